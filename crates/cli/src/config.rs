@@ -27,10 +27,10 @@ use std::path::{Path, PathBuf};
 use aludel_agent::Secret;
 pub(crate) use given::{ConfigError, Given, Origin};
 pub(crate) use key::KeySource;
-pub(crate) use model::{Api, ModelSection};
+pub(crate) use model::{ApiSetting, ModelSection};
 pub(crate) use reference::{explain, help, markdown, schema};
-pub(crate) use sandbox::{Backend as BackendChoice, MAX_TEMPLATES, Require};
-pub(crate) use server::{Collector, LogFormat};
+pub(crate) use sandbox::{BackendSetting as BackendChoice, MAX_TEMPLATES, RequireSetting};
+pub(crate) use server::{Collector, LogFormatSetting};
 pub(crate) use surroundings::Surroundings;
 
 use approval::ApprovalSection;

@@ -8,7 +8,7 @@ use aludel_agent::upstream::demo::Demo;
 use aludel_agent::upstream::http::{HttpOptions, HttpUpstream, Protocol};
 use aludel_agent::upstream::{Fallback, ModelCapabilities, Upstream};
 
-use crate::config::{Api, ModelSection, Surroundings};
+use crate::config::{ApiSetting, ModelSection, Surroundings};
 use crate::exit::{usage, words};
 
 /// Owner of the demo model.
@@ -94,10 +94,10 @@ fn endpoint(model: &ModelSection, surroundings: &Surroundings) -> anyhow::Result
     }
     let options = HttpOptions {
         protocol: match *model.api {
-            Api::Chat | Api::Demo => Protocol::ChatCompletions,
-            Api::Responses => Protocol::Responses,
-            Api::Anthropic => Protocol::Anthropic,
-            Api::Gemini => Protocol::Gemini,
+            ApiSetting::Chat | ApiSetting::Demo => Protocol::ChatCompletions,
+            ApiSetting::Responses => Protocol::Responses,
+            ApiSetting::Anthropic => Protocol::Anthropic,
+            ApiSetting::Gemini => Protocol::Gemini,
         },
         url: model.url.to_string(),
         model: model.upstream_name.to_string(),

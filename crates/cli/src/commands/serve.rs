@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 
 use super::Context;
 use crate::args::flag;
-use crate::config::{Collector, Config, Flag, LogFormat, Section, help};
+use crate::config::{Collector, Config, Flag, LogFormatSetting, Section, help};
 use crate::console::{Console, Level, Stream};
 use crate::exit::{Exit, usage, words};
 use crate::sandboxes::Sandboxes;
@@ -126,9 +126,9 @@ fn bind_socket(context: &Context, app: &Arc<App>) -> Option<socket::Listener> {
 /// Opens the server's log, in which everything is said from now on.
 pub(crate) fn open_log(config: &Config) {
     aludel_server::log_as(match *config.server.log {
-        LogFormat::Text => aludel_server::LogFormat::Text,
-        LogFormat::Json => aludel_server::LogFormat::Json,
-        LogFormat::Off => aludel_server::LogFormat::Off,
+        LogFormatSetting::Text => aludel_server::LogFormat::Text,
+        LogFormatSetting::Json => aludel_server::LogFormat::Json,
+        LogFormatSetting::Off => aludel_server::LogFormat::Off,
     });
     console::log_to(|level, text| {
         let level = match level {

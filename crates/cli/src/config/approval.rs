@@ -21,7 +21,7 @@ settings! {
         /// Time that somebody has to decide.
         timeout: Span = Span::from_secs(300);
         /// Fate of a program that nobody decided about in time: `refuse` or `allow`.
-        on_timeout: OnTimeout = OnTimeout::Refuse;
+        on_timeout: OnTimeoutSetting = OnTimeoutSetting::Refuse;
         /// The party whose decisions count: the `operator` alone, or the `key` whose program it is, too.
         decided_by: DecidedBy = DecidedBy::Operator;
         /// Address that is told of each program that waits, signed as Standard Webhooks has it. Its answer may decide.
@@ -42,7 +42,7 @@ choice! {
 
 choice! {
     /// Fate of a program that nobody decided about.
-    pub(crate) enum OnTimeout {
+    pub(crate) enum OnTimeoutSetting {
         Refuse = "refuse",
         Allow = "allow",
     }
@@ -115,8 +115,8 @@ impl ApprovalSection {
         };
         let timeout = self.timeout.duration();
         let on_timeout = match *self.on_timeout {
-            OnTimeout::Refuse => approvals::OnTimeout::Refuse,
-            OnTimeout::Allow => approvals::OnTimeout::Allow,
+            OnTimeoutSetting::Refuse => approvals::OnTimeout::Refuse,
+            OnTimeoutSetting::Allow => approvals::OnTimeout::Allow,
         };
         let by_key = *self.decided_by == DecidedBy::Key;
         Ok(ApprovalPolicy { mode: self.mode()?, timeout, on_timeout, by_key, webhook })

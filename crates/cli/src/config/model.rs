@@ -26,7 +26,7 @@ settings! {
         url: Url = Url::default();
         /// Protocol of its API: OpenAI's Chat Completions (`chat`) or Responses (`responses`), Anthropic's Messages (`anthropic`), Google's
         /// Gemini (`gemini`), or a script of its own for trying aludel out (`demo`).
-        api: Api = Api::Chat;
+        api: ApiSetting = ApiSetting::Chat;
         /// Its key, as `env:NAME` or `file:PATH`.
         key: KeySource = KeySource::None;
         /// Name of the model at its API; the name here unless it is given.
@@ -57,7 +57,7 @@ values! { Word: Text, Url: Text, Names: List, Count: Number }
 
 choice! {
     /// The protocol of an API.
-    pub(crate) enum Api {
+    pub(crate) enum ApiSetting {
         /// Chat Completions.
         Chat = "chat",
         /// Responses.
@@ -157,7 +157,7 @@ impl GivenModel {
             return Err(ConfigError::NamelessModel { origin });
         }
         if !model.api.is_given() && **model.name == DEMO && !model.url.is_given() {
-            model.api = Setting::default(Api::Demo);
+            model.api = Setting::default(ApiSetting::Demo);
         }
         if model.is_demo() {
             let (name, api, code_interpreter) = (model.name, model.api, model.code_interpreter);
@@ -215,13 +215,13 @@ pub(crate) fn resolve_all(given: Vec<GivenModel>) -> Result<Vec<ModelSection>, C
 impl ModelSection {
     /// The scripted model, as nobody configured it.
     fn demo() -> Self {
-        let (name, api) = (Setting::default(Word(DEMO.to_owned())), Setting::default(Api::Demo));
+        let (name, api) = (Setting::default(Word(DEMO.to_owned())), Setting::default(ApiSetting::Demo));
         Self { name, api, ..Self::default() }
     }
 
     /// Returns true if it is the script, which has no address.
     pub(crate) fn is_demo(&self) -> bool {
-        *self.api == Api::Demo
+        *self.api == ApiSetting::Demo
     }
 
     fn wrong(&self, why: String) -> ConfigError {

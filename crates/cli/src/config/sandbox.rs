@@ -48,7 +48,7 @@ settings! {
         /// that works: E2B if its key is in the settings, OpenSandbox if its address is, this host, containers.
         ///
         /// Containers and sandboxes of a service start in seconds instead of milliseconds. Programs and files leave this host for a service.
-        backend: Backend = Backend::Auto;
+        backend: BackendSetting = BackendSetting::Auto;
         /// Template of sandboxes: `default`, or the name of one of your own, as `aludel template build --name NAME` makes it.
         template: Choice = Choice::Default;
         /// Directory whose templates all users of this host share. They are looked for after those of `server.data`, and only read, but by
@@ -61,7 +61,7 @@ settings! {
         key_templates: KeyTemplates = KeyTemplates::default();
         /// Isolation that the host must be able to enforce: with `default` what is missing is said at the start, with `strict` it is an
         /// error. `aludel doctor` lists it.
-        require: Require = Require::Default;
+        require: RequireSetting = RequireSetting::Default;
         /// Memory of all processes of a sandbox, with its files, at least 64m.
         memory: Memory = Memory(Size::from_bytes(LIMITS.memory));
         /// Wall clock of one program. One that takes longer is stopped.
@@ -118,7 +118,7 @@ settings! {
         /// Image of sandboxes there, which has Python and IPython.
         opensandbox_image as "opensandbox.image": String = OpenSandboxConfig::IMAGE.to_owned();
         /// Network that programs there reach: `none`, which the server must be able to promise, or the server's `default`.
-        opensandbox_network as "opensandbox.network": Network = Network::None;
+        opensandbox_network as "opensandbox.network": NetworkSetting = NetworkSetting::None;
         /// Send all requests to the server itself, where the sandboxes' own addresses lead nowhere from here.
         opensandbox_use_server_proxy as "opensandbox.use_server_proxy": Switch = Switch(false);
     }
@@ -220,8 +220,8 @@ impl SandboxSection {
             key: key.filter(|key| !key.is_empty()),
             image: (*self.opensandbox_image).clone(),
             network: match *self.opensandbox_network {
-                Network::None => aludel_sandbox::Network::None,
-                Network::Default => aludel_sandbox::Network::Default,
+                NetworkSetting::None => aludel_sandbox::Network::None,
+                NetworkSetting::Default => aludel_sandbox::Network::Default,
             },
             use_server_proxy: self.opensandbox_use_server_proxy.0,
         })
@@ -249,7 +249,7 @@ impl SandboxSection {
 
 choice! {
     /// The origin of sandboxes.
-    pub(crate) enum Backend {
+    pub(crate) enum BackendSetting {
         /// The first that can be used: `E2b` if the settings have its key, `OpenSandbox` if they have its address, `Local`, `Docker`.
         Auto = "auto",
         /// Linux namespaces on this host.
@@ -265,7 +265,7 @@ choice! {
 
 choice! {
     /// The network of programs in sandboxes of OpenSandbox.
-    pub(crate) enum Network {
+    pub(crate) enum NetworkSetting {
         /// None, or no sandbox.
         None = "none",
         /// The server's own choice.
@@ -275,7 +275,7 @@ choice! {
 
 choice! {
     /// Isolation that the host must be able to enforce.
-    pub(crate) enum Require {
+    pub(crate) enum RequireSetting {
         /// Missing parts are said.
         Default = "default",
         /// A missing part is an error.
@@ -283,11 +283,11 @@ choice! {
     }
 }
 
-impl From<Require> for aludel_sandbox::Require {
-    fn from(require: Require) -> Self {
+impl From<RequireSetting> for aludel_sandbox::Require {
+    fn from(require: RequireSetting) -> Self {
         match require {
-            Require::Default => Self::Default,
-            Require::Strict => Self::Strict,
+            RequireSetting::Default => Self::Default,
+            RequireSetting::Strict => Self::Strict,
         }
     }
 }

@@ -35,7 +35,7 @@ settings! {
         /// Figures for Prometheus at `/metrics`.
         metrics: Switch = Switch(false);
         /// Format of the log on stderr: `text` tells failures alone, `json` has a line for each request, `off` nothing.
-        log: LogFormat = LogFormat::Text;
+        log: LogFormatSetting = LogFormatSetting::Text;
         /// Prompts, programs and their output in the log and in traces.
         log_contents: Switch = Switch(false);
         /// Address of an OpenTelemetry collector for traces (OTLP over HTTP), such as `http://127.0.0.1:4318`, or `off`.
@@ -116,7 +116,7 @@ impl fmt::Display for Listen {
 
 choice! {
     /// Format of the server's log.
-    pub(crate) enum LogFormat {
+    pub(crate) enum LogFormatSetting {
         /// Lines for people.
         Text = "text",
         /// An object a line.

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 
 use super::{Sandboxes, Wanted, tell};
 use crate::commands::Context;
-use crate::config::Require;
+use crate::config::RequireSetting;
 use crate::{console, state};
 
 /// Starts the docker backend.
@@ -54,7 +54,7 @@ fn refuse_template(wanted: Wanted<'_>, instead: &str, setting: &str) -> anyhow::
 
 /// Tells the missing parts of the isolation, or refuses to go on with them.
 fn check(context: &Context, warnings: &[String]) -> anyhow::Result<()> {
-    if *context.config.sandbox.require == Require::Strict && !warnings.is_empty() {
+    if *context.config.sandbox.require == RequireSetting::Strict && !warnings.is_empty() {
         anyhow::bail!("{}, and sandbox.require is strict", warnings.join(", "));
     }
     tell(warnings, context.verbose);

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 
 use super::Place;
 use crate::commands::Context;
-use crate::config::{BackendChoice, Require};
+use crate::config::{BackendChoice, RequireSetting};
 use crate::exit::words;
 use crate::state;
 
@@ -95,7 +95,7 @@ fn answered(context: &Context, name: &str, origin: &str, warnings: &[String]) ->
     let warnings = warnings.join(", ");
     if warnings.is_empty() {
         (CheckStatus::Ok, format!("{name} answers; {origin}"))
-    } else if *context.config.sandbox.require == Require::Strict {
+    } else if *context.config.sandbox.require == RequireSetting::Strict {
         (CheckStatus::Missing, format!("{warnings}, and sandbox.require is strict"))
     } else {
         (CheckStatus::Degraded, format!("{name} answers; {origin}; {warnings}"))
