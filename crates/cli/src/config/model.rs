@@ -23,7 +23,7 @@ settings! {
         /// Name by which people and clients ask for it.
         name: Word = Word::default();
         /// Base of its API, such as `http://localhost:11434/v1`.
-        url: Url = Url::default();
+        url: ApiUrl = ApiUrl::default();
         /// Protocol of its API: OpenAI's Chat Completions (`chat`) or Responses (`responses`), Anthropic's Messages (`anthropic`), Google's
         /// Gemini (`gemini`), or a script of its own for trying aludel out (`demo`).
         api: ApiSetting = ApiSetting::Chat;
@@ -38,13 +38,13 @@ settings! {
         /// Time for which it may be silent.
         idle_timeout: Span = Span::from_secs(120);
         /// Models that are asked instead when it is busy, broken or out of reach, in order.
-        fallback: Names = Names::default();
+        fallback: ModelNames = ModelNames::default();
         /// Headers of every request to it. Values can be `env:NAME` or `file:PATH`.
         headers: Headers = Headers::default();
         /// The most tokens of one answer, also where nobody says a number.
-        max_output_tokens: Count = Count::default();
+        max_output_tokens: OptionalCount = OptionalCount::default();
         /// The most requests to it at once. One more falls back, or hears 429.
-        requests: Count = Count::default();
+        requests: OptionalCount = OptionalCount::default();
         /// The code interpreter for clients that do not ask for it, such as chat products: `true` shows programs, output, pictures and files
         /// in the text, `output` leaves the programs out, `files` all but pictures and files.
         code_interpreter: Interpreting = Interpreting::No;
@@ -53,7 +53,7 @@ settings! {
     }
 }
 
-values! { Word: Text, Url: Text, Names: List, Count: Number }
+values! { Word: Text, ApiUrl: Text, ModelNames: List, OptionalCount: Number }
 
 choice! {
     /// The protocol of an API.
@@ -287,9 +287,9 @@ impl FromStr for Word {
 
 /// Names of models, with commas between them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Names(pub(crate) Vec<String>);
+pub(crate) struct ModelNames(pub(crate) Vec<String>);
 
-impl FromStr for Names {
+impl FromStr for ModelNames {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -298,7 +298,7 @@ impl FromStr for Names {
     }
 }
 
-impl fmt::Display for Names {
+impl fmt::Display for ModelNames {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.0.join(", "))
     }
@@ -306,9 +306,9 @@ impl fmt::Display for Names {
 
 /// A number of at least one, if there is one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Count(pub(crate) Option<u32>);
+pub(crate) struct OptionalCount(pub(crate) Option<u32>);
 
-impl FromStr for Count {
+impl FromStr for OptionalCount {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -319,7 +319,7 @@ impl FromStr for Count {
     }
 }
 
-impl fmt::Display for Count {
+impl fmt::Display for OptionalCount {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(number) => number.fmt(formatter),
@@ -330,9 +330,9 @@ impl fmt::Display for Count {
 
 /// The base of an API. The agent looks at it more closely when it is used.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Url(String);
+pub(crate) struct ApiUrl(String);
 
-impl Deref for Url {
+impl Deref for ApiUrl {
     type Target = String;
 
     fn deref(&self) -> &String {
@@ -340,13 +340,13 @@ impl Deref for Url {
     }
 }
 
-impl fmt::Display for Url {
+impl fmt::Display for ApiUrl {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.0)
     }
 }
 
-impl FromStr for Url {
+impl FromStr for ApiUrl {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {

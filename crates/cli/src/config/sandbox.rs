@@ -53,7 +53,7 @@ settings! {
         template: Choice = Choice::Default;
         /// Directory whose templates all users of this host share. They are looked for after those of `server.data`, and only read, but by
         /// `aludel template build --shared`.
-        shared: Directory = Directory("/usr/local/share/aludel".into());
+        shared: DirectoryPath = DirectoryPath("/usr/local/share/aludel".into());
         /// Further templates of your own that a server has ready, at most 8: a `[[model]]` has its `template`, and clients of E2B and
         /// OpenSandbox name one. Each takes the memory of an interpreter with its imports.
         templates: TemplateNames = TemplateNames::default();
@@ -63,19 +63,19 @@ settings! {
         /// error. `aludel doctor` lists it.
         require: RequireSetting = RequireSetting::Default;
         /// Memory of all processes of a sandbox, with its files, at least 64m.
-        memory: Memory = Memory(Size::from_bytes(LIMITS.memory));
+        memory: MemorySize = MemorySize(Size::from_bytes(LIMITS.memory));
         /// Wall clock of one program. One that takes longer is stopped.
         timeout: Span = Span::from_secs(LIMITS.timeout.as_secs());
         /// Time after which a sandbox that nobody uses ends. Its files are kept.
         idle: Span = Span::from_secs(20 * 60);
         /// Number of sandboxes that a server keeps ready, 0 to 256.
-        pool: Pool = Pool(4);
+        pool: PoolSize = PoolSize(4);
         /// All files of a sandbox together. They are kept in memory, so it can be no more than `memory`; half of it unless it is given.
         disk: Size = Size::from_bytes(LIMITS.memory / 2);
         /// Processor time of a sandbox, in cores, 0.1 to 1024.
         cpus: Cores = Cores(LIMITS.cpus);
         /// Processes and threads of a sandbox together, 8 to 32768.
-        processes: Processes = Processes(LIMITS.processes);
+        processes: ProcessCount = ProcessCount(LIMITS.processes);
         /// Output of one program. Of a longer one the middle is left out.
         output: Size = Size::from_bytes(LIMITS.output);
         /// Processor time of one program, or `unlimited`.
@@ -84,7 +84,7 @@ settings! {
         /// instead of milliseconds.
         fresh: Switch = Switch(false);
         /// The most memory that a client of the server can ask for; `memory` unless it is given.
-        max_memory: Memory = Memory(Size::from_bytes(LIMITS.memory));
+        max_memory: MemorySize = MemorySize(Size::from_bytes(LIMITS.memory));
         /// Time for which a server keeps the sandbox of a chat completion for the next request.
         linger: Span = Span::from_secs(2 * 60);
         /// Time for which a program of a server waits for the answers of its client's tools.
@@ -124,7 +124,7 @@ settings! {
     }
 }
 
-values! { KeyTemplates: Table, Choice: Text, Directory: Text, TemplateNames: List, Memory: Text, Pool: Number, Cores: Number, CpuTime: Text, Processes: Number }
+values! { KeyTemplates: Table, Choice: Text, DirectoryPath: Text, TemplateNames: List, MemorySize: Text, PoolSize: Number, Cores: Number, CpuTime: Text, ProcessCount: Number }
 
 impl SandboxSection {
     /// Fills in the defaults that follow from other settings, and checks those that depend on each other.
@@ -134,7 +134,7 @@ impl SandboxSection {
             self.disk = Setting::default(Size::from_bytes(memory.bytes() / 2));
         }
         if !self.max_memory.is_given() {
-            self.max_memory = Setting::default(Memory(memory));
+            self.max_memory = Setting::default(MemorySize(memory));
         }
         let wrong = |key: &str, setting: String, origin, why| ConfigError::Value {
             origin,
@@ -294,9 +294,9 @@ impl From<RequireSetting> for aludel_sandbox::Require {
 
 /// A directory, by its absolute path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Directory(pub(crate) PathBuf);
+pub(crate) struct DirectoryPath(pub(crate) PathBuf);
 
-impl FromStr for Directory {
+impl FromStr for DirectoryPath {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -304,7 +304,7 @@ impl FromStr for Directory {
     }
 }
 
-impl fmt::Display for Directory {
+impl fmt::Display for DirectoryPath {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.display().fmt(formatter)
     }
@@ -363,9 +363,9 @@ impl fmt::Display for TemplateNames {
 
 /// The memory of a sandbox: enough that an interpreter with its libraries can live in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Memory(pub(crate) Size);
+pub(crate) struct MemorySize(pub(crate) Size);
 
-impl FromStr for Memory {
+impl FromStr for MemorySize {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -375,7 +375,7 @@ impl FromStr for Memory {
     }
 }
 
-impl fmt::Display for Memory {
+impl fmt::Display for MemorySize {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(formatter)
     }
@@ -383,9 +383,9 @@ impl fmt::Display for Memory {
 
 /// Number of sandboxes that are kept ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Pool(pub(crate) usize);
+pub(crate) struct PoolSize(pub(crate) usize);
 
-impl FromStr for Pool {
+impl FromStr for PoolSize {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -396,7 +396,7 @@ impl FromStr for Pool {
     }
 }
 
-impl fmt::Display for Pool {
+impl fmt::Display for PoolSize {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(formatter)
     }
@@ -446,9 +446,9 @@ impl fmt::Display for CpuTime {
 
 /// Processes and threads together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Processes(u32);
+pub(crate) struct ProcessCount(u32);
 
-impl FromStr for Processes {
+impl FromStr for ProcessCount {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -459,7 +459,7 @@ impl FromStr for Processes {
     }
 }
 
-impl fmt::Display for Processes {
+impl fmt::Display for ProcessCount {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(formatter)
     }

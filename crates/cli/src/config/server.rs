@@ -42,7 +42,7 @@ settings! {
         traces: Collector = Collector::None;
         /// Address by which people reach the server, for links in answers, such as `https://aludel.example.com`; the name by which the client
         /// asked unless it is given.
-        url: Url = Url::default();
+        url: PublicUrl = PublicUrl::default();
         /// Web pages that may ask the server from a browser, such as `["https://app.example.com"]`, or `"*"` for all.
         origins: Origins = Origins::default();
         /// Time after which a call of an MCP tool returns although its program goes on; the tool `wait` collects it.
@@ -54,7 +54,7 @@ settings! {
     }
 }
 
-values! { Listen: Text, Collector: Text, Url: Text, Origins: List, Count: Number }
+values! { Listen: Text, Collector: Text, PublicUrl: Text, Origins: List, Count: Number }
 
 impl ServerSection {
     /// Fills in the place of the data.
@@ -74,9 +74,9 @@ impl ServerSection {
 
 /// The address by which people reach the server; without one it is the name that a client used.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Url(pub(crate) Option<String>);
+pub(crate) struct PublicUrl(pub(crate) Option<String>);
 
-impl std::str::FromStr for Url {
+impl std::str::FromStr for PublicUrl {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -90,7 +90,7 @@ impl std::str::FromStr for Url {
     }
 }
 
-impl fmt::Display for Url {
+impl fmt::Display for PublicUrl {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(self.0.as_deref().unwrap_or("as clients name it"))
     }
