@@ -7,11 +7,11 @@ mod approval;
 mod declare;
 mod environment;
 mod file;
-mod given;
 mod headers;
 mod key;
 mod model;
 mod nearest;
+mod raw_value;
 mod reference;
 mod sandbox;
 mod server;
@@ -25,19 +25,19 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use aludel_agent::Secret;
-pub(crate) use given::{ConfigError, Given, Origin};
 pub(crate) use key::KeySource;
 pub(crate) use model::{ApiSetting, ModelSection};
+pub(crate) use raw_value::{ConfigError, RawValue, ValueOrigin};
 pub(crate) use reference::{explain, help, markdown, schema};
 pub(crate) use sandbox::{BackendSetting as BackendChoice, MAX_TEMPLATES, RequireSetting};
 pub(crate) use server::{Collector, LogFormatSetting};
 pub(crate) use surroundings::Surroundings;
 
 use approval::ApprovalSection;
-use declare::Key;
-use given::{Setting, Switch};
+use declare::SettingKey;
 use model::{GivenModel, Overlay};
 use nearest::nearest;
+use raw_value::{Setting, Switch};
 pub(crate) use sandbox::SandboxSection;
 use server::ServerSection;
 use size::Size;
@@ -98,7 +98,7 @@ impl Section {
         }
     }
 
-    fn keys(self) -> &'static [Key] {
+    fn keys(self) -> &'static [SettingKey] {
         match self {
             Self::Server => ServerSection::KEYS,
             Self::Sandbox => SandboxSection::KEYS,
@@ -123,8 +123,8 @@ impl Layers {
         &mut self,
         section: Section,
         key: &str,
-        given: Given,
-        of_model: impl FnOnce(Given) -> Result<(), ConfigError>,
+        given: RawValue,
+        of_model: impl FnOnce(RawValue) -> Result<(), ConfigError>,
     ) -> Result<(), ConfigError> {
         match section {
             Section::Server => self.server.set(key, given),
@@ -140,7 +140,7 @@ impl Layers {
         model: &mut Overlay,
         section: Section,
         key: &'static str,
-        given: Given,
+        given: RawValue,
     ) -> Result<(), ConfigError> {
         self.set(section, key, given, |given| {
             model.push((key, given));
@@ -151,7 +151,7 @@ impl Layers {
     fn set_flags(&mut self, flags: &[Flag]) -> Result<(), ConfigError> {
         let mut model = Overlay::new();
         for Flag { flag, section, key, text } in flags {
-            let given = Given { text: text.clone(), origin: Origin::Flag(flag) };
+            let given = RawValue { text: text.clone(), origin: ValueOrigin::Flag(flag) };
             self.overlay(&mut model, *section, key, given)?;
         }
         GivenModel::overlay(&mut self.models, model)
@@ -181,22 +181,22 @@ pub(crate) fn secret(
     text: &str,
     surroundings: &Surroundings,
 ) -> Result<Option<Secret>, ConfigError> {
-    let given = Given { text: text.to_owned(), origin: Origin::Flag(flag) };
+    let given = RawValue { text: text.to_owned(), origin: ValueOrigin::Flag(flag) };
     KeySource::parse(given, flag)?.fetch_for("the key", surroundings)
 }
 
 /// One line of `aludel config`.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct ConfigEntry {
     /// The key with its section.
     pub(crate) key: String,
     /// The value, secrets hidden.
     pub(crate) value: String,
     /// Its origin.
-    pub(crate) origin: Origin,
+    pub(crate) origin: ValueOrigin,
 }
 
-impl Entry {
+impl ConfigEntry {
     fn new<T: fmt::Display>(key: impl Into<String>, setting: &Setting<T>) -> Self {
         Self { key: key.into(), value: setting.to_string(), origin: setting.origin.clone() }
     }
@@ -221,7 +221,7 @@ impl Config {
     }
 
     /// Every value with its origin.
-    pub(crate) fn entries(&self) -> Vec<Entry> {
+    pub(crate) fn entries(&self) -> Vec<ConfigEntry> {
         let mut entries = self.server.entries();
         entries.extend(self.sandbox.entries());
         entries.extend(self.approval.entries());
@@ -230,7 +230,7 @@ impl Config {
     }
 
     /// The values that hold as long as a server runs.
-    fn fixed(&self) -> Vec<Entry> {
+    fn fixed(&self) -> Vec<ConfigEntry> {
         let mut entries = self.server.entries();
         entries.extend(self.sandbox.entries());
         entries.push(self.approval.fixed());
@@ -244,7 +244,7 @@ impl Config {
     }
 }
 
-fn unknown_key(section: &str, key: &str, known: &[Key], origin: Origin) -> ConfigError {
+fn unknown_key(section: &str, key: &str, known: &[SettingKey], origin: ValueOrigin) -> ConfigError {
     let known: Vec<&str> = known.iter().map(|key| key.name).collect();
     let nearest = nearest(key, known.iter().copied()).map(str::to_owned);
     ConfigError::UnknownKey { origin, key: format!("{section}.{key}"), nearest, known: known.join(", ") }

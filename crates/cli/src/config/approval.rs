@@ -6,9 +6,9 @@ use aludel_engine::approvals::{self, ApprovalMode, ApprovalPolicy, Webhook};
 use aludel_rules::Rules;
 
 use super::declare::{choice, settings};
-use super::given::FilePath;
 use super::key::KeySource;
-use super::{Entry, Span, Surroundings};
+use super::raw_value::FilePath;
+use super::{ConfigEntry, Span, Surroundings};
 
 settings! {
     /// Approval: programs that the server holds back, and the party that decides.
@@ -59,7 +59,7 @@ choice! {
 }
 
 impl ApprovalSection {
-    pub(crate) fn entries(&self) -> Vec<Entry> {
+    pub(crate) fn entries(&self) -> Vec<ConfigEntry> {
         self.entries_of("approval")
     }
 
@@ -69,8 +69,8 @@ impl ApprovalSection {
     }
 
     /// The mode alone, which holds as long as a server runs.
-    pub(crate) fn fixed(&self) -> Entry {
-        Entry::new("approval.mode", &self.mode)
+    pub(crate) fn fixed(&self) -> ConfigEntry {
+        ConfigEntry::new("approval.mode", &self.mode)
     }
 
     /// Describes the mode in words.

@@ -3,22 +3,22 @@
 
 use std::fmt;
 
-use super::given::{ConfigError, Given, Setting};
+use super::raw_value::{ConfigError, RawValue, Setting};
 
 /// A setting, as it is declared.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Key {
+pub(crate) struct SettingKey {
     /// The key below its section, for example `memory` or `docker.image`.
     pub(crate) name: &'static str,
     /// The lines of its description; the first paragraph is the help of its flag.
     pub(crate) lines: &'static [&'static str],
     /// The form of its value in a file.
-    pub(crate) form: Form,
+    pub(crate) form: ValueForm,
 }
 
 /// The form of a value in a file. Elsewhere all values are texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum ValueForm {
     /// One text.
     Text,
     /// A number.
@@ -36,22 +36,22 @@ pub(crate) enum Form {
 /// A value of a setting.
 pub(crate) trait Value: Sized + fmt::Display {
     /// Its form in a file.
-    const FORM: Form;
+    const FORM: ValueForm;
 
     /// Reads it as the setting `name`.
-    fn read(given: Given, name: &str) -> Result<Setting<Self>, ConfigError>;
+    fn read(given: RawValue, name: &str) -> Result<Setting<Self>, ConfigError>;
 }
 
 /// Declares types that are read by [`std::str::FromStr`] as values of settings.
 macro_rules! values {
     ($($type:ty: $form:ident),+ $(,)?) => {
         $(impl $crate::config::declare::Value for $type {
-            const FORM: $crate::config::declare::Form = $crate::config::declare::Form::$form;
+            const FORM: $crate::config::declare::ValueForm = $crate::config::declare::ValueForm::$form;
 
             fn read(
-                given: $crate::config::given::Given,
+                given: $crate::config::raw_value::RawValue,
                 name: &str,
-            ) -> Result<$crate::config::given::Setting<Self>, $crate::config::given::ConfigError> {
+            ) -> Result<$crate::config::raw_value::Setting<Self>, $crate::config::raw_value::ConfigError> {
                 given.parse(name)
             }
         })+
@@ -86,12 +86,12 @@ macro_rules! choice {
         }
 
         impl $crate::config::declare::Value for $name {
-            const FORM: $crate::config::declare::Form = $crate::config::declare::Form::Choice(&[$($word),+]);
+            const FORM: $crate::config::declare::ValueForm = $crate::config::declare::ValueForm::Choice(&[$($word),+]);
 
             fn read(
-                given: $crate::config::given::Given,
+                given: $crate::config::raw_value::RawValue,
                 name: &str,
-            ) -> Result<$crate::config::given::Setting<Self>, $crate::config::given::ConfigError> {
+            ) -> Result<$crate::config::raw_value::Setting<Self>, $crate::config::raw_value::ConfigError> {
                 given.parse(name)
             }
         }
@@ -122,15 +122,15 @@ macro_rules! settings {
         $(#[doc = $section])+
         #[derive(Debug)]
         $visibility struct $name {
-            $($(#[doc = $line])+ pub(crate) $field: $crate::config::given::Setting<$type>,)+
+            $($(#[doc = $line])+ pub(crate) $field: $crate::config::raw_value::Setting<$type>,)+
         }
 
         impl $name {
             /// The lines of the section's description.
             pub(crate) const ABOUT: &[&str] = &[$($section),+];
             /// The settings in the order of their declaration.
-            pub(crate) const KEYS: &[$crate::config::declare::Key] = &[$(
-                $crate::config::declare::Key {
+            pub(crate) const KEYS: &[$crate::config::declare::SettingKey] = &[$(
+                $crate::config::declare::SettingKey {
                     name: $crate::config::declare::key!($field $($key)?),
                     lines: &[$($line),+],
                     form: <$type as $crate::config::declare::Value>::FORM,
@@ -141,8 +141,8 @@ macro_rules! settings {
             pub(crate) fn set(
                 &mut self,
                 key: &str,
-                given: $crate::config::given::Given,
-            ) -> Result<(), $crate::config::given::ConfigError> {
+                given: $crate::config::raw_value::RawValue,
+            ) -> Result<(), $crate::config::raw_value::ConfigError> {
                 use $crate::config::declare::Value;
                 $(if key == $crate::config::declare::key!($field $($key)?) {
                     let name = concat!($prefix, ".", $crate::config::declare::key!($field $($key)?));
@@ -153,17 +153,17 @@ macro_rules! settings {
             }
 
             /// The values, with `prefix` before their keys.
-            pub(crate) fn entries_of(&self, prefix: &str) -> Vec<$crate::config::Entry> {
+            pub(crate) fn entries_of(&self, prefix: &str) -> Vec<$crate::config::ConfigEntry> {
                 vec![$({
                     let key = format!("{prefix}.{}", $crate::config::declare::key!($field $($key)?));
-                    $crate::config::Entry::new(key, &self.$field)
+                    $crate::config::ConfigEntry::new(key, &self.$field)
                 }),+]
             }
         }
 
         impl Default for $name {
             fn default() -> Self {
-                Self { $($field: $crate::config::given::Setting::default($default)),+ }
+                Self { $($field: $crate::config::raw_value::Setting::default($default)),+ }
             }
         }
     };

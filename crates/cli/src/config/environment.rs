@@ -1,7 +1,7 @@
 //! The layer of the environment: `ALUDEL_SECTION_KEY`.
 
-use super::given::{ConfigError, Given, Origin};
 use super::model::{GivenModel, Overlay};
+use super::raw_value::{ConfigError, RawValue, ValueOrigin};
 use super::{Layers, Section, Surroundings, nearest};
 
 /// Reads the variables over `layers`.
@@ -15,9 +15,9 @@ pub(crate) fn read(surroundings: &Surroundings, layers: &mut Layers) -> Result<(
         .collect();
     let mut model = Overlay::new();
     for (name, value) in surroundings.variables().filter(|(name, _)| name.starts_with("ALUDEL_")) {
-        let origin = Origin::Environment(name.to_owned());
+        let origin = ValueOrigin::Environment(name.to_owned());
         if let Some((_, section, key)) = known.iter().find(|(variable, ..)| variable == name) {
-            layers.overlay(&mut model, *section, key, Given { text: value.to_owned(), origin })?;
+            layers.overlay(&mut model, *section, key, RawValue { text: value.to_owned(), origin })?;
             continue;
         }
         let names = known.iter().map(|(variable, ..)| variable.as_str());

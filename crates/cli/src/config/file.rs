@@ -6,9 +6,9 @@ use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::declare::Form;
-use super::given::{ConfigError, Given, Origin};
+use super::declare::ValueForm;
 use super::model::GivenModel;
+use super::raw_value::{ConfigError, RawValue, ValueOrigin};
 use super::{Layers, Section, nearest};
 
 /// Reads a file into `layers`.
@@ -65,19 +65,19 @@ impl File<'_> {
                         let Some(text) = plain(value.get_ref()) else {
                             return Err(shape(origin, &key, value, "one value"));
                         };
-                        layers.set(section, &key, Given { text, origin }, |given| model.set(&key, given))?;
+                        layers.set(section, &key, RawValue { text, origin }, |given| model.set(&key, given))?;
                     }
                     continue;
                 }
                 let (text, wanted) = match form {
-                    Some(Form::List) => (list(value.get_ref()), "a list"),
-                    Some(Form::Table) => (lines(value.get_ref()), "a table of single values"),
+                    Some(ValueForm::List) => (list(value.get_ref()), "a list"),
+                    Some(ValueForm::Table) => (lines(value.get_ref()), "a table of single values"),
                     _ => (plain(value.get_ref()), "one value"),
                 };
                 let Some(text) = text else {
                     return Err(shape(origin, key.get_ref(), value, wanted));
                 };
-                layers.set(section, name, Given { text, origin }, |given| model.set(name, given))?;
+                layers.set(section, name, RawValue { text, origin }, |given| model.set(name, given))?;
             }
             if section == Section::Model {
                 layers.models.push(model);
@@ -86,9 +86,12 @@ impl File<'_> {
         Ok(())
     }
 
-    fn origin(&self, offset: usize) -> Origin {
+    fn origin(&self, offset: usize) -> ValueOrigin {
         let before = self.text.as_bytes().get(..offset).unwrap_or_default();
-        Origin::File { path: Arc::clone(&self.path), line: 1 + before.iter().filter(|byte| **byte == b'\n').count() }
+        ValueOrigin::File {
+            path: Arc::clone(&self.path),
+            line: 1 + before.iter().filter(|byte| **byte == b'\n').count(),
+        }
     }
 }
 
@@ -117,12 +120,12 @@ fn lines(value: &DeValue<'_>) -> Option<String> {
     entries.iter().map(|(name, value)| line(name.get_ref(), plain(value.get_ref())?)).collect()
 }
 
-fn shape(origin: Origin, key: &str, found: &Spanned<DeValue<'_>>, wanted: &'static str) -> ConfigError {
+fn shape(origin: ValueOrigin, key: &str, found: &Spanned<DeValue<'_>>, wanted: &'static str) -> ConfigError {
     ConfigError::Shape { origin, key: key.to_owned(), found: found.get_ref().type_str(), wanted }
 }
 
 /// The word may be a section, misspelt, or a key without its section.
-fn unknown_section(name: &str, origin: Origin) -> ConfigError {
+fn unknown_section(name: &str, origin: ValueOrigin) -> ConfigError {
     let names = Section::ALL.map(Section::name);
     let nearest = nearest(name, names).map(str::to_owned).or_else(|| {
         let section = Section::ALL.into_iter().find(|section| section.keys().iter().any(|key| key.name == name))?;

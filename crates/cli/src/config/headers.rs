@@ -5,20 +5,20 @@ use std::fmt;
 use aludel_agent::Secret;
 
 use super::Surroundings;
-use super::declare::{Form, Value};
-use super::given::{ConfigError, Given, Setting};
+use super::declare::{Value, ValueForm};
 use super::key::KeySource;
+use super::raw_value::{ConfigError, RawValue, Setting};
 
 /// Names, and where the values are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Headers(Vec<(String, Setting<KeySource>)>);
 
 impl Value for Headers {
-    const FORM: Form = Form::Table;
+    const FORM: ValueForm = ValueForm::Table;
 
     /// Reads lines of `NAME: VALUE`, where the value is `env:NAME`, `file:PATH` or stands there itself. Errors do not quote it.
-    fn read(given: Given, setting: &str) -> Result<Setting<Self>, ConfigError> {
-        let Given { text, origin } = given;
+    fn read(given: RawValue, setting: &str) -> Result<Setting<Self>, ConfigError> {
+        let RawValue { text, origin } = given;
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
         let headers = lines.map(|line| {
             let parts = line.split_once(':').map(|(name, value)| (name.trim(), value.trim()));
@@ -32,7 +32,7 @@ impl Value for Headers {
                 let why = "needs names of headers; write headers = { NAME = \"VALUE\" }";
                 return Err(ConfigError::KeySource { origin: origin.clone(), name: setting.to_owned(), why });
             };
-            let given = Given { text: value.to_owned(), origin: origin.clone() };
+            let given = RawValue { text: value.to_owned(), origin: origin.clone() };
             Ok((name.to_owned(), KeySource::parse(given, &format!("{setting}.{name}"))?))
         });
         Ok(Setting::new(Self(headers.collect::<Result<_, _>>()?), origin.clone()))

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use aludel_agent::Secret;
 
 use super::Surroundings;
-use super::declare::{Form, Value};
-use super::given::{ConfigError, Given, Origin, Setting};
+use super::declare::{Value, ValueForm};
+use super::raw_value::{ConfigError, RawValue, Setting, ValueOrigin};
 
 /// Place of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,15 +24,15 @@ pub(crate) enum KeySource {
 
 impl KeySource {
     /// Reads `env:NAME`, `file:PATH` or the key itself, as the setting `name`. Errors never quote what was written: it may be the key.
-    pub(crate) fn parse(given: Given, name: &str) -> Result<Setting<Self>, ConfigError> {
-        let Given { text, origin } = given;
+    pub(crate) fn parse(given: RawValue, name: &str) -> Result<Setting<Self>, ConfigError> {
+        let RawValue { text, origin } = given;
         let source = match (text.split_once(':'), &origin) {
             (Some(("env", "")), _) => Err("names no variable; write env:NAME"),
             (Some(("env", name)), _) => Ok(Self::Environment(name.to_owned())),
             (Some(("file", "")), _) => Err("names no file; write file:PATH"),
             (Some(("file", path)), _) => Ok(Self::File(origin.resolve(path.as_ref()))),
             _ if text.trim().is_empty() => Err("is empty; write env:NAME or file:PATH"),
-            (_, Origin::Flag(_)) => {
+            (_, ValueOrigin::Flag(_)) => {
                 Err("must be env:NAME or file:PATH: all users of this machine can read a command line")
             }
             _ => Ok(Self::Literal(Secret::new(&text))),
@@ -45,9 +45,9 @@ impl KeySource {
 }
 
 impl Value for KeySource {
-    const FORM: Form = Form::Text;
+    const FORM: ValueForm = ValueForm::Text;
 
-    fn read(given: Given, name: &str) -> Result<Setting<Self>, ConfigError> {
+    fn read(given: RawValue, name: &str) -> Result<Setting<Self>, ConfigError> {
         Self::parse(given, name)
     }
 }

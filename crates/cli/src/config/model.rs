@@ -8,10 +8,10 @@ use aludel_engine::ProgramParts;
 use aludel_sandbox::template::Choice;
 
 use super::declare::{choice, settings, values};
-use super::given::{ConfigError, Given, Origin, Setting};
 use super::headers::Headers;
 use super::key::KeySource;
-use super::{Entry, Span, Switch};
+use super::raw_value::{ConfigError, RawValue, Setting, ValueOrigin};
+use super::{ConfigEntry, Span, Switch};
 
 /// The name of the scripted model, which is always there.
 pub(crate) const DEMO: &str = "demo";
@@ -101,27 +101,27 @@ impl Interpreting {
 #[derive(Debug, Default)]
 pub(crate) struct GivenModel {
     /// The beginning of its table; the default for one that comes from another layer.
-    start: Origin,
+    start: ValueOrigin,
     model: ModelSection,
 }
 
 /// Keys of a model, in a layer above the file.
-pub(crate) type Overlay = Vec<(&'static str, Given)>;
+pub(crate) type Overlay = Vec<(&'static str, RawValue)>;
 
 impl GivenModel {
     /// The model of a table that begins here.
-    pub(crate) fn starting_at(start: Origin) -> Self {
+    pub(crate) fn starting_at(start: ValueOrigin) -> Self {
         Self { start, ..Self::default() }
     }
 
     /// Sets a key.
-    pub(crate) fn set(&mut self, key: &str, given: Given) -> Result<(), ConfigError> {
+    pub(crate) fn set(&mut self, key: &str, given: RawValue) -> Result<(), ConfigError> {
         self.model.set(key, given)
     }
 
     /// Returns true if no table holds it, and the environment does not say which model it is about.
     fn is_loose(&self) -> bool {
-        !self.model.name.is_given() && self.start == Origin::Default
+        !self.model.name.is_given() && self.start == ValueOrigin::Default
     }
 
     /// Puts keys of a higher layer over the model that they are about, and that model first, which makes it the default.
@@ -165,7 +165,7 @@ impl GivenModel {
         }
         if !model.url.is_given() {
             let why = match &model.name.origin {
-                Origin::File { .. } => "needs a url; add: url = \"https://…/v1\"".to_owned(),
+                ValueOrigin::File { .. } => "needs a url; add: url = \"https://…/v1\"".to_owned(),
                 // Somebody asked for a model by a name that nothing else is known of.
                 _ => format!(
                     "is not configured; there are: {}. Add a [[model]] to aludel.toml, or give its url too",
@@ -228,10 +228,10 @@ impl ModelSection {
         ConfigError::Model { origin: self.name.origin.clone(), name: self.name.to_string(), why }
     }
 
-    pub(crate) fn entries(&self) -> Vec<Entry> {
+    pub(crate) fn entries(&self) -> Vec<ConfigEntry> {
         let section = format!("model.{}", *self.name);
         if self.is_demo() {
-            return vec![Entry {
+            return vec![ConfigEntry {
                 key: format!("{section}.api"),
                 value: self.api.to_string(),
                 origin: self.name.origin.clone(),
@@ -246,7 +246,7 @@ impl ModelSection {
     /// Returns a warning about a model that works all the same.
     pub(crate) fn warning(&self) -> Option<String> {
         match (&*self.key, &self.key.origin) {
-            (KeySource::Literal(_), origin @ Origin::File { .. }) => Some(format!(
+            (KeySource::Literal(_), origin @ ValueOrigin::File { .. }) => Some(format!(
                 "{origin}: the key of the model `{}` stands in the file itself; better put it elsewhere and write \
                  env:NAME or file:PATH",
                 *self.name

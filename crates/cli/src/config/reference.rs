@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value, json};
 
 use super::approval::ApprovalSection;
-use super::declare::{Form, Key};
+use super::declare::{SettingKey, ValueForm};
 use super::environment::variable;
 use super::model::ModelSection;
 use super::sandbox::SandboxSection;
 use super::server::ServerSection;
-use super::{Entry, Section};
+use super::{ConfigEntry, Section};
 
 /// Flags that set a part of the configuration, by section and key, and the commands that have them.
 const FLAGS: [(Section, &str, &str); 8] = [
@@ -35,7 +35,7 @@ fn about(section: Section) -> String {
 }
 
 /// The defaults, by key.
-fn defaults(section: Section) -> Vec<Entry> {
+fn defaults(section: Section) -> Vec<ConfigEntry> {
     match section {
         Section::Server => ServerSection::default().entries_of(""),
         Section::Sandbox => SandboxSection::default().entries_of(""),
@@ -110,14 +110,14 @@ pub(crate) fn schema() -> Value {
                 continue;
             }
             let mut schema = match key.form {
-                Form::Text => json!({ "type": "string" }),
-                Form::Number => json!({ "type": "number" }),
-                Form::Switch => json!({ "type": "boolean" }),
+                ValueForm::Text => json!({ "type": "string" }),
+                ValueForm::Number => json!({ "type": "number" }),
+                ValueForm::Switch => json!({ "type": "boolean" }),
                 // A word that is written without quotes in a file.
-                Form::Choice(words) if words.contains(&"true") => json!({ "enum": with_booleans(words) }),
-                Form::Choice(words) => json!({ "enum": words }),
-                Form::List => json!({ "type": "array", "items": { "type": "string" } }),
-                Form::Table => json!({ "type": "object", "additionalProperties": { "type": "string" } }),
+                ValueForm::Choice(words) if words.contains(&"true") => json!({ "enum": with_booleans(words) }),
+                ValueForm::Choice(words) => json!({ "enum": words }),
+                ValueForm::List => json!({ "type": "array", "items": { "type": "string" } }),
+                ValueForm::Table => json!({ "type": "object", "additionalProperties": { "type": "string" } }),
             };
             let description =
                 format!("{} Default: {}.", sentence(key), if default.is_empty() { "none" } else { &default });
@@ -159,7 +159,7 @@ pub(crate) fn help(section: Section, name: &str) -> String {
 }
 
 /// All settings with their sections and defaults.
-fn all() -> Vec<(Section, &'static Key, String)> {
+fn all() -> Vec<(Section, &'static SettingKey, String)> {
     let of_section = |section: Section| {
         let keys = section.keys().iter().zip(defaults(section));
         keys.map(move |(key, default)| (section, key, default.value)).collect::<Vec<_>>()
@@ -168,7 +168,7 @@ fn all() -> Vec<(Section, &'static Key, String)> {
 }
 
 /// The first paragraph of a description, on one line.
-fn sentence(key: &Key) -> String {
+fn sentence(key: &SettingKey) -> String {
     one_line(key.lines)
 }
 
@@ -178,17 +178,17 @@ fn one_line(lines: &[&str]) -> String {
 }
 
 /// A form in words.
-fn written(form: Form) -> String {
+fn written(form: ValueForm) -> String {
     match form {
-        Form::Text => "Text".to_owned(),
-        Form::Number => "Number".to_owned(),
-        Form::Switch => "`true` or `false`".to_owned(),
-        Form::Choice(words) => {
+        ValueForm::Text => "Text".to_owned(),
+        ValueForm::Number => "Number".to_owned(),
+        ValueForm::Switch => "`true` or `false`".to_owned(),
+        ValueForm::Choice(words) => {
             let words: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
             format!("One of {}", words.join(", "))
         }
-        Form::List => "List".to_owned(),
-        Form::Table => "Table".to_owned(),
+        ValueForm::List => "List".to_owned(),
+        ValueForm::Table => "Table".to_owned(),
     }
 }
 

@@ -11,9 +11,9 @@ use aludel_sandbox::{DEFAULT_IMAGE, DockerConfig, E2bConfig, Limits, OpenSandbox
 use aludel_store::KeyId;
 
 use super::declare::{choice, settings, values};
-use super::given::{ConfigError, Setting};
 use super::key::KeySource;
-use super::{Entry, Size, Span, Surroundings, Switch};
+use super::raw_value::{ConfigError, Setting};
+use super::{ConfigEntry, Size, Span, Surroundings, Switch};
 
 /// Names of settings that every sandbox can have its own of, or that only a server uses.
 const NOT_COMMON: [&str; 16] = [
@@ -153,13 +153,14 @@ impl SandboxSection {
         Ok(self)
     }
 
-    pub(crate) fn entries(&self) -> Vec<Entry> {
+    pub(crate) fn entries(&self) -> Vec<ConfigEntry> {
         self.entries_of("sandbox")
     }
 
     /// The settings that every sandbox here has in common, by key.
     pub(crate) fn common(&self) -> Vec<(String, String)> {
-        let is_common = |entry: &Entry| NOT_COMMON.iter().all(|key| entry.key.strip_prefix("sandbox.") != Some(key));
+        let is_common =
+            |entry: &ConfigEntry| NOT_COMMON.iter().all(|key| entry.key.strip_prefix("sandbox.") != Some(key));
         self.entries().into_iter().filter(is_common).map(|entry| (entry.key, entry.value)).collect()
     }
 

@@ -7,8 +7,8 @@ use std::sync::LazyLock;
 use aludel_server::{MCP_RETURN_AFTER, Origins, RUN_LIFETIME};
 
 use super::declare::{choice, settings, values};
-use super::given::{ConfigError, FilePath, Setting};
-use super::{Entry, Size, Span, Surroundings, Switch};
+use super::raw_value::{ConfigError, FilePath, Setting};
+use super::{ConfigEntry, Size, Span, Surroundings, Switch};
 
 /// Requests that are answered at once, unless it is said.
 const REQUESTS: usize = 256;
@@ -67,7 +67,7 @@ impl ServerSection {
         Ok(self)
     }
 
-    pub(crate) fn entries(&self) -> Vec<Entry> {
+    pub(crate) fn entries(&self) -> Vec<ConfigEntry> {
         self.entries_of("server")
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::given::ConfigError;
+use super::raw_value::ConfigError;
 
 /// The only place where the environment is read; everything else gets it from here, and tests make their own.
 pub(crate) struct Surroundings {

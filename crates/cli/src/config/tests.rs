@@ -34,7 +34,7 @@ fn shown(config: &Config, key: &str) -> (String, String) {
     let entries = config.entries();
     let entry = entries.iter().find(|entry| entry.key == key).unwrap_or_else(|| panic!("no {key}"));
     let origin = match &entry.origin {
-        Origin::File { line, .. } => format!("file:{line}"),
+        ValueOrigin::File { line, .. } => format!("file:{line}"),
         other => other.to_string(),
     };
     (entry.value.clone(), origin)
@@ -151,7 +151,8 @@ fn every_key_is_understood() {
         "#,
     );
     let config = home.load(&[("THE_KEY", "sk-1")], &[]).unwrap();
-    let defaults = config.entries().into_iter().filter(|entry| entry.origin == Origin::Default).map(|entry| entry.key);
+    let defaults =
+        config.entries().into_iter().filter(|entry| entry.origin == ValueOrigin::Default).map(|entry| entry.key);
     let left: Vec<_> =
         defaults.filter(|key| !key.starts_with("model.local") && !key.starts_with("model.demo")).collect();
     assert!(left.is_empty(), "{left:?}");

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 pub(crate) use self::stream::Events;
 
 use crate::commands::Context;
-use crate::config::{Given, KeySource, Origin};
+use crate::config::{KeySource, RawValue, ValueOrigin};
 use crate::exit::usage;
 use crate::{socket, terminal};
 
@@ -63,7 +63,7 @@ impl Server {
     pub(crate) fn of(args: &ServerArgs, context: &Context) -> anyhow::Result<Self> {
         let mut sent = None;
         if let Some(text) = &args.key {
-            let given = Given { text: text.clone(), origin: Origin::Flag("--key") };
+            let given = RawValue { text: text.clone(), origin: ValueOrigin::Flag("--key") };
             let key = KeySource::parse(given, "key")?.fetch_for("the key of the server", &context.surroundings)?;
             if let Some(key) = key {
                 let mut value = HeaderValue::from_str(key.expose()).map_err(|_| usage("--key: it is no key"))?;

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Map, json};
 
 use super::{Context, serve};
-use crate::config::{self, Entry, Origin};
+use crate::config::{self, ConfigEntry, ValueOrigin};
 use crate::console::{Console, Stream};
 use crate::exit::{Exit, usage};
 use crate::{json, paint, terminal};
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &ConfigArgs, context: &Context) -> anyhow::Result<Exit> 
     if args.json {
         let values: Map<_, _> = entries
             .into_iter()
-            .map(|Entry { key, value, origin }| (key, json!({ "value": value, "origin": origin.to_string() })))
+            .map(|ConfigEntry { key, value, origin }| (key, json!({ "value": value, "origin": origin.to_string() })))
             .collect();
         json::print(&json!({ "file": context.config.file, "values": values }))?;
         return serve::check(context).map(|()| Exit::Success);
@@ -70,11 +70,11 @@ pub(crate) fn run(args: &ConfigArgs, context: &Context) -> anyhow::Result<Exit> 
         None => "none found".to_owned(),
     };
     console.line(Stream::Stdout, &format!("{}  {file}\n", paint::strong("configuration file")))?;
-    let width = |of: fn(&Entry) -> &str| entries.iter().map(|entry| of(entry).chars().count()).max().unwrap_or(0);
+    let width = |of: fn(&ConfigEntry) -> &str| entries.iter().map(|entry| of(entry).chars().count()).max().unwrap_or(0);
     let (key_width, value_width) = (width(|entry| &entry.key), width(|entry| &entry.value));
-    for Entry { key, value, origin } in &entries {
+    for ConfigEntry { key, value, origin } in &entries {
         let origin = match origin {
-            Origin::Default => paint::faint("default"),
+            ValueOrigin::Default => paint::faint("default"),
             given => terminal::name(&given.to_string()),
         };
         let (key, value) = (terminal::name(key), terminal::name(value));

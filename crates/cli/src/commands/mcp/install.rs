@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::Context;
-use crate::config::Origin;
+use crate::config::ValueOrigin;
 use crate::console::{Console, Stream};
 use crate::exit::Exit;
 use crate::paint;
@@ -133,7 +133,7 @@ fn start(kind: Option<&'static str>, context: &Context) -> anyhow::Result<Start>
         args.extend(["--config".to_owned(), file.display().to_string()]);
     }
     let data = &context.config.server.data;
-    if matches!(data.origin, Origin::Flag(_)) {
+    if matches!(data.origin, ValueOrigin::Flag(_)) {
         args.extend(["--data".to_owned(), data.display().to_string()]);
     }
     args.push("mcp".to_owned());

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::declare::{Form, Value, values};
+use super::declare::{Value, ValueForm, values};
 use super::{Size, Span};
 
 /// Origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) enum Origin {
+pub(crate) enum ValueOrigin {
     /// Nobody gave it.
     #[default]
     Default,
@@ -28,7 +28,7 @@ pub(crate) enum Origin {
     Flag(&'static str),
 }
 
-impl Origin {
+impl ValueOrigin {
     /// A relative path counts from the file it is written in; elsewhere from the directory one is in.
     pub(crate) fn resolve(&self, path: &Path) -> PathBuf {
         match self {
@@ -38,7 +38,7 @@ impl Origin {
     }
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for ValueOrigin {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => formatter.write_str("default"),
@@ -54,18 +54,18 @@ impl fmt::Display for Origin {
 pub(crate) struct Setting<T> {
     value: T,
     /// Its origin.
-    pub(crate) origin: Origin,
+    pub(crate) origin: ValueOrigin,
 }
 
 impl<T> Setting<T> {
     /// A value that somebody gave.
-    pub(crate) fn new(value: T, origin: Origin) -> Self {
+    pub(crate) fn new(value: T, origin: ValueOrigin) -> Self {
         Self { value, origin }
     }
 
     /// A value that nobody gave.
     pub(crate) fn default(value: T) -> Self {
-        Self { value, origin: Origin::Default }
+        Self { value, origin: ValueOrigin::Default }
     }
 
     /// The same setting with another value.
@@ -75,7 +75,7 @@ impl<T> Setting<T> {
 
     /// Returns true if somebody gave it.
     pub(crate) fn is_given(&self) -> bool {
-        self.origin != Origin::Default
+        self.origin != ValueOrigin::Default
     }
 }
 
@@ -88,14 +88,14 @@ impl<T> Deref for Setting<T> {
 }
 
 /// A value as it is written, before anyone has looked at it. It may be a secret, so it does not print.
-pub(crate) struct Given {
+pub(crate) struct RawValue {
     /// The text; numbers and booleans of a file included.
     pub(crate) text: String,
     /// Its place in the configuration.
-    pub(crate) origin: Origin,
+    pub(crate) origin: ValueOrigin,
 }
 
-impl Given {
+impl RawValue {
     /// Reads the value as what the key `name` needs.
     pub(crate) fn parse<T>(self, name: &str) -> Result<Setting<T>, ConfigError>
     where
@@ -115,10 +115,10 @@ impl Given {
 pub(crate) struct FilePath(pub(crate) PathBuf);
 
 impl Value for FilePath {
-    const FORM: Form = Form::Text;
+    const FORM: ValueForm = ValueForm::Text;
 
-    fn read(given: Given, name: &str) -> Result<Setting<Self>, ConfigError> {
-        let Given { text, origin } = given;
+    fn read(given: RawValue, name: &str) -> Result<Setting<Self>, ConfigError> {
+        let RawValue { text, origin } = given;
         let why = match text.as_str() {
             "" => "is empty; give a path",
             // Nobody expands it here, and a directory that is called ~ is a trap.
@@ -170,7 +170,7 @@ pub(crate) enum ConfigError {
     #[error("{origin}: there is no `{key}`{}", suggestion(nearest.as_deref(), known))]
     UnknownKey {
         /// Its place.
-        origin: Origin,
+        origin: ValueOrigin,
         /// As it is written.
         key: String,
         /// The key that was probably meant.
@@ -182,7 +182,7 @@ pub(crate) enum ConfigError {
     #[error("{origin}: {key} = {text:?} {why}")]
     Value {
         /// Its place.
-        origin: Origin,
+        origin: ValueOrigin,
         /// The key.
         key: String,
         /// The value as it is written.
@@ -194,7 +194,7 @@ pub(crate) enum ConfigError {
     #[error("{origin}: `{key}` is of type {found}, but should be {wanted}")]
     Shape {
         /// Its place.
-        origin: Origin,
+        origin: ValueOrigin,
         /// The key.
         key: String,
         /// Type of the value.
@@ -206,7 +206,7 @@ pub(crate) enum ConfigError {
     #[error("{origin}: this is not TOML: {message}")]
     Syntax {
         /// Place of the mistake.
-        origin: Origin,
+        origin: ValueOrigin,
         /// The parser's words.
         message: String,
     },
@@ -222,7 +222,7 @@ pub(crate) enum ConfigError {
     #[error("{origin}: the model `{name}` {why}")]
     Model {
         /// Its place.
-        origin: Origin,
+        origin: ValueOrigin,
         /// Its name.
         name: String,
         /// The mistake, so that it reads on from the name.
@@ -232,13 +232,13 @@ pub(crate) enum ConfigError {
     #[error("{origin}: {}", advice_for_name(origin))]
     NamelessModel {
         /// Its place.
-        origin: Origin,
+        origin: ValueOrigin,
     },
     /// A value that is no place of a key. Not quoted: it may be the key.
     #[error("{origin}: {name} {why}")]
     KeySource {
         /// Its place.
-        origin: Origin,
+        origin: ValueOrigin,
         /// The setting.
         name: String,
         /// The mistake.
@@ -250,7 +250,7 @@ pub(crate) enum ConfigError {
         /// The key, by its purpose.
         what: String,
         /// Place of the setting that names the key's place.
-        origin: Origin,
+        origin: ValueOrigin,
         /// The mistake.
         why: String,
     },
@@ -268,10 +268,10 @@ fn suggestion(nearest: Option<&str>, known: &str) -> String {
     }
 }
 
-fn advice_for_name(origin: &Origin) -> &'static str {
+fn advice_for_name(origin: &ValueOrigin) -> &'static str {
     match origin {
-        Origin::Flag(_) => "a url needs the model's name too; add --model NAME",
-        Origin::Environment(_) => "a model needs a name; set ALUDEL_MODEL_NAME",
-        Origin::Default | Origin::File { .. } => "a [[model]] needs a name; add: name = \"…\"",
+        ValueOrigin::Flag(_) => "a url needs the model's name too; add --model NAME",
+        ValueOrigin::Environment(_) => "a model needs a name; set ALUDEL_MODEL_NAME",
+        ValueOrigin::Default | ValueOrigin::File { .. } => "a [[model]] needs a name; add: name = \"…\"",
     }
 }
