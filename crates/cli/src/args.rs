@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use aludel_engine::approvals::ApprovalMode;
 use clap::Parser;
 
-use crate::commands::{Command, Context};
+use crate::commands::{CliCommand, CommandContext};
 use crate::config::{Flag, ModelSection, Section, help};
 use crate::exit::{self, usage};
 use crate::turn::Asked;
@@ -24,7 +24,7 @@ pub(crate) struct Arguments {
     #[arg(short, long, global = true, help_heading = "Global options")]
     pub(crate) verbose: bool,
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: CliCommand,
 }
 
 impl Arguments {
@@ -69,7 +69,7 @@ impl ModelArgs {
     }
 
     /// Makes the model that is asked, and says who that is, so that nobody wonders.
-    pub(crate) fn asked(&self, context: &Context) -> anyhow::Result<Asked> {
+    pub(crate) fn asked(&self, context: &CommandContext) -> anyhow::Result<Asked> {
         let configured = context.config.approval.mode()?;
         let (approval, asked_by) =
             if self.approve { (ApprovalMode::Always, "--approve") } else { (configured, "approval.mode = \"always\"") };
@@ -87,7 +87,7 @@ impl ModelArgs {
 
 /// Properties of sandboxes that can be given for one command.
 #[derive(Debug, clap::Args)]
-pub(crate) struct SandboxArgs {
+pub(crate) struct SandboxOptions {
     #[arg(long, value_name = "NAME", help = help(Section::Sandbox, "template"))]
     template: Option<String>,
     #[arg(long, value_name = "TIME", help = help(Section::Sandbox, "timeout"))]
@@ -98,7 +98,7 @@ pub(crate) struct SandboxArgs {
     disk: Option<String>,
 }
 
-impl SandboxArgs {
+impl SandboxOptions {
     pub(crate) fn flags(&self) -> impl Iterator<Item = Flag> {
         let template = flag("--template", Section::Sandbox, "template", self.template.as_ref());
         let timeout = flag("--timeout", Section::Sandbox, "timeout", self.timeout.as_ref());

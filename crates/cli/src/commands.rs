@@ -28,7 +28,7 @@ use crate::config::{Config, ConfigError, Flag, Surroundings};
 use crate::exit::Exit;
 
 /// Context of every command.
-pub(crate) struct Context {
+pub(crate) struct CommandContext {
     /// The configuration, all layers together.
     pub(crate) config: Config,
     /// The environment.
@@ -39,7 +39,7 @@ pub(crate) struct Context {
     pub(crate) verbose: bool,
 }
 
-impl Context {
+impl CommandContext {
     /// The configuration as it is now.
     pub(crate) fn reload(&self) -> Result<Config, ConfigError> {
         let (file, flags) = &self.asked;
@@ -49,7 +49,7 @@ impl Context {
 
 /// Subcommands.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum CliCommand {
     Run(run::RunArgs),
     Ask(ask::AskArgs),
     Chat(chat::ChatArgs),
@@ -75,9 +75,9 @@ pub(crate) enum Command {
     Man(man::ManArgs),
 }
 
-impl Command {
+impl CliCommand {
     /// Carries it out.
-    pub(crate) async fn run(self, context: &Context) -> anyhow::Result<Exit> {
+    pub(crate) async fn run(self, context: &CommandContext) -> anyhow::Result<Exit> {
         match self {
             Self::Run(args) => run::run(args, context).await,
             Self::Ask(args) => ask::run(args, context).await,

@@ -10,7 +10,7 @@ use aludel_store::ContainerId;
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::exit::usage;
 use crate::state;
 
@@ -38,7 +38,7 @@ impl Kept {
     }
 
     /// Reads the last one, if one is kept.
-    pub(crate) fn read(context: &Context) -> anyhow::Result<Option<Self>> {
+    pub(crate) fn read(context: &CommandContext) -> anyhow::Result<Option<Self>> {
         let path = path(context);
         match std::fs::read(&path) {
             Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes).with_context(|| {
@@ -50,12 +50,12 @@ impl Kept {
     }
 
     /// Reads the last one, which somebody wants to go on with.
-    pub(crate) fn read_to_continue(context: &Context) -> anyhow::Result<Self> {
+    pub(crate) fn read_to_continue(context: &CommandContext) -> anyhow::Result<Self> {
         Self::read(context)?.ok_or_else(|| usage("--continue: no question was asked before, or it was forgotten"))
     }
 
     /// Writes it in place of the last one. Returns the session that nobody needs any more, if there is one.
-    pub(crate) fn write(mut self, context: &Context) -> anyhow::Result<Option<ContainerId>> {
+    pub(crate) fn write(mut self, context: &CommandContext) -> anyhow::Result<Option<ContainerId>> {
         self.shorten();
         let last = Self::read(context).ok().flatten().filter(|last| last.session != self.session && !last.is_in_use());
         let path = path(context);
@@ -94,7 +94,7 @@ impl Kept {
     }
 }
 
-fn path(context: &Context) -> PathBuf {
+fn path(context: &CommandContext) -> PathBuf {
     state::directory(&context.config.server.data).join(NAME)
 }
 

@@ -38,7 +38,7 @@ use anyhow::Context as _;
 use clap::Parser;
 
 use args::Arguments;
-use commands::Context;
+use commands::CommandContext;
 use config::Surroundings;
 use exit::Exit;
 
@@ -58,7 +58,7 @@ fn run(arguments: Arguments) -> anyhow::Result<Exit> {
     for warning in &config.warnings {
         console::warn(warning);
     }
-    let context = Context { config, surroundings, asked, verbose: arguments.verbose };
+    let context = CommandContext { config, surroundings, asked, verbose: arguments.verbose };
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
     let exit = runtime.block_on(arguments.command.run(&context));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use aludel_store::{Store, Tenant};
 use anyhow::Context as _;
 
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::exit::usage;
 
 /// Returns the directory of the state. It is one of its own, so that nobody else can read it.
@@ -15,7 +15,7 @@ pub(crate) fn directory(data: &Path) -> PathBuf {
 }
 
 /// Opens the state of a server, which may be running. There is none in a directory that was mistyped, and none is made there.
-pub(crate) async fn open_beside(context: &Context) -> anyhow::Result<Store> {
+pub(crate) async fn open_beside(context: &CommandContext) -> anyhow::Result<Store> {
     let state = directory(&context.config.server.data);
     if !state.is_dir() {
         return Err(usage(format!(
@@ -28,7 +28,7 @@ pub(crate) async fn open_beside(context: &Context) -> anyhow::Result<Store> {
 }
 
 /// Opens the state for questions from the terminal, beside a server if one is running. Makes it if there is none.
-pub(crate) async fn open(context: &Context) -> anyhow::Result<Store> {
+pub(crate) async fn open(context: &CommandContext) -> anyhow::Result<Store> {
     make_data_directory(context)?;
     let state = directory(&context.config.server.data);
     // Blobs that belong to somebody else could not be read by the server afterwards.
@@ -50,7 +50,7 @@ pub(crate) async fn open(context: &Context) -> anyhow::Result<Store> {
 }
 
 /// Makes the data directory, unless it is there.
-pub(crate) fn make_data_directory(context: &Context) -> anyhow::Result<()> {
+pub(crate) fn make_data_directory(context: &CommandContext) -> anyhow::Result<()> {
     let data = &context.config.server.data;
     std::fs::create_dir_all(&***data).with_context(|| {
         format!("cannot make the data directory {} ({}); give another with --data DIR", data.display(), data.origin)
@@ -63,7 +63,7 @@ pub(crate) fn make_data_directory(context: &Context) -> anyhow::Result<()> {
 pub(crate) struct Failed(pub(crate) String);
 
 /// Adds to an error of the state where that is and what would help.
-pub(crate) fn explain(error: anyhow::Error, context: &Context) -> anyhow::Error {
+pub(crate) fn explain(error: anyhow::Error, context: &CommandContext) -> anyhow::Error {
     let data = &context.config.server.data;
     let state = directory(data);
     let is_of_state = error.chain().any(|cause| match cause.downcast_ref() {

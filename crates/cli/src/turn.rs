@@ -16,7 +16,7 @@ use aludel_store::{ContainerId, Store, Tenant, now};
 use anyhow::Context as _;
 use serde_json::Value;
 
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::exit::{usage, words};
 use crate::inputs::{self, Input};
 use crate::kept::{KEPT, Kept};
@@ -63,7 +63,7 @@ pub(crate) struct Asked {
 
 /// Questions to a model, one after another, in a session of their own.
 pub(crate) struct Conversation<'a> {
-    context: &'a Context,
+    context: &'a CommandContext,
     engine: Arc<Engine>,
     tenant: Tenant,
     session: Arc<Session>,
@@ -80,7 +80,7 @@ impl<'a> Conversation<'a> {
     pub(crate) async fn open(
         sandboxes: &Sandboxes,
         store: Store,
-        context: &'a Context,
+        context: &'a CommandContext,
         asked: Asked,
         kept: Option<Kept>,
     ) -> anyhow::Result<Self> {

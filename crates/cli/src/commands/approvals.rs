@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use clap::Subcommand;
 use serde_json::json;
 
-use super::Context;
+use super::CommandContext;
 use crate::console::{Console, Stream};
 use crate::exit::{Exit, usage};
 use crate::{console, state, terminal};
@@ -56,7 +56,7 @@ pub(crate) enum ApprovalsCommand {
     },
 }
 
-pub(crate) async fn run(command: ApprovalsCommand, context: &Context) -> anyhow::Result<Exit> {
+pub(crate) async fn run(command: ApprovalsCommand, context: &CommandContext) -> anyhow::Result<Exit> {
     let store = state::open_beside(context).await?;
     let mut console = Console::new();
     match command {

@@ -6,8 +6,8 @@ use aludel_engine::transcript::Transcript;
 use aludel_store::Store;
 use clap::Args;
 
-use super::Context;
-use crate::args::{ModelArgs, SandboxArgs};
+use super::CommandContext;
+use crate::args::{ModelArgs, SandboxOptions};
 use crate::config::Flag;
 use crate::exit::{Exit, usage};
 use crate::kept::Kept;
@@ -38,7 +38,7 @@ pub(crate) struct AskArgs {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
-    sandbox: SandboxArgs,
+    sandbox: SandboxOptions,
     /// Print events as JSON lines
     #[arg(long)]
     pub(crate) json: bool,
@@ -60,7 +60,7 @@ impl AskArgs {
     }
 }
 
-pub(crate) async fn run(mut args: AskArgs, context: &Context) -> anyhow::Result<Exit> {
+pub(crate) async fn run(mut args: AskArgs, context: &CommandContext) -> anyhow::Result<Exit> {
     let text = args.take_question()?;
     if text.trim().is_empty() {
         return Err(usage("the question is empty"));
@@ -97,7 +97,7 @@ pub(crate) async fn run(mut args: AskArgs, context: &Context) -> anyhow::Result<
 async fn ask(
     sandboxes: &Sandboxes,
     store: Store,
-    context: &Context,
+    context: &CommandContext,
     asked: Asked,
     kept: Option<Kept>,
     question: Question<'_>,

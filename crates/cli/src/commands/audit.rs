@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use jiff::civil::Date;
 
-use super::Context;
+use super::CommandContext;
 use crate::console::{Console, Stream};
 use crate::exit::Exit;
 use crate::{console, state, terminal};
@@ -65,7 +65,7 @@ enum AuditCommand {
     },
 }
 
-pub(crate) async fn run(args: AuditArgs, context: &Context) -> anyhow::Result<Exit> {
+pub(crate) async fn run(args: AuditArgs, context: &CommandContext) -> anyhow::Result<Exit> {
     let mut console = Console::new();
     if let Some(AuditCommand::Verify { file }) = &args.command {
         let verified = archive::verify(file).with_context(|| format!("the archive {}", file.display()))?;

@@ -3,7 +3,7 @@
 use clap::Args;
 use serde_json::json;
 
-use super::Context;
+use super::CommandContext;
 use crate::console::{Console, Stream};
 use crate::exit::Exit;
 use crate::sandboxes::{Candidates, Found, Place, candidates, examine};
@@ -21,7 +21,7 @@ pub(crate) struct BackendsArgs {
     json: bool,
 }
 
-pub(crate) async fn run(args: &BackendsArgs, context: &Context) -> anyhow::Result<Exit> {
+pub(crate) async fn run(args: &BackendsArgs, context: &CommandContext) -> anyhow::Result<Exit> {
     let settings = &context.config.sandbox;
     let mut all = Vec::new();
     for place in Place::ALL {

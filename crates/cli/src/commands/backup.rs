@@ -6,7 +6,7 @@ use aludel_agent::size;
 use anyhow::{Context as _, bail};
 use clap::Args;
 
-use super::Context;
+use super::CommandContext;
 use crate::console::Console;
 use crate::exit::{Exit, usage};
 use crate::state;
@@ -23,7 +23,7 @@ pub(crate) struct BackupArgs {
     directory: PathBuf,
 }
 
-pub(super) async fn run(args: BackupArgs, context: &Context) -> anyhow::Result<Exit> {
+pub(super) async fn run(args: BackupArgs, context: &CommandContext) -> anyhow::Result<Exit> {
     let BackupArgs { directory } = args;
     if directory.symlink_metadata().is_ok() {
         return Err(usage(format!("{} is there already; name a directory that is not", directory.display())));

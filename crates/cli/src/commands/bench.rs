@@ -13,7 +13,7 @@ use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use super::Context;
+use super::CommandContext;
 use crate::console::{Console, Stream};
 use crate::exit::{Exit, usage};
 use crate::sandboxes::Sandboxes;
@@ -82,7 +82,7 @@ enum What {
     Start,
 }
 
-pub(crate) async fn run(args: BenchArgs, context: &Context) -> anyhow::Result<Exit> {
+pub(crate) async fn run(args: BenchArgs, context: &CommandContext) -> anyhow::Result<Exit> {
     let BenchArgs { what: What::Start, count, compare, json } = args;
     if compare {
         compare::run(context, count, json.as_deref()).await?;

@@ -9,10 +9,10 @@ use aludel_agent::{Item, code_of, size};
 use aludel_engine::transcript::Transcript;
 use clap::Args;
 
-use self::command::{Command, HELP};
+use self::command::{ChatCommand, HELP};
 use self::line::{Line, Lines};
-use super::Context;
-use crate::args::{ModelArgs, SandboxArgs};
+use super::CommandContext;
+use crate::args::{ModelArgs, SandboxOptions};
 use crate::config::Flag;
 use crate::exit::{Exit, words};
 use crate::kept::Kept;
@@ -39,7 +39,7 @@ pub(crate) struct ChatArgs {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
-    sandbox: SandboxArgs,
+    sandbox: SandboxOptions,
 }
 
 impl ChatArgs {
@@ -48,7 +48,7 @@ impl ChatArgs {
     }
 }
 
-pub(crate) async fn run(args: ChatArgs, context: &Context) -> anyhow::Result<Exit> {
+pub(crate) async fn run(args: ChatArgs, context: &CommandContext) -> anyhow::Result<Exit> {
     let files = inputs::check(&args.files)?;
     let kept = args.model.continues.then(|| Kept::read_to_continue(context)).transpose()?;
     let asked = args.model.asked(context)?;
@@ -110,7 +110,7 @@ impl Chat<'_, '_> {
                 Line::Dropped => continue,
                 Line::End => return Ok(Exit::Success),
             };
-            let flow = match Command::parse(&text) {
+            let flow = match ChatCommand::parse(&text) {
                 None => self.ask(&text).await?,
                 Some(Ok(command)) => match self.carry_out(command).await {
                     Ok(flow) => flow,
@@ -151,10 +151,10 @@ impl Chat<'_, '_> {
         Ok(Flow::GoOn)
     }
 
-    async fn carry_out(&mut self, command: Command) -> anyhow::Result<Flow> {
+    async fn carry_out(&mut self, command: ChatCommand) -> anyhow::Result<Flow> {
         match command {
-            Command::Help => console::tell(HELP),
-            Command::Files => {
+            ChatCommand::Help => console::tell(HELP),
+            ChatCommand::Files => {
                 let files = self.conversation.files().await?;
                 for file in &files {
                     console::tell(&format!("{} ({})", terminal::name(&file.path), size(file.bytes)));
@@ -163,14 +163,14 @@ impl Chat<'_, '_> {
                     console::tell("There are no files; add some by /file PATH.");
                 }
             }
-            Command::File(paths) => {
+            ChatCommand::File(paths) => {
                 let files = inputs::check(&paths)?;
                 self.conversation.add(&files).await?;
                 for file in files {
                     console::tell(&format!("{} {}", paint::faint("added:"), terminal::name(file.name())));
                 }
             }
-            Command::Code => {
+            ChatCommand::Code => {
                 let calls = self.conversation.items().iter().filter_map(|item| match item {
                     Item::Call(call) => Some(code_of(&call.arguments)),
                     _ => None,
@@ -181,13 +181,13 @@ impl Chat<'_, '_> {
                     console::tell(&paint::code(terminal::reveal(&code).trim_end()));
                 }
             }
-            Command::Save(directory) => {
+            ChatCommand::Save(directory) => {
                 let saved = self.conversation.save(&mut Out::existing(directory)?).await?;
                 for path in saved.into_iter().filter_map(|saved| saved.path) {
                     console::tell(&format!("{} {}", paint::faint("file:"), path.display()));
                 }
             }
-            Command::Quit => return Ok(Flow::End(Exit::Success)),
+            ChatCommand::Quit => return Ok(Flow::End(Exit::Success)),
         }
         Ok(Flow::GoOn)
     }

@@ -13,7 +13,7 @@ use aludel_engine::turns::EndReason;
 use anyhow::Context as _;
 use clap::Args;
 
-use super::Context;
+use super::CommandContext;
 use crate::console::Stream;
 use crate::exit::Exit;
 use crate::out::Out;
@@ -41,7 +41,7 @@ pub(crate) struct DemoArgs {
     out: PathBuf,
 }
 
-pub(crate) async fn run(args: DemoArgs, context: &Context) -> anyhow::Result<Exit> {
+pub(crate) async fn run(args: DemoArgs, context: &CommandContext) -> anyhow::Result<Exit> {
     let mut out = Out::existing(args.out.clone())?;
     let sample = out.place(SAMPLE)?;
     sample::write(&sample).with_context(|| format!("cannot write {}", sample.display()))?;

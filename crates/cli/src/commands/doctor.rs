@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use clap::Args;
 use serde_json::json;
 
-use super::Context;
+use super::CommandContext;
 use crate::console::{Console, Stream};
 use crate::exit::Exit;
 use crate::sandboxes::{Candidates, Found, Place, candidates, examine};
@@ -36,7 +36,7 @@ pub(crate) struct DoctorArgs {
     services: bool,
 }
 
-pub(crate) async fn run(args: &DoctorArgs, context: &Context) -> anyhow::Result<Exit> {
+pub(crate) async fn run(args: &DoctorArgs, context: &CommandContext) -> anyhow::Result<Exit> {
     if args.attack {
         let profile = if args.services { Profile::Services } else { Profile::Data };
         return attack::run(context, args.slow, profile, args.json).await;
@@ -66,7 +66,7 @@ pub(crate) async fn run(args: &DoctorArgs, context: &Context) -> anyhow::Result<
 }
 
 /// The parts that sandboxes of this host are made of, and one that is started.
-async fn host(context: &Context) -> anyhow::Result<Vec<Check>> {
+async fn host(context: &CommandContext) -> anyhow::Result<Vec<Check>> {
     let data = context.config.server.data.to_path_buf();
     let directory = data.clone();
     let looked = tokio::task::spawn_blocking(move || {
@@ -84,7 +84,7 @@ async fn host(context: &Context) -> anyhow::Result<Vec<Check>> {
 }
 
 /// The engine or the service that starts sandboxes.
-async fn elsewhere(context: &Context, place: Place) -> anyhow::Result<Check> {
+async fn elsewhere(context: &CommandContext, place: Place) -> anyhow::Result<Check> {
     let Found { status, detail, .. } = examine(context, place).await?;
     let settings = match place {
         Place::Local => "sandbox.require",

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 
-use super::Context;
+use super::CommandContext;
 use crate::config::Span;
 use crate::console::{Console, Stream};
 use crate::exit::{Exit, usage};
@@ -35,7 +35,7 @@ pub(crate) enum KeysCommand {
         key: Option<String>,
         /// Refuse it after this time, such as 30d, or from this day on, such as 2027-01-01 (UTC)
         #[arg(long, value_name = "WHEN")]
-        expires: Option<When>,
+        expires: Option<ExpiryTime>,
     },
     /// List the keys
     List,
@@ -46,7 +46,7 @@ pub(crate) enum KeysCommand {
         key: String,
         /// From now, such as 30d, or the beginning of a day, such as 2027-01-01 (UTC), or `never`
         #[arg(value_name = "WHEN")]
-        when: When,
+        when: ExpiryTime,
     },
     /// Bound what is done for a key on a day of UTC; what is not given stays as it is
     ///
@@ -74,11 +74,11 @@ pub(crate) enum KeysCommand {
     },
 }
 
-pub(crate) async fn run(command: KeysCommand, context: &Context) -> anyhow::Result<Exit> {
+pub(crate) async fn run(command: KeysCommand, context: &CommandContext) -> anyhow::Result<Exit> {
     let mut console = Console::new();
     match command {
         KeysCommand::Create { name, key, expires } => {
-            let expires_at = expires.and_then(|When(at)| at);
+            let expires_at = expires.and_then(|ExpiryTime(at)| at);
             let given = match key {
                 Some(key) => given(&key, context)?,
                 None => None,
@@ -108,7 +108,7 @@ pub(crate) async fn run(command: KeysCommand, context: &Context) -> anyhow::Resu
                 console.line(Stream::Stdout, &line(&key))?;
             }
         }
-        KeysCommand::Expire { key, when: When(at) } => {
+        KeysCommand::Expire { key, when: ExpiryTime(at) } => {
             let store = state::open_beside(context).await?;
             let id = find(&store.keys().await.context("cannot read the keys")?, &key)?;
             if !store.set_expiry(id.clone(), at).await.context("cannot change the key")? {
@@ -168,7 +168,7 @@ fn unknown(key: &str) -> anyhow::Error {
 }
 
 /// A key that was made elsewhere. Whoever could guess it would be let in.
-fn given(text: &str, context: &Context) -> anyhow::Result<Option<Secret>> {
+fn given(text: &str, context: &CommandContext) -> anyhow::Result<Option<Secret>> {
     let secret = config::secret("--key", text, &context.surroundings)?;
     if secret.as_ref().is_some_and(|secret| secret.expose().len() < LEAST) {
         return Err(usage(format!("--key: a key needs {LEAST} characters, all of them random; this one is too short")));
@@ -178,9 +178,9 @@ fn given(text: &str, context: &Context) -> anyhow::Result<Option<Secret>> {
 
 /// A time at which a key expires, seconds since 1970; `None` is never.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct When(Option<i64>);
+pub(crate) struct ExpiryTime(Option<i64>);
 
-impl FromStr for When {
+impl FromStr for ExpiryTime {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn a_key_expires_after_a_span_or_on_a_day() {
         let now = Timestamp::now().as_second();
-        let when = |text: &str| text.parse::<When>().map(|When(at)| at);
+        let when = |text: &str| text.parse::<ExpiryTime>().map(|ExpiryTime(at)| at);
         assert_eq!(when("never"), Ok(None));
         assert!(when("30d").unwrap().is_some_and(|at| (at - now - 30 * 86_400).abs() <= 1));
         assert_eq!(when("2200-01-01"), Ok(Some(7_258_118_400)));

@@ -8,8 +8,8 @@ use aludel_engine::{Engine, sessions};
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 
-use super::Context;
-use crate::args::SandboxArgs;
+use super::CommandContext;
+use crate::args::SandboxOptions;
 use crate::config::Flag;
 use crate::exit::Exit;
 use crate::sandboxes::Sandboxes;
@@ -24,7 +24,7 @@ use crate::state;
 #[derive(Debug, Args)]
 pub(crate) struct McpArgs {
     #[command(flatten)]
-    sandbox: SandboxArgs,
+    sandbox: SandboxOptions,
     #[command(subcommand)]
     command: Option<McpCommand>,
 }
@@ -45,14 +45,14 @@ impl McpArgs {
     }
 }
 
-pub(crate) async fn run(args: McpArgs, context: &Context) -> anyhow::Result<Exit> {
+pub(crate) async fn run(args: McpArgs, context: &CommandContext) -> anyhow::Result<Exit> {
     match args.command {
         Some(McpCommand::Install(args)) => install::run(&args, context),
         None => serve(context).await,
     }
 }
 
-async fn serve(context: &Context) -> anyhow::Result<Exit> {
+async fn serve(context: &CommandContext) -> anyhow::Result<Exit> {
     let mut signals = Signals::listen().context("cannot listen to signals")?;
     let approvals = context.config.approval.settings(&context.surroundings)?;
     let store = state::open(context).await?;

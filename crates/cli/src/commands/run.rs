@@ -10,8 +10,8 @@ use aludel_sandbox::{Execution, ExecutionEvent, Finished, Outcome};
 use anyhow::Context as _;
 use clap::Args;
 
-use super::Context;
-use crate::args::SandboxArgs;
+use super::CommandContext;
+use crate::args::SandboxOptions;
 use crate::config::Flag;
 use crate::exit::{Exit, usage};
 use crate::inputs;
@@ -56,7 +56,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
-    sandbox: SandboxArgs,
+    sandbox: SandboxOptions,
     /// Start a sandbox of its own, also if a server runs on this data directory that could run the program at once
     #[arg(long)]
     no_server: bool,
@@ -71,7 +71,7 @@ impl RunArgs {
     }
 
     /// Reads the program and all that it is given.
-    fn program(&mut self, context: &Context) -> anyhow::Result<Program> {
+    fn program(&mut self, context: &CommandContext) -> anyhow::Result<Program> {
         if self.program.is_none() && self.code.is_none() {
             // `--file a.csv program.py`: the program came last.
             self.program = self.files.pop().filter(|_| !self.files.is_empty());
@@ -92,7 +92,7 @@ impl RunArgs {
     }
 }
 
-pub(crate) async fn run(mut args: RunArgs, context: &Context) -> anyhow::Result<Exit> {
+pub(crate) async fn run(mut args: RunArgs, context: &CommandContext) -> anyhow::Result<Exit> {
     let mut program = args.program(context)?;
     let out = match &args.out {
         Some(directory) => Out::existing(directory.clone())?,
@@ -129,7 +129,7 @@ enum AtServer {
 }
 
 /// Runs the program at a server.
-async fn at_server(mut visit: Visit, context: &Context, audience: &mut Audience) -> anyhow::Result<AtServer> {
+async fn at_server(mut visit: Visit, context: &CommandContext, audience: &mut Audience) -> anyhow::Result<AtServer> {
     let mut signals = Signals::listen().context("cannot listen to signals")?;
     let mut interrupted = false;
     loop {
@@ -163,7 +163,7 @@ async fn at_server(mut visit: Visit, context: &Context, audience: &mut Audience)
 
 async fn in_session(
     engine: &Sandboxes,
-    context: &Context,
+    context: &CommandContext,
     program: &Program,
     audience: &mut Audience,
 ) -> anyhow::Result<Exit> {

@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use clap::Args;
 use tokio::net::TcpListener;
 
-use super::Context;
+use super::CommandContext;
 use crate::args::flag;
 use crate::config::{Collector, Config, Flag, LogFormatSetting, Section, help};
 use crate::console::{Console, Level, Stream};
@@ -38,7 +38,7 @@ impl ServeArgs {
     }
 }
 
-pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit> {
+pub(crate) async fn run(_: ServeArgs, context: &CommandContext) -> anyhow::Result<Exit> {
     let config = &context.config;
     let mut signals = Signals::listen().context("cannot listen to signals")?;
     let mut hangups = Hangups::listen().context("cannot listen to signals")?;
@@ -117,7 +117,7 @@ pub(crate) async fn run(_: ServeArgs, context: &Context) -> anyhow::Result<Exit>
 }
 
 /// Opens the socket for `aludel run` and `aludel sandbox`. A server without one serves everybody else.
-fn bind_socket(context: &Context, app: &Arc<App>) -> Option<socket::Listener> {
+fn bind_socket(context: &CommandContext, app: &Arc<App>) -> Option<socket::Listener> {
     let bound = socket::Listener::bind(context, app);
     let failed = |reason| console::warn(&format!("`aludel run` and `aludel sandbox` cannot use this server: {reason}"));
     bound.map_err(failed).ok()
@@ -141,7 +141,7 @@ pub(crate) fn open_log(config: &Config) {
 }
 
 /// Offers the models that the configuration has now, and holds back the programs that it says.
-fn reload(context: &Context, engine: &Engine) -> anyhow::Result<()> {
+fn reload(context: &CommandContext, engine: &Engine) -> anyhow::Result<()> {
     let config = context.reload()?;
     if config.file != context.config.file {
         // Half of a replacement, most likely; the models of another file, or of none, are not those that were meant.
@@ -176,7 +176,7 @@ fn reload(context: &Context, engine: &Engine) -> anyhow::Result<()> {
 }
 
 /// Returns an error if a server would refuse this configuration, whatever its data directory and the host hold.
-pub(crate) fn check(context: &Context) -> anyhow::Result<()> {
+pub(crate) fn check(context: &CommandContext) -> anyhow::Result<()> {
     let config = &context.config;
     upstream::all(&config.models, &context.surroundings)?;
     config.approval.settings(&context.surroundings)?;

@@ -9,7 +9,7 @@ use aludel_sandbox::template::{self, Choice, TemplateName, TemplateState};
 use anyhow::Context as _;
 use clap::Subcommand;
 
-use super::Context;
+use super::CommandContext;
 use crate::console::{Console, Stream};
 use crate::exit::{Exit, usage};
 use crate::{console, paint, sandboxes};
@@ -42,12 +42,12 @@ pub(crate) enum TemplateCommand {
         shared: bool,
     },
     Export(archive::ExportArgs),
-    Import(archive::ImportArgs),
+    Import(archive::TemplateImportArgs),
     /// Remove templates that are out of date
     Prune,
 }
 
-pub(crate) async fn run(command: TemplateCommand, context: &Context) -> anyhow::Result<Exit> {
+pub(crate) async fn run(command: TemplateCommand, context: &CommandContext) -> anyhow::Result<Exit> {
     let mut console = Console::new();
     let data = context.config.server.data.to_path_buf();
     match command {
@@ -96,7 +96,7 @@ pub(crate) async fn run(command: TemplateCommand, context: &Context) -> anyhow::
 }
 
 /// Lists the templates of all directories; of two with one name, the first is used.
-async fn list(context: &Context, console: &mut Console) -> anyhow::Result<()> {
+async fn list(context: &CommandContext, console: &mut Console) -> anyhow::Result<()> {
     let directories = sandboxes::directories(context);
     let found = tokio::task::spawn_blocking(move || {
         let mut found = Vec::new();

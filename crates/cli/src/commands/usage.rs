@@ -11,7 +11,7 @@ use jiff::ToSpan as _;
 use jiff::civil::{Date, date};
 use serde_json::json;
 
-use super::Context;
+use super::CommandContext;
 use crate::console::{Console, Stream};
 use crate::exit::{Exit, usage};
 use crate::{console, json, paint, state, terminal};
@@ -49,7 +49,7 @@ enum By {
     Model,
 }
 
-pub(super) async fn run(args: &UsageArgs, context: &Context) -> anyhow::Result<Exit> {
+pub(super) async fn run(args: &UsageArgs, context: &CommandContext) -> anyhow::Result<Exit> {
     let store = state::open_beside(context).await?;
     let since = match args.since {
         Some(day) => {

@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 
 pub(crate) use self::stream::Events;
 
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::config::{KeySource, RawValue, ValueOrigin};
 use crate::exit::usage;
 use crate::{socket, terminal};
@@ -60,7 +60,7 @@ pub(crate) struct Server {
 
 impl Server {
     /// The server that the arguments name. Nothing is asked yet.
-    pub(crate) fn of(args: &ServerArgs, context: &Context) -> anyhow::Result<Self> {
+    pub(crate) fn of(args: &ServerArgs, context: &CommandContext) -> anyhow::Result<Self> {
         let mut sent = None;
         if let Some(text) = &args.key {
             let given = RawValue { text: text.clone(), origin: ValueOrigin::Flag("--key") };

@@ -6,12 +6,12 @@ use aludel_sandbox::{Docker, E2b, OpenSandbox};
 use anyhow::Context as _;
 
 use super::{Sandboxes, Wanted, tell};
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::config::RequireSetting;
 use crate::{console, state};
 
 /// Starts the docker backend.
-pub(super) async fn docker(context: &Context, wanted: Wanted<'_>) -> anyhow::Result<Sandboxes> {
+pub(super) async fn docker(context: &CommandContext, wanted: Wanted<'_>) -> anyhow::Result<Sandboxes> {
     refuse_template(wanted, "a container has its image", "sandbox.docker.image")?;
     state::make_data_directory(context)?;
     let settings = context.config.sandbox.docker(&context.config.server.data, wanted.pool);
@@ -25,7 +25,7 @@ pub(super) async fn docker(context: &Context, wanted: Wanted<'_>) -> anyhow::Res
 }
 
 /// Starts the E2B backend.
-pub(super) async fn e2b(context: &Context, wanted: Wanted<'_>) -> anyhow::Result<Sandboxes> {
+pub(super) async fn e2b(context: &CommandContext, wanted: Wanted<'_>) -> anyhow::Result<Sandboxes> {
     refuse_template(wanted, "a sandbox of E2B has one of the service", "sandbox.e2b.template")?;
     let settings = context.config.sandbox.e2b(&context.surroundings)?;
     let backend = E2b::start(settings).await.context("sandboxes of E2B cannot be used")?;
@@ -35,7 +35,7 @@ pub(super) async fn e2b(context: &Context, wanted: Wanted<'_>) -> anyhow::Result
 }
 
 /// Starts the OpenSandbox backend.
-pub(super) async fn opensandbox(context: &Context, wanted: Wanted<'_>) -> anyhow::Result<Sandboxes> {
+pub(super) async fn opensandbox(context: &CommandContext, wanted: Wanted<'_>) -> anyhow::Result<Sandboxes> {
     refuse_template(wanted, "a sandbox of OpenSandbox has its image", "sandbox.opensandbox.image")?;
     let settings = context.config.sandbox.opensandbox(&context.surroundings)?;
     let warnings = OpenSandbox::warnings(settings.network);
@@ -53,7 +53,7 @@ fn refuse_template(wanted: Wanted<'_>, instead: &str, setting: &str) -> anyhow::
 }
 
 /// Tells the missing parts of the isolation, or refuses to go on with them.
-fn check(context: &Context, warnings: &[String]) -> anyhow::Result<()> {
+fn check(context: &CommandContext, warnings: &[String]) -> anyhow::Result<()> {
     if *context.config.sandbox.require == RequireSetting::Strict && !warnings.is_empty() {
         anyhow::bail!("{}, and sandbox.require is strict", warnings.join(", "));
     }

@@ -5,7 +5,7 @@ use aludel_sandbox::{Docker, E2b, Error, OpenSandbox};
 use anyhow::Context as _;
 
 use super::Place;
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::config::{BackendChoice, RequireSetting};
 use crate::exit::words;
 use crate::state;
@@ -27,7 +27,7 @@ impl Found {
 }
 
 /// Tries a backend. No image is fetched, and no service makes a sandbox; one that no setting names is not asked.
-pub(crate) async fn examine(context: &Context, place: Place) -> anyhow::Result<Found> {
+pub(crate) async fn examine(context: &CommandContext, place: Place) -> anyhow::Result<Found> {
     let (status, detail) = match place {
         Place::Local => local(context).await?,
         Place::Docker => docker(context).await,
@@ -37,7 +37,7 @@ pub(crate) async fn examine(context: &Context, place: Place) -> anyhow::Result<F
     Ok(Found { place, status, detail })
 }
 
-async fn local(context: &Context) -> anyhow::Result<(CheckStatus, String)> {
+async fn local(context: &CommandContext) -> anyhow::Result<(CheckStatus, String)> {
     let looked = tokio::task::spawn_blocking(probe::probe).await.context("the examination ended early")?;
     if let Some(missing) = looked.iter().find(|check| check.status == CheckStatus::Missing) {
         let detail = format!("{}: {}; `aludel doctor` tells the remedy", missing.name, missing.detail);
@@ -56,7 +56,7 @@ async fn local(context: &Context) -> anyhow::Result<(CheckStatus, String)> {
     Ok((CheckStatus::Degraded, format!("{}; with less protection: {degraded} (see `aludel doctor`)", tried.detail)))
 }
 
-async fn docker(context: &Context) -> (CheckStatus, String) {
+async fn docker(context: &CommandContext) -> (CheckStatus, String) {
     let settings = context.config.sandbox.docker(&context.config.server.data, 0);
     match Docker::probe(settings.host.as_deref()).await {
         Ok((engine, warnings)) => answered(context, &engine, &format!("the image is {}", settings.image), &warnings),
@@ -64,7 +64,7 @@ async fn docker(context: &Context) -> (CheckStatus, String) {
     }
 }
 
-async fn e2b(context: &Context) -> anyhow::Result<(CheckStatus, String)> {
+async fn e2b(context: &CommandContext) -> anyhow::Result<(CheckStatus, String)> {
     let settings = &context.config.sandbox;
     if !settings.has_e2b_key() && *settings.backend != BackendChoice::E2b {
         return Ok((CheckStatus::Missing, "no key is set (sandbox.e2b.key)".to_owned()));
@@ -77,7 +77,7 @@ async fn e2b(context: &Context) -> anyhow::Result<(CheckStatus, String)> {
     })
 }
 
-async fn opensandbox(context: &Context) -> anyhow::Result<(CheckStatus, String)> {
+async fn opensandbox(context: &CommandContext) -> anyhow::Result<(CheckStatus, String)> {
     let settings = &context.config.sandbox;
     if !settings.has_opensandbox_url() && *settings.backend != BackendChoice::OpenSandbox {
         return Ok((CheckStatus::Missing, "no address is set (sandbox.opensandbox.url)".to_owned()));
@@ -91,7 +91,7 @@ async fn opensandbox(context: &Context) -> anyhow::Result<(CheckStatus, String)>
 }
 
 /// An engine or a service that lives. `origin` tells the place that sandboxes come from.
-fn answered(context: &Context, name: &str, origin: &str, warnings: &[String]) -> (CheckStatus, String) {
+fn answered(context: &CommandContext, name: &str, origin: &str, warnings: &[String]) -> (CheckStatus, String) {
     let warnings = warnings.join(", ");
     if warnings.is_empty() {
         (CheckStatus::Ok, format!("{name} answers; {origin}"))

@@ -15,7 +15,7 @@ use anyhow::Context as _;
 
 pub(crate) use self::examine::{Found, examine};
 pub(crate) use self::place::{Candidates, Place, candidates};
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::config::MAX_TEMPLATES;
 use crate::exit::{usage, words};
 use crate::progress::TemplateProgress;
@@ -31,17 +31,17 @@ pub(crate) struct Sandboxes {
 
 impl Sandboxes {
     /// Starts the backend that the settings name, telling the person on stderr what that takes.
-    pub(crate) async fn start(context: &Context, pool: usize) -> anyhow::Result<Self> {
+    pub(crate) async fn start(context: &CommandContext, pool: usize) -> anyhow::Result<Self> {
         Self::start_as(context, Wanted { template: &context.config.sandbox.template, pool, is_lean: false }).await
     }
 
     /// The same for a single program.
-    pub(crate) async fn start_lean(context: &Context) -> anyhow::Result<Self> {
+    pub(crate) async fn start_lean(context: &CommandContext) -> anyhow::Result<Self> {
         Self::start_as(context, Wanted { template: &context.config.sandbox.template, pool: 0, is_lean: true }).await
     }
 
     /// The same for the programs of one model, the first.
-    pub(crate) async fn start_for_model(context: &Context) -> anyhow::Result<Self> {
+    pub(crate) async fn start_for_model(context: &CommandContext) -> anyhow::Result<Self> {
         let of_model = context.config.models.first().map(|model| &*model.template);
         let of_model = of_model.filter(|template| **template != Choice::Default);
         let template = of_model.unwrap_or(&context.config.sandbox.template);
@@ -49,7 +49,7 @@ impl Sandboxes {
     }
 
     /// The same for a server, with the further templates that it has.
-    pub(crate) async fn start_for_server(context: &Context) -> anyhow::Result<Self> {
+    pub(crate) async fn start_for_server(context: &CommandContext) -> anyhow::Result<Self> {
         let config = &context.config;
         let usual = Self::start(context, config.sandbox.pool.0).await?;
         let names: BTreeSet<_> = config.models.iter().filter_map(|model| model.template.own()).collect();
@@ -79,7 +79,7 @@ impl Sandboxes {
         Ok(Self { backend: Arc::new(Templates::new(usual.backend, further)), packages: usual.packages })
     }
 
-    async fn start_as(context: &Context, wanted: Wanted<'_>) -> anyhow::Result<Self> {
+    async fn start_as(context: &CommandContext, wanted: Wanted<'_>) -> anyhow::Result<Self> {
         let Candidates { places, .. } = candidates(&context.config.sandbox, wanted.template);
         let mut failed: Vec<(Place, anyhow::Error)> = Vec::new();
         for place in places {
@@ -131,7 +131,7 @@ struct Wanted<'a> {
 }
 
 /// Starts the local backend.
-async fn local(context: &Context, wanted: Wanted<'_>) -> anyhow::Result<Sandboxes> {
+async fn local(context: &CommandContext, wanted: Wanted<'_>) -> anyhow::Result<Sandboxes> {
     let template = prepare(context, wanted.template).await?;
     let template = if wanted.is_lean {
         let kernel = KernelSpec::clone(template.kernel()).lean();
@@ -146,7 +146,7 @@ async fn local(context: &Context, wanted: Wanted<'_>) -> anyhow::Result<Sandboxe
     Ok(Sandboxes { backend: Arc::new(backend), packages })
 }
 
-fn local_config(context: &Context, template: Template, pool: usize) -> LocalConfig {
+fn local_config(context: &CommandContext, template: Template, pool: usize) -> LocalConfig {
     LocalConfig {
         data: context.config.server.data.to_path_buf(),
         template,
@@ -170,7 +170,7 @@ fn tell(warnings: &[String], verbose: bool) {
 }
 
 /// Returns a template. The default one is built where it is missing.
-pub(crate) async fn prepare(context: &Context, template: &Choice) -> anyhow::Result<Template> {
+pub(crate) async fn prepare(context: &CommandContext, template: &Choice) -> anyhow::Result<Template> {
     match template {
         Choice::Default => prepare_default(context).await,
         Choice::Own(name) => find(context, name).await,
@@ -178,19 +178,19 @@ pub(crate) async fn prepare(context: &Context, template: &Choice) -> anyhow::Res
 }
 
 /// The directories of templates: the user's, and the one that all users of the host share.
-pub(crate) fn directories(context: &Context) -> Vec<PathBuf> {
+pub(crate) fn directories(context: &CommandContext) -> Vec<PathBuf> {
     vec![context.config.server.data.to_path_buf(), context.config.sandbox.shared.0.clone()]
 }
 
 /// Returns a template of the operator's own.
-async fn find(context: &Context, name: &TemplateName) -> anyhow::Result<Template> {
+async fn find(context: &CommandContext, name: &TemplateName) -> anyhow::Result<Template> {
     let (directories, name) = (directories(context), name.clone());
     let found = tokio::task::spawn_blocking(move || template::find(&directories, &name)).await;
     found.context("the look for the template ended early")?.context("the template of the sandboxes cannot be used")
 }
 
 /// Makes sure that the default template is there. `force` makes it anew, also where no sandbox can start, as while an image is built.
-async fn prepare_default(context: &Context) -> anyhow::Result<Template> {
+async fn prepare_default(context: &CommandContext) -> anyhow::Result<Template> {
     let data = context.config.server.data.to_path_buf();
     state::make_data_directory(context)?;
     if matches!(template::state(&data), template::TemplateState::Missing) {
@@ -204,7 +204,11 @@ async fn prepare_default(context: &Context) -> anyhow::Result<Template> {
 }
 
 /// Builds the default template in this directory, unless it is there and current.
-pub(crate) async fn build_default(context: &Context, directory: PathBuf, force: bool) -> anyhow::Result<Template> {
+pub(crate) async fn build_default(
+    context: &CommandContext,
+    directory: PathBuf,
+    force: bool,
+) -> anyhow::Result<Template> {
     state::make_data_directory(context)?;
     if !force && matches!(template::state(&directory), template::TemplateState::Missing) {
         require_sandboxes(&context.config.server.data).await?;

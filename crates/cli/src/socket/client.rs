@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::frames::{self, Frames, MAX_ANSWER};
 use super::listener::is_of;
 use super::message::{Answer, Ask, MAX_FILES, Peer, Request};
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::exit::usage;
 use crate::out::Made;
 use crate::program::Program;
@@ -53,7 +53,7 @@ pub(crate) enum Told {
 }
 
 /// Asks the server on this data directory to run a program, if there is one.
-pub(crate) async fn reach(context: &Context, program: &Program) -> anyhow::Result<Reached> {
+pub(crate) async fn reach(context: &CommandContext, program: &Program) -> anyhow::Result<Reached> {
     let Program { cells, inputs, options, .. } = program;
     if cells.iter().map(String::len).sum::<usize>() > MAX_CODE || inputs.len() > MAX_FILES {
         return Ok(Reached::Nobody(Some("the program is too long or has too many files for a server".to_owned())));

@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 
 use super::message::Peer;
 use super::visit::{Host, visit};
-use crate::commands::Context;
+use crate::commands::CommandContext;
 
 /// Clients at once. One more starts a sandbox of its own.
 const MAX_VISITS: usize = 256;
@@ -46,7 +46,7 @@ impl Drop for Name {
 
 impl Listener {
     /// Listens in the data directory of a server, which no other server has: what an earlier one left is replaced.
-    pub(crate) fn bind(context: &Context, app: &Arc<App>) -> Result<Self, String> {
+    pub(crate) fn bind(context: &CommandContext, app: &Arc<App>) -> Result<Self, String> {
         let path = super::path(&context.config.server.data)?;
         let shown = path.display().to_string();
         let host = Host {

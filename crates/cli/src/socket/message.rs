@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde::{Deserialize, Serialize};
 
-use crate::commands::Context;
+use crate::commands::CommandContext;
 
 /// Files of one request: what the system takes in one message.
 pub(super) const MAX_FILES: usize = 200;
@@ -38,7 +38,7 @@ pub(super) struct Peer {
 
 impl Peer {
     /// This process.
-    pub(super) fn of_this_process(context: &Context) -> std::io::Result<Self> {
+    pub(super) fn of_this_process(context: &CommandContext) -> std::io::Result<Self> {
         // The link leads to the file that runs, even if another one has its name by now.
         let executable = std::fs::metadata("/proc/self/exe")?;
         let id = [executable.dev(), executable.ino()].map(u64::cast_signed);

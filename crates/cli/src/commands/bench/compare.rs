@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::contenders::{Contender, others};
 use super::{POOL, Times};
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::console::{self, Console, Stream};
 use crate::sandboxes::{self, Sandboxes};
 use crate::{json, paint};
@@ -45,7 +45,7 @@ struct Skipped {
 }
 
 /// Measures all that are here in turns, so that whatever else happens on the machine happens to all of them.
-pub(super) async fn run(context: &Context, count: u32, json: Option<&Path>) -> anyhow::Result<()> {
+pub(super) async fn run(context: &CommandContext, count: u32, json: Option<&Path>) -> anyhow::Result<()> {
     let limits = context.config.sandbox.limits();
     let template = sandboxes::prepare(context, &context.config.sandbox.template).await?;
     let on_demand = Sandboxes::start(context, 0).await?;

@@ -14,7 +14,7 @@ Everything else is a question. Ctrl-C stops an answer.";
 
 /// A command.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Command {
+pub(super) enum ChatCommand {
     Help,
     Files,
     File(Vec<PathBuf>),
@@ -23,7 +23,7 @@ pub(super) enum Command {
     Quit,
 }
 
-impl Command {
+impl ChatCommand {
     /// Reads a command, or says why it is none; `None` for a question.
     pub(super) fn parse(line: &str) -> Option<Result<Self, String>> {
         let line = line.trim();
@@ -54,18 +54,18 @@ mod tests {
     #[test]
     fn commands_are_told_from_questions() {
         for line in ["What is this?", "/mnt/data/a.csv has which columns?", "1 / 2", ""] {
-            assert_eq!(Command::parse(line), None, "{line}");
+            assert_eq!(ChatCommand::parse(line), None, "{line}");
         }
         for (line, command) in [
-            (" /files ", Command::Files),
-            ("/file my data.csv", Command::File(vec!["my data.csv".into()])),
-            ("/save  out", Command::Save("out".into())),
-            ("/exit", Command::Quit),
+            (" /files ", ChatCommand::Files),
+            ("/file my data.csv", ChatCommand::File(vec!["my data.csv".into()])),
+            ("/save  out", ChatCommand::Save("out".into())),
+            ("/exit", ChatCommand::Quit),
         ] {
-            assert_eq!(Command::parse(line), Some(Ok(command)), "{line}");
+            assert_eq!(ChatCommand::parse(line), Some(Ok(command)), "{line}");
         }
         for line in ["/file", "/save ", "/fiel a", "/quit now", "/"] {
-            assert!(matches!(Command::parse(line), Some(Err(_))), "{line}");
+            assert!(matches!(ChatCommand::parse(line), Some(Err(_))), "{line}");
         }
     }
 }

@@ -48,17 +48,17 @@ const NO_KEYS: [&str; 6] = ["", "none", "null", "empty", "no-key", "not-needed"]
 /// Settings without a counterpart are told in comments. Keys that stand in the file itself are not copied: they are named after the model, to be
 /// put into the environment.
 #[derive(Debug, Args)]
-pub(super) struct ImportArgs {
+pub(super) struct ConfigImportArgs {
     /// Program whose file it is
     #[arg(value_enum)]
-    from: Program,
+    from: ImportedProgram,
     /// The file
     #[arg(value_name = "FILE")]
     file: PathBuf,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Program {
+enum ImportedProgram {
     /// The LiteLLM proxy
     Litellm,
 }
@@ -96,8 +96,8 @@ struct Found {
     vision: bool,
 }
 
-pub(super) fn run(args: &ImportArgs) -> anyhow::Result<Exit> {
-    let Program::Litellm = args.from;
+pub(super) fn run(args: &ConfigImportArgs) -> anyhow::Result<Exit> {
+    let ImportedProgram::Litellm = args.from;
     let text = read(&args.file)?;
     let found: Litellm = serde_saphyr::from_str(&text).map_err(|error| {
         // The rest shows lines of the file, in which keys may stand.

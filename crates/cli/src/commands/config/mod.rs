@@ -5,7 +5,7 @@ mod import;
 use clap::{Args, Subcommand};
 use serde_json::{Map, json};
 
-use super::{Context, serve};
+use super::{CommandContext, serve};
 use crate::config::{self, ConfigEntry, ValueOrigin};
 use crate::console::{Console, Stream};
 use crate::exit::{Exit, usage};
@@ -35,10 +35,10 @@ pub(crate) struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
-    Import(import::ImportArgs),
+    Import(import::ConfigImportArgs),
 }
 
-pub(crate) fn run(args: &ConfigArgs, context: &Context) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &ConfigArgs, context: &CommandContext) -> anyhow::Result<Exit> {
     if let Some(ConfigCommand::Import(args)) = &args.command {
         return import::run(args);
     }

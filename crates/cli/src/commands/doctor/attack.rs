@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::console::{Console, Stream};
 use crate::exit::Exit;
 use crate::sandboxes::Sandboxes;
@@ -19,7 +19,7 @@ use crate::{json, paint, terminal};
 /// Attacks at a time: enough that those which wait for their limit do not add up, few enough that they do not disturb one another.
 const AT_ONCE: usize = 3;
 
-pub(super) async fn run(context: &Context, slow: u32, profile: Profile, as_json: bool) -> anyhow::Result<Exit> {
+pub(super) async fn run(context: &CommandContext, slow: u32, profile: Profile, as_json: bool) -> anyhow::Result<Exit> {
     let started = Instant::now();
     let engine = Sandboxes::start(context, 0).await?;
     let results = all(&engine.backend, slow, profile).await;

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use super::Context;
+use super::CommandContext;
 use crate::config::ValueOrigin;
 use crate::console::{Console, Stream};
 use crate::exit::Exit;
@@ -40,7 +40,7 @@ enum Client {
 
 /// A command that a client starts.
 #[derive(Debug, Serialize)]
-struct Start {
+struct StartCommand {
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     kind: Option<&'static str>,
     command: PathBuf,
@@ -51,16 +51,16 @@ struct Start {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct McpServers {
-    mcp_servers: BTreeMap<&'static str, Start>,
+    mcp_servers: BTreeMap<&'static str, StartCommand>,
 }
 
 /// The configuration of VS Code.
 #[derive(Debug, Serialize)]
 struct Servers {
-    servers: BTreeMap<&'static str, Start>,
+    servers: BTreeMap<&'static str, StartCommand>,
 }
 
-pub(crate) fn run(args: &InstallArgs, context: &Context) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &InstallArgs, context: &CommandContext) -> anyhow::Result<Exit> {
     let mut console = Console::new();
     let clients = args.client.map_or_else(|| Client::value_variants().to_vec(), |client| vec![client]);
     for (index, client) in clients.into_iter().enumerate() {
@@ -85,7 +85,7 @@ impl Client {
         }
     }
 
-    fn lines(self, context: &Context) -> anyhow::Result<String> {
+    fn lines(self, context: &CommandContext) -> anyhow::Result<String> {
         let start = |kind| start(kind, context);
         let url = format!("http://{}/mcp", *context.config.server.listen);
         Ok(match self {
@@ -94,7 +94,7 @@ impl Client {
                 json(&McpServers { mcp_servers: BTreeMap::from([("aludel", start(None)?)]) })?
             ),
             Self::ClaudeCode => {
-                let Start { command, args, .. } = start(None)?;
+                let StartCommand { command, args, .. } = start(None)?;
                 let words = std::iter::once(command.display().to_string()).chain(args).map(|word| quoted(&word));
                 format!(
                     "Run once:\nclaude mcp add --scope user aludel -- {}\nOr, with a server elsewhere:\n\
@@ -125,7 +125,7 @@ impl Client {
 }
 
 /// The command that starts this executable with this configuration.
-fn start(kind: Option<&'static str>, context: &Context) -> anyhow::Result<Start> {
+fn start(kind: Option<&'static str>, context: &CommandContext) -> anyhow::Result<StartCommand> {
     let command = std::env::current_exe().context("cannot tell where this executable is")?;
     let mut args = Vec::new();
     if let Some(file) = &context.config.file {
@@ -137,7 +137,7 @@ fn start(kind: Option<&'static str>, context: &Context) -> anyhow::Result<Start>
         args.extend(["--data".to_owned(), data.display().to_string()]);
     }
     args.push("mcp".to_owned());
-    Ok(Start { kind, command, args })
+    Ok(StartCommand { kind, command, args })
 }
 
 fn json(value: &impl Serialize) -> anyhow::Result<String> {

@@ -14,7 +14,7 @@ use tokio::io::AsyncReadExt;
 
 use super::shell;
 use super::shown::{Shown, status};
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::console::{self, Console, Stream};
 use crate::exit::Exit;
 use crate::remote::{Events, Remote, Server};
@@ -59,7 +59,7 @@ pub(super) struct LogsArgs {
     pid: Option<u32>,
 }
 
-pub(super) async fn exec(server: &Server, args: ExecArgs, context: &Context) -> anyhow::Result<Exit> {
+pub(super) async fn exec(server: &Server, args: ExecArgs, context: &CommandContext) -> anyhow::Result<Exit> {
     let environment = program::environment(&args.environment, &context.surroundings)?;
     let mut words = args.command.into_iter();
     let process = ProcessConfig {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use aludel_wire::e2b::NewSandbox;
 use clap::{Args, Subcommand};
 
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::config::Span;
 use crate::console::{Console, Stream};
 use crate::exit::{Exit, usage};
@@ -83,7 +83,7 @@ struct CreateArgs {
     environment: Vec<String>,
 }
 
-pub(crate) async fn run(args: SandboxArgs, context: &Context) -> anyhow::Result<Exit> {
+pub(crate) async fn run(args: SandboxArgs, context: &CommandContext) -> anyhow::Result<Exit> {
     let SandboxArgs { server, command } = args;
     if matches!(command, SandboxCommand::Stdio) {
         return stdio::run(context).await;
@@ -102,7 +102,7 @@ pub(crate) async fn run(args: SandboxArgs, context: &Context) -> anyhow::Result<
     }
 }
 
-async fn create(server: &Server, args: CreateArgs, context: &Context) -> anyhow::Result<Exit> {
+async fn create(server: &Server, args: CreateArgs, context: &CommandContext) -> anyhow::Result<Exit> {
     let timeout: Span = args.timeout.parse().map_err(|why| usage(format!("--timeout {}: {why}", args.timeout)))?;
     let environment = program::environment(&args.environment, &context.surroundings)?;
     let sandbox =

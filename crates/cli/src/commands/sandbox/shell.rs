@@ -17,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::command::{send, started};
 use super::shown::status;
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::exit::{Exit, usage};
 use crate::remote::{Events, Remote, Server};
 use crate::signals::Signals;
@@ -36,7 +36,7 @@ pub(super) struct ShellArgs {
     sandbox: Option<String>,
 }
 
-pub(super) async fn run(server: &Server, args: ShellArgs, context: &Context) -> anyhow::Result<Exit> {
+pub(super) async fn run(server: &Server, args: ShellArgs, context: &CommandContext) -> anyhow::Result<Exit> {
     let process =
         ProcessConfig { cmd: "/bin/bash".to_owned(), args: vec!["-il".to_owned()], ..ProcessConfig::default() };
     check_terminal()?;
@@ -71,7 +71,7 @@ fn check_terminal() -> anyhow::Result<()> {
 pub(super) async fn at_terminal(
     sandbox: &Remote,
     mut process: ProcessConfig,
-    context: &Context,
+    context: &CommandContext,
 ) -> anyhow::Result<Exit> {
     check_terminal()?;
     let kind = context.surroundings.variable("TERM").unwrap_or("xterm-256color");

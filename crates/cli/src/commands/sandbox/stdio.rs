@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::sync::{Mutex, Semaphore};
 
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::exit::Exit;
 use crate::json;
 use crate::sandboxes::Sandboxes;
@@ -108,7 +108,7 @@ struct Desk {
     next: AtomicU64,
 }
 
-pub(super) async fn run(context: &Context) -> anyhow::Result<Exit> {
+pub(super) async fn run(context: &CommandContext) -> anyhow::Result<Exit> {
     let engine = Sandboxes::start(context, 0).await?;
     let desk = Arc::new(Desk {
         backend: Arc::clone(&engine.backend),

@@ -7,7 +7,7 @@ use aludel_sandbox::template::{self, Choice, TemplateName};
 use anyhow::Context as _;
 use clap::Args;
 
-use super::super::Context;
+use super::super::CommandContext;
 use super::build::{directory, keep};
 use crate::progress::TemplateProgress;
 use crate::{sandboxes, state};
@@ -23,7 +23,7 @@ pub(crate) struct ExportArgs {
 }
 
 /// Carries it out, and returns the file.
-pub(super) async fn export(args: ExportArgs, context: &Context) -> anyhow::Result<PathBuf> {
+pub(super) async fn export(args: ExportArgs, context: &CommandContext) -> anyhow::Result<PathBuf> {
     let ExportArgs { name, output } = args;
     let template = sandboxes::prepare(context, &name).await?;
     let file = output.unwrap_or_else(|| format!("{name}.tar.gz").into());
@@ -40,7 +40,7 @@ pub(super) async fn export(args: ExportArgs, context: &Context) -> anyhow::Resul
 ///
 /// The archive is trusted as packages are: it holds the programs that sandboxes run. It is for hosts of the same architecture.
 #[derive(Debug, Args)]
-pub(crate) struct ImportArgs {
+pub(crate) struct TemplateImportArgs {
     /// The archive
     file: PathBuf,
     /// Name that it gets here; one that has the name is replaced [default: none, for the default template of this version]
@@ -52,8 +52,8 @@ pub(crate) struct ImportArgs {
 }
 
 /// Carries it out.
-pub(super) async fn import(args: ImportArgs, context: &Context) -> anyhow::Result<Template> {
-    let ImportArgs { file, name, shared } = args;
+pub(super) async fn import(args: TemplateImportArgs, context: &CommandContext) -> anyhow::Result<Template> {
+    let TemplateImportArgs { file, name, shared } = args;
     state::make_data_directory(context)?;
     let (directory, into) = (directory(context, shared), directory(context, shared));
     let import = if name.is_some() { template::import } else { template::import_default };

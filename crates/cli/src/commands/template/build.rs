@@ -8,7 +8,7 @@ use aludel_sandbox::{Require, Template, trial_of};
 use anyhow::Context as _;
 use clap::Args;
 
-use super::super::Context;
+use super::super::CommandContext;
 use crate::exit::usage;
 use crate::progress::TemplateProgress;
 use crate::{sandboxes, state};
@@ -52,7 +52,7 @@ pub(crate) struct BuildArgs {
 }
 
 /// Carries it out.
-pub(super) async fn run(args: BuildArgs, context: &Context) -> anyhow::Result<Template> {
+pub(super) async fn run(args: BuildArgs, context: &CommandContext) -> anyhow::Result<Template> {
     let BuildArgs { name, requirements, python, find_links, preload, allow_source, apt, shared, force } = args;
     if apt.is_some() {
         return Err(usage(
@@ -81,7 +81,7 @@ pub(super) async fn run(args: BuildArgs, context: &Context) -> anyhow::Result<Te
 }
 
 /// The directory of templates of one's own, or of those that all users share.
-pub(super) fn directory(context: &Context, shared: bool) -> PathBuf {
+pub(super) fn directory(context: &CommandContext, shared: bool) -> PathBuf {
     if shared { context.config.sandbox.shared.0.clone() } else { context.config.server.data.to_path_buf() }
 }
 
@@ -91,7 +91,7 @@ pub(super) async fn keep(
     name: TemplateName,
     directory: PathBuf,
     tried: bool,
-    context: &Context,
+    context: &CommandContext,
 ) -> anyhow::Result<Template> {
     if tried && let Err(error) = trial_of(&context.config.server.data, built.clone(), Require::Default).await {
         let removed = tokio::task::spawn_blocking(move || template::discard(built)).await;
