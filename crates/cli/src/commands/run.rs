@@ -20,7 +20,7 @@ use crate::program::{self, Program, Source};
 use crate::sandboxes::Sandboxes;
 use crate::show::ProgramView;
 use crate::signals::Signals;
-use crate::socket::{self, Reached, Told, Visit};
+use crate::socket::{self, ProgramUpdate, Reached, Visit};
 use crate::{console, json, terminal};
 use audience::{Audience, View};
 
@@ -145,18 +145,18 @@ async fn at_server(mut visit: Visit, context: &CommandContext, audience: &mut Au
             }
         };
         match told {
-            Told::Declined(reason) => return Ok(AtServer::Declined(reason)),
-            Told::Held(id) => {
+            ProgramUpdate::Declined(reason) => return Ok(AtServer::Declined(reason)),
+            ProgramUpdate::Held(id) => {
                 console::tell(&format!("the program waits for approval: `aludel approvals approve {id}`"));
             }
-            Told::Event(event) => audience.see(&event)?,
-            Told::Ended(finished, files) => {
+            ProgramUpdate::Event(event) => audience.see(&event)?,
+            ProgramUpdate::Ended(finished, files) => {
                 let mut files = visit.into_files(files, context.config.sandbox.limits())?;
                 audience.see(&ExecutionEvent::Finished(finished.clone()))?;
                 return Ok(AtServer::Over(audience.end(&finished, &mut files).await?));
             }
-            Told::Refused(reason) => return Ok(AtServer::Over(audience.refused(&reason)?)),
-            Told::Cancelled => return Ok(AtServer::Over(Exit::Interrupted)),
+            ProgramUpdate::Refused(reason) => return Ok(AtServer::Over(audience.refused(&reason)?)),
+            ProgramUpdate::Cancelled => return Ok(AtServer::Over(Exit::Interrupted)),
         }
     }
 }

@@ -117,8 +117,8 @@ pub(crate) async fn run(_: ServeArgs, context: &CommandContext) -> anyhow::Resul
 }
 
 /// Opens the socket for `aludel run` and `aludel sandbox`. A server without one serves everybody else.
-fn bind_socket(context: &CommandContext, app: &Arc<App>) -> Option<socket::Listener> {
-    let bound = socket::Listener::bind(context, app);
+fn bind_socket(context: &CommandContext, app: &Arc<App>) -> Option<socket::SocketListener> {
+    let bound = socket::SocketListener::bind(context, app);
     let failed = |reason| console::warn(&format!("`aludel run` and `aludel sandbox` cannot use this server: {reason}"));
     bound.map_err(failed).ok()
 }

@@ -12,9 +12,9 @@ use anyhow::{Context as _, bail};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use super::frames::{self, Frames, MAX_ANSWER};
+use super::frames::{self, FrameReader, MAX_ANSWER};
 use super::listener::is_of;
-use super::message::{Answer, Ask, MAX_FILES, Peer, Request};
+use super::message::{ClientMessage, MAX_FILES, Peer, ProgramRequest, ServerMessage};
 use crate::commands::CommandContext;
 use crate::exit::usage;
 use crate::out::Made;
@@ -33,11 +33,11 @@ pub(crate) enum Reached {
 
 /// A program that a server runs. Dropping it ends the program and its sandbox.
 pub(crate) struct Visit {
-    frames: Frames<UnixStream>,
+    frames: FrameReader<UnixStream>,
 }
 
 /// Something that a server tells of a program.
-pub(crate) enum Told {
+pub(crate) enum ProgramUpdate {
     /// It will not run there.
     Declined(String),
     /// It waits for a decision about this request for approval.
@@ -68,7 +68,7 @@ pub(crate) async fn reach(context: &CommandContext, program: &Program) -> anyhow
         let opened = File::open(input.path());
         files.push(opened.map_err(|error| usage(format!("--file {}: {error}", input.path().display())))?);
     }
-    let request = Request {
+    let request = ProgramRequest {
         peer: Peer::of_this_process(context)?,
         limits: context.config.sandbox.limits(),
         cells: cells.clone(),
@@ -78,13 +78,13 @@ pub(crate) async fn reach(context: &CommandContext, program: &Program) -> anyhow
     let asking = async {
         let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
         frames::send_with(&mut stream, &request, &files).await?;
-        let mut frames = Frames::new(stream, MAX_ANSWER);
+        let mut frames = FrameReader::new(stream, MAX_ANSWER);
         let answer = frames.next().await?;
         Ok::<_, io::Error>((frames, answer))
     };
     Ok(match timeout(PATIENCE, asking).await {
-        Ok(Ok((frames, Some(Answer::Welcome)))) => Reached::Server(Visit { frames }),
-        Ok(Ok((_, Some(Answer::Declined(reason))))) => Reached::Nobody(Some(reason)),
+        Ok(Ok((frames, Some(ServerMessage::Welcome)))) => Reached::Server(Visit { frames }),
+        Ok(Ok((_, Some(ServerMessage::Declined(reason))))) => Reached::Nobody(Some(reason)),
         Ok(Ok(_)) => Reached::Nobody(Some("the server is busy".to_owned())),
         Ok(Err(error)) => Reached::Nobody(Some(format!("the server does not answer: {error}"))),
         Err(_) => Reached::Nobody(Some("the server does not answer".to_owned())),
@@ -93,43 +93,47 @@ pub(crate) async fn reach(context: &CommandContext, program: &Program) -> anyhow
 
 impl Visit {
     /// The next thing that the server tells. Cancel-safe.
-    pub(crate) async fn next(&mut self) -> anyhow::Result<Told> {
+    pub(crate) async fn next(&mut self) -> anyhow::Result<ProgramUpdate> {
         let answer = self.frames.next().await.context("the connection to the server broke")?;
         Ok(match answer.context("the server ended, and the program with it")? {
-            Answer::Declined(reason) => Told::Declined(reason),
-            Answer::Held { id } => Told::Held(id),
-            Answer::Output(output) => Told::Event(output.into_event().context("the server sent no base64")?),
-            Answer::CellEnded(finished) => Told::Event(ExecutionEvent::Finished(finished)),
-            Answer::Ended { finished, files } => Told::Ended(finished, files),
-            Answer::Refused(reason) => Told::Refused(reason),
-            Answer::Cancelled => Told::Cancelled,
-            Answer::Failed(message) => bail!("the server could not run the program: {message}"),
-            Answer::Welcome | Answer::Opened { .. } | Answer::Unreadable(_) => bail!("the server answers out of turn"),
+            ServerMessage::Declined(reason) => ProgramUpdate::Declined(reason),
+            ServerMessage::Held { id } => ProgramUpdate::Held(id),
+            ServerMessage::Output(output) => {
+                ProgramUpdate::Event(output.into_event().context("the server sent no base64")?)
+            }
+            ServerMessage::CellEnded(finished) => ProgramUpdate::Event(ExecutionEvent::Finished(finished)),
+            ServerMessage::Ended { finished, files } => ProgramUpdate::Ended(finished, files),
+            ServerMessage::Refused(reason) => ProgramUpdate::Refused(reason),
+            ServerMessage::Cancelled => ProgramUpdate::Cancelled,
+            ServerMessage::Failed(message) => bail!("the server could not run the program: {message}"),
+            ServerMessage::Welcome | ServerMessage::Opened { .. } | ServerMessage::Unreadable(_) => {
+                bail!("the server answers out of turn")
+            }
         })
     }
 
     /// Interrupts the program.
     pub(crate) async fn interrupt(&mut self) {
         // A server that is gone is noticed when its next word is awaited.
-        let _sent = frames::send(self.frames.stream(), &Ask::Interrupt).await;
+        let _sent = frames::send(self.frames.stream(), &ClientMessage::Interrupt).await;
     }
 
     /// The files of its program, which has ended, and left these.
-    pub(crate) fn into_files(self, files: Vec<FileEntry>, limits: Limits) -> anyhow::Result<Files> {
+    pub(crate) fn into_files(self, files: Vec<FileEntry>, limits: Limits) -> anyhow::Result<ServerFiles> {
         let stream = self.frames.into_inner().context("the server answers out of turn")?.into_std()?;
         stream.set_nonblocking(false)?;
-        Ok(Files { stream, files, limits })
+        Ok(ServerFiles { stream, files, limits })
     }
 }
 
 /// Files at a server.
-pub(crate) struct Files {
+pub(crate) struct ServerFiles {
     stream: std::os::unix::net::UnixStream,
     files: Vec<FileEntry>,
     limits: Limits,
 }
 
-impl Made for Files {
+impl Made for ServerFiles {
     fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -140,10 +144,10 @@ impl Made for Files {
 
     /// Blocks, but for a moment.
     async fn open(&mut self, path: &str, limit: u64) -> anyhow::Result<impl Read + Send + 'static> {
-        self.stream.write_all(&frames::frame(&Ask::Open { path: path.to_owned(), limit })?)?;
+        self.stream.write_all(&frames::frame(&ClientMessage::Open { path: path.to_owned(), limit })?)?;
         let bytes = match serde_json::from_slice(&frames::read_frame(&mut self.stream, MAX_ANSWER)?)? {
-            Answer::Opened { bytes } if bytes <= limit => bytes,
-            Answer::Unreadable(reason) => bail!(reason),
+            ServerMessage::Opened { bytes } if bytes <= limit => bytes,
+            ServerMessage::Unreadable(reason) => bail!(reason),
             _ => bail!("the server answers out of turn"),
         };
         let content = Content { stream: self.stream.try_clone()?, piece: io::Cursor::new(Vec::new()), ended: false };

@@ -87,13 +87,13 @@ pub(super) async fn receive_with<T: DeserializeOwned>(from: &mut UnixStream) -> 
 
 /// Frames as they come. Nothing is lost where a future of its own is dropped.
 #[derive(Debug)]
-pub(super) struct Frames<R> {
+pub(super) struct FrameReader<R> {
     from: R,
     longest: usize,
     read: Vec<u8>,
 }
 
-impl<R: AsyncRead + Unpin> Frames<R> {
+impl<R: AsyncRead + Unpin> FrameReader<R> {
     pub(super) fn new(from: R, longest: usize) -> Self {
         Self { from, longest, read: Vec::new() }
     }

@@ -12,7 +12,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
 use super::message::Peer;
-use super::visit::{Host, visit};
+use super::visit::{SocketServer, visit};
 use crate::commands::CommandContext;
 
 /// Clients at once. One more starts a sandbox of its own.
@@ -23,9 +23,9 @@ const BACKLOG: i32 = 128;
 const BREATH: Duration = Duration::from_millis(200);
 
 /// The socket in the data directory, which is removed when this is dropped.
-pub(crate) struct Listener {
+pub(crate) struct SocketListener {
     listener: UnixListener,
-    host: Arc<Host>,
+    host: Arc<SocketServer>,
     _name: Name,
 }
 
@@ -44,12 +44,12 @@ impl Drop for Name {
     }
 }
 
-impl Listener {
+impl SocketListener {
     /// Listens in the data directory of a server, which no other server has: what an earlier one left is replaced.
     pub(crate) fn bind(context: &CommandContext, app: &Arc<App>) -> Result<Self, String> {
         let path = super::path(&context.config.server.data)?;
         let shown = path.display().to_string();
-        let host = Host {
+        let host = SocketServer {
             engine: Arc::clone(app.engine()),
             owner: OwnerService::new(app),
             peer: Peer::of_this_process(context).map_err(|error| format!("the executable is not known: {error}"))?,

@@ -14,7 +14,7 @@ pub(super) const MAX_FILES: usize = 200;
 
 /// A request to run a program. The files come as descriptors, in the order of their names.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Request {
+pub(super) struct ProgramRequest {
     /// The client.
     pub(super) peer: Peer,
     /// The limits of its sandbox.
@@ -61,16 +61,16 @@ impl Peer {
 
 /// A further message of the client.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Ask {
+pub(super) enum ClientMessage {
     /// Interrupt the program.
     Interrupt,
     /// Send the contents of a file of the workspace, if it has at most so many bytes.
     Open { path: String, limit: u64 },
 }
 
-/// A message of the server. [`Answer::Ended`], [`Answer::Refused`] and [`Answer::Failed`] are last, but for contents of files.
+/// A message of the server. [`ServerMessage::Ended`], [`ServerMessage::Refused`] and [`ServerMessage::Failed`] are last, but for contents of files.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Answer {
+pub(super) enum ServerMessage {
     /// The program will run here, unless there turns out to be no room.
     Welcome,
     /// Nothing of the program ran, and nothing will, for this reason.
@@ -78,7 +78,7 @@ pub(super) enum Answer {
     /// The program waits for the decision about this request for approval.
     Held { id: String },
     /// The program put something out.
-    Output(Output),
+    Output(OutputMessage),
     /// A piece of the program ended, and another one follows.
     CellEnded(Finished),
     /// The program ended, and these of its files are there.
@@ -97,23 +97,23 @@ pub(super) enum Answer {
 
 /// An event of a program, as it is sent.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Output {
+pub(super) enum OutputMessage {
     Stdout(String),
     Stderr(String),
-    Display(Vec<(String, Form)>),
-    Result(Vec<(String, Form)>),
+    Display(Vec<(String, MimeMessage)>),
+    Result(Vec<(String, MimeMessage)>),
     Error(ProgramError),
 }
 
 /// One form of a value.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Form {
+pub(super) enum MimeMessage {
     Text(String),
     /// As base64.
     Binary(String),
 }
 
-impl Output {
+impl OutputMessage {
     /// The event that it stands for.
     pub(super) fn into_event(self) -> Result<ExecutionEvent, base64::DecodeError> {
         Ok(match self {
@@ -138,19 +138,19 @@ impl Output {
     }
 }
 
-fn forms(bundle: MimeBundle) -> Vec<(String, Form)> {
+fn forms(bundle: MimeBundle) -> Vec<(String, MimeMessage)> {
     let form = |data| match data {
-        MimeData::Text(text) => Form::Text(text),
-        MimeData::Binary(bytes) => Form::Binary(BASE64_STANDARD.encode(bytes)),
+        MimeData::Text(text) => MimeMessage::Text(text),
+        MimeData::Binary(bytes) => MimeMessage::Binary(BASE64_STANDARD.encode(bytes)),
     };
     bundle.0.into_iter().map(|(mime, data)| (mime, form(data))).collect()
 }
 
-fn bundle(forms: Vec<(String, Form)>) -> Result<MimeBundle, base64::DecodeError> {
+fn bundle(forms: Vec<(String, MimeMessage)>) -> Result<MimeBundle, base64::DecodeError> {
     let data = |form| {
         Ok(match form {
-            Form::Text(text) => MimeData::Text(text),
-            Form::Binary(text) => MimeData::Binary(BASE64_STANDARD.decode(text)?),
+            MimeMessage::Text(text) => MimeData::Text(text),
+            MimeMessage::Binary(text) => MimeData::Binary(BASE64_STANDARD.decode(text)?),
         })
     };
     let forms = forms.into_iter().map(|(mime, form)| Ok((mime, data(form)?)));

@@ -12,8 +12,8 @@ mod visit;
 
 use std::path::{Path, PathBuf};
 
-pub(crate) use client::{Reached, Told, Visit, reach};
-pub(crate) use listener::Listener;
+pub(crate) use client::{ProgramUpdate, Reached, Visit, reach};
+pub(crate) use listener::SocketListener;
 
 /// The name of the socket in the data directory.
 const NAME: &str = "aludel.sock";

@@ -17,8 +17,8 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::frames::{self, Frames, MAX_ASK};
-use super::message::{Answer, Ask, Output, Peer, Request};
+use super::frames::{self, FrameReader, MAX_ASK};
+use super::message::{ClientMessage, OutputMessage, Peer, ProgramRequest, ServerMessage};
 use crate::exit::words;
 
 /// Time in which a client has to send its request.
@@ -31,7 +31,7 @@ const PIECE: usize = 1 << 20;
 const SENDER: &str = "aludel run";
 
 /// The server behind the socket.
-pub(super) struct Host {
+pub(super) struct SocketServer {
     pub(super) engine: Arc<Engine>,
     /// Answers clients that speak HTTP.
     pub(super) owner: OwnerService,
@@ -41,9 +41,9 @@ pub(super) struct Host {
     pub(super) limits: Limits,
 }
 
-impl Host {
+impl SocketServer {
     /// Returns the reason for which the client has to make a sandbox of its own, if there is one.
-    fn refusal(&self, request: &Request) -> Option<String> {
+    fn refusal(&self, request: &ProgramRequest) -> Option<String> {
         if let Some(difference) = self.peer.difference(&request.peer) {
             return Some(difference);
         }
@@ -85,17 +85,17 @@ fn exceeded(limits: &Limits, most: &Limits) -> Option<&'static str> {
 }
 
 /// Serves a client until it goes away or breaks the rules. Its sandbox ends then, whatever runs in it.
-pub(super) async fn visit(host: &Host, mut stream: UnixStream) {
+pub(super) async fn visit(host: &SocketServer, mut stream: UnixStream) {
     let Ok(Ok(first)) = timeout(REQUEST_TIMEOUT, frames::first_byte(&stream)).await else { return };
     if first.is_ascii_uppercase() {
         return host.owner.serve(stream).await;
     }
-    let request = timeout(REQUEST_TIMEOUT, frames::receive_with::<Request>(&mut stream));
+    let request = timeout(REQUEST_TIMEOUT, frames::receive_with::<ProgramRequest>(&mut stream));
     let Ok(Ok((request, files))) = request.await else { return };
     let (reader, writer) = stream.into_split();
     let (asks, asked) = mpsc::channel(MAX_WAITING);
     let opened = OnceLock::new();
-    let served = Served { host, opened: &opened, writer, asked };
+    let served = ClientConnection { host, opened: &opened, writer, asked };
     tokio::select! {
         () = listen(reader, asks) => {}
         // Whoever does not read its answers has gone.
@@ -107,8 +107,8 @@ pub(super) async fn visit(host: &Host, mut stream: UnixStream) {
 }
 
 /// Takes messages of a client until it goes away.
-async fn listen(reader: OwnedReadHalf, asks: mpsc::Sender<Ask>) {
-    let mut frames = Frames::new(reader, MAX_ASK);
+async fn listen(reader: OwnedReadHalf, asks: mpsc::Sender<ClientMessage>) {
+    let mut frames = FrameReader::new(reader, MAX_ASK);
     while let Ok(Some(ask)) = frames.next().await {
         if asks.send(ask).await.is_err() {
             return;
@@ -117,30 +117,30 @@ async fn listen(reader: OwnedReadHalf, asks: mpsc::Sender<Ask>) {
 }
 
 /// A client that is served.
-struct Served<'a> {
-    host: &'a Host,
+struct ClientConnection<'a> {
+    host: &'a SocketServer,
     /// Its session, once there is one.
     opened: &'a OnceLock<TemporarySession>,
     writer: OwnedWriteHalf,
-    asked: mpsc::Receiver<Ask>,
+    asked: mpsc::Receiver<ClientMessage>,
 }
 
-impl Served<'_> {
-    async fn answer(mut self, request: Request, files: Vec<OwnedFd>) -> io::Result<()> {
+impl ClientConnection<'_> {
+    async fn answer(mut self, request: ProgramRequest, files: Vec<OwnedFd>) -> io::Result<()> {
         if let Some(reason) = self.host.refusal(&request) {
-            return self.send(&Answer::Declined(reason)).await;
+            return self.send(&ServerMessage::Declined(reason)).await;
         }
-        self.send(&Answer::Welcome).await?;
-        let Request { peer: _, limits, cells, options, files: names } = request;
+        self.send(&ServerMessage::Welcome).await?;
+        let ProgramRequest { peer: _, limits, cells, options, files: names } = request;
         let (engine, tenant) = (&self.host.engine, Tenant::terminal());
         let session = match engine.sessions.open_temporary(&tenant, &fresh_id("run_"), limits).await {
             Ok(session) => self.opened.get_or_init(|| session),
-            Err(error) => return self.send(&Answer::Declined(words(&error.into()))).await,
+            Err(error) => return self.send(&ServerMessage::Declined(words(&error.into()))).await,
         };
         for (name, file) in names.iter().zip(files) {
             if let Err(error) = add(session.live(), name, file.into()).await {
                 let message = format!("cannot hand over {name}: {}", words(&error));
-                return self.send(&Answer::Failed(message)).await;
+                return self.send(&ServerMessage::Failed(message)).await;
             }
         }
         if let Some(options) = options
@@ -152,16 +152,16 @@ impl Served<'_> {
         self.send(&last).await?;
         while let Some(ask) = self.asked.recv().await {
             match ask {
-                Ask::Open { path, limit } => self.send_file(session.live(), &path, limit).await?,
+                ClientMessage::Open { path, limit } => self.send_file(session.live(), &path, limit).await?,
                 // It ended meanwhile.
-                Ask::Interrupt => {}
+                ClientMessage::Interrupt => {}
             }
         }
         Ok(())
     }
 
     /// Runs the pieces of a program, each of which passes the gate. Returns the answer about the end.
-    async fn run(&mut self, cells: Vec<String>, session: &TemporarySession) -> io::Result<Answer> {
+    async fn run(&mut self, cells: Vec<String>, session: &TemporarySession) -> io::Result<ServerMessage> {
         let (engine, mut made) = (Arc::clone(&self.host.engine), Vec::new());
         let mut cells = cells.into_iter().enumerate().peekable();
         while let Some((place, code)) = cells.next() {
@@ -169,7 +169,7 @@ impl Served<'_> {
             let program = ClientProgram { id, tenant, sender: SENDER.to_owned(), target, code, timeout: None };
             let execution = match executions::start(&engine, program) {
                 Ok(execution) => execution,
-                Err(error) if place == 0 => return Ok(Answer::Declined(words(&error.into()))),
+                Err(error) if place == 0 => return Ok(ServerMessage::Declined(words(&error.into()))),
                 Err(error) => return Ok(failed(error)),
             };
             let mut finished = match self.follow(execution).await? {
@@ -178,25 +178,25 @@ impl Served<'_> {
             };
             if finished.outcome == Outcome::Completed && cells.peek().is_some() {
                 made.extend_from_slice(&finished.files);
-                self.send(&Answer::CellEnded(finished)).await?;
+                self.send(&ServerMessage::CellEnded(finished)).await?;
                 continue;
             }
             finished.add_files(made);
             let files = still_there(session.live(), &finished).await;
-            return Ok(files.map_or_else(failed, |files| Answer::Ended { finished, files }));
+            return Ok(files.map_or_else(failed, |files| ServerMessage::Ended { finished, files }));
         }
-        Ok(Answer::Failed("there is no program".to_owned()))
+        Ok(ServerMessage::Failed("there is no program".to_owned()))
     }
 
     /// Tells what a program tells. Returns its end, or the answer about it if it did not come to one.
-    async fn follow(&mut self, mut execution: DirectExecution) -> io::Result<Result<Finished, Answer>> {
+    async fn follow(&mut self, mut execution: DirectExecution) -> io::Result<Result<Finished, ServerMessage>> {
         let canceller = execution.canceller();
         let mut was_interrupted = false;
         loop {
             let event = tokio::select! {
                 event = execution.next() => event,
                 Some(ask) = self.asked.recv() => {
-                    if matches!(ask, Ask::Interrupt) {
+                    if matches!(ask, ClientMessage::Interrupt) {
                         was_interrupted = true;
                         canceller.cancel();
                     }
@@ -204,31 +204,39 @@ impl Served<'_> {
                 }
             };
             match event {
-                Some(DirectEvent::Held(record)) => self.send(&Answer::Held { id: record.id.to_string() }).await?,
+                Some(DirectEvent::Held(record)) => {
+                    self.send(&ServerMessage::Held { id: record.id.to_string() }).await?
+                }
                 Some(DirectEvent::Started) => {}
-                Some(DirectEvent::Output(output)) => self.send(&Answer::Output(Output::of(output))).await?,
+                Some(DirectEvent::Output(output)) => {
+                    self.send(&ServerMessage::Output(OutputMessage::of(output))).await?
+                }
                 Some(DirectEvent::Ended(DirectEnd::Ran(outcome))) => {
                     let Some(finished) = outcome.finished else { break };
                     if finished.outcome == Outcome::Interrupted && !was_interrupted {
-                        return Ok(Err(Answer::Failed("the server ended, and interrupted the program".to_owned())));
+                        return Ok(Err(ServerMessage::Failed(
+                            "the server ended, and interrupted the program".to_owned(),
+                        )));
                     }
                     return Ok(Ok(finished));
                 }
-                Some(DirectEvent::Ended(DirectEnd::Refused { reason })) => return Ok(Err(Answer::Refused(reason))),
-                Some(DirectEvent::Ended(DirectEnd::Cancelled)) => return Ok(Err(Answer::Cancelled)),
+                Some(DirectEvent::Ended(DirectEnd::Refused { reason })) => {
+                    return Ok(Err(ServerMessage::Refused(reason)));
+                }
+                Some(DirectEvent::Ended(DirectEnd::Cancelled)) => return Ok(Err(ServerMessage::Cancelled)),
                 Some(DirectEvent::Ended(DirectEnd::Failed(error))) => return Ok(Err(failed(error))),
                 None => break,
             }
         }
-        Ok(Err(Answer::Failed("the program's outcome is not known".to_owned())))
+        Ok(Err(ServerMessage::Failed("the program's outcome is not known".to_owned())))
     }
 
     async fn send_file(&mut self, session: &LiveSession, path: &str, limit: u64) -> io::Result<()> {
         let (file, bytes) = match session.open_file(path, limit).await {
             Ok(opened) => opened,
-            Err(error) => return self.send(&Answer::Unreadable(words(&error.into()))).await,
+            Err(error) => return self.send(&ServerMessage::Unreadable(words(&error.into()))).await,
         };
-        self.send(&Answer::Opened { bytes }).await?;
+        self.send(&ServerMessage::Opened { bytes }).await?;
         let mut file: Box<dyn Read + Send> = Box::new(file);
         let mut piece = vec![0; PIECE];
         loop {
@@ -245,7 +253,7 @@ impl Served<'_> {
         }
     }
 
-    async fn send(&mut self, answer: &Answer) -> io::Result<()> {
+    async fn send(&mut self, answer: &ServerMessage) -> io::Result<()> {
         frames::send(&mut self.writer, answer).await
     }
 }
@@ -270,8 +278,8 @@ async fn still_there(session: &LiveSession, finished: &Finished) -> Result<Vec<F
     Ok(files)
 }
 
-fn failed(error: Error) -> Answer {
-    Answer::Failed(words(&error.into()))
+fn failed(error: Error) -> ServerMessage {
+    ServerMessage::Failed(words(&error.into()))
 }
 
 #[cfg(test)]
