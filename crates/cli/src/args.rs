@@ -8,7 +8,7 @@ use clap::Parser;
 use crate::commands::{CliCommand, CommandContext};
 use crate::config::{Flag, ModelSection, Section, help};
 use crate::exit::{self, usage};
-use crate::turn::Asked;
+use crate::turn::ModelAndApproval;
 use crate::{approval, console, paint, terminal, upstream};
 
 /// A self-hosted code interpreter: a model writes code, this machine runs it in a sandbox.
@@ -69,7 +69,7 @@ impl ModelArgs {
     }
 
     /// Makes the model that is asked, and says who that is, so that nobody wonders.
-    pub(crate) fn asked(&self, context: &CommandContext) -> anyhow::Result<Asked> {
+    pub(crate) fn asked(&self, context: &CommandContext) -> anyhow::Result<ModelAndApproval> {
         let configured = context.config.approval.mode()?;
         let (approval, asked_by) =
             if self.approve { (ApprovalMode::Always, "--approve") } else { (configured, "approval.mode = \"always\"") };
@@ -79,7 +79,8 @@ impl ModelArgs {
             )));
         }
         let Some(model) = context.config.models.first() else { return Err(usage("no model is configured")) };
-        let asked = Asked { model: upstream::first(&context.config.models, &context.surroundings)?, approval };
+        let asked =
+            ModelAndApproval { model: upstream::first(&context.config.models, &context.surroundings)?, approval };
         console::tell(&paint::faint(&describe(model)));
         Ok(asked)
     }

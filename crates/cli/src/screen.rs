@@ -11,14 +11,14 @@ use aludel_sandbox::{ExecutionEvent as ProgramEvent, FileEntry, ProgramError};
 use anyhow::anyhow;
 use serde_json::Value;
 
-use crate::exchange::Exchange;
 use crate::exit::Exit;
 use crate::out::Out;
 use crate::show::TurnView;
+use crate::turn_items::TurnItems;
 use crate::{json, state};
 
 /// The audience of a turn.
-pub(crate) enum View {
+pub(crate) enum TurnAudience {
     /// A person.
     Person(Box<TurnView>),
     /// A program.
@@ -27,7 +27,7 @@ pub(crate) enum View {
 
 /// A turn as it is shown and written down.
 pub(crate) struct Screen {
-    pub(crate) view: View,
+    pub(crate) view: TurnAudience,
     pub(crate) out: Out,
     pub(crate) transcript: Transcript,
     /// True if somebody is asked about programs. Where nobody is, there is no word of it.
@@ -37,7 +37,7 @@ pub(crate) struct Screen {
     /// Files that programs made or changed.
     pub(crate) made: Vec<FileEntry>,
     /// The part of it that the model sees with the next question.
-    pub(crate) exchange: Exchange,
+    pub(crate) exchange: TurnItems,
     /// The text of the last round.
     pub(crate) answer: String,
     pub(crate) ending: Option<EndReason>,
@@ -46,7 +46,7 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    pub(crate) fn new(view: View, out: Out, transcript: Transcript) -> Self {
+    pub(crate) fn new(view: TurnAudience, out: Out, transcript: Transcript) -> Self {
         Self {
             view,
             out,
@@ -54,7 +54,7 @@ impl Screen {
             is_asked: false,
             calls: HashMap::new(),
             made: Vec::new(),
-            exchange: Exchange::default(),
+            exchange: TurnItems::default(),
             answer: String::new(),
             ending: None,
             failure: None,
@@ -83,8 +83,8 @@ impl Screen {
         self.exchange.see(event);
         let of_program = program_event(event);
         match &mut self.view {
-            View::Person(view) => view.see(event, of_program.as_ref(), &mut self.out),
-            View::Program => json::turn(event, &self.calls, of_program.as_ref(), &mut self.out),
+            TurnAudience::Person(view) => view.see(event, of_program.as_ref(), &mut self.out),
+            TurnAudience::Program => json::turn(event, &self.calls, of_program.as_ref(), &mut self.out),
         }
     }
 
@@ -145,9 +145,9 @@ fn program_event(event: &EventKind) -> Option<ProgramEvent> {
 
 /// A screen that a turn's driver and whoever waits for it share.
 #[derive(Clone)]
-pub(crate) struct Shared(Arc<Mutex<Screen>>);
+pub(crate) struct SharedScreen(Arc<Mutex<Screen>>);
 
-impl Shared {
+impl SharedScreen {
     pub(crate) fn new(screen: Screen) -> Self {
         Self(Arc::new(Mutex::new(screen)))
     }
@@ -158,7 +158,7 @@ impl Shared {
     }
 }
 
-impl Render for Shared {
+impl Render for SharedScreen {
     fn render(&mut self, event: &TurnEvent) -> Rendered {
         let mut screen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if screen.failure.is_none() {

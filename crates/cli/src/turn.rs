@@ -19,10 +19,10 @@ use serde_json::Value;
 use crate::commands::CommandContext;
 use crate::exit::{usage, words};
 use crate::inputs::{self, Input};
-use crate::kept::{KEPT, Kept};
 use crate::out::{FIGURES, Out, Saved};
 use crate::sandboxes::Sandboxes;
-use crate::screen::{Screen, Shared, View};
+use crate::saved_conversation::{KEPT, SavedConversation};
+use crate::screen::{Screen, SharedScreen, TurnAudience};
 use crate::signals::Signals;
 use crate::{approval, console, state, terminal};
 
@@ -49,14 +49,14 @@ pub(crate) struct Question<'a> {
 }
 
 /// A finished turn, and where what it made is now.
-pub(crate) struct Done {
+pub(crate) struct FinishedTurn {
     pub(crate) screen: Screen,
     pub(crate) ending: EndReason,
     pub(crate) saved: Vec<Saved>,
 }
 
 /// The model that is asked, and the programs of it that somebody is asked about, at the terminal.
-pub(crate) struct Asked {
+pub(crate) struct ModelAndApproval {
     pub(crate) model: Model,
     pub(crate) approval: ApprovalMode,
 }
@@ -67,7 +67,7 @@ pub(crate) struct Conversation<'a> {
     engine: Arc<Engine>,
     tenant: Tenant,
     session: Arc<Session>,
-    asked: Asked,
+    asked: ModelAndApproval,
     signals: Signals,
     /// The conversation, with the output of programs.
     items: Vec<Item>,
@@ -81,8 +81,8 @@ impl<'a> Conversation<'a> {
         sandboxes: &Sandboxes,
         store: Store,
         context: &'a CommandContext,
-        asked: Asked,
-        kept: Option<Kept>,
+        asked: ModelAndApproval,
+        kept: Option<SavedConversation>,
     ) -> anyhow::Result<Self> {
         // Before there is anything that they would leave behind.
         let signals = Signals::listen().context("cannot listen to signals")?;
@@ -100,7 +100,7 @@ impl<'a> Conversation<'a> {
         });
         let tenant = Tenant::terminal();
         let is_kept = kept.is_some();
-        let opened = session(&engine, &tenant, kept.as_ref().map(Kept::session)).await;
+        let opened = session(&engine, &tenant, kept.as_ref().map(SavedConversation::session)).await;
         let session = opened.map_err(|error| state::explain(error, context))?;
         engine.tasks.spawn(sessions::keep(Arc::clone(&engine)));
         engine.tasks.spawn(turns::renew(Arc::clone(&engine)));
@@ -109,14 +109,14 @@ impl<'a> Conversation<'a> {
     }
 
     /// Asks, shows what happens, and copies out what was made. `None` when the user did not wait for the end.
-    pub(crate) async fn ask(&mut self, question: Question<'_>, screen: Screen) -> anyhow::Result<Option<Done>> {
+    pub(crate) async fn ask(&mut self, question: Question<'_>, screen: Screen) -> anyhow::Result<Option<FinishedTurn>> {
         let asked = self.ask_in_session(question, screen).await;
         asked.map_err(|error| state::explain(error, self.context))
     }
 
     /// Keeps it for `--continue`, in place of the one before.
     pub(crate) async fn keep(&mut self) -> anyhow::Result<()> {
-        let last = Kept::new(self.session.id(), &self.items).write(self.context)?;
+        let last = SavedConversation::new(self.session.id(), &self.items).write(self.context)?;
         self.is_kept = true;
         if let Some(last) = last {
             self.engine.sessions.delete(&self.tenant, &last).await.context("cannot remove the last conversation")?;
@@ -166,9 +166,14 @@ impl<'a> Conversation<'a> {
         self.signals.next().await;
     }
 
-    async fn ask_in_session(&mut self, question: Question<'_>, mut screen: Screen) -> anyhow::Result<Option<Done>> {
+    async fn ask_in_session(
+        &mut self,
+        question: Question<'_>,
+        mut screen: Screen,
+    ) -> anyhow::Result<Option<FinishedTurn>> {
         let (session, store) = (&self.session, &self.engine.store);
-        let columns = terminal::columns(&self.context.surroundings).filter(|_| !matches!(screen.view, View::Program));
+        let columns =
+            terminal::columns(&self.context.surroundings).filter(|_| !matches!(screen.view, TurnAudience::Program));
         // What the model reads is no narrower than elsewhere.
         let columns = columns.unwrap_or_default().max(LEAST_COLUMNS).to_string();
         let variables = Environment::new([(terminal::COLUMNS.to_owned(), columns)].into())?;
@@ -183,8 +188,8 @@ impl<'a> Conversation<'a> {
             () = self.signals.next() => return Ok(None),
         };
         screen.is_asked = !matches!(self.asked.approval, ApprovalMode::Never);
-        let are_unseen = matches!(screen.view, View::Program);
-        let screen = Shared::new(screen);
+        let are_unseen = matches!(screen.view, TurnAudience::Program);
+        let screen = SharedScreen::new(screen);
         let mut items = self.items.clone();
         items.push(Item::user(question.text));
         let (run, gate) = self.turn(items, &screen, are_unseen).await?;
@@ -207,11 +212,16 @@ impl<'a> Conversation<'a> {
             return Err(failure);
         }
         noted?;
-        Ok(Some(Done { screen, ending, saved }))
+        Ok(Some(FinishedTurn { screen, ending, saved }))
     }
 
     /// Makes the turn, with a row that tells a server that it is ours, and its gate.
-    async fn turn(&self, items: Vec<Item>, screen: &Shared, are_unseen: bool) -> anyhow::Result<(Run, Arc<Gate>)> {
+    async fn turn(
+        &self,
+        items: Vec<Item>,
+        screen: &SharedScreen,
+        are_unseen: bool,
+    ) -> anyhow::Result<(Run, Arc<Gate>)> {
         let (engine, tenant) = (&self.engine, &self.tenant);
         let id = engine.store.owned_turn_id("ask").await?;
         let (request, model) = (id.to_string(), self.asked.model.name.clone());

@@ -10,12 +10,12 @@ use super::CommandContext;
 use crate::args::{ModelArgs, SandboxOptions};
 use crate::config::Flag;
 use crate::exit::{Exit, usage};
-use crate::kept::Kept;
 use crate::out::Out;
 use crate::sandboxes::Sandboxes;
-use crate::screen::{self, Screen, View};
+use crate::saved_conversation::SavedConversation;
+use crate::screen::{self, Screen, TurnAudience};
 use crate::show::TurnView;
-use crate::turn::{self, Asked, Conversation, Done, Question};
+use crate::turn::{self, Conversation, FinishedTurn, ModelAndApproval, Question};
 use crate::{inputs, json, state};
 
 /// Ask a model a question about your files; it writes and runs programs to answer it
@@ -66,13 +66,14 @@ pub(crate) async fn run(mut args: AskArgs, context: &CommandContext) -> anyhow::
         return Err(usage("the question is empty"));
     }
     let inputs = inputs::check(&args.files)?;
-    let kept = args.model.continues.then(|| Kept::read_to_continue(context)).transpose()?;
+    let kept = args.model.continues.then(|| SavedConversation::read_to_continue(context)).transpose()?;
     let asked = args.model.asked(context)?;
     let out = match &args.out {
         Some(directory) => Out::existing(directory.clone())?,
         None => Out::unnamed(),
     };
-    let view = if args.json { View::Program } else { View::Person(Box::new(TurnView::new(context.verbose))) };
+    let view =
+        if args.json { TurnAudience::Program } else { TurnAudience::Person(Box::new(TurnView::new(context.verbose))) };
     let question = Question { text: &text, inputs: &inputs };
     let store = state::open(context).await?;
     let sandboxes = Sandboxes::start_for_model(context).await?;
@@ -81,14 +82,14 @@ pub(crate) async fn run(mut args: AskArgs, context: &CommandContext) -> anyhow::
     let screen = Screen::new(view, out, transcript);
     let done = ask(&sandboxes, store, context, asked, kept, question, screen).await;
     sandboxes.backend.shutdown().await;
-    let Some(Done { mut screen, ending, saved }) = done? else { return Ok(Exit::Interrupted) };
+    let Some(FinishedTurn { mut screen, ending, saved }) = done? else { return Ok(Exit::Interrupted) };
     let exit = screen::exit_of(&ending);
     if args.out.is_some() {
         turn::save_transcript(&screen.transcript, &mut screen.out)?;
     }
     match &mut screen.view {
-        View::Person(view) => view.files(&saved)?,
-        View::Program => json::end(json::Ended::turn(exit, &ending, &screen.answer, &saved))?,
+        TurnAudience::Person(view) => view.files(&saved)?,
+        TurnAudience::Program => json::end(json::Ended::turn(exit, &ending, &screen.answer, &saved))?,
     }
     Ok(exit)
 }
@@ -98,11 +99,11 @@ async fn ask(
     sandboxes: &Sandboxes,
     store: Store,
     context: &CommandContext,
-    asked: Asked,
-    kept: Option<Kept>,
+    asked: ModelAndApproval,
+    kept: Option<SavedConversation>,
     question: Question<'_>,
     screen: Screen,
-) -> anyhow::Result<Option<Done>> {
+) -> anyhow::Result<Option<FinishedTurn>> {
     let mut conversation = Conversation::open(sandboxes, store, context, asked, kept).await?;
     let done = conversation.ask(question, screen).await;
     let kept = match done {

@@ -15,12 +15,12 @@ use super::CommandContext;
 use crate::args::{ModelArgs, SandboxOptions};
 use crate::config::Flag;
 use crate::exit::{Exit, words};
-use crate::kept::Kept;
 use crate::out::Out;
 use crate::sandboxes::Sandboxes;
-use crate::screen::{Screen, View};
+use crate::saved_conversation::SavedConversation;
+use crate::screen::{Screen, TurnAudience};
 use crate::show::TurnView;
-use crate::turn::{Conversation, Done, Question};
+use crate::turn::{Conversation, FinishedTurn, Question};
 use crate::{console, inputs, paint, state, terminal};
 
 /// Talk with a model about your files; it writes and runs programs to answer
@@ -50,7 +50,7 @@ impl ChatArgs {
 
 pub(crate) async fn run(args: ChatArgs, context: &CommandContext) -> anyhow::Result<Exit> {
     let files = inputs::check(&args.files)?;
-    let kept = args.model.continues.then(|| Kept::read_to_continue(context)).transpose()?;
+    let kept = args.model.continues.then(|| SavedConversation::read_to_continue(context)).transpose()?;
     let asked = args.model.asked(context)?;
     let out = match &args.out {
         Some(directory) => Out::existing(directory.clone())?,
@@ -136,12 +136,12 @@ impl Chat<'_, '_> {
         out.begin_again();
         let kernel = self.sandboxes.backend.capabilities().kernel();
         let transcript = Transcript::new(text, &self.model, kernel);
-        let screen = Screen::new(View::Person(Box::new(TurnView::new(self.is_verbose))), out, transcript);
+        let screen = Screen::new(TurnAudience::Person(Box::new(TurnView::new(self.is_verbose))), out, transcript);
         let question = Question { text, inputs: &[] };
-        let Some(Done { screen, ending: _, saved }) = self.conversation.ask(question, screen).await? else {
+        let Some(FinishedTurn { screen, ending: _, saved }) = self.conversation.ask(question, screen).await? else {
             return Ok(Flow::End(Exit::Interrupted));
         };
-        if let View::Person(mut view) = screen.view {
+        if let TurnAudience::Person(mut view) = screen.view {
             view.files(&saved)?;
         }
         self.out = Some(screen.out);

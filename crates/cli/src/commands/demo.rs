@@ -18,9 +18,9 @@ use crate::console::Stream;
 use crate::exit::Exit;
 use crate::out::Out;
 use crate::sandboxes::Sandboxes;
-use crate::screen::{self, Screen, View};
+use crate::screen::{self, Screen, TurnAudience};
 use crate::show::TurnView;
-use crate::turn::{self, Asked, Conversation, Done, Question};
+use crate::turn::{self, Conversation, FinishedTurn, ModelAndApproval, Question};
 use crate::{inputs, paint, state, upstream};
 
 const QUESTION: &str = "Analyze the attached Q1 2026 sales data. Calculate monthly dynamics, top 10 products, conversion funnel. \
@@ -62,9 +62,9 @@ pub(crate) async fn run(args: DemoArgs, context: &CommandContext) -> anyhow::Res
         Transcript::new(QUESTION, "demo (a script, not a language model)", kernel).after_figures(out.figures());
     let (model, approval) = (upstream::demo(pace), ApprovalMode::Never);
     let question = Question { text: QUESTION, inputs: &inputs };
-    let screen = Screen::new(View::Person(Box::new(view)), out, transcript);
+    let screen = Screen::new(TurnAudience::Person(Box::new(view)), out, transcript);
     let done = async {
-        let asked = Asked { model, approval };
+        let asked = ModelAndApproval { model, approval };
         let mut conversation = Conversation::open(&sandboxes, store, context, asked, None).await?;
         let done = conversation.ask(question, screen).await;
         conversation.close().await;
@@ -72,10 +72,10 @@ pub(crate) async fn run(args: DemoArgs, context: &CommandContext) -> anyhow::Res
     }
     .await;
     sandboxes.backend.shutdown().await;
-    let Some(Done { mut screen, ending, saved }) = done? else { return Ok(Exit::Interrupted) };
+    let Some(FinishedTurn { mut screen, ending, saved }) = done? else { return Ok(Exit::Interrupted) };
     let mut made: Vec<PathBuf> = saved.into_iter().filter_map(|saved| saved.path).collect();
     made.extend(turn::save_transcript(&screen.transcript, &mut screen.out)?);
-    if let View::Person(view) = &mut screen.view {
+    if let TurnAudience::Person(view) = &mut screen.view {
         conclude(view, &ending, &made, &args.out)?;
     }
     Ok(screen::exit_of(&ending))

@@ -22,7 +22,7 @@ use crate::show::ProgramView;
 use crate::signals::Signals;
 use crate::socket::{self, ProgramUpdate, Reached, Visit};
 use crate::{console, json, terminal};
-use audience::{Audience, View};
+use audience::{Audience, ProgramAudience};
 
 /// Run a Python program in a fresh sandbox
 ///
@@ -100,7 +100,7 @@ pub(crate) async fn run(mut args: RunArgs, context: &CommandContext) -> anyhow::
         None if args.json => Out::nowhere(),
         None => Out::unnamed(),
     };
-    let view = if args.json { View::Program } else { View::Person(ProgramView::of_program()) };
+    let view = if args.json { ProgramAudience::Program } else { ProgramAudience::Person(ProgramView::of_program()) };
     let mut audience = Audience { view, out, notebook: program.notebook.take() };
     if context.config.server.socket.0 && !args.no_server {
         let declined = match socket::reach(context, &program).await? {

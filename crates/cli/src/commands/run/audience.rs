@@ -10,14 +10,14 @@ use crate::show::{ProgramView, describe_only};
 use crate::{console, json};
 
 /// The reader of events.
-pub(super) enum View {
+pub(super) enum ProgramAudience {
     Person(ProgramView),
     Program,
 }
 
 /// A reader of events, the place for what was made, and the notebook that is run, with its name.
 pub(super) struct Audience {
-    pub(super) view: View,
+    pub(super) view: ProgramAudience,
     pub(super) out: Out,
     pub(super) notebook: Option<(String, Notebook)>,
 }
@@ -29,8 +29,8 @@ impl Audience {
             notebook.see(event);
         }
         match &mut self.view {
-            View::Person(view) => view.see(event, &mut self.out),
-            View::Program => json::program(None, event, &mut self.out),
+            ProgramAudience::Person(view) => view.see(event, &mut self.out),
+            ProgramAudience::Program => json::program(None, event, &mut self.out),
         }
     }
 
@@ -40,11 +40,11 @@ impl Audience {
         let mut saved = self.out.copy(from, &finished.files).await?;
         saved.extend(self.save_notebook()?);
         match &mut self.view {
-            View::Person(view) => {
+            ProgramAudience::Person(view) => {
                 view.outcome(finished)?;
                 view.files(&saved)?;
             }
-            View::Program => {
+            ProgramAudience::Program => {
                 let message = (exit != Exit::Success).then(|| describe_only(finished));
                 json::end(json::Ended::program(exit, &saved, message))?;
             }
@@ -58,8 +58,8 @@ impl Audience {
         console::fail(&message);
         let saved: Vec<Saved> = self.save_notebook()?.into_iter().collect();
         match &mut self.view {
-            View::Person(view) => view.files(&saved)?,
-            View::Program => json::end(json::Ended::program(Exit::ProgramFailed, &saved, Some(message)))?,
+            ProgramAudience::Person(view) => view.files(&saved)?,
+            ProgramAudience::Program => json::end(json::Ended::program(Exit::ProgramFailed, &saved, Some(message)))?,
         }
         Ok(Exit::ProgramFailed)
     }

@@ -23,7 +23,7 @@ const NAME: &str = "conversation.json";
 
 /// A conversation that can be gone on with.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Kept {
+pub(crate) struct SavedConversation {
     session: String,
     /// The process that kept it, which may still go on with it.
     process: u32,
@@ -31,7 +31,7 @@ pub(crate) struct Kept {
     pub(crate) items: Vec<Item>,
 }
 
-impl Kept {
+impl SavedConversation {
     /// A conversation of this process.
     pub(crate) fn new(session: &ContainerId, items: &[Item]) -> Self {
         Self { session: session.to_string(), process: std::process::id(), items: items.to_vec() }
@@ -106,10 +106,13 @@ mod tests {
     fn the_oldest_questions_are_left_out() {
         let long = "x".repeat(MAX_BYTES / 2);
         let exchange = |answer: &str| [Item::user("q"), Item::Assistant(answer.to_owned())];
-        let mut kept = Kept::new(&ContainerId::new(), &[exchange(&long), exchange(&long), exchange("short")].concat());
+        let mut kept = SavedConversation::new(
+            &ContainerId::new(),
+            &[exchange(&long), exchange(&long), exchange("short")].concat(),
+        );
         kept.shorten();
         assert_eq!(kept.items, [exchange(&long), exchange("short")].concat());
-        let mut huge = Kept::new(&ContainerId::new(), &exchange(&long.repeat(3)));
+        let mut huge = SavedConversation::new(&ContainerId::new(), &exchange(&long.repeat(3)));
         huge.shorten();
         assert_eq!(huge.items, []);
     }

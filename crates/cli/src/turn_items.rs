@@ -8,13 +8,13 @@ use aludel_sandbox::PYTHON_TOOL;
 
 /// The items of a turn, collected from its events.
 #[derive(Debug, Default)]
-pub(crate) struct Exchange {
+pub(crate) struct TurnItems {
     items: Vec<Item>,
     /// Text that the model is writing.
     text: String,
 }
 
-impl Exchange {
+impl TurnItems {
     /// Takes the next event.
     pub(crate) fn see(&mut self, event: &EventKind) {
         match event {
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn text_calls_and_outputs_stay_in_order_and_no_call_is_without_its_output() {
-        let mut exchange = Exchange::default();
+        let mut exchange = TurnItems::default();
         let text = |delta: &str| EventKind::Text { item: ItemId::new(), delta: delta.into() };
         let ready = |id: &str| EventKind::ToolReady {
             item: ItemId::new(),
