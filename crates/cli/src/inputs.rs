@@ -21,14 +21,14 @@ const WORKSPACE: &str = "/mnt/data/";
 
 /// A file, with the name that it gets in the workspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Input {
+pub(crate) struct InputFile {
     name: String,
     path: PathBuf,
 }
 
 /// Looks at the files before anything is started. Each is `PATH` or `PATH:NAME`; of a directory, all files are meant but hidden ones and
 /// what Python compiled.
-pub(crate) fn check(given: &[PathBuf]) -> anyhow::Result<Vec<Input>> {
+pub(crate) fn check(given: &[PathBuf]) -> anyhow::Result<Vec<InputFile>> {
     let mut inputs = Inputs::default();
     for given in given {
         let (path, name) = named(given);
@@ -40,7 +40,7 @@ pub(crate) fn check(given: &[PathBuf]) -> anyhow::Result<Vec<Input>> {
 
 /// Files, no two of which have the same name.
 #[derive(Debug, Default)]
-pub(crate) struct Inputs(pub(crate) Vec<Input>);
+pub(crate) struct Inputs(pub(crate) Vec<InputFile>);
 
 impl Inputs {
     /// Adds a file, or the files of a directory. `name` is its own unless there is one. `flag` is what the user wrote.
@@ -65,11 +65,11 @@ impl Inputs {
         if name.is_empty() {
             return Err(unnamed(flag));
         }
-        self.push(Input { name, path: path.to_path_buf() }, flag)
+        self.push(InputFile { name, path: path.to_path_buf() }, flag)
     }
 
     /// Adds a file that nobody named.
-    pub(crate) fn push(&mut self, input: Input, flag: &str) -> anyhow::Result<()> {
+    pub(crate) fn push(&mut self, input: InputFile, flag: &str) -> anyhow::Result<()> {
         if let Some(other) = self.0.iter().find(|other| other.name == input.name) {
             if other.is_same(&input) {
                 return Ok(());
@@ -101,7 +101,7 @@ impl Inputs {
             // A link to a file is one; one to a directory may lead back.
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() => self.add_directory(&path, &name, depth + 1, flag)?,
-                Ok(_) if path.is_file() => self.push(Input { name, path }, flag)?,
+                Ok(_) if path.is_file() => self.push(InputFile { name, path }, flag)?,
                 _ => {}
             }
         }
@@ -138,7 +138,7 @@ fn unnamed(flag: &str) -> anyhow::Error {
 }
 
 /// Copies the files into the workspace.
-pub(crate) async fn add(session: &LiveSession, inputs: &[Input]) -> anyhow::Result<()> {
+pub(crate) async fn add(session: &LiveSession, inputs: &[InputFile]) -> anyhow::Result<()> {
     for input in inputs {
         let added = async {
             let file = File::open(&input.path)?;
@@ -150,7 +150,7 @@ pub(crate) async fn add(session: &LiveSession, inputs: &[Input]) -> anyhow::Resu
 }
 
 /// Stores the files and puts them into a session.
-pub(crate) async fn store(session: &Session, store: &Store, inputs: &[Input]) -> anyhow::Result<()> {
+pub(crate) async fn store(session: &Session, store: &Store, inputs: &[InputFile]) -> anyhow::Result<()> {
     for input in inputs {
         let stored = input.store(session, store).await;
         stored.with_context(|| format!("cannot hand over {}", input.path.display()))?;
@@ -158,7 +158,7 @@ pub(crate) async fn store(session: &Session, store: &Store, inputs: &[Input]) ->
     Ok(())
 }
 
-impl Input {
+impl InputFile {
     /// A file with this name in the workspace.
     pub(crate) fn new(name: impl Into<String>, path: impl Into<PathBuf>) -> Self {
         Self { name: name.into(), path: path.into() }

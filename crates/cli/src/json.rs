@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::exit::Exit;
-use crate::out::{Out, Saved};
+use crate::out::{OutputDirectory, Saved};
 
 /// Section of `run --help` on JSON lines.
 pub(crate) const PROGRAM_HELP: &str = "\
@@ -135,7 +135,7 @@ impl<'a> Ended<'a> {
 }
 
 /// Writes an event of an execution.
-pub(crate) fn program(call: Option<&str>, event: &ExecutionEvent, out: &mut Out) -> anyhow::Result<()> {
+pub(crate) fn program(call: Option<&str>, event: &ExecutionEvent, out: &mut OutputDirectory) -> anyhow::Result<()> {
     let image = match event {
         ExecutionEvent::Display(bundle) | ExecutionEvent::Result(bundle) => image(bundle, out)?,
         _ => None,
@@ -168,7 +168,7 @@ pub(crate) fn turn(
     event: &EventKind,
     calls: &HashMap<ItemId, String>,
     of_program: Option<&ExecutionEvent>,
-    out: &mut Out,
+    out: &mut OutputDirectory,
 ) -> anyhow::Result<()> {
     let of = |item: &ItemId| calls.get(item).map(String::as_str);
     let (call, content) = match event {
@@ -225,7 +225,7 @@ fn data(bundle: &MimeBundle) -> Map<String, Value> {
 }
 
 /// Saves an image, which is in the line itself, where somebody wants files.
-fn image(bundle: &MimeBundle, out: &mut Out) -> anyhow::Result<Option<PathBuf>> {
+fn image(bundle: &MimeBundle, out: &mut OutputDirectory) -> anyhow::Result<Option<PathBuf>> {
     Ok(out.figure(bundle)?.map(|(_, path)| path))
 }
 

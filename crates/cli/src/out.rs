@@ -26,7 +26,7 @@ const LONGEST: usize = 240;
 /// Names come from untrusted code. What they can do is bounded: nothing is written outside of the directory, nothing through a symbolic
 /// link, nothing hidden, nothing executable. A file of an earlier run is replaced at once or not at all.
 #[derive(Debug)]
-pub(crate) struct Out {
+pub(crate) struct OutputDirectory {
     root: Root,
     /// The number of the last image, page for a browser and piece of data, of this run or an earlier one: nobody chose their names, so none
     /// is replaced.
@@ -54,7 +54,7 @@ pub(crate) struct Saved {
 }
 
 /// The files of a workspace, on their way out.
-pub(crate) trait Made {
+pub(crate) trait OutputFiles {
     /// The limits of the workspace.
     fn limits(&self) -> &Limits;
 
@@ -65,7 +65,7 @@ pub(crate) trait Made {
     async fn open(&mut self, path: &str, limit: u64) -> anyhow::Result<impl Read + Send + 'static>;
 }
 
-impl Made for LiveSession {
+impl OutputFiles for LiveSession {
     fn limits(&self) -> &Limits {
         Self::limits(self)
     }
@@ -79,11 +79,11 @@ impl Made for LiveSession {
     }
 }
 
-impl Out {
+impl OutputDirectory {
     /// A directory that somebody named. It is made when something is written.
     pub(crate) fn directory(path: PathBuf) -> Self {
         let directory = path.join(FIGURES);
-        let shown = Form::ALL.map(|form| last(&directory, form.prefix()));
+        let shown = FileKind::ALL.map(|form| last(&directory, form.prefix()));
         Self { root: Root::Given(path), shown, taken: BTreeSet::new() }
     }
 
@@ -116,12 +116,12 @@ impl Out {
 
     /// Returns the number of the last figure that is there; the next one has the next number.
     pub(crate) fn figures(&self) -> usize {
-        self.shown[Form::Image as usize]
+        self.shown[FileKind::Image as usize]
     }
 
     /// Saves something that was displayed, if a file shows it better than its text: an image, a page for a browser, or data.
-    pub(crate) fn figure(&mut self, bundle: &MimeBundle) -> anyhow::Result<Option<(Form, PathBuf)>> {
-        let Some((form, ending, data)) = Form::of(bundle).filter(|_| self.keeps_files()) else { return Ok(None) };
+    pub(crate) fn figure(&mut self, bundle: &MimeBundle) -> anyhow::Result<Option<(FileKind, PathBuf)>> {
+        let Some((form, ending, data)) = FileKind::of(bundle).filter(|_| self.keeps_files()) else { return Ok(None) };
         let number = &mut self.shown[form as usize];
         *number += 1;
         let name = format!("{FIGURES}/{}{number}.{ending}", form.prefix());
@@ -131,7 +131,11 @@ impl Out {
     }
 
     /// Copies files out of the workspace. Those that are gone by now are left out.
-    pub(crate) async fn copy(&mut self, from: &mut impl Made, files: &[FileEntry]) -> anyhow::Result<Vec<Saved>> {
+    pub(crate) async fn copy(
+        &mut self,
+        from: &mut impl OutputFiles,
+        files: &[FileEntry],
+    ) -> anyhow::Result<Vec<Saved>> {
         let wanted: BTreeSet<&str> = files.iter().map(|file| file.path.as_str()).collect();
         let there = from.files().await.context("cannot list the workspace")?;
         let (mut saved, mut left, mut failed) = (Vec::new(), from.limits().disk, None);
@@ -192,7 +196,7 @@ impl Out {
 
 /// The form of a displayed value that is saved as a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum FileKind {
     /// PNG or JPEG.
     Image,
     /// HTML or SVG.
@@ -201,7 +205,7 @@ pub(crate) enum Form {
     Data,
 }
 
-impl Form {
+impl FileKind {
     const ALL: [Self; 3] = [Self::Image, Self::Page, Self::Data];
 
     /// The form as people call it.
@@ -330,7 +334,7 @@ fn free(path: &Path, taken: impl Fn(&Path) -> bool) -> PathBuf {
 }
 
 /// Copies a file of at most `limit` bytes out of the workspace. Returns its size.
-async fn copy_out(made: &mut impl Made, from: &str, to: &Path, limit: u64) -> anyhow::Result<u64> {
+async fn copy_out(made: &mut impl OutputFiles, from: &str, to: &Path, limit: u64) -> anyhow::Result<u64> {
     let mut file = made.open(from, limit).await?;
     let to = to.to_path_buf();
     Ok(tokio::task::spawn_blocking(move || write_whole(&to, &mut file)).await??)
@@ -374,7 +378,7 @@ mod tests {
     fn nothing_of_this_run_is_overwritten_and_the_past_is() {
         let home = tempfile::tempdir().unwrap();
         std::fs::write(home.path().join("a.txt"), "before").unwrap();
-        let mut out = Out::directory(home.path().to_path_buf());
+        let mut out = OutputDirectory::directory(home.path().to_path_buf());
         let paths = ["a.txt", "./a.txt", "b/a.txt"].map(|name| out.write(name, name.as_bytes()).unwrap());
         let names = paths.each_ref().map(|path| path.strip_prefix(home.path()).unwrap().to_str().unwrap());
         assert_eq!(names, ["a.txt", "a-2.txt", "b/a.txt"]);
@@ -389,7 +393,7 @@ mod tests {
         assert!(short.len() <= LONGEST && short.ends_with("x.csv"), "{short}");
         assert_eq!(shortened(&"é".repeat(127)).len(), LONGEST);
         let home = tempfile::tempdir().unwrap();
-        let mut out = Out::directory(home.path().to_path_buf());
+        let mut out = OutputDirectory::directory(home.path().to_path_buf());
         for _ in 0..2 {
             out.write(&long, b"x").unwrap();
         }
@@ -401,7 +405,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let shown = MimeBundle(vec![("image/png".into(), aludel_sandbox::MimeData::Binary(b"png".to_vec()))]);
         for run in 0..2 {
-            let mut out = Out::directory(home.path().to_path_buf());
+            let mut out = OutputDirectory::directory(home.path().to_path_buf());
             for figure in 1..3 {
                 let (_, path) = out.figure(&shown).unwrap().unwrap();
                 assert_eq!(path, home.path().join(format!("{FIGURES}/figure-{}.png", run * 2 + figure)));
@@ -412,7 +416,7 @@ mod tests {
     #[test]
     fn pages_and_data_are_saved_and_tables_are_not() {
         let home = tempfile::tempdir().unwrap();
-        let mut out = Out::directory(home.path().to_path_buf());
+        let mut out = OutputDirectory::directory(home.path().to_path_buf());
         let mut saved = |forms: &[(&str, &str)]| {
             let forms = forms.iter().map(|(mime, text)| ((*mime).to_owned(), MimeData::Text((*text).to_owned())));
             let saved = out.figure(&MimeBundle(forms.collect())).unwrap();
@@ -434,7 +438,7 @@ mod tests {
         std::os::unix::fs::symlink(elsewhere.path(), home.path().join("sub")).unwrap();
         let target = elsewhere.path().join("target");
         std::os::unix::fs::symlink(&target, home.path().join("link")).unwrap();
-        let mut out = Out::directory(home.path().to_path_buf());
+        let mut out = OutputDirectory::directory(home.path().to_path_buf());
         assert!(out.write("sub/a.txt", b"x").is_err());
         out.write("link", b"x").unwrap();
         assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 0);

@@ -12,7 +12,7 @@ use anyhow::Context as _;
 
 use crate::config::Surroundings;
 use crate::exit::usage;
-use crate::inputs::{Input, Inputs};
+use crate::inputs::{InputFile, Inputs};
 use crate::notebook::Notebook;
 
 /// Bytes of a program. A kernel takes no more at once.
@@ -31,7 +31,7 @@ const MAIN: &str = "__main__.py";
 const READERS: [&str; 4] = ["stdin", "input(", "fileinput", "open(0"];
 
 /// The place that a program comes from.
-pub(crate) enum Source {
+pub(crate) enum ProgramSource {
     /// The command line.
     Text(String),
     /// A file, a directory with a `__main__.py`, or, for `-`, standard input.
@@ -39,26 +39,26 @@ pub(crate) enum Source {
 }
 
 /// A program that can be run.
-pub(crate) struct Program {
+pub(crate) struct LoadedProgram {
     /// Its text, in pieces that run one after another until one fails: the cells of a notebook, or one.
     pub(crate) cells: Vec<String>,
     /// The notebook that it is, and its name.
     pub(crate) notebook: Option<(String, Notebook)>,
     /// The files that it works on, itself among them.
-    pub(crate) inputs: Vec<Input>,
+    pub(crate) inputs: Vec<InputFile>,
     /// Command line and environment for its kernel, if there are any.
     pub(crate) options: Option<KernelOptions>,
     /// Standard input, which one of the files refers to.
     _input: Option<File>,
 }
 
-impl Program {
+impl LoadedProgram {
     /// Reads a program and its standard input. `files` were checked, `arguments` are without its name.
     pub(crate) fn read(
-        source: Source,
+        source: ProgramSource,
         arguments: Vec<String>,
         environment: Vec<(String, String)>,
-        files: Vec<Input>,
+        files: Vec<InputFile>,
     ) -> anyhow::Result<Self> {
         if arguments.iter().map(String::len).sum::<usize>() > MAX_ARGUMENTS {
             return Err(usage(format!("the program's arguments are too long; at most {}", size(MAX_ARGUMENTS as u64))));
@@ -66,11 +66,11 @@ impl Program {
         let mut inputs = Inputs(files);
         let mut notebook = None;
         let (code, name, script, reads_input) = match source {
-            Source::Text(code) => (code, "-c".to_owned(), None, true),
-            Source::Path(path) if path.as_os_str() == "-" => {
+            ProgramSource::Text(code) => (code, "-c".to_owned(), None, true),
+            ProgramSource::Path(path) if path.as_os_str() == "-" => {
                 (read(&path, io::stdin().lock(), MAX_PROGRAM)?, "-".to_owned(), None, false)
             }
-            Source::Path(path) if path.extension().is_some_and(|ending| ending == "ipynb") => {
+            ProgramSource::Path(path) if path.extension().is_some_and(|ending| ending == "ipynb") => {
                 let file = File::open(&path).map_err(|error| unreadable(&path, &error))?;
                 let read = Notebook::read(&read(&path, file, MAX_NOTEBOOK)?);
                 let mut read = read.map_err(|error| usage(format!("{}: {error}", path.display())))?;
@@ -82,7 +82,7 @@ impl Program {
                 notebook = Some((name.clone(), read));
                 (code, name, None, true)
             }
-            Source::Path(path) => {
+            ProgramSource::Path(path) => {
                 let (code, script) = from_file(&path, &mut inputs)?;
                 let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
                 (code, name.or_else(|| script.clone()).unwrap_or_default(), script, true)
@@ -91,7 +91,7 @@ impl Program {
         let names_input = READERS.iter().any(|word| code.contains(word)) || arguments.iter().any(|word| word == "-");
         let input = if reads_input && names_input { standard_input()? } else { None };
         if let Some(file) = &input {
-            inputs.push(Input::new(INPUT, format!("/proc/self/fd/{}", file.as_raw_fd())), "standard input")?;
+            inputs.push(InputFile::new(INPUT, format!("/proc/self/fd/{}", file.as_raw_fd())), "standard input")?;
         }
         let command_line = (!arguments.is_empty() || script.is_some() || input.is_some()).then(|| CommandLine {
             arguments: std::iter::once(name).chain(arguments).collect(),

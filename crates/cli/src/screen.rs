@@ -12,7 +12,7 @@ use anyhow::anyhow;
 use serde_json::Value;
 
 use crate::exit::Exit;
-use crate::out::Out;
+use crate::out::OutputDirectory;
 use crate::show::TurnView;
 use crate::turn_items::TurnItems;
 use crate::{json, state};
@@ -28,7 +28,7 @@ pub(crate) enum TurnAudience {
 /// A turn as it is shown and written down.
 pub(crate) struct Screen {
     pub(crate) view: TurnAudience,
-    pub(crate) out: Out,
+    pub(crate) out: OutputDirectory,
     pub(crate) transcript: Transcript,
     /// True if somebody is asked about programs. Where nobody is, there is no word of it.
     pub(crate) is_asked: bool,
@@ -46,7 +46,7 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    pub(crate) fn new(view: TurnAudience, out: Out, transcript: Transcript) -> Self {
+    pub(crate) fn new(view: TurnAudience, out: OutputDirectory, transcript: Transcript) -> Self {
         Self {
             view,
             out,

@@ -9,7 +9,7 @@ use aludel_sandbox::{ExecutionEvent, Finished, LimitHit, MimeBundle, MimeData, O
 use crate::console::{Console, Stream};
 use crate::fold::Fold;
 use crate::markdown::Markdown;
-use crate::out::{Out, Saved};
+use crate::out::{OutputDirectory, Saved};
 use crate::picture::Protocol;
 use crate::{paint, screen, terminal};
 
@@ -40,7 +40,7 @@ impl ProgramView {
         Self { console: Console::new(), results, fold, pictures }
     }
 
-    pub(crate) fn see(&mut self, event: &ExecutionEvent, out: &mut Out) -> anyhow::Result<()> {
+    pub(crate) fn see(&mut self, event: &ExecutionEvent, out: &mut OutputDirectory) -> anyhow::Result<()> {
         if !matches!(event, ExecutionEvent::Stdout(_) | ExecutionEvent::Stderr(_)) {
             self.unfold()?;
         }
@@ -73,7 +73,7 @@ impl ProgramView {
     }
 
     /// An image is saved; anything else is shown by its text.
-    fn value(&mut self, bundle: &MimeBundle, out: &mut Out) -> anyhow::Result<()> {
+    fn value(&mut self, bundle: &MimeBundle, out: &mut OutputDirectory) -> anyhow::Result<()> {
         if let Some((form, path)) = out.figure(bundle)? {
             let name = format!("{}:", form.name());
             let sequence = bundle.image().zip(self.pictures).and_then(|((mime, image), way)| way.show(mime, image));
@@ -178,7 +178,7 @@ impl TurnView {
         &mut self,
         event: &EventKind,
         of_program: Option<&ExecutionEvent>,
-        out: &mut Out,
+        out: &mut OutputDirectory,
     ) -> anyhow::Result<()> {
         let console = &mut self.program.console;
         if self.thinking && !matches!(event, EventKind::Reasoning { .. }) {
@@ -256,7 +256,7 @@ impl TurnView {
         Ok(console.end_line(Stream::Stderr)?)
     }
 
-    fn execution(&mut self, event: &ExecutionEvent, out: &mut Out) -> anyhow::Result<()> {
+    fn execution(&mut self, event: &ExecutionEvent, out: &mut OutputDirectory) -> anyhow::Result<()> {
         if !self.running {
             self.running = true;
             self.program.console.note(&paint::faint("── output ──"))?;

@@ -18,9 +18,9 @@ use serde_json::Value;
 
 use crate::commands::CommandContext;
 use crate::exit::{usage, words};
-use crate::inputs::{self, Input};
-use crate::out::{FIGURES, Out, Saved};
-use crate::sandboxes::Sandboxes;
+use crate::inputs::{self, InputFile};
+use crate::out::{FIGURES, OutputDirectory, Saved};
+use crate::sandboxes::RunningBackend;
 use crate::saved_conversation::{KEPT, SavedConversation};
 use crate::screen::{Screen, SharedScreen, TurnAudience};
 use crate::signals::Signals;
@@ -45,7 +45,7 @@ const LEAST_COLUMNS: usize = 80;
 /// A question with its files.
 pub(crate) struct Question<'a> {
     pub(crate) text: &'a str,
-    pub(crate) inputs: &'a [Input],
+    pub(crate) inputs: &'a [InputFile],
 }
 
 /// A finished turn, and where what it made is now.
@@ -78,7 +78,7 @@ pub(crate) struct Conversation<'a> {
 impl<'a> Conversation<'a> {
     /// Begins a conversation, or goes on with one that was kept.
     pub(crate) async fn open(
-        sandboxes: &Sandboxes,
+        sandboxes: &RunningBackend,
         store: Store,
         context: &'a CommandContext,
         asked: ModelAndApproval,
@@ -150,12 +150,12 @@ impl<'a> Conversation<'a> {
     }
 
     /// Adds files.
-    pub(crate) async fn add(&self, inputs: &[Input]) -> anyhow::Result<()> {
+    pub(crate) async fn add(&self, inputs: &[InputFile]) -> anyhow::Result<()> {
         inputs::store(&self.session, &self.engine.store, inputs).await
     }
 
     /// Copies all its files out.
-    pub(crate) async fn save(&self, out: &mut Out) -> anyhow::Result<Vec<Saved>> {
+    pub(crate) async fn save(&self, out: &mut OutputDirectory) -> anyhow::Result<Vec<Saved>> {
         let mut live = self.session.live().await?;
         let there = live.files().await.context("cannot list the workspace")?;
         out.copy(&mut live, &there).await
@@ -321,7 +321,7 @@ async fn session(
 }
 
 /// Writes the turn down, beside what it made.
-pub(crate) fn save_transcript(transcript: &Transcript, out: &mut Out) -> anyhow::Result<[PathBuf; 2]> {
+pub(crate) fn save_transcript(transcript: &Transcript, out: &mut OutputDirectory) -> anyhow::Result<[PathBuf; 2]> {
     Ok([
         out.write("transcript.md", transcript.markdown(FIGURES).as_bytes())?,
         out.write("transcript.ipynb", transcript.notebook().as_bytes())?,

@@ -10,8 +10,8 @@ use super::CommandContext;
 use crate::args::{ModelArgs, SandboxOptions};
 use crate::config::Flag;
 use crate::exit::{Exit, usage};
-use crate::out::Out;
-use crate::sandboxes::Sandboxes;
+use crate::out::OutputDirectory;
+use crate::sandboxes::RunningBackend;
 use crate::saved_conversation::SavedConversation;
 use crate::screen::{self, Screen, TurnAudience};
 use crate::show::TurnView;
@@ -69,14 +69,14 @@ pub(crate) async fn run(mut args: AskArgs, context: &CommandContext) -> anyhow::
     let kept = args.model.continues.then(|| SavedConversation::read_to_continue(context)).transpose()?;
     let asked = args.model.asked(context)?;
     let out = match &args.out {
-        Some(directory) => Out::existing(directory.clone())?,
-        None => Out::unnamed(),
+        Some(directory) => OutputDirectory::existing(directory.clone())?,
+        None => OutputDirectory::unnamed(),
     };
     let view =
         if args.json { TurnAudience::Program } else { TurnAudience::Person(Box::new(TurnView::new(context.verbose))) };
     let question = Question { text: &text, inputs: &inputs };
     let store = state::open(context).await?;
-    let sandboxes = Sandboxes::start_for_model(context).await?;
+    let sandboxes = RunningBackend::start_for_model(context).await?;
     let kernel = sandboxes.backend.capabilities().kernel();
     let transcript = Transcript::new(&text, &asked.model.name, kernel).after_figures(out.figures());
     let screen = Screen::new(view, out, transcript);
@@ -96,7 +96,7 @@ pub(crate) async fn run(mut args: AskArgs, context: &CommandContext) -> anyhow::
 
 /// Asks one question, and keeps it for `--continue` if there is an answer.
 async fn ask(
-    sandboxes: &Sandboxes,
+    sandboxes: &RunningBackend,
     store: Store,
     context: &CommandContext,
     asked: ModelAndApproval,

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::CommandContext;
 use crate::console::{Console, Stream};
 use crate::exit::Exit;
-use crate::sandboxes::{Candidates, Found, Place, candidates, examine};
+use crate::sandboxes::{BackendCheck, BackendKind, Candidates, candidates, examine};
 use crate::{json, paint};
 
 /// Tell where sandboxes can run, and where they do
@@ -24,7 +24,7 @@ pub(crate) struct BackendsArgs {
 pub(crate) async fn run(args: &BackendsArgs, context: &CommandContext) -> anyhow::Result<Exit> {
     let settings = &context.config.sandbox;
     let mut all = Vec::new();
-    for place in Place::ALL {
+    for place in BackendKind::ALL {
         all.push(examine(context, *place).await?);
     }
     let Candidates { places, reason } = candidates(settings, &settings.template);
@@ -35,10 +35,9 @@ pub(crate) async fn run(args: &BackendsArgs, context: &CommandContext) -> anyhow
         }
     };
     let is_ready = all.iter().any(|found| found.is_ready() && Some(found.place) == used);
-    let used = used.map(Place::name);
+    let used = used.map(BackendKind::name);
     if args.json {
-        let entry =
-            |found: &Found| json!({ "name": found.place.name(), "ready": found.is_ready(), "detail": found.detail });
+        let entry = |found: &BackendCheck| json!({ "name": found.place.name(), "ready": found.is_ready(), "detail": found.detail });
         json::print(&json!({ "used": used, "backends": all.iter().map(entry).collect::<Vec<_>>() }))?;
     } else {
         show(&all, used, reason, is_ready)?;
@@ -46,10 +45,10 @@ pub(crate) async fn run(args: &BackendsArgs, context: &CommandContext) -> anyhow
     Ok(if is_ready { Exit::Success } else { Exit::Ours })
 }
 
-fn show(all: &[Found], used: Option<&str>, reason: &str, is_ready: bool) -> anyhow::Result<()> {
+fn show(all: &[BackendCheck], used: Option<&str>, reason: &str, is_ready: bool) -> anyhow::Result<()> {
     let mut console = Console::new();
     for found in all {
-        let Found { place, detail, .. } = found;
+        let BackendCheck { place, detail, .. } = found;
         let name = place.name();
         let word = if found.is_ready() { paint::good("ready  ") } else { paint::faint("missing") };
         console.line(Stream::Stdout, &format!("{word}  {name:11}  {detail}"))?;

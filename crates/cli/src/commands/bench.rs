@@ -16,7 +16,7 @@ use serde_json::json;
 use super::CommandContext;
 use crate::console::{Console, Stream};
 use crate::exit::{Exit, usage};
-use crate::sandboxes::Sandboxes;
+use crate::sandboxes::RunningBackend;
 use crate::{json, paint};
 
 /// The program that is timed.
@@ -92,7 +92,7 @@ pub(crate) async fn run(args: BenchArgs, context: &CommandContext) -> anyhow::Re
         return Err(usage("--json writes to a file with --compare only"));
     }
     let limits = context.config.sandbox.limits();
-    let on_demand = Sandboxes::start(context, 0).await?;
+    let on_demand = RunningBackend::start(context, 0).await?;
     let measured = async {
         let times = starts(&*on_demand.backend, 0, &limits, count).await?;
         Ok::<_, anyhow::Error>((
@@ -104,7 +104,7 @@ pub(crate) async fn run(args: BenchArgs, context: &CommandContext) -> anyhow::Re
     let measured = measured.await;
     on_demand.backend.shutdown().await;
     let (on_demand, memory, [cold, fork]) = measured?;
-    let pool = Sandboxes::start(context, POOL).await?;
+    let pool = RunningBackend::start(context, POOL).await?;
     let pooled = starts(&*pool.backend, POOL, &limits, count).await;
     pool.backend.shutdown().await;
     let report = Report { on_demand, pooled: pooled?, cold, fork, memory };

@@ -15,8 +15,8 @@ use super::CommandContext;
 use crate::args::{ModelArgs, SandboxOptions};
 use crate::config::Flag;
 use crate::exit::{Exit, words};
-use crate::out::Out;
-use crate::sandboxes::Sandboxes;
+use crate::out::OutputDirectory;
+use crate::sandboxes::RunningBackend;
 use crate::saved_conversation::SavedConversation;
 use crate::screen::{Screen, TurnAudience};
 use crate::show::TurnView;
@@ -53,11 +53,11 @@ pub(crate) async fn run(args: ChatArgs, context: &CommandContext) -> anyhow::Res
     let kept = args.model.continues.then(|| SavedConversation::read_to_continue(context)).transpose()?;
     let asked = args.model.asked(context)?;
     let out = match &args.out {
-        Some(directory) => Out::existing(directory.clone())?,
-        None => Out::unnamed(),
+        Some(directory) => OutputDirectory::existing(directory.clone())?,
+        None => OutputDirectory::unnamed(),
     };
     let store = state::open(context).await?;
-    let sandboxes = Sandboxes::start_for_model(context).await?;
+    let sandboxes = RunningBackend::start_for_model(context).await?;
     let result = async {
         let model = asked.model.name.clone();
         let mut conversation = Conversation::open(&sandboxes, store, context, asked, kept).await?;
@@ -85,9 +85,9 @@ pub(crate) async fn run(args: ChatArgs, context: &CommandContext) -> anyhow::Res
 struct Chat<'a, 'c> {
     conversation: &'a mut Conversation<'c>,
     /// The place for what programs make; a screen has it while a question is answered.
-    out: Option<Out>,
+    out: Option<OutputDirectory>,
     model: String,
-    sandboxes: &'a Sandboxes,
+    sandboxes: &'a RunningBackend,
     is_verbose: bool,
 }
 
@@ -182,7 +182,7 @@ impl Chat<'_, '_> {
                 }
             }
             ChatCommand::Save(directory) => {
-                let saved = self.conversation.save(&mut Out::existing(directory)?).await?;
+                let saved = self.conversation.save(&mut OutputDirectory::existing(directory)?).await?;
                 for path in saved.into_iter().filter_map(|saved| saved.path) {
                     console::tell(&format!("{} {}", paint::faint("file:"), path.display()));
                 }

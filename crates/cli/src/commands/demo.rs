@@ -16,8 +16,8 @@ use clap::Args;
 use super::CommandContext;
 use crate::console::Stream;
 use crate::exit::Exit;
-use crate::out::Out;
-use crate::sandboxes::Sandboxes;
+use crate::out::OutputDirectory;
+use crate::sandboxes::RunningBackend;
 use crate::screen::{self, Screen, TurnAudience};
 use crate::show::TurnView;
 use crate::turn::{self, Conversation, FinishedTurn, ModelAndApproval, Question};
@@ -42,7 +42,7 @@ pub(crate) struct DemoArgs {
 }
 
 pub(crate) async fn run(args: DemoArgs, context: &CommandContext) -> anyhow::Result<Exit> {
-    let mut out = Out::existing(args.out.clone())?;
+    let mut out = OutputDirectory::existing(args.out.clone())?;
     let sample = out.place(SAMPLE)?;
     sample::write(&sample).with_context(|| format!("cannot write {}", sample.display()))?;
     let inputs = inputs::check(std::slice::from_ref(&sample))?;
@@ -55,7 +55,7 @@ pub(crate) async fn run(args: DemoArgs, context: &CommandContext) -> anyhow::Res
         paint::faint("model:")
     ))?;
     let store = state::open(context).await?;
-    let sandboxes = Sandboxes::start(context, 0).await?;
+    let sandboxes = RunningBackend::start(context, 0).await?;
     let pace = if std::io::stderr().is_terminal() { PACE } else { Duration::ZERO };
     let kernel = sandboxes.backend.capabilities().kernel();
     let transcript =

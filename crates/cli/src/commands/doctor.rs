@@ -13,7 +13,7 @@ use serde_json::json;
 use super::CommandContext;
 use crate::console::{Console, Stream};
 use crate::exit::Exit;
-use crate::sandboxes::{Candidates, Found, Place, candidates, examine};
+use crate::sandboxes::{BackendCheck, BackendKind, Candidates, candidates, examine};
 use crate::{json, paint, state};
 
 /// Check what this host can enforce, and say how to mend the rest
@@ -46,7 +46,7 @@ pub(crate) async fn run(args: &DoctorArgs, context: &CommandContext) -> anyhow::
     let (mut checks, mut used) = (Vec::new(), None);
     for place in places {
         let of_place = match place {
-            Place::Local => host(context).await?,
+            BackendKind::Local => host(context).await?,
             _ => vec![elsewhere(context, place).await?],
         };
         let is_ready = of_place.iter().all(|check| check.status != CheckStatus::Missing);
@@ -58,7 +58,7 @@ pub(crate) async fn run(args: &DoctorArgs, context: &CommandContext) -> anyhow::
     }
     if args.json {
         let checks: Vec<_> = checks.iter().map(as_json).collect();
-        json::print(&json!({ "usable": used.is_some(), "backend": used.map(Place::name), "checks": checks }))?;
+        json::print(&json!({ "usable": used.is_some(), "backend": used.map(BackendKind::name), "checks": checks }))?;
     } else {
         show(&checks, used, reason)?;
     }
@@ -84,13 +84,13 @@ async fn host(context: &CommandContext) -> anyhow::Result<Vec<Check>> {
 }
 
 /// The engine or the service that starts sandboxes.
-async fn elsewhere(context: &CommandContext, place: Place) -> anyhow::Result<Check> {
-    let Found { status, detail, .. } = examine(context, place).await?;
+async fn elsewhere(context: &CommandContext, place: BackendKind) -> anyhow::Result<Check> {
+    let BackendCheck { status, detail, .. } = examine(context, place).await?;
     let settings = match place {
-        Place::Local => "sandbox.require",
-        Place::Docker => "sandbox.docker.host",
-        Place::E2b => "sandbox.e2b.url, sandbox.e2b.key",
-        Place::OpenSandbox => "sandbox.opensandbox.url, sandbox.opensandbox.key",
+        BackendKind::Local => "sandbox.require",
+        BackendKind::Docker => "sandbox.docker.host",
+        BackendKind::E2b => "sandbox.e2b.url, sandbox.e2b.key",
+        BackendKind::OpenSandbox => "sandbox.opensandbox.url, sandbox.opensandbox.key",
     };
     let mend =
         (status == CheckStatus::Missing).then(|| format!("another value of {settings}, or another sandbox.backend"));
@@ -114,7 +114,7 @@ fn template_check(data: &std::path::Path) -> Check {
     Check { name: "template", status, detail, mend }
 }
 
-fn show(checks: &[Check], used: Option<Place>, reason: &str) -> anyhow::Result<()> {
+fn show(checks: &[Check], used: Option<BackendKind>, reason: &str) -> anyhow::Result<()> {
     let mut console = Console::new();
     let width = checks.iter().map(|check| check.name.chars().count()).max().unwrap_or(0);
     for Check { name, status, detail, mend } in checks {
@@ -131,8 +131,8 @@ fn show(checks: &[Check], used: Option<Place>, reason: &str) -> anyhow::Result<(
     let degraded = checks.iter().filter(|check| check.status == CheckStatus::Degraded).count();
     let verdict = match (used, degraded) {
         (None, _) => paint::error("Sandboxes cannot start here until the missing parts are mended."),
-        (Some(Place::Local), 0) => paint::good("Everything is in place."),
-        (Some(Place::Local), _) => paint::warning("Sandboxes work here, with less protection where it says so."),
+        (Some(BackendKind::Local), 0) => paint::good("Everything is in place."),
+        (Some(BackendKind::Local), _) => paint::warning("Sandboxes work here, with less protection where it says so."),
         (Some(place), _) => paint::good(&format!("Programs run in {} sandboxes: {reason}.", place.name())),
     };
     Ok(console.line(Stream::Stdout, &format!("\n{verdict}"))?)

@@ -12,7 +12,7 @@ use super::CommandContext;
 use crate::args::SandboxOptions;
 use crate::config::Flag;
 use crate::exit::Exit;
-use crate::sandboxes::Sandboxes;
+use crate::sandboxes::RunningBackend;
 use crate::signals::Signals;
 use crate::state;
 
@@ -56,7 +56,7 @@ async fn serve(context: &CommandContext) -> anyhow::Result<Exit> {
     let mut signals = Signals::listen().context("cannot listen to signals")?;
     let approvals = context.config.approval.settings(&context.surroundings)?;
     let store = state::open(context).await?;
-    let Sandboxes { backend, packages } = Sandboxes::start(context, 1).await?;
+    let RunningBackend { backend, packages } = RunningBackend::start(context, 1).await?;
     let sessions = context.config.sessions();
     let engine = Arc::new(Engine::new(store, Arc::clone(&backend), [], approvals, packages, sessions));
     engine.tasks.spawn(sessions::keep(Arc::clone(&engine)));

@@ -15,9 +15,9 @@ use crate::args::SandboxOptions;
 use crate::config::Flag;
 use crate::exit::{Exit, usage};
 use crate::inputs;
-use crate::out::Out;
-use crate::program::{self, Program, Source};
-use crate::sandboxes::Sandboxes;
+use crate::out::OutputDirectory;
+use crate::program::{self, LoadedProgram, ProgramSource};
+use crate::sandboxes::RunningBackend;
 use crate::show::ProgramView;
 use crate::signals::Signals;
 use crate::socket::{self, ProgramUpdate, Reached, Visit};
@@ -71,14 +71,14 @@ impl RunArgs {
     }
 
     /// Reads the program and all that it is given.
-    fn program(&mut self, context: &CommandContext) -> anyhow::Result<Program> {
+    fn program(&mut self, context: &CommandContext) -> anyhow::Result<LoadedProgram> {
         if self.program.is_none() && self.code.is_none() {
             // `--file a.csv program.py`: the program came last.
             self.program = self.files.pop().filter(|_| !self.files.is_empty());
         }
         let source = match (self.program.take(), self.code.take()) {
-            (Some(path), _) => Source::Path(path),
-            (None, Some(code)) => Source::Text(code),
+            (Some(path), _) => ProgramSource::Path(path),
+            (None, Some(code)) => ProgramSource::Text(code),
             (None, None) => return Err(usage("no program was given: a FILE, - or -c CODE")),
         };
         let mut arguments = std::mem::take(&mut self.arguments);
@@ -88,17 +88,17 @@ impl RunArgs {
         if let Some(columns) = columns.filter(|_| environment.iter().all(|(name, _)| name != terminal::COLUMNS)) {
             environment.push((terminal::COLUMNS.to_owned(), columns.to_string()));
         }
-        Program::read(source, arguments, environment, inputs::check(&self.files)?)
+        LoadedProgram::read(source, arguments, environment, inputs::check(&self.files)?)
     }
 }
 
 pub(crate) async fn run(mut args: RunArgs, context: &CommandContext) -> anyhow::Result<Exit> {
     let mut program = args.program(context)?;
     let out = match &args.out {
-        Some(directory) => Out::existing(directory.clone())?,
+        Some(directory) => OutputDirectory::existing(directory.clone())?,
         // Whoever reads events gets all that is shown by them, and asks for files if they want some.
-        None if args.json => Out::nowhere(),
-        None => Out::unnamed(),
+        None if args.json => OutputDirectory::nowhere(),
+        None => OutputDirectory::unnamed(),
     };
     let view = if args.json { ProgramAudience::Program } else { ProgramAudience::Person(ProgramView::of_program()) };
     let mut audience = Audience { view, out, notebook: program.notebook.take() };
@@ -114,7 +114,7 @@ pub(crate) async fn run(mut args: RunArgs, context: &CommandContext) -> anyhow::
             console::tell(&format!("the server does not run the program, so it gets a sandbox of its own: {reason}"));
         }
     }
-    let engine = Sandboxes::start_lean(context).await?;
+    let engine = RunningBackend::start_lean(context).await?;
     let result = in_session(&engine, context, &program, &mut audience).await;
     engine.backend.shutdown().await;
     result
@@ -162,9 +162,9 @@ async fn at_server(mut visit: Visit, context: &CommandContext, audience: &mut Au
 }
 
 async fn in_session(
-    engine: &Sandboxes,
+    engine: &RunningBackend,
     context: &CommandContext,
-    program: &Program,
+    program: &LoadedProgram,
     audience: &mut Audience,
 ) -> anyhow::Result<Exit> {
     let session =

@@ -15,7 +15,7 @@ use crate::args::flag;
 use crate::config::{Collector, Config, Flag, LogFormatSetting, Section, help};
 use crate::console::{Console, Level, Stream};
 use crate::exit::{Exit, usage, words};
-use crate::sandboxes::Sandboxes;
+use crate::sandboxes::RunningBackend;
 use crate::signals::{Hangups, Signals};
 use crate::{console, paint, socket, state, upstream};
 
@@ -54,7 +54,7 @@ pub(crate) async fn run(_: ServeArgs, context: &CommandContext) -> anyhow::Resul
     if !address.ip().is_loopback() && !store.has_keys().await? {
         return Err(usage(ServeError::NoKeys(address).to_string()));
     }
-    let Sandboxes { backend, packages } = Sandboxes::start_for_server(context).await?;
+    let RunningBackend { backend, packages } = RunningBackend::start_for_server(context).await?;
     if !store.has_keys().await? {
         console::tell(&format!(
             "{} there are no API keys: every program on this machine may use this server, as one and the same user. \

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use aludel_sandbox::{Docker, E2b, OpenSandbox};
 use anyhow::Context as _;
 
-use super::{Sandboxes, Wanted, tell};
+use super::{RunningBackend, Wanted, tell};
 use crate::commands::CommandContext;
 use crate::config::RequireSetting;
 use crate::{console, state};
 
 /// Starts the docker backend.
-pub(super) async fn docker(context: &CommandContext, wanted: Wanted<'_>) -> anyhow::Result<Sandboxes> {
+pub(super) async fn docker(context: &CommandContext, wanted: Wanted<'_>) -> anyhow::Result<RunningBackend> {
     refuse_template(wanted, "a container has its image", "sandbox.docker.image")?;
     state::make_data_directory(context)?;
     let settings = context.config.sandbox.docker(&context.config.server.data, wanted.pool);
@@ -21,28 +21,28 @@ pub(super) async fn docker(context: &CommandContext, wanted: Wanted<'_>) -> anyh
         console::tell(&format!("sandboxes are containers of the engine {}", backend.engine()));
     }
     check(context, &backend.warnings())?;
-    Ok(Sandboxes { backend: Arc::new(backend), packages: Vec::new() })
+    Ok(RunningBackend { backend: Arc::new(backend), packages: Vec::new() })
 }
 
 /// Starts the E2B backend.
-pub(super) async fn e2b(context: &CommandContext, wanted: Wanted<'_>) -> anyhow::Result<Sandboxes> {
+pub(super) async fn e2b(context: &CommandContext, wanted: Wanted<'_>) -> anyhow::Result<RunningBackend> {
     refuse_template(wanted, "a sandbox of E2B has one of the service", "sandbox.e2b.template")?;
     let settings = context.config.sandbox.e2b(&context.surroundings)?;
     let backend = E2b::start(settings).await.context("sandboxes of E2B cannot be used")?;
     console::tell(&format!("programs and their files go to {}", backend.url()));
     check(context, &E2b::warnings())?;
-    Ok(Sandboxes { backend: Arc::new(backend), packages: Vec::new() })
+    Ok(RunningBackend { backend: Arc::new(backend), packages: Vec::new() })
 }
 
 /// Starts the OpenSandbox backend.
-pub(super) async fn opensandbox(context: &CommandContext, wanted: Wanted<'_>) -> anyhow::Result<Sandboxes> {
+pub(super) async fn opensandbox(context: &CommandContext, wanted: Wanted<'_>) -> anyhow::Result<RunningBackend> {
     refuse_template(wanted, "a sandbox of OpenSandbox has its image", "sandbox.opensandbox.image")?;
     let settings = context.config.sandbox.opensandbox(&context.surroundings)?;
     let warnings = OpenSandbox::warnings(settings.network);
     let backend = OpenSandbox::start(settings).await.context("sandboxes of OpenSandbox cannot be used")?;
     console::tell(&format!("programs and their files go to {}", backend.url()));
     check(context, &warnings)?;
-    Ok(Sandboxes { backend: Arc::new(backend), packages: Vec::new() })
+    Ok(RunningBackend { backend: Arc::new(backend), packages: Vec::new() })
 }
 
 fn refuse_template(wanted: Wanted<'_>, instead: &str, setting: &str) -> anyhow::Result<()> {

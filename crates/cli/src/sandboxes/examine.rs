@@ -4,22 +4,22 @@ use aludel_sandbox::probe::{self, CheckStatus};
 use aludel_sandbox::{Docker, E2b, Error, OpenSandbox};
 use anyhow::Context as _;
 
-use super::Place;
+use super::BackendKind;
 use crate::commands::CommandContext;
 use crate::config::{BackendChoice, RequireSetting};
 use crate::exit::words;
 use crate::state;
 
 /// A backend that was tried.
-pub(crate) struct Found {
-    pub(crate) place: Place,
+pub(crate) struct BackendCheck {
+    pub(crate) place: BackendKind,
     /// Degraded if it enforces less than it could.
     pub(crate) status: CheckStatus,
     /// The finding, in words.
     pub(crate) detail: String,
 }
 
-impl Found {
+impl BackendCheck {
     /// Returns true if sandboxes can start.
     pub(crate) fn is_ready(&self) -> bool {
         self.status != CheckStatus::Missing
@@ -27,14 +27,14 @@ impl Found {
 }
 
 /// Tries a backend. No image is fetched, and no service makes a sandbox; one that no setting names is not asked.
-pub(crate) async fn examine(context: &CommandContext, place: Place) -> anyhow::Result<Found> {
+pub(crate) async fn examine(context: &CommandContext, place: BackendKind) -> anyhow::Result<BackendCheck> {
     let (status, detail) = match place {
-        Place::Local => local(context).await?,
-        Place::Docker => docker(context).await,
-        Place::E2b => e2b(context).await?,
-        Place::OpenSandbox => opensandbox(context).await?,
+        BackendKind::Local => local(context).await?,
+        BackendKind::Docker => docker(context).await,
+        BackendKind::E2b => e2b(context).await?,
+        BackendKind::OpenSandbox => opensandbox(context).await?,
     };
-    Ok(Found { place, status, detail })
+    Ok(BackendCheck { place, status, detail })
 }
 
 async fn local(context: &CommandContext) -> anyhow::Result<(CheckStatus, String)> {

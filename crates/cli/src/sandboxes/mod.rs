@@ -13,8 +13,8 @@ use aludel_sandbox::template::{Choice, TemplateName};
 use aludel_sandbox::{Backend, KernelSpec, KernelStart, Local, LocalConfig, Offer, Template, Templates, template};
 use anyhow::Context as _;
 
-pub(crate) use self::examine::{Found, examine};
-pub(crate) use self::place::{Candidates, Place, candidates};
+pub(crate) use self::examine::{BackendCheck, examine};
+pub(crate) use self::place::{BackendKind, Candidates, candidates};
 use crate::commands::CommandContext;
 use crate::config::MAX_TEMPLATES;
 use crate::exit::{usage, words};
@@ -22,14 +22,14 @@ use crate::progress::TemplateProgress;
 use crate::{console, state};
 
 /// A running backend and what its sandboxes come with.
-pub(crate) struct Sandboxes {
+pub(crate) struct RunningBackend {
     /// Source of sandboxes.
     pub(crate) backend: Arc<dyn Backend>,
     /// Packages that programs find installed.
     pub(crate) packages: Vec<String>,
 }
 
-impl Sandboxes {
+impl RunningBackend {
     /// Starts the backend that the settings name, telling the person on stderr what that takes.
     pub(crate) async fn start(context: &CommandContext, pool: usize) -> anyhow::Result<Self> {
         Self::start_as(context, Wanted { template: &context.config.sandbox.template, pool, is_lean: false }).await
@@ -81,13 +81,13 @@ impl Sandboxes {
 
     async fn start_as(context: &CommandContext, wanted: Wanted<'_>) -> anyhow::Result<Self> {
         let Candidates { places, .. } = candidates(&context.config.sandbox, wanted.template);
-        let mut failed: Vec<(Place, anyhow::Error)> = Vec::new();
+        let mut failed: Vec<(BackendKind, anyhow::Error)> = Vec::new();
         for place in places {
             let started = match place {
-                Place::Local => local(context, wanted).await,
-                Place::Docker => elsewhere::docker(context, wanted).await,
-                Place::E2b => elsewhere::e2b(context, wanted).await,
-                Place::OpenSandbox => elsewhere::opensandbox(context, wanted).await,
+                BackendKind::Local => local(context, wanted).await,
+                BackendKind::Docker => elsewhere::docker(context, wanted).await,
+                BackendKind::E2b => elsewhere::e2b(context, wanted).await,
+                BackendKind::OpenSandbox => elsewhere::opensandbox(context, wanted).await,
             };
             match started {
                 Ok(started) => {
@@ -116,7 +116,7 @@ impl Sandboxes {
     }
 }
 
-fn reasons(failed: &[(Place, anyhow::Error)]) -> Vec<String> {
+fn reasons(failed: &[(BackendKind, anyhow::Error)]) -> Vec<String> {
     failed.iter().map(|(place, error)| format!("{}: {}", place.name(), words(error))).collect()
 }
 
@@ -131,7 +131,7 @@ struct Wanted<'a> {
 }
 
 /// Starts the local backend.
-async fn local(context: &CommandContext, wanted: Wanted<'_>) -> anyhow::Result<Sandboxes> {
+async fn local(context: &CommandContext, wanted: Wanted<'_>) -> anyhow::Result<RunningBackend> {
     let template = prepare(context, wanted.template).await?;
     let template = if wanted.is_lean {
         let kernel = KernelSpec::clone(template.kernel()).lean();
@@ -143,7 +143,7 @@ async fn local(context: &CommandContext, wanted: Wanted<'_>) -> anyhow::Result<S
     let started = Local::start(local_config(context, template, wanted.pool)).await;
     let backend = started.context("sandboxes cannot be started here; `aludel doctor` names the missing parts")?;
     tell(backend.warnings(), context.verbose);
-    Ok(Sandboxes { backend: Arc::new(backend), packages })
+    Ok(RunningBackend { backend: Arc::new(backend), packages })
 }
 
 fn local_config(context: &CommandContext, template: Template, pool: usize) -> LocalConfig {

@@ -6,14 +6,14 @@ use crate::config::{BackendChoice, SandboxSection};
 
 /// A backend that programs can be given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum BackendKind {
     E2b,
     OpenSandbox,
     Local,
     Docker,
 }
 
-impl Place {
+impl BackendKind {
     /// All of them, in the order of `auto`.
     pub(crate) const ALL: &[Self] = &[Self::E2b, Self::OpenSandbox, Self::Local, Self::Docker];
 
@@ -40,7 +40,7 @@ impl Place {
 /// Backends of which the first that works is taken.
 pub(crate) struct Candidates {
     /// The backends, in the order in which they are tried.
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<BackendKind>,
     /// The reason for the choice, in words.
     pub(crate) reason: &'static str,
 }
@@ -49,16 +49,16 @@ pub(crate) struct Candidates {
 pub(crate) fn candidates(settings: &SandboxSection, template: &Choice) -> Candidates {
     let named = |place| (vec![place], "sandbox.backend names it");
     let (places, reason) = match *settings.backend {
-        BackendChoice::Local => named(Place::Local),
-        BackendChoice::Docker => named(Place::Docker),
-        BackendChoice::E2b => named(Place::E2b),
-        BackendChoice::OpenSandbox => named(Place::OpenSandbox),
+        BackendChoice::Local => named(BackendKind::Local),
+        BackendChoice::Docker => named(BackendKind::Docker),
+        BackendChoice::E2b => named(BackendKind::E2b),
+        BackendChoice::OpenSandbox => named(BackendKind::OpenSandbox),
         // The others have no templates of ours.
         BackendChoice::Auto if *template != Choice::Default => {
-            (vec![Place::Local], "only local sandboxes have templates (sandbox.template)")
+            (vec![BackendKind::Local], "only local sandboxes have templates (sandbox.template)")
         }
         BackendChoice::Auto => {
-            let places = Place::ALL.iter().copied().filter(|place| place.is_set_up(settings)).collect();
+            let places = BackendKind::ALL.iter().copied().filter(|place| place.is_set_up(settings)).collect();
             (places, "it is the first that is ready (sandbox.backend = \"auto\")")
         }
     };

@@ -17,8 +17,8 @@ use super::listener::is_of;
 use super::message::{ClientMessage, MAX_FILES, Peer, ProgramRequest, ServerMessage};
 use crate::commands::CommandContext;
 use crate::exit::usage;
-use crate::out::Made;
-use crate::program::Program;
+use crate::out::OutputFiles;
+use crate::program::LoadedProgram;
 
 /// Time in which a server has to say that it will run the program.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -53,8 +53,8 @@ pub(crate) enum ProgramUpdate {
 }
 
 /// Asks the server on this data directory to run a program, if there is one.
-pub(crate) async fn reach(context: &CommandContext, program: &Program) -> anyhow::Result<Reached> {
-    let Program { cells, inputs, options, .. } = program;
+pub(crate) async fn reach(context: &CommandContext, program: &LoadedProgram) -> anyhow::Result<Reached> {
+    let LoadedProgram { cells, inputs, options, .. } = program;
     if cells.iter().map(String::len).sum::<usize>() > MAX_CODE || inputs.len() > MAX_FILES {
         return Ok(Reached::Nobody(Some("the program is too long or has too many files for a server".to_owned())));
     }
@@ -133,7 +133,7 @@ pub(crate) struct ServerFiles {
     limits: Limits,
 }
 
-impl Made for ServerFiles {
+impl OutputFiles for ServerFiles {
     fn limits(&self) -> &Limits {
         &self.limits
     }

@@ -9,7 +9,7 @@ use super::contenders::{Contender, others};
 use super::{POOL, Times};
 use crate::commands::CommandContext;
 use crate::console::{self, Console, Stream};
-use crate::sandboxes::{self, Sandboxes};
+use crate::sandboxes::{self, RunningBackend};
 use crate::{json, paint};
 
 /// A way that takes longer than this is measured in every fifth round only, milliseconds.
@@ -48,8 +48,8 @@ struct Skipped {
 pub(super) async fn run(context: &CommandContext, count: u32, json: Option<&Path>) -> anyhow::Result<()> {
     let limits = context.config.sandbox.limits();
     let template = sandboxes::prepare(context, &context.config.sandbox.template).await?;
-    let on_demand = Sandboxes::start(context, 0).await?;
-    let pooled = Sandboxes::start(context, POOL).await?;
+    let on_demand = RunningBackend::start(context, 0).await?;
+    let pooled = RunningBackend::start(context, POOL).await?;
     let cache = tempfile::tempdir()?;
     let mut data = Data {
         program: super::PROGRAM,

@@ -59,17 +59,17 @@ enum Way {
     /// A command whose output is the program's.
     Command(Vec<String>),
     /// A command to a function that is served until this is dropped.
-    Served { words: Vec<String>, _function: Served },
+    Served { words: Vec<String>, _function: ZygoFunction },
     /// A process that measures when it is sent a line.
-    Driver(Driver),
+    Driver(LineProcess),
 }
 
 /// A function that zygo serves.
-struct Served {
+struct ZygoFunction {
     program: String,
 }
 
-impl Drop for Served {
+impl Drop for ZygoFunction {
     fn drop(&mut self) {
         // It may have ended by itself.
         let _stopped = Command::new(&self.program).args(["stop", NAME]).output();
@@ -77,13 +77,13 @@ impl Drop for Served {
 }
 
 /// A process on the host that is sent lines.
-struct Driver {
+struct LineProcess {
     process: Child,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
 }
 
-impl Drop for Driver {
+impl Drop for LineProcess {
     fn drop(&mut self) {
         // It has ended, or is about to.
         let _killed = self.process.kill();
@@ -92,7 +92,7 @@ impl Drop for Driver {
 }
 
 /// A contender, or the reason why there is none.
-pub(super) type Found = Result<Contender, (&'static str, String)>;
+pub(super) type ContenderOrReason = Result<Contender, (&'static str, String)>;
 
 impl Contender {
     pub(super) fn sandbox(name: &'static str, backend: &Arc<dyn Backend>, pool: usize, limits: &Limits) -> Self {
@@ -138,7 +138,7 @@ impl Contender {
     }
 }
 
-impl Driver {
+impl LineProcess {
     fn line(&mut self) -> anyhow::Result<String> {
         let mut line = String::new();
         self.stdout.read_line(&mut line)?;
@@ -169,7 +169,7 @@ fn last_words(stderr: &[u8]) -> String {
 }
 
 /// The others that are there. `root` is the template's, and `cache` a directory for what programs would make anew each time.
-pub(super) fn others(root: &Path, cache: &Path) -> Vec<Found> {
+pub(super) fn others(root: &Path, cache: &Path) -> Vec<ContenderOrReason> {
     vec![python(), ipykernel(), bubblewrap(root, cache), docker(root, cache), kern(root, cache), zygo(cache)]
 }
 
@@ -191,27 +191,27 @@ fn words(template: &[&str], values: &[&str]) -> Vec<String> {
         .collect()
 }
 
-fn python() -> Found {
+fn python() -> ContenderOrReason {
     let name = "python3 -c";
     let python = on_path("python3").ok_or((name, "python3 is not installed".to_owned()))?;
     Ok(Contender::command(name, false, vec![python, "-c".to_owned(), PROGRAM.to_owned()]))
 }
 
-fn ipykernel() -> Found {
+fn ipykernel() -> ContenderOrReason {
     let name = "ipykernel by jupyter_client";
     let missing = || (name, "the first python3 has no ipykernel and jupyter_client".to_owned());
     let mut command = Command::new("python3");
     command.args(["-c", IPYKERNEL]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut process = command.spawn().map_err(|_| missing())?;
     let (Some(stdin), Some(stdout)) = (process.stdin.take(), process.stdout.take()) else { return Err(missing()) };
-    let mut driver = Driver { process, stdin, stdout: BufReader::new(stdout) };
+    let mut driver = LineProcess { process, stdin, stdout: BufReader::new(stdout) };
     match driver.line() {
         Ok(line) if line.trim() == "ready" => Ok(Contender { name, imports: false, way: Way::Driver(driver) }),
         _ => Err(missing()),
     }
 }
 
-fn bubblewrap(root: &Path, cache: &Path) -> Found {
+fn bubblewrap(root: &Path, cache: &Path) -> ContenderOrReason {
     let name = "bwrap python3";
     let program = on_path("bwrap").ok_or((name, "bwrap is not installed (apt-get install bubblewrap)".to_owned()))?;
     let (root, cache) = (root.display().to_string(), cache.display().to_string());
@@ -242,7 +242,7 @@ fn bubblewrap(root: &Path, cache: &Path) -> Found {
     Ok(Contender::command(name, true, words(&template, &[&program, &root, &cache])))
 }
 
-fn docker(root: &Path, cache: &Path) -> Found {
+fn docker(root: &Path, cache: &Path) -> ContenderOrReason {
     let name = "docker run python3";
     let program = on_path("docker").ok_or((name, "docker is not installed".to_owned()))?;
     let answers = Command::new(&program).args(["version", "--format", "{{.Server.Version}}"]).output();
@@ -276,7 +276,7 @@ fn import_nothing(docker: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn kern(root: &Path, cache: &Path) -> Found {
+fn kern(root: &Path, cache: &Path) -> ContenderOrReason {
     let name = "kern box python3";
     let program = on_path("kern").ok_or((name, "kern is not installed (pip install kern-sandbox)".to_owned()))?;
     let (root, cache) = (root.display().to_string(), cache.display().to_string());
@@ -300,7 +300,7 @@ fn kern(root: &Path, cache: &Path) -> Found {
     Ok(Contender::command(name, true, words(&template, &[&program, &root, &cache])))
 }
 
-fn zygo(directory: &Path) -> Found {
+fn zygo(directory: &Path) -> ContenderOrReason {
     let name = "zygo exec";
     let program = on_path("zygo").ok_or((name, "zygo is not installed (cargo install zygo-cli)".to_owned()))?;
     let handler = directory.join("handler.py");
@@ -310,7 +310,7 @@ fn zygo(directory: &Path) -> Found {
         ensure!(output.status.success(), "{}", last_words(&output.stderr));
         anyhow::Ok(())
     };
-    let function = Served { program: program.clone() };
+    let function = ZygoFunction { program: program.clone() };
     served().map_err(|error| (name, format!("`zygo serve` does not work here: {error}")))?;
     let words = words(&["{}", "exec", NAME, "{}"], &[&program, "{}"]);
     Ok(Contender { name, imports: false, way: Way::Served { words, _function: function } })

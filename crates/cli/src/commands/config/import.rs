@@ -86,7 +86,7 @@ struct Deployment {
 }
 
 /// A deployment, of which it is known where it is or not.
-struct Found {
+struct LocatedDeployment {
     name: String,
     full: String,
     api: &'static str,
@@ -138,7 +138,7 @@ fn translate(found: Litellm) -> String {
         }
         usual.extend(texts(source.remove("default_fallbacks").as_ref()));
     }
-    let (mut models, wildcards): (Vec<Found>, Vec<Found>) =
+    let (mut models, wildcards): (Vec<LocatedDeployment>, Vec<LocatedDeployment>) =
         model_list.into_iter().map(look).partition(|model| !model.name.contains('*') && !model.full.contains('*'));
     let mut names: Vec<String> = Vec::new();
     let mut siblings: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -255,7 +255,7 @@ fn write_rest(
     }
 }
 
-fn look(deployment: Deployment) -> Found {
+fn look(deployment: Deployment) -> LocatedDeployment {
     let Deployment { model_name, litellm_params: mut parameters, model_info } = deployment;
     let mut take = |key: &str| parameters.remove(key).and_then(|value| value.as_str().map(str::to_owned));
     let full = with_provider(take("model").unwrap_or_default());
@@ -284,7 +284,7 @@ fn look(deployment: Deployment) -> Found {
         }
     };
     let vision = model_info.get("supports_vision").and_then(Value::as_bool) == Some(true);
-    Found { name: model_name, full, api, url, parameters, vision }
+    LocatedDeployment { name: model_name, full, api, url, parameters, vision }
 }
 
 /// A model's name with its provider, which may be left out where the name tells it.
@@ -318,8 +318,8 @@ fn below(provider: &str, base: &str) -> String {
 }
 
 /// Writes a model, as a comment where it is not known where it is.
-fn write_model(model: Found, fallback: &[&String], variables: &mut Vec<String>, whole: &mut String) {
-    let Found { name, full, api, url, mut parameters, vision } = model;
+fn write_model(model: LocatedDeployment, fallback: &[&String], variables: &mut Vec<String>, whole: &mut String) {
+    let LocatedDeployment { name, full, api, url, mut parameters, vision } = model;
     let (provider, upstream_name) = provider(&full);
     let known = PROVIDERS.into_iter().find(|(known, ..)| *known == provider);
     let mut wanted = Vec::new();

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use crate::commands::CommandContext;
 use crate::console::{Console, Stream};
 use crate::exit::Exit;
-use crate::sandboxes::Sandboxes;
+use crate::sandboxes::RunningBackend;
 use crate::{json, paint, terminal};
 
 /// Attacks at a time: enough that those which wait for their limit do not add up, few enough that they do not disturb one another.
@@ -21,7 +21,7 @@ const AT_ONCE: usize = 3;
 
 pub(super) async fn run(context: &CommandContext, slow: u32, profile: Profile, as_json: bool) -> anyhow::Result<Exit> {
     let started = Instant::now();
-    let engine = Sandboxes::start(context, 0).await?;
+    let engine = RunningBackend::start(context, 0).await?;
     let results = all(&engine.backend, slow, profile).await;
     engine.backend.shutdown().await;
     let results = results?;

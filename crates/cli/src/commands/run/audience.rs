@@ -5,7 +5,7 @@ use anyhow::Context as _;
 
 use crate::exit::Exit;
 use crate::notebook::Notebook;
-use crate::out::{Made, Out, Saved};
+use crate::out::{OutputDirectory, OutputFiles, Saved};
 use crate::show::{ProgramView, describe_only};
 use crate::{console, json};
 
@@ -18,7 +18,7 @@ pub(super) enum ProgramAudience {
 /// A reader of events, the place for what was made, and the notebook that is run, with its name.
 pub(super) struct Audience {
     pub(super) view: ProgramAudience,
-    pub(super) out: Out,
+    pub(super) out: OutputDirectory,
     pub(super) notebook: Option<(String, Notebook)>,
 }
 
@@ -35,7 +35,7 @@ impl Audience {
     }
 
     /// Copies out what an ended program made, and tells of its end.
-    pub(super) async fn end(&mut self, finished: &Finished, from: &mut impl Made) -> anyhow::Result<Exit> {
+    pub(super) async fn end(&mut self, finished: &Finished, from: &mut impl OutputFiles) -> anyhow::Result<Exit> {
         let exit = Exit::of_outcome(&finished.outcome);
         let mut saved = self.out.copy(from, &finished.files).await?;
         saved.extend(self.save_notebook()?);

@@ -18,7 +18,7 @@ use tokio::sync::{Mutex, Semaphore};
 use crate::commands::CommandContext;
 use crate::exit::Exit;
 use crate::json;
-use crate::sandboxes::Sandboxes;
+use crate::sandboxes::RunningBackend;
 
 /// The longest request, bytes: a large file as base64 fits.
 const MAX_LINE: u64 = 256 << 20;
@@ -109,7 +109,7 @@ struct Desk {
 }
 
 pub(super) async fn run(context: &CommandContext) -> anyhow::Result<Exit> {
-    let engine = Sandboxes::start(context, 0).await?;
+    let engine = RunningBackend::start(context, 0).await?;
     let desk = Arc::new(Desk {
         backend: Arc::clone(&engine.backend),
         limits: context.config.sandbox.limits(),
