@@ -8,7 +8,7 @@ use crate::terminal::Sanitizer;
 
 /// Standard output or standard error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stream {
+pub(crate) enum StandardStream {
     /// Results.
     Stdout,
     /// Words about them.
@@ -37,7 +37,7 @@ impl Console {
     }
 
     /// Passes on text that a program or a model wrote.
-    pub(crate) fn foreign(&mut self, stream: Stream, text: &str) -> io::Result<()> {
+    pub(crate) fn foreign(&mut self, stream: StandardStream, text: &str) -> io::Result<()> {
         match &mut self.side(stream).sanitizer {
             Some(sanitizer) => {
                 let text = sanitizer.clean(text);
@@ -48,7 +48,7 @@ impl Console {
     }
 
     /// Text that a program or a model wrote, harmless for a terminal.
-    pub(crate) fn clean(&mut self, stream: Stream, text: &str) -> String {
+    pub(crate) fn clean(&mut self, stream: StandardStream, text: &str) -> String {
         match &mut self.side(stream).sanitizer {
             Some(sanitizer) => sanitizer.clean(text),
             None => text.to_owned(),
@@ -56,30 +56,30 @@ impl Console {
     }
 
     /// Writes text of our own as it is.
-    pub(crate) fn write(&mut self, stream: Stream, text: &str) -> io::Result<()> {
+    pub(crate) fn write(&mut self, stream: StandardStream, text: &str) -> io::Result<()> {
         let Some(last) = text.chars().next_back() else { return Ok(()) };
         // Colours end after the line does.
         let ends_line = last == '\n' || text.ends_with("\n\u{1b}[0m");
         self.side(stream).open_line = !ends_line;
         match stream {
-            Stream::Stdout => put(&mut io::stdout().lock(), text),
-            Stream::Stderr => put(&mut io::stderr().lock(), text),
+            StandardStream::Stdout => put(&mut io::stdout().lock(), text),
+            StandardStream::Stderr => put(&mut io::stderr().lock(), text),
         }
     }
 
     /// A line of our own, on a line of its own.
-    pub(crate) fn line(&mut self, stream: Stream, text: &str) -> io::Result<()> {
+    pub(crate) fn line(&mut self, stream: StandardStream, text: &str) -> io::Result<()> {
         self.end_line(stream)?;
         self.write(stream, &format!("{text}\n"))
     }
 
     /// Something about the result.
     pub(crate) fn note(&mut self, text: &str) -> io::Result<()> {
-        self.line(Stream::Stderr, text)
+        self.line(StandardStream::Stderr, text)
     }
 
     /// Ends the line that is being written, if there is one.
-    pub(crate) fn end_line(&mut self, stream: Stream) -> io::Result<()> {
+    pub(crate) fn end_line(&mut self, stream: StandardStream) -> io::Result<()> {
         let shared = self.stdout.sanitizer.is_some() && self.stderr.sanitizer.is_some();
         let open = if shared { self.stdout.open_line || self.stderr.open_line } else { self.side(stream).open_line };
         if open {
@@ -92,14 +92,14 @@ impl Console {
     }
 
     /// Leaves the cursor on a line of its own. What is not a terminal gets exactly what was written, and nothing after it.
-    pub(crate) fn finish(&mut self, stream: Stream) -> io::Result<()> {
+    pub(crate) fn finish(&mut self, stream: StandardStream) -> io::Result<()> {
         if self.side(stream).sanitizer.is_some() { self.end_line(stream) } else { Ok(()) }
     }
 
-    fn side(&mut self, stream: Stream) -> &mut Side {
+    fn side(&mut self, stream: StandardStream) -> &mut Side {
         match stream {
-            Stream::Stdout => &mut self.stdout,
-            Stream::Stderr => &mut self.stderr,
+            StandardStream::Stdout => &mut self.stdout,
+            StandardStream::Stderr => &mut self.stderr,
         }
     }
 }
@@ -107,22 +107,22 @@ impl Console {
 /// Says something on stderr, outside of any result. If nobody hears it, nothing is lost. Where a log for programs is kept there, it is a line of
 /// that.
 pub(crate) fn tell(text: &str) {
-    say(Level::Info, "", text);
+    say(MessageLevel::Info, "", text);
 }
 
 /// Says what works and should be looked at.
 pub(crate) fn warn(text: &str) {
-    say(Level::Warning, &format!("{} ", paint::warning("warning:")), text);
+    say(MessageLevel::Warning, &format!("{} ", paint::warning("warning:")), text);
 }
 
 /// Says what does not work.
 pub(crate) fn fail(text: &str) {
-    say(Level::Error, &format!("{} ", paint::error("error:")), text);
+    say(MessageLevel::Error, &format!("{} ", paint::error("error:")), text);
 }
 
 /// Weight of what is said outside of any result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Level {
+pub(crate) enum MessageLevel {
     /// Progress.
     Info,
     /// Something that works and should be looked at.
@@ -132,17 +132,17 @@ pub(crate) enum Level {
 }
 
 /// A log that may take what is said. Returns whether it did.
-pub(crate) type Log = fn(Level, &str) -> bool;
+pub(crate) type LogSink = fn(MessageLevel, &str) -> bool;
 
 /// The log of this process, if it has one.
-static LOG: OnceLock<Log> = OnceLock::new();
+static LOG: OnceLock<LogSink> = OnceLock::new();
 
 /// Offers everything that is said from now on to a log. The first one stays.
-pub(crate) fn log_to(log: Log) {
+pub(crate) fn log_to(log: LogSink) {
     LOG.get_or_init(|| log);
 }
 
-fn say(level: Level, mark: &str, text: &str) {
+fn say(level: MessageLevel, mark: &str, text: &str) {
     if !LOG.get().is_some_and(|log| log(level, text)) {
         let _unheard = put(&mut io::stderr().lock(), &format!("{mark}{text}\n"));
     }

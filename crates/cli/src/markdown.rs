@@ -246,15 +246,15 @@ impl Markdown {
         match self.link.take() {
             Some(mut held) => {
                 held.push(character);
-                match Link::read(&held) {
-                    Link::Open if held.len() <= MAX_LINK => self.link = Some(held),
-                    Link::Whole { words, target } => {
+                match MarkdownLink::read(&held) {
+                    MarkdownLink::Open if held.len() <= MAX_LINK => self.link = Some(held),
+                    MarkdownLink::Whole { words, target } => {
                         words.chars().for_each(|character| self.letter(character, out));
                         if !target.starts_with(SANDBOX) {
                             format!(" ({target})").chars().for_each(|character| self.letter(character, out));
                         }
                     }
-                    Link::Open | Link::None => {
+                    MarkdownLink::Open | MarkdownLink::None => {
                         held.pop();
                         held.chars().for_each(|character| self.letter(character, out));
                         // It may begin another one.
@@ -308,7 +308,7 @@ impl Markdown {
 }
 
 /// A text that begins with a bracket, as a link.
-enum Link<'t> {
+enum MarkdownLink<'t> {
     /// It may become one.
     Open,
     /// It is one.
@@ -317,7 +317,7 @@ enum Link<'t> {
     None,
 }
 
-impl<'t> Link<'t> {
+impl<'t> MarkdownLink<'t> {
     fn read(text: &'t str) -> Self {
         let inner = &text[1..];
         let Some((words, rest)) = inner.split_once(']') else {

@@ -10,14 +10,14 @@ const CHUNK: usize = 4096;
 
 /// The way in which a terminal shows images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Protocol {
+pub(crate) enum ImageProtocol {
     /// That of kitty and Ghostty.
     Kitty,
     /// That of iTerm2 and WezTerm.
     Iterm,
 }
 
-impl Protocol {
+impl ImageProtocol {
     /// Tells by the variables that terminals set; `None` for all others, and in tmux and screen, which do not pass images on.
     pub(crate) fn of(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let (term, program) = (variable("TERM").unwrap_or_default(), variable("TERM_PROGRAM").unwrap_or_default());
@@ -67,14 +67,14 @@ mod tests {
     #[test]
     fn terminals_are_known_by_what_they_say() {
         let of = |term: &str, program: &str| {
-            Protocol::of(|name| match name {
+            ImageProtocol::of(|name| match name {
                 "TERM" => Some(term.to_owned()),
                 "TERM_PROGRAM" => Some(program.to_owned()),
                 _ => None,
             })
         };
-        assert_eq!(of("xterm-kitty", ""), Some(Protocol::Kitty));
-        assert_eq!(of("xterm-256color", "iTerm.app"), Some(Protocol::Iterm));
+        assert_eq!(of("xterm-kitty", ""), Some(ImageProtocol::Kitty));
+        assert_eq!(of("xterm-256color", "iTerm.app"), Some(ImageProtocol::Iterm));
         assert_eq!(of("tmux-256color", "iTerm.app"), None);
         assert_eq!(of("xterm-256color", "Apple_Terminal"), None);
     }
@@ -82,13 +82,13 @@ mod tests {
     #[test]
     fn an_image_goes_in_chunks_and_what_cannot_be_shown_does_not() {
         let image = vec![7; 5000];
-        let sequence = Protocol::Kitty.show("image/png", &image).unwrap();
+        let sequence = ImageProtocol::Kitty.show("image/png", &image).unwrap();
         let parts: Vec<&str> = sequence.trim_end().split_terminator("\u{1b}\\").collect();
         assert!(parts.len() == 2 && parts[0].starts_with("\u{1b}_Ga=T,f=100,q=2,m=1;"), "{parts:?}");
         let data: String = parts.iter().map(|part| part.split_once(';').unwrap().1).collect();
         assert!(parts[1].starts_with("\u{1b}_Gm=0;") && BASE64_STANDARD.decode(data).unwrap() == image);
-        assert_eq!(Protocol::Kitty.show("image/jpeg", &image), None);
-        assert!(Protocol::Iterm.show("image/jpeg", b"hi").unwrap().ends_with("size=2:aGk=\u{7}\n"));
-        assert_eq!(Protocol::Iterm.show("image/png", &vec![0; MAX_IMAGE + 1]), None);
+        assert_eq!(ImageProtocol::Kitty.show("image/jpeg", &image), None);
+        assert!(ImageProtocol::Iterm.show("image/jpeg", b"hi").unwrap().ends_with("size=2:aGk=\u{7}\n"));
+        assert_eq!(ImageProtocol::Iterm.show("image/png", &vec![0; MAX_IMAGE + 1]), None);
     }
 }

@@ -6,37 +6,37 @@ use aludel_agent::{describe_outcome, size};
 use aludel_engine::turns::{EndReason, EventKind};
 use aludel_sandbox::{ExecutionEvent, Finished, LimitHit, MimeBundle, MimeData, Outcome, VariablesState};
 
-use crate::console::{Console, Stream};
+use crate::console::{Console, StandardStream};
 use crate::fold::Fold;
 use crate::markdown::Markdown;
 use crate::out::{OutputDirectory, Saved};
-use crate::picture::Protocol;
+use crate::picture::ImageProtocol;
 use crate::{paint, screen, terminal};
 
 /// Shows the events of an execution. The program's stdout goes to ours, everything else to stderr.
 pub(crate) struct ProgramView {
     console: Console,
     /// Stream of the program's stdout and results.
-    results: Stream,
+    results: StandardStream,
     /// Its output, where a person need not see all of it.
     fold: Option<Fold>,
     /// The way in which figures are shown at once.
-    pictures: Option<Protocol>,
+    pictures: Option<ImageProtocol>,
 }
 
 impl ProgramView {
     /// For a program that was asked for: what it prints is the result.
     pub(crate) fn of_program() -> Self {
-        Self::new(Stream::Stdout, None)
+        Self::new(StandardStream::Stdout, None)
     }
 
     /// For the programs of a model: its answer is the result.
     fn of_turn(is_verbose: bool) -> Self {
-        Self::new(Stream::Stderr, (paint::is_on() && !is_verbose).then(Fold::default))
+        Self::new(StandardStream::Stderr, (paint::is_on() && !is_verbose).then(Fold::default))
     }
 
-    fn new(results: Stream, fold: Option<Fold>) -> Self {
-        let pictures = Protocol::of(|name| std::env::var(name).ok()).filter(|_| paint::is_on());
+    fn new(results: StandardStream, fold: Option<Fold>) -> Self {
+        let pictures = ImageProtocol::of(|name| std::env::var(name).ok()).filter(|_| paint::is_on());
         Self { console: Console::new(), results, fold, pictures }
     }
 
@@ -46,11 +46,11 @@ impl ProgramView {
         }
         match event {
             ExecutionEvent::Stdout(text) => self.print(self.results, text)?,
-            ExecutionEvent::Stderr(text) => self.print(Stream::Stderr, text)?,
+            ExecutionEvent::Stderr(text) => self.print(StandardStream::Stderr, text)?,
             ExecutionEvent::Display(bundle) | ExecutionEvent::Result(bundle) => self.value(bundle, out)?,
             ExecutionEvent::Error(error) => {
-                self.console.end_line(Stream::Stderr)?;
-                self.console.foreign(Stream::Stderr, &format!("{}\n", error.traceback.trim_end()))?;
+                self.console.end_line(StandardStream::Stderr)?;
+                self.console.foreign(StandardStream::Stderr, &format!("{}\n", error.traceback.trim_end()))?;
             }
             ExecutionEvent::Calls(_) => {}
             ExecutionEvent::Finished(_) => self.console.finish(self.results)?,
@@ -58,7 +58,7 @@ impl ProgramView {
         Ok(())
     }
 
-    fn print(&mut self, stream: Stream, text: &str) -> anyhow::Result<()> {
+    fn print(&mut self, stream: StandardStream, text: &str) -> anyhow::Result<()> {
         let text = self.fold.as_mut().map_or(text, |fold| fold.push(text));
         Ok(self.console.foreign(stream, text)?)
     }
@@ -69,7 +69,7 @@ impl ProgramView {
         if hidden > 0 {
             self.console.note(&paint::faint(&format!("… {hidden} lines (all of them with --verbose)")))?;
         }
-        Ok(self.console.foreign(Stream::Stderr, &last)?)
+        Ok(self.console.foreign(StandardStream::Stderr, &last)?)
     }
 
     /// An image is saved; anything else is shown by its text.
@@ -78,8 +78,8 @@ impl ProgramView {
             let name = format!("{}:", form.name());
             let sequence = bundle.image().zip(self.pictures).and_then(|((mime, image), way)| way.show(mime, image));
             if let Some(sequence) = sequence {
-                self.console.end_line(Stream::Stderr)?;
-                self.console.write(Stream::Stderr, &sequence)?;
+                self.console.end_line(StandardStream::Stderr)?;
+                self.console.write(StandardStream::Stderr, &sequence)?;
             }
             self.console.note(&format!("{} {}", paint::faint(&name), paint::link(&path)))?;
             return Ok(());
@@ -183,22 +183,22 @@ impl TurnView {
         let console = &mut self.program.console;
         if self.thinking && !matches!(event, EventKind::Reasoning { .. }) {
             self.thinking = false;
-            console.end_line(Stream::Stderr)?;
+            console.end_line(StandardStream::Stderr)?;
         }
         if let Some(markdown) = self.markdown.as_mut().filter(|_| !matches!(event, EventKind::Text { .. })) {
-            console.write(Stream::Stdout, &markdown.flush())?;
+            console.write(StandardStream::Stdout, &markdown.flush())?;
         }
         match event {
             EventKind::Text { delta, .. } => match &mut self.markdown {
                 Some(markdown) => {
-                    let text = markdown.push(&console.clean(Stream::Stdout, delta));
-                    console.write(Stream::Stdout, &text)?;
+                    let text = markdown.push(&console.clean(StandardStream::Stdout, delta));
+                    console.write(StandardStream::Stdout, &text)?;
                 }
-                None => console.foreign(Stream::Stdout, delta)?,
+                None => console.foreign(StandardStream::Stdout, delta)?,
             },
             EventKind::Reasoning { delta, .. } => {
                 self.thinking = true;
-                console.write(Stream::Stderr, &paint::faint(&terminal::clean(delta)))?;
+                console.write(StandardStream::Stderr, &paint::faint(&terminal::clean(delta)))?;
             }
             EventKind::Retrying { wait_ms, reason } => {
                 let seconds = Duration::from_millis(*wait_ms).as_secs_f64().ceil();
@@ -207,12 +207,12 @@ impl TurnView {
             }
             EventKind::ToolStarted { .. } => {
                 self.code.clear();
-                console.end_line(Stream::Stdout)?;
+                console.end_line(StandardStream::Stdout)?;
                 console.note(&paint::faint("── program ──"))?;
             }
             EventKind::ToolInput { delta, .. } => {
                 self.code.push_str(delta);
-                console.write(Stream::Stderr, &paint::code(&terminal::reveal(delta)))?;
+                console.write(StandardStream::Stderr, &paint::code(&terminal::reveal(delta)))?;
             }
             EventKind::ToolReady { input, .. } => self.code_finished(input)?,
             EventKind::ApprovalDecided { refused: Some(reason), .. } => {
@@ -250,10 +250,10 @@ impl TurnView {
             if !self.code.is_empty() {
                 console.note(&paint::faint("── program, as it will be run ──"))?;
             }
-            console.write(Stream::Stderr, &paint::code(&terminal::reveal(code)))?;
+            console.write(StandardStream::Stderr, &paint::code(&terminal::reveal(code)))?;
         }
         self.code.clear();
-        Ok(console.end_line(Stream::Stderr)?)
+        Ok(console.end_line(StandardStream::Stderr)?)
     }
 
     fn execution(&mut self, event: &ExecutionEvent, out: &mut OutputDirectory) -> anyhow::Result<()> {
@@ -279,7 +279,7 @@ impl TurnView {
 
     fn ending(&mut self, ending: &EndReason) -> anyhow::Result<()> {
         let console = &mut self.program.console;
-        console.end_line(Stream::Stdout)?;
+        console.end_line(StandardStream::Stdout)?;
         // An error of ours is told as the command's own.
         if let Some(text) = ending.words().filter(|_| screen::failure_of(ending).is_none()) {
             console.note(&format!("{} {}", paint::error("aludel:"), terminal::clean(&text)))?;

@@ -8,7 +8,7 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::CommandContext;
-use crate::console::{Console, Stream};
+use crate::console::{Console, StandardStream};
 use crate::exit::{Exit, usage};
 use crate::{console, state, terminal};
 
@@ -69,13 +69,13 @@ pub(crate) async fn run(command: ApprovalsCommand, context: &CommandContext) -> 
                 console::tell(if all { "no program was ever held back" } else { "no program waits" });
             }
             for approval in &approvals {
-                console.line(Stream::Stdout, &if json { whole(approval) } else { line(approval) })?;
+                console.line(StandardStream::Stdout, &if json { whole(approval) } else { line(approval) })?;
             }
         }
         ApprovalsCommand::Show { id } => {
             let approval = find(&store, &id).await?;
-            console.line(Stream::Stdout, &about(&approval))?;
-            console.line(Stream::Stdout, &terminal::reveal(&approval.code))?;
+            console.line(StandardStream::Stdout, &about(&approval))?;
+            console.line(StandardStream::Stdout, &terminal::reveal(&approval.code))?;
         }
         ApprovalsCommand::Approve { id, sha256 } => {
             decide(&store, &mut console, &id, sha256, ApprovalStatus::Approved, None).await?;
@@ -112,7 +112,7 @@ async fn decide(
     let decision = ApprovalUpdate { sha256, status, by: "the command line".to_owned(), reason };
     match store.decide(None, &approval.id, decision).await.context("cannot decide")? {
         DecisionOutcome::Now(approval) => {
-            console.line(Stream::Stdout, &format!("{} {}", approval.status.word(), approval.id))?;
+            console.line(StandardStream::Stdout, &format!("{} {}", approval.status.word(), approval.id))?;
             Ok(())
         }
         DecisionOutcome::Before(approval) => {

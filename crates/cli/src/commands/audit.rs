@@ -11,7 +11,7 @@ use clap::{Args, Subcommand};
 use jiff::civil::Date;
 
 use super::CommandContext;
-use crate::console::{Console, Stream};
+use crate::console::{Console, StandardStream};
 use crate::exit::Exit;
 use crate::{console, state, terminal};
 
@@ -69,13 +69,13 @@ pub(crate) async fn run(args: AuditArgs, context: &CommandContext) -> anyhow::Re
     let mut console = Console::new();
     if let Some(AuditCommand::Verify { file }) = &args.command {
         let verified = archive::verify(file).with_context(|| format!("the archive {}", file.display()))?;
-        console.line(Stream::Stdout, &verified.to_string())?;
+        console.line(StandardStream::Stdout, &verified.to_string())?;
         return Ok(Exit::Success);
     }
     let store = state::open_beside(context).await?;
     if let Some(AuditCommand::Archive { file, before }) = &args.command {
         match archive::write(&store, file, *before).await? {
-            Some(archived) => console.line(Stream::Stdout, &archived.to_string())?,
+            Some(archived) => console.line(StandardStream::Stdout, &archived.to_string())?,
             None => console::tell(&format!("there is nothing before {before} to be archived")),
         }
         return Ok(Exit::Success);
@@ -88,7 +88,7 @@ pub(crate) async fn run(args: AuditArgs, context: &CommandContext) -> anyhow::Re
         };
         return match store.verify_audit_log().await.context("cannot read the audit log")? {
             Ok(entries) => {
-                console.line(Stream::Stdout, &format!("{entries} entries, unchanged{archived}"))?;
+                console.line(StandardStream::Stdout, &format!("{entries} entries, unchanged{archived}"))?;
                 Ok(Exit::Success)
             }
             Err(Tampered { number }) => {
@@ -101,7 +101,8 @@ pub(crate) async fn run(args: AuditArgs, context: &CommandContext) -> anyhow::Re
         let records = store.audit_log(after, AT_ONCE).await.context("cannot read the audit log")?;
         for record in &records {
             after = record.number;
-            console.line(Stream::Stdout, &if args.json { serde_json::to_string(record)? } else { line(record) })?;
+            console
+                .line(StandardStream::Stdout, &if args.json { serde_json::to_string(record)? } else { line(record) })?;
         }
         if records.len() == AT_ONCE {
             continue;

@@ -4,7 +4,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::CommandContext;
-use crate::console::{Console, Stream};
+use crate::console::{Console, StandardStream};
 use crate::exit::Exit;
 use crate::sandboxes::{BackendCheck, BackendKind, Candidates, candidates, examine};
 use crate::{json, paint};
@@ -51,12 +51,12 @@ fn show(all: &[BackendCheck], used: Option<&str>, reason: &str, is_ready: bool) 
         let BackendCheck { place, detail, .. } = found;
         let name = place.name();
         let word = if found.is_ready() { paint::good("ready  ") } else { paint::faint("missing") };
-        console.line(Stream::Stdout, &format!("{word}  {name:11}  {detail}"))?;
+        console.line(StandardStream::Stdout, &format!("{word}  {name:11}  {detail}"))?;
     }
     let verdict = match used {
         Some(name) if is_ready => paint::good(&format!("Programs run in {name} sandboxes: {reason}.")),
         Some(name) => paint::error(&format!("Programs would run in {name} sandboxes ({reason}), and cannot.")),
         None => paint::error("Programs can run nowhere: no backend is ready."),
     };
-    Ok(console.line(Stream::Stdout, &format!("\n{verdict}"))?)
+    Ok(console.line(StandardStream::Stdout, &format!("\n{verdict}"))?)
 }

@@ -14,7 +14,7 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use super::CommandContext;
-use crate::console::{Console, Stream};
+use crate::console::{Console, StandardStream};
 use crate::exit::{Exit, usage};
 use crate::sandboxes::RunningBackend;
 use crate::{json, paint};
@@ -138,23 +138,23 @@ impl Report {
     fn show(&self) -> anyhow::Result<()> {
         let mut console = Console::new();
         let head = format!("{:<34}{:>10}{:>10}{:>10}{:>10}", "to the first result, ms", "median", "p90", "p99", "min");
-        console.line(Stream::Stdout, &paint::strong(&head))?;
+        console.line(StandardStream::Stdout, &paint::strong(&head))?;
         for (name, times) in self.rows() {
             let columns: String =
                 [times.at(0.5), times.at(0.9), times.at(0.99), times.at(0.0)].map(|ms| format!("{ms:>10.2}")).concat();
-            console.line(Stream::Stdout, &format!("{name:<34}{columns}"))?;
+            console.line(StandardStream::Stdout, &format!("{name:<34}{columns}"))?;
         }
         let faster = self.cold.at(0.5) / self.on_demand.at(0.5);
         let slower = self.on_demand.at(0.5) / self.fork.at(0.5);
         let words = format!(
             "\nOn demand, a sandbox is {faster:.0} times as fast as a new interpreter, and takes {slower:.1} times as long as a bare fork."
         );
-        console.line(Stream::Stdout, &words)?;
+        console.line(StandardStream::Stdout, &words)?;
         let memory = match self.memory {
             0 => "not counted on this host".to_owned(),
             bytes => size(bytes),
         };
-        Ok(console.line(Stream::Stdout, &format!("Memory of an idle session: {memory}."))?)
+        Ok(console.line(StandardStream::Stdout, &format!("Memory of an idle session: {memory}."))?)
     }
 
     fn print_json(&self) -> anyhow::Result<()> {

@@ -10,7 +10,7 @@ use aludel_engine::transcript::Transcript;
 use clap::Args;
 
 use self::command::{ChatCommand, HELP};
-use self::line::{Line, Lines};
+use self::line::{ChatLine, LineReader};
 use super::CommandContext;
 use crate::args::{ModelArgs, SandboxOptions};
 use crate::config::Flag;
@@ -70,7 +70,7 @@ pub(crate) async fn run(args: ChatArgs, context: &CommandContext) -> anyhow::Res
         };
         let ended = async {
             chat.conversation.add(&files).await?;
-            chat.talk(Lines::new(&state::directory(&context.config.server.data))?).await
+            chat.talk(LineReader::new(&state::directory(&context.config.server.data))?).await
         }
         .await;
         conversation.close().await;
@@ -92,13 +92,13 @@ struct Chat<'a, 'c> {
 }
 
 /// The course of a conversation after a line.
-enum Flow {
+enum ChatStep {
     GoOn,
     End(Exit),
 }
 
 impl Chat<'_, '_> {
-    async fn talk(&mut self, mut lines: Lines) -> anyhow::Result<Exit> {
+    async fn talk(&mut self, mut lines: LineReader) -> anyhow::Result<Exit> {
         console::tell(&paint::faint("/help lists the commands, Ctrl-D ends the conversation."));
         loop {
             let line = tokio::select! {
@@ -106,9 +106,9 @@ impl Chat<'_, '_> {
                 () = self.conversation.interrupted() => return Ok(Exit::Interrupted),
             };
             let text = match line {
-                Line::Text(text) => text,
-                Line::Dropped => continue,
-                Line::End => return Ok(Exit::Success),
+                ChatLine::Text(text) => text,
+                ChatLine::Dropped => continue,
+                ChatLine::End => return Ok(Exit::Success),
             };
             let flow = match ChatCommand::parse(&text) {
                 None => self.ask(&text).await?,
@@ -116,22 +116,22 @@ impl Chat<'_, '_> {
                     Ok(flow) => flow,
                     Err(error) => {
                         console::fail(&words(&error));
-                        Flow::GoOn
+                        ChatStep::GoOn
                     }
                 },
                 Some(Err(message)) => {
                     console::fail(&message);
-                    Flow::GoOn
+                    ChatStep::GoOn
                 }
             };
-            if let Flow::End(exit) = flow {
+            if let ChatStep::End(exit) = flow {
                 return Ok(exit);
             }
         }
     }
 
     /// Asks a question.
-    async fn ask(&mut self, text: &str) -> anyhow::Result<Flow> {
+    async fn ask(&mut self, text: &str) -> anyhow::Result<ChatStep> {
         let Some(mut out) = self.out.take() else { anyhow::bail!("another question is being answered") };
         out.begin_again();
         let kernel = self.sandboxes.backend.capabilities().kernel();
@@ -139,7 +139,7 @@ impl Chat<'_, '_> {
         let screen = Screen::new(TurnAudience::Person(Box::new(TurnView::new(self.is_verbose))), out, transcript);
         let question = Question { text, inputs: &[] };
         let Some(FinishedTurn { screen, ending: _, saved }) = self.conversation.ask(question, screen).await? else {
-            return Ok(Flow::End(Exit::Interrupted));
+            return Ok(ChatStep::End(Exit::Interrupted));
         };
         if let TurnAudience::Person(mut view) = screen.view {
             view.files(&saved)?;
@@ -148,10 +148,10 @@ impl Chat<'_, '_> {
         if !self.conversation.items().is_empty() {
             self.conversation.keep().await?;
         }
-        Ok(Flow::GoOn)
+        Ok(ChatStep::GoOn)
     }
 
-    async fn carry_out(&mut self, command: ChatCommand) -> anyhow::Result<Flow> {
+    async fn carry_out(&mut self, command: ChatCommand) -> anyhow::Result<ChatStep> {
         match command {
             ChatCommand::Help => console::tell(HELP),
             ChatCommand::Files => {
@@ -187,8 +187,8 @@ impl Chat<'_, '_> {
                     console::tell(&format!("{} {}", paint::faint("file:"), path.display()));
                 }
             }
-            ChatCommand::Quit => return Ok(Flow::End(Exit::Success)),
+            ChatCommand::Quit => return Ok(ChatStep::End(Exit::Success)),
         }
-        Ok(Flow::GoOn)
+        Ok(ChatStep::GoOn)
     }
 }

@@ -4,7 +4,7 @@ use clap::CommandFactory;
 use clap_complete::Shell;
 
 use crate::args::Arguments;
-use crate::console::{Console, Stream};
+use crate::console::{Console, StandardStream};
 use crate::exit::Exit;
 
 /// Print a script that lets a shell complete commands and flags
@@ -18,6 +18,6 @@ pub(crate) struct CompletionsArgs {
 pub(super) fn run(args: &CompletionsArgs) -> anyhow::Result<Exit> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Arguments::command(), "aludel", &mut script);
-    Console::new().write(Stream::Stdout, &String::from_utf8_lossy(&script))?;
+    Console::new().write(StandardStream::Stdout, &String::from_utf8_lossy(&script))?;
     Ok(Exit::Success)
 }

@@ -14,7 +14,7 @@ use anyhow::Context as _;
 use clap::Args;
 
 use super::CommandContext;
-use crate::console::Stream;
+use crate::console::StandardStream;
 use crate::exit::Exit;
 use crate::out::OutputDirectory;
 use crate::sandboxes::RunningBackend;
@@ -84,7 +84,7 @@ pub(crate) async fn run(args: DemoArgs, context: &CommandContext) -> anyhow::Res
 /// Tells the results, and commands to try next.
 fn conclude(view: &mut TurnView, ending: &EndReason, made: &[PathBuf], directory: &Path) -> anyhow::Result<()> {
     let console = view.console();
-    console.end_line(Stream::Stdout)?;
+    console.end_line(StandardStream::Stdout)?;
     console.note(&format!("\n{}", paint::strong(&format!("Made in {}/", directory.display()))))?;
     for path in made {
         let bytes = std::fs::metadata(path).map(|metadata| metadata.len()).unwrap_or_default();

@@ -11,7 +11,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::CommandContext;
-use crate::console::{Console, Stream};
+use crate::console::{Console, StandardStream};
 use crate::exit::Exit;
 use crate::sandboxes::{BackendCheck, BackendKind, Candidates, candidates, examine};
 use crate::{json, paint, state};
@@ -123,9 +123,9 @@ fn show(checks: &[Check], used: Option<BackendKind>, reason: &str) -> anyhow::Re
             CheckStatus::Degraded => paint::warning("degraded"),
             CheckStatus::Missing => paint::error("missing "),
         };
-        console.line(Stream::Stdout, &format!("{word}  {name:width$}  {detail}"))?;
+        console.line(StandardStream::Stdout, &format!("{word}  {name:width$}  {detail}"))?;
         if let Some(mend) = mend {
-            console.line(Stream::Stdout, &format!("{:10}{:width$}  {} {mend}", "", "", paint::strong("→")))?;
+            console.line(StandardStream::Stdout, &format!("{:10}{:width$}  {} {mend}", "", "", paint::strong("→")))?;
         }
     }
     let degraded = checks.iter().filter(|check| check.status == CheckStatus::Degraded).count();
@@ -135,7 +135,7 @@ fn show(checks: &[Check], used: Option<BackendKind>, reason: &str) -> anyhow::Re
         (Some(BackendKind::Local), _) => paint::warning("Sandboxes work here, with less protection where it says so."),
         (Some(place), _) => paint::good(&format!("Programs run in {} sandboxes: {reason}.", place.name())),
     };
-    Ok(console.line(Stream::Stdout, &format!("\n{verdict}"))?)
+    Ok(console.line(StandardStream::Stdout, &format!("\n{verdict}"))?)
 }
 
 fn as_json(check: &Check) -> serde_json::Value {

@@ -12,7 +12,7 @@ use jiff::tz::TimeZone;
 
 use super::CommandContext;
 use crate::config::Span;
-use crate::console::{Console, Stream};
+use crate::console::{Console, StandardStream};
 use crate::exit::{Exit, usage};
 use crate::{config, console, state, terminal};
 
@@ -90,12 +90,12 @@ pub(crate) async fn run(command: KeysCommand, context: &CommandContext) -> anyho
                 let added = store.add_key(&name, secret.expose(), expires_at).await.context("cannot add the key")?;
                 let id =
                     added.ok_or_else(|| usage("--key: this key is here already; `aludel keys list` shows them"))?;
-                console.line(Stream::Stdout, &format!("added {id}"))?;
+                console.line(StandardStream::Stdout, &format!("added {id}"))?;
                 return Ok(Exit::Success);
             }
             let key = store.create_key(&name, expires_at).await.context("cannot make a key")?;
             console::tell(&format!("made {}; this is the key, which is shown only now:", key.id));
-            console.line(Stream::Stdout, &key.secret)?;
+            console.line(StandardStream::Stdout, &key.secret)?;
         }
         KeysCommand::List => {
             let keys = state::open_beside(context).await?.keys().await.context("cannot read the keys")?;
@@ -105,7 +105,7 @@ pub(crate) async fn run(command: KeysCommand, context: &CommandContext) -> anyho
                 );
             }
             for key in keys {
-                console.line(Stream::Stdout, &line(&key))?;
+                console.line(StandardStream::Stdout, &line(&key))?;
             }
         }
         KeysCommand::Expire { key, when: ExpiryTime(at) } => {
@@ -115,7 +115,7 @@ pub(crate) async fn run(command: KeysCommand, context: &CommandContext) -> anyho
                 return Err(unknown(&key));
             }
             let until = at.map_or_else(|| "never expires".to_owned(), |at| format!("expires at {}", time(at)));
-            console.line(Stream::Stdout, &format!("{id} {until}"))?;
+            console.line(StandardStream::Stdout, &format!("{id} {until}"))?;
         }
         KeysCommand::Limit { key, requests, tokens, program_seconds } => {
             let store = state::open_beside(context).await?;
@@ -133,7 +133,7 @@ pub(crate) async fn run(command: KeysCommand, context: &CommandContext) -> anyho
             }
             let bounds = bounds(&budget);
             let bounds = if bounds.is_empty() { "has no budget".to_owned() } else { bounds };
-            console.line(Stream::Stdout, &format!("{id} {bounds}"))?;
+            console.line(StandardStream::Stdout, &format!("{id} {bounds}"))?;
         }
         KeysCommand::Revoke { key } => {
             let store = state::open_beside(context).await?;
@@ -141,7 +141,7 @@ pub(crate) async fn run(command: KeysCommand, context: &CommandContext) -> anyho
             if !store.revoke_key(id.clone()).await.context("cannot revoke the key")? {
                 return Err(unknown(&key));
             }
-            console.line(Stream::Stdout, &format!("revoked {id}"))?;
+            console.line(StandardStream::Stdout, &format!("revoked {id}"))?;
         }
     }
     Ok(Exit::Success)

@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use super::CommandContext;
 use crate::args::flag;
 use crate::config::{Collector, Config, Flag, LogFormatSetting, Section, help};
-use crate::console::{Console, Level, Stream};
+use crate::console::{Console, MessageLevel, StandardStream};
 use crate::exit::{Exit, usage, words};
 use crate::sandboxes::RunningBackend;
 use crate::signals::{Hangups, Signals};
@@ -74,7 +74,7 @@ pub(crate) async fn run(_: ServeArgs, context: &CommandContext) -> anyhow::Resul
     let engine = Arc::new(engine);
     let app = Arc::new(App::new(Arc::clone(&engine), settings(config)?));
     let socket = if config.server.socket.0 { bind_socket(context, &app) } else { None };
-    Console::new().line(Stream::Stdout, &format!("listening on http://{address}"))?;
+    Console::new().line(StandardStream::Stdout, &format!("listening on http://{address}"))?;
     let (asked, was_asked) = tokio::sync::oneshot::channel();
     let served = aludel_server::serve(app, listener, async {
         let visits = async {
@@ -132,9 +132,9 @@ pub(crate) fn open_log(config: &Config) {
     });
     console::log_to(|level, text| {
         let level = match level {
-            Level::Info => aludel_server::LogLevel::Info,
-            Level::Warning => aludel_server::LogLevel::Warning,
-            Level::Error => aludel_server::LogLevel::Error,
+            MessageLevel::Info => aludel_server::LogLevel::Info,
+            MessageLevel::Warning => aludel_server::LogLevel::Warning,
+            MessageLevel::Error => aludel_server::LogLevel::Error,
         };
         aludel_server::notice(level, text)
     });

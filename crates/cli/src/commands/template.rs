@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use clap::Subcommand;
 
 use super::CommandContext;
-use crate::console::{Console, Stream};
+use crate::console::{Console, StandardStream};
 use crate::exit::{Exit, usage};
 use crate::{console, paint, sandboxes};
 
@@ -53,7 +53,7 @@ pub(crate) async fn run(command: TemplateCommand, context: &CommandContext) -> a
     match command {
         TemplateCommand::Build(args) => {
             let template = build::run(args, context).await?;
-            console.line(Stream::Stdout, &summary(&template))?;
+            console.line(StandardStream::Stdout, &summary(&template))?;
         }
         TemplateCommand::List => list(context, &mut console).await?,
         TemplateCommand::Info { name: name @ Choice::Own(_) } => {
@@ -62,7 +62,7 @@ pub(crate) async fn run(command: TemplateCommand, context: &CommandContext) -> a
         TemplateCommand::Info { name: Choice::Default } => match state(data).await? {
             TemplateState::Ready(template) => info(&template, &mut console)?,
             TemplateState::Missing => {
-                console.line(Stream::Stdout, "There is no template yet; `aludel template build` makes it.")?
+                console.line(StandardStream::Stdout, "There is no template yet; `aludel template build` makes it.")?
             }
             TemplateState::Unbuildable(reason) => {
                 anyhow::bail!("there is no template, and it cannot be built here: {reason}")
@@ -80,16 +80,16 @@ pub(crate) async fn run(command: TemplateCommand, context: &CommandContext) -> a
         }
         TemplateCommand::Export(args) => {
             let file = archive::export(args, context).await?;
-            console.line(Stream::Stdout, &file.display().to_string())?;
+            console.line(StandardStream::Stdout, &file.display().to_string())?;
         }
         TemplateCommand::Import(args) => {
             let template = archive::import(args, context).await?;
-            console.line(Stream::Stdout, &summary(&template))?;
+            console.line(StandardStream::Stdout, &summary(&template))?;
         }
         TemplateCommand::Prune => {
             let removed = tokio::task::spawn_blocking(move || template::prune(&data)).await;
             let removed = removed.context("the removal ended early")?.context("cannot remove old templates")?;
-            console.line(Stream::Stdout, &format!("Removed {removed}."))?;
+            console.line(StandardStream::Stdout, &format!("Removed {removed}."))?;
         }
     }
     Ok(Exit::Success)
@@ -121,7 +121,7 @@ async fn list(context: &CommandContext, console: &mut Console) -> anyhow::Result
         let preload = if preload.is_empty() { preload } else { format!("  preloads {preload}") };
         let bytes = size(template.bytes());
         let line = format!("{name:width$}  Python {python:8} {packages:4} packages {bytes:>8}  {lock}{place}{preload}");
-        console.line(Stream::Stdout, &line)?;
+        console.line(StandardStream::Stdout, &line)?;
     }
     Ok(())
 }
@@ -137,10 +137,10 @@ fn summary(template: &Template) -> String {
 }
 
 fn info(template: &Template, console: &mut Console) -> anyhow::Result<()> {
-    console.line(Stream::Stdout, &paint::strong(&summary(template)))?;
+    console.line(StandardStream::Stdout, &paint::strong(&summary(template)))?;
     let width = template.packages().iter().map(|package| package.name.len()).max().unwrap_or(0);
     for package in template.packages() {
-        console.line(Stream::Stdout, &format!("  {:width$}  {}", package.name, package.version))?;
+        console.line(StandardStream::Stdout, &format!("  {:width$}  {}", package.name, package.version))?;
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use jiff::civil::{Date, date};
 use serde_json::json;
 
 use super::CommandContext;
-use crate::console::{Console, Stream};
+use crate::console::{Console, StandardStream};
 use crate::exit::{Exit, usage};
 use crate::{console, json, paint, state, terminal};
 
@@ -119,11 +119,11 @@ fn print(by: By, lines: &[(String, [String; 6], String)]) -> anyhow::Result<Exit
         .collect();
     let stored = if by == By::Key { "  stored" } else { "" };
     let titles: String = TITLES.iter().zip(&widths).map(|(title, width)| format!("  {title:>width$}")).collect();
-    console.line(Stream::Stdout, &paint::strong(&format!("{first:name_width$}{titles}{stored}")))?;
+    console.line(StandardStream::Stdout, &paint::strong(&format!("{first:name_width$}{titles}{stored}")))?;
     for (name, cells, stored) in lines {
         let cells: String = cells.iter().zip(&widths).map(|(cell, width)| format!("  {cell:>width$}")).collect();
         let name = terminal::name(name);
-        console.line(Stream::Stdout, format!("{name:name_width$}{cells}  {stored}").trim_end())?;
+        console.line(StandardStream::Stdout, format!("{name:name_width$}{cells}  {stored}").trim_end())?;
     }
     Ok(Exit::Success)
 }

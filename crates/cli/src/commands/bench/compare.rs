@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::contenders::{Contender, others};
 use super::{POOL, Times};
 use crate::commands::CommandContext;
-use crate::console::{self, Console, Stream};
+use crate::console::{self, Console, StandardStream};
 use crate::sandboxes::{self, RunningBackend};
 use crate::{json, paint};
 
@@ -113,13 +113,13 @@ fn show(data: &Data) -> anyhow::Result<()> {
     let mut console = Console::new();
     let head =
         format!("{:<30}{:<9}{:>9}{:>9}{:>9}{:>9}", "to the first result, ms", "imports", "p50", "p90", "p99", "ratio");
-    console.line(Stream::Stdout, &paint::strong(&head))?;
+    console.line(StandardStream::Stdout, &paint::strong(&head))?;
     let ours = data.contenders.first().map_or(f64::NAN, |row| Times::new(row.milliseconds.clone()).at(0.5));
     for Row { name, imports, milliseconds } in &data.contenders {
         let times = Times::new(milliseconds.clone());
         let columns: String = [0.5, 0.9, 0.99].map(|share| format!("{:>9.2}", times.at(share))).concat();
         let (imports, ratio) = (if *imports { "yes" } else { "no" }, times.at(0.5) / ours);
-        console.line(Stream::Stdout, &format!("{name:<30}{imports:<9}{columns}{ratio:>9.2}"))?;
+        console.line(StandardStream::Stdout, &format!("{name:<30}{imports:<9}{columns}{ratio:>9.2}"))?;
     }
-    Ok(console.line(Stream::Stdout, "imports: pandas and Matplotlib before the program, print(1+1)")?)
+    Ok(console.line(StandardStream::Stdout, "imports: pandas and Matplotlib before the program, print(1+1)")?)
 }

@@ -17,7 +17,7 @@ const MAX_HISTORY: usize = 1000;
 const PROMPT: &str = "> ";
 
 /// A line, or what came in place of one.
-pub(super) enum Line {
+pub(super) enum ChatLine {
     /// Something was typed.
     Text(String),
     /// Nothing, or it was given up by Ctrl-C.
@@ -27,7 +27,7 @@ pub(super) enum Line {
 }
 
 /// Lines from standard input.
-pub(super) struct Lines {
+pub(super) struct LineReader {
     /// A thread that reads has it.
     editor: Option<DefaultEditor>,
     history: PathBuf,
@@ -35,7 +35,7 @@ pub(super) struct Lines {
     before: Option<Termios>,
 }
 
-impl Lines {
+impl LineReader {
     /// Lines with a history in this directory.
     pub(super) fn new(state: &Path) -> anyhow::Result<Self> {
         let config = Config::builder().auto_add_history(true).build();
@@ -49,8 +49,8 @@ impl Lines {
 
     /// Reads the next line. Once it was dropped before its end, there are no more: a thread of its own still reads, because reading from a
     /// terminal cannot be cancelled.
-    pub(super) async fn next(&mut self) -> anyhow::Result<Line> {
-        let Some(mut editor) = self.editor.take() else { return Ok(Line::End) };
+    pub(super) async fn next(&mut self) -> anyhow::Result<ChatLine> {
+        let Some(mut editor) = self.editor.take() else { return Ok(ChatLine::End) };
         let (sender, read) = oneshot::channel();
         std::thread::spawn(move || {
             let line = editor.readline(PROMPT);
@@ -59,14 +59,14 @@ impl Lines {
         });
         let (mut editor, line) = read.await.context("lines can no longer be read")?;
         let line = match line {
-            Ok(line) if line.trim().is_empty() => Line::Dropped,
+            Ok(line) if line.trim().is_empty() => ChatLine::Dropped,
             Ok(line) => {
                 // A history that cannot be written is none.
                 let _written = editor.save_history(&self.history);
-                Line::Text(line)
+                ChatLine::Text(line)
             }
-            Err(ReadlineError::Interrupted) => Line::Dropped,
-            Err(ReadlineError::Eof) => Line::End,
+            Err(ReadlineError::Interrupted) => ChatLine::Dropped,
+            Err(ReadlineError::Eof) => ChatLine::End,
             Err(error) => return Err(error).context("cannot read a line"),
         };
         self.editor = Some(editor);
@@ -74,7 +74,7 @@ impl Lines {
     }
 }
 
-impl Drop for Lines {
+impl Drop for LineReader {
     fn drop(&mut self) {
         if let (None, Some(before)) = (&self.editor, &self.before) {
             // A thread left it as it is while a line is edited.

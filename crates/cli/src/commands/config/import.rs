@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::console::{self, Console, Stream};
+use crate::console::{self, Console, StandardStream};
 use crate::exit::{Exit, usage};
 
 /// The largest file that is read, bytes.
@@ -109,7 +109,7 @@ pub(super) fn run(args: &ConfigImportArgs) -> anyhow::Result<Exit> {
     if found.model_list.is_empty() {
         console::warn(&format!("{} has no models (model_list)", args.file.display()));
     }
-    Console::new().line(Stream::Stdout, translate(found).trim_end())?;
+    Console::new().line(StandardStream::Stdout, translate(found).trim_end())?;
     Ok(Exit::Success)
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Map, json};
 
 use super::{CommandContext, serve};
 use crate::config::{self, ConfigEntry, ValueOrigin};
-use crate::console::{Console, Stream};
+use crate::console::{Console, StandardStream};
 use crate::exit::{Exit, usage};
 use crate::{json, paint, terminal};
 
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &ConfigArgs, context: &CommandContext) -> anyhow::Result
     }
     if args.schema {
         let schema = serde_json::to_string_pretty(&config::schema())?;
-        Console::new().line(Stream::Stdout, &schema)?;
+        Console::new().line(StandardStream::Stdout, &schema)?;
         return Ok(Exit::Success);
     }
     let reference = match &args.explain {
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &ConfigArgs, context: &CommandContext) -> anyhow::Result
         None => args.markdown.then(config::markdown),
     };
     if let Some(text) = reference {
-        Console::new().line(Stream::Stdout, text.trim_end())?;
+        Console::new().line(StandardStream::Stdout, text.trim_end())?;
         return Ok(Exit::Success);
     }
     let entries = context.config.entries();
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &ConfigArgs, context: &CommandContext) -> anyhow::Result
         Some(file) => file.display().to_string(),
         None => "none found".to_owned(),
     };
-    console.line(Stream::Stdout, &format!("{}  {file}\n", paint::strong("configuration file")))?;
+    console.line(StandardStream::Stdout, &format!("{}  {file}\n", paint::strong("configuration file")))?;
     let width = |of: fn(&ConfigEntry) -> &str| entries.iter().map(|entry| of(entry).chars().count()).max().unwrap_or(0);
     let (key_width, value_width) = (width(|entry| &entry.key), width(|entry| &entry.value));
     for ConfigEntry { key, value, origin } in &entries {
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &ConfigArgs, context: &CommandContext) -> anyhow::Result
             given => terminal::name(&given.to_string()),
         };
         let (key, value) = (terminal::name(key), terminal::name(value));
-        console.line(Stream::Stdout, &format!("{key:key_width$}  {value:value_width$}  {origin}"))?;
+        console.line(StandardStream::Stdout, &format!("{key:key_width$}  {value:value_width$}  {origin}"))?;
     }
     serve::check(context).map(|()| Exit::Success)
 }

@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::commands::CommandContext;
-use crate::console::{Console, Stream};
+use crate::console::{Console, StandardStream};
 use crate::exit::Exit;
 use crate::sandboxes::RunningBackend;
 use crate::{json, paint, terminal};
@@ -72,15 +72,16 @@ fn show(results: &[(Attack, AttackResult)], seconds: f64) -> anyhow::Result<()> 
     let mut console = Console::new();
     for (threat, (held, all)) in &threats {
         let mark = if held == all { paint::good("held  ") } else { paint::error("BROKEN") };
-        console.line(Stream::Stdout, &format!("{mark}  {threat:28}  {held:>3} of {all}"))?;
+        console.line(StandardStream::Stdout, &format!("{mark}  {threat:28}  {held:>3} of {all}"))?;
     }
     for (attack, verdict) in results.iter().filter(|(_, verdict)| *verdict != AttackResult::Held) {
         let (word, detail) = words(verdict);
         let detail = terminal::name(&detail.unwrap_or_default());
-        console.line(Stream::Stdout, &format!("\n{} {}: {detail}", paint::error(word), attack.name))?;
+        console.line(StandardStream::Stdout, &format!("\n{} {}: {detail}", paint::error(word), attack.name))?;
     }
     let held = results.iter().filter(|(_, verdict)| *verdict == AttackResult::Held).count();
-    Ok(console.line(Stream::Stdout, &format!("\n{held} of {} attacks held in {seconds:.0} s.", results.len()))?)
+    Ok(console
+        .line(StandardStream::Stdout, &format!("\n{held} of {} attacks held in {seconds:.0} s.", results.len()))?)
 }
 
 fn words(verdict: &AttackResult) -> (&'static str, Option<String>) {

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::CommandContext;
 use crate::config::ValueOrigin;
-use crate::console::{Console, Stream};
+use crate::console::{Console, StandardStream};
 use crate::exit::Exit;
 use crate::paint;
 
@@ -65,10 +65,10 @@ pub(crate) fn run(args: &InstallArgs, context: &CommandContext) -> anyhow::Resul
     let clients = args.client.map_or_else(|| Client::value_variants().to_vec(), |client| vec![client]);
     for (index, client) in clients.into_iter().enumerate() {
         if index > 0 {
-            console.line(Stream::Stdout, "")?;
+            console.line(StandardStream::Stdout, "")?;
         }
-        console.line(Stream::Stdout, &paint::strong(client.title()))?;
-        console.line(Stream::Stdout, &client.lines(context)?)?;
+        console.line(StandardStream::Stdout, &paint::strong(client.title()))?;
+        console.line(StandardStream::Stdout, &client.lines(context)?)?;
     }
     Ok(Exit::Success)
 }

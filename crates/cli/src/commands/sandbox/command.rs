@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 
 use super::shell;
-use super::shown::{Shown, status};
+use super::shown::{OutputPrinter, status};
 use crate::commands::CommandContext;
-use crate::console::{self, Console, Stream};
+use crate::console::{self, Console, StandardStream};
 use crate::exit::Exit;
 use crate::remote::{Events, Remote, Server};
 use crate::signals::Signals;
@@ -77,7 +77,7 @@ pub(super) async fn exec(server: &Server, args: ExecArgs, context: &CommandConte
     let mut events = sandbox.start(&request).await?;
     let pid = started(&mut events).await?;
     if args.detach {
-        Console::new().line(Stream::Stdout, &pid.to_string())?;
+        Console::new().line(StandardStream::Stdout, &pid.to_string())?;
         return Ok(Exit::Success);
     }
     let input = async {
@@ -127,7 +127,7 @@ pub(super) async fn send(sandbox: &Remote, pid: u32, input: Input) -> anyhow::Re
 
 /// Shows what a command prints until it ends. Ctrl-C asks it to end, a second one kills it.
 async fn follow(sandbox: &Remote, pid: u32, mut events: Events, signals: &mut Signals) -> anyhow::Result<Exit> {
-    let (mut shown, mut was_asked) = (Shown::new(), false);
+    let (mut shown, mut was_asked) = (OutputPrinter::new(), false);
     loop {
         let event = tokio::select! {
             event = events.next() => event?,
@@ -158,13 +158,13 @@ pub(super) async fn logs(server: &Server, args: &LogsArgs) -> anyhow::Result<Exi
         let mut console = Console::new();
         for process in listed.processes {
             let words = std::iter::once(process.config.cmd).chain(process.config.args).collect::<Vec<_>>().join(" ");
-            console.line(Stream::Stdout, &format!("{:>6}  {}", process.pid, terminal::excerpt(&words, 100)))?;
+            console.line(StandardStream::Stdout, &format!("{:>6}  {}", process.pid, terminal::excerpt(&words, 100)))?;
         }
         return Ok(Exit::Success);
     };
     let request = SelectRequest { process: Selector::Pid(pid) };
     let mut events = sandbox.stream("/process.Process/Connect", &request).await?;
-    let mut shown = Shown::new();
+    let mut shown = OutputPrinter::new();
     loop {
         // Ctrl-C ends the following and not the command.
         match events.next().await? {

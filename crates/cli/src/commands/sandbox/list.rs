@@ -3,7 +3,7 @@
 use aludel_wire::e2b::ListedSandbox;
 use jiff::Timestamp;
 
-use crate::console::{self, Console, Stream};
+use crate::console::{self, Console, StandardStream};
 use crate::exit::Exit;
 use crate::remote::Server;
 use crate::{json, terminal};
@@ -20,10 +20,10 @@ pub(super) async fn run(server: &Server, as_json: bool) -> anyhow::Result<Exit> 
     }
     let mut console = Console::new();
     let width = all.iter().map(|one| one.sandbox_id.len()).max().unwrap_or(0);
-    console.line(Stream::Stdout, &format!("{:width$}  {:>8}  {:>8}  NAME", "SANDBOX", "AGE", "ENDS IN"))?;
+    console.line(StandardStream::Stdout, &format!("{:width$}  {:>8}  {:>8}  NAME", "SANDBOX", "AGE", "ENDS IN"))?;
     let now = Timestamp::now();
     for one in &all {
-        console.line(Stream::Stdout, &line(one, now, width))?;
+        console.line(StandardStream::Stdout, &line(one, now, width))?;
     }
     Ok(Exit::Success)
 }

@@ -16,7 +16,7 @@ use clap::{Args, Subcommand};
 
 use crate::commands::CommandContext;
 use crate::config::Span;
-use crate::console::{Console, Stream};
+use crate::console::{Console, StandardStream};
 use crate::exit::{Exit, usage};
 use crate::program;
 use crate::remote::{Server, ServerArgs};
@@ -107,7 +107,7 @@ async fn create(server: &Server, args: CreateArgs, context: &CommandContext) -> 
     let environment = program::environment(&args.environment, &context.surroundings)?;
     let sandbox =
         server.create(&new(args.template, timeout.duration(), args.name, environment.into_iter().collect())).await?;
-    Console::new().line(Stream::Stdout, &sandbox.id)?;
+    Console::new().line(StandardStream::Stdout, &sandbox.id)?;
     Ok(Exit::Success)
 }
 
@@ -139,7 +139,7 @@ async fn kill(server: &Server, named: Vec<String>, all: bool) -> anyhow::Result<
             anyhow::Ok(sandbox.id)
         };
         match killed.await {
-            Ok(id) => console.line(Stream::Stdout, &id)?,
+            Ok(id) => console.line(StandardStream::Stdout, &id)?,
             Err(error) => {
                 exit = Exit::of_error(&error);
                 crate::console::fail(&crate::exit::words(&error));

@@ -14,7 +14,7 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-use crate::console::{self, Console, Stream};
+use crate::console::{self, Console, StandardStream};
 use crate::exit::{Exit, usage, words};
 use crate::remote::{Remote, Server};
 use crate::signals::Signals;
@@ -41,7 +41,7 @@ pub(super) async fn run(server: &Server, args: PortArgs) -> anyhow::Result<Exit>
     let sandbox = server.find(&args.sandbox).await?;
     let mut signals = Signals::listen().context("cannot listen to signals")?;
     let listener = listen(&args).await?;
-    Console::new().line(Stream::Stdout, &format!("http://{}", listener.local_addr()?))?;
+    Console::new().line(StandardStream::Stdout, &format!("http://{}", listener.local_addr()?))?;
     console::tell(&format!("requests go to port {} of {}; Ctrl-C ends this", args.port, sandbox.id));
     let places = std::sync::Arc::new(Semaphore::new(CONNECTIONS));
     loop {

@@ -82,7 +82,7 @@ pub(super) async fn at_terminal(
     let request = StartRequest { process, pty: Some(Pty { size: size() }), tag: None, stdin: Some(true) };
     let mut events = sandbox.start(&request).await?;
     let pid = started(&mut events).await?;
-    let raw = Raw::begin().context("cannot change the terminal")?;
+    let raw = RawMode::begin().context("cannot change the terminal")?;
     let keys = async {
         let (mut stdin, mut piece) = (tokio::io::stdin(), [0; 4096]);
         loop {
@@ -140,9 +140,9 @@ fn size() -> PtySize {
 }
 
 /// A terminal that hands on every key, until this is dropped.
-struct Raw(Termios);
+struct RawMode(Termios);
 
-impl Raw {
+impl RawMode {
     fn begin() -> io::Result<Self> {
         let before = tcgetattr(io::stdin())?;
         let mut raw = before.clone();
@@ -152,7 +152,7 @@ impl Raw {
     }
 }
 
-impl Drop for Raw {
+impl Drop for RawMode {
     fn drop(&mut self) {
         // A terminal that is gone needs nothing.
         let _gone = tcsetattr(io::stdin(), OptionalActions::Now, &self.0);

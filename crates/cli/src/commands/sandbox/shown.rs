@@ -4,18 +4,18 @@ use std::io::{self, IsTerminal, Write};
 
 use aludel_wire::e2b::process::{Ended, Output};
 
-use crate::console::{Console, Stream};
+use crate::console::{Console, StandardStream};
 use crate::exit::Exit;
 
 /// Output of a command.
-pub(super) struct Shown {
+pub(super) struct OutputPrinter {
     console: Console,
     /// Bytes of a character that has not come as a whole, of each stream.
     begun: [Vec<u8>; 2],
     is_terminal: [bool; 2],
 }
 
-impl Shown {
+impl OutputPrinter {
     pub(super) fn new() -> Self {
         let is_terminal = [io::stdout().is_terminal(), io::stderr().is_terminal()];
         Self { console: Console::new(), begun: Default::default(), is_terminal }
@@ -24,14 +24,14 @@ impl Shown {
     /// Shows a piece.
     pub(super) fn show(&mut self, output: &Output) -> io::Result<()> {
         let (stream, bytes) = match output {
-            Output::Stdout(bytes) | Output::Pty(bytes) => (Stream::Stdout, &bytes.0),
-            Output::Stderr(bytes) => (Stream::Stderr, &bytes.0),
+            Output::Stdout(bytes) | Output::Pty(bytes) => (StandardStream::Stdout, &bytes.0),
+            Output::Stderr(bytes) => (StandardStream::Stderr, &bytes.0),
         };
-        let place = usize::from(stream == Stream::Stderr);
+        let place = usize::from(stream == StandardStream::Stderr);
         if !self.is_terminal.get(place).copied().unwrap_or_default() {
             return match stream {
-                Stream::Stdout => write(&mut io::stdout().lock(), bytes),
-                Stream::Stderr => write(&mut io::stderr().lock(), bytes),
+                StandardStream::Stdout => write(&mut io::stdout().lock(), bytes),
+                StandardStream::Stderr => write(&mut io::stderr().lock(), bytes),
             };
         }
         let Some(begun) = self.begun.get_mut(place) else { return Ok(()) };
