@@ -15,7 +15,7 @@ const FORMAT: u32 = 4;
 /// A notebook, of which everything stays as it is but the outputs.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Notebook {
-    cells: Vec<Cell>,
+    cells: Vec<NotebookCell>,
     nbformat: u32,
     #[serde(flatten)]
     others: Map<String, Value>,
@@ -26,7 +26,7 @@ pub(crate) struct Notebook {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "cell_type", rename_all = "snake_case")]
-enum Cell {
+enum NotebookCell {
     Code(CodeCell),
     Markdown(Map<String, Value>),
     Raw(Map<String, Value>),
@@ -39,7 +39,7 @@ struct CodeCell {
     execution_count: Option<usize>,
     /// Those of an earlier run are forgotten.
     #[serde(default, deserialize_with = "nothing")]
-    outputs: Vec<Output>,
+    outputs: Vec<NotebookOutput>,
     #[serde(flatten)]
     others: Map<String, Value>,
 }
@@ -54,7 +54,7 @@ enum Text {
 
 #[derive(Debug, Serialize)]
 #[serde(tag = "output_type", rename_all = "snake_case")]
-enum Output {
+enum NotebookOutput {
     Stream { name: StreamName, text: String },
     DisplayData { data: BTreeMap<String, Value>, metadata: Empty },
     ExecuteResult { execution_count: usize, data: BTreeMap<String, Value>, metadata: Empty },
@@ -72,7 +72,7 @@ enum StreamName {
 #[derive(Debug, Default, Serialize)]
 struct Empty {}
 
-fn nothing<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Output>, D::Error> {
+fn nothing<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<NotebookOutput>, D::Error> {
     IgnoredAny::deserialize(deserializer).map(|_| Vec::new())
 }
 
@@ -105,13 +105,13 @@ impl Notebook {
             ExecutionEvent::Stdout(text) => cell.print(StreamName::Stdout, text),
             ExecutionEvent::Stderr(text) => cell.print(StreamName::Stderr, text),
             ExecutionEvent::Display(bundle) => {
-                cell.outputs.push(Output::DisplayData { data: data(bundle), metadata: Empty {} });
+                cell.outputs.push(NotebookOutput::DisplayData { data: data(bundle), metadata: Empty {} });
             }
             ExecutionEvent::Result(bundle) => {
                 let data = data(bundle);
-                cell.outputs.push(Output::ExecuteResult { execution_count: count, data, metadata: Empty {} });
+                cell.outputs.push(NotebookOutput::ExecuteResult { execution_count: count, data, metadata: Empty {} });
             }
-            ExecutionEvent::Error(error) => cell.outputs.push(Output::Error {
+            ExecutionEvent::Error(error) => cell.outputs.push(NotebookOutput::Error {
                 ename: error.name.clone(),
                 evalue: error.value.clone(),
                 traceback: error.traceback.lines().map(str::to_owned).collect(),
@@ -129,8 +129,8 @@ impl Notebook {
     /// The cells that have a program.
     fn code_cells(&mut self) -> impl Iterator<Item = &mut CodeCell> {
         self.cells.iter_mut().filter_map(|cell| match cell {
-            Cell::Code(cell) if !cell.source.is_blank() => Some(cell),
-            Cell::Code(_) | Cell::Markdown(_) | Cell::Raw(_) => None,
+            NotebookCell::Code(cell) if !cell.source.is_blank() => Some(cell),
+            NotebookCell::Code(_) | NotebookCell::Markdown(_) | NotebookCell::Raw(_) => None,
         })
     }
 }
@@ -154,8 +154,8 @@ impl Text {
 impl CodeCell {
     fn print(&mut self, to: StreamName, more: &str) {
         match self.outputs.last_mut() {
-            Some(Output::Stream { name, text }) if *name == to => text.push_str(more),
-            _ => self.outputs.push(Output::Stream { name: to, text: more.to_owned() }),
+            Some(NotebookOutput::Stream { name, text }) if *name == to => text.push_str(more),
+            _ => self.outputs.push(NotebookOutput::Stream { name: to, text: more.to_owned() }),
         }
     }
 }

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use super::*;
 
 /// A home of the test's own, with a configuration file in the directory one is in.
-struct Home(tempfile::TempDir);
+struct TestHome(tempfile::TempDir);
 
-impl Home {
+impl TestHome {
     fn with(text: &str) -> Self {
         let home = tempfile::tempdir().unwrap();
         std::fs::write(home.path().join("aludel.toml"), text).unwrap();
@@ -42,7 +42,7 @@ fn shown(config: &Config, key: &str) -> (String, String) {
 
 #[test]
 fn nothing_has_to_be_configured() {
-    let home = Home::with("");
+    let home = TestHome::with("");
     let config = home.load(&[], &[]).unwrap();
     assert_eq!(**config.server.data, home.0.path().join(".local/share/aludel"));
     assert_eq!(shown(&config, "sandbox.memory"), ("1g".into(), "default".into()));
@@ -54,7 +54,7 @@ fn nothing_has_to_be_configured() {
 
 #[test]
 fn layers_lie_over_one_another() {
-    let home = Home::with("[sandbox]\nmemory = '2g'\ntimeout = '1m'\nidle = '5m'\n");
+    let home = TestHome::with("[sandbox]\nmemory = '2g'\ntimeout = '1m'\nidle = '5m'\n");
     let variables =
         [("ALUDEL_SANDBOX_TIMEOUT", "2m"), ("ALUDEL_SANDBOX_IDLE", "6m"), ("ALUDEL_SERVICE_HOST", "10.0.0.1")];
     let config = home.load(&variables, &[flag("--timeout", Section::Sandbox, "timeout", "90s")]).unwrap();
@@ -65,7 +65,7 @@ fn layers_lie_over_one_another() {
 
 #[test]
 fn every_key_is_understood() {
-    let home = Home::with(
+    let home = TestHome::with(
         r#"
         [server]
         listen = "0.0.0.0:80"
@@ -231,14 +231,14 @@ fn what_is_wrong_is_said_with_its_line() {
         ("[sandbox\n", "aludel.toml:1: this is not TOML"),
         ("[sandbox]\nmemory = '1g'\nmemory = '2g'", "aludel.toml:3: this is not TOML: duplicate key"),
     ] {
-        let error = Home::with(text).error();
+        let error = TestHome::with(text).error();
         assert!(error.contains(words), "{text}\n  says:  {error}\n  lacks: {words}");
     }
 }
 
 #[test]
 fn a_misspelt_variable_is_an_error() {
-    let home = Home::with("");
+    let home = TestHome::with("");
     for (name, nearest) in
         [("ALUDEL_SANDBOX_MEMROY", "ALUDEL_SANDBOX_MEMORY"), ("ALUDEL_SANBOX_MEMORY", "ALUDEL_SANDBOX_MEMORY")]
     {
@@ -249,7 +249,7 @@ fn a_misspelt_variable_is_an_error() {
 
 #[test]
 fn a_file_that_was_asked_for_must_be_there() {
-    let home = Home::with("");
+    let home = TestHome::with("");
     let surroundings = Surroundings::made_up(home.0.path(), &[]);
     let error = load(&surroundings, Some(&PathBuf::from("/nowhere/aludel.toml")), &[]).unwrap_err();
     assert!(matches!(error, ConfigError::Unreadable { .. }));
@@ -257,7 +257,7 @@ fn a_file_that_was_asked_for_must_be_there() {
 
 #[test]
 fn without_a_home_the_data_needs_a_place() {
-    let home = Home::with("");
+    let home = TestHome::with("");
     let surroundings = Surroundings::made_up(home.0.path(), &[]);
     assert!(matches!(load(&surroundings, None, &[]), Err(ConfigError::NoHome)));
     let data = [flag("--data", Section::Server, "data", "/srv/aludel")];
@@ -275,7 +275,7 @@ fn models(config: &Config) -> (Vec<&str>, &str, String) {
 
 #[test]
 fn a_flag_chooses_or_changes_a_model() {
-    let home = Home::with(TWO_MODELS);
+    let home = TestHome::with(TWO_MODELS);
     let model = |key, text| flag("--x", Section::Model, key, text);
     for (flags, expected) in [
         (vec![], (vec!["a", "b", "demo"], "http://a/v1", "env:A")),
@@ -294,7 +294,7 @@ fn a_flag_chooses_or_changes_a_model() {
     }
     let error = home.load(&[], &[model("name", "c")]).unwrap_err().to_string();
     assert!(error.contains("the model `c` is not configured; there are: a, b, demo"), "{error}");
-    let error = Home::with("").load(&[], &[model("url", "http://c/v1")]).unwrap_err().to_string();
+    let error = TestHome::with("").load(&[], &[model("url", "http://c/v1")]).unwrap_err().to_string();
     assert!(error.contains("add --model NAME"), "{error}");
     let error = home.load(&[], &[model("key", "sk-1")]).unwrap_err().to_string();
     assert!(error.contains("can read a command line") && !error.contains("sk-1"), "{error}");
@@ -303,9 +303,9 @@ fn a_flag_chooses_or_changes_a_model() {
 #[test]
 fn the_environment_may_speak_of_whichever_model_there_is() {
     let variables = [("ALUDEL_MODEL_KEY", "env:K"), ("ALUDEL_MODEL_VISION", "true")];
-    let config = Home::with(TWO_MODELS).load(&variables, &[]).unwrap();
+    let config = TestHome::with(TWO_MODELS).load(&variables, &[]).unwrap();
     assert_eq!(models(&config), (vec!["a", "b", "demo"], "http://a/v1", "env:K".into()));
-    let home = Home::with("");
+    let home = TestHome::with("");
     assert_eq!(models(&home.load(&variables, &[]).unwrap()).0, ["demo"]);
     let flags = [("name", "c"), ("url", "http://c/v1")].map(|(key, text)| flag("--x", Section::Model, key, text));
     let config = home.load(&variables, &flags).unwrap();
@@ -318,7 +318,7 @@ fn the_environment_may_speak_of_whichever_model_there_is() {
 
 #[test]
 fn keys_are_fetched_and_never_shown() {
-    let home = Home::with(TWO_MODELS);
+    let home = TestHome::with(TWO_MODELS);
     let config = home.load(&[], &[]).unwrap();
     let surroundings = Surroundings::made_up(home.0.path(), &[("A", " sk-a\n")]);
     let key = |index: usize, surroundings: &Surroundings| config.models[index].key.fetch("m", surroundings);

@@ -20,7 +20,7 @@ struct Refusal {
 
 /// The parts of a refusal's body that are told.
 #[derive(Deserialize)]
-struct Body {
+struct ErrorBody {
     message: String,
 }
 
@@ -43,7 +43,7 @@ pub(super) async fn refused(place: &str, mut response: Response) -> anyhow::Erro
     {
         bytes.extend_from_slice(&chunk);
     }
-    let message = serde_json::from_slice::<Body>(&bytes).map(|body| body.message);
+    let message = serde_json::from_slice::<ErrorBody>(&bytes).map(|body| body.message);
     let message = message.map_or_else(|_| format!("it answers {status}"), |text| terminal::excerpt(&text, MAX_WORDS));
     match status {
         StatusCode::UNAUTHORIZED => {

@@ -14,7 +14,7 @@ use reqwest::{Client, Method, RequestBuilder, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub(crate) use self::stream::Events;
+pub(crate) use self::stream::CommandEvents;
 
 use crate::commands::CommandContext;
 use crate::config::{KeySource, RawValue, ValueOrigin};
@@ -49,7 +49,7 @@ pub(crate) struct ServerArgs {
 
 /// A server that runs.
 #[derive(Debug, Clone)]
-pub(crate) struct Server {
+pub(crate) struct RemoteServer {
     client: Client,
     /// The key, for the control plane alone: a sandbox has a token of its own, and its programs must learn no key.
     key: Option<HeaderValue>,
@@ -58,7 +58,7 @@ pub(crate) struct Server {
     place: String,
 }
 
-impl Server {
+impl RemoteServer {
     /// The server that the arguments name. Nothing is asked yet.
     pub(crate) fn of(args: &ServerArgs, context: &CommandContext) -> anyhow::Result<Self> {
         let mut sent = None;
@@ -164,7 +164,7 @@ impl Server {
 /// A sandbox at a server.
 #[derive(Debug, Clone)]
 pub(crate) struct Remote {
-    server: Server,
+    server: RemoteServer,
     pub(crate) id: String,
     token: String,
 }
@@ -216,13 +216,13 @@ impl Remote {
     }
 
     /// Calls one that answers with a stream of a command's events.
-    pub(crate) async fn stream(&self, method: &str, message: &impl Serialize) -> anyhow::Result<Events> {
+    pub(crate) async fn stream(&self, method: &str, message: &impl Serialize) -> anyhow::Result<CommandEvents> {
         let request = self.request(Method::POST, method).header(CONTENT_TYPE, "application/connect+json");
-        Ok(Events::new(self.server.send(request.body(stream::frame(message)?)).await?))
+        Ok(CommandEvents::new(self.server.send(request.body(stream::frame(message)?)).await?))
     }
 
     /// Starts a command.
-    pub(crate) async fn start(&self, request: &StartRequest) -> anyhow::Result<Events> {
+    pub(crate) async fn start(&self, request: &StartRequest) -> anyhow::Result<CommandEvents> {
         self.stream("/process.Process/Start", request).await
     }
 

@@ -24,12 +24,12 @@ pub(super) fn frame(message: &impl Serialize) -> anyhow::Result<Vec<u8>> {
 
 /// Events of a command as they come.
 #[derive(Debug)]
-pub(crate) struct Events {
+pub(crate) struct CommandEvents {
     response: Response,
     frames: Frames,
 }
 
-impl Events {
+impl CommandEvents {
     pub(super) fn new(response: Response) -> Self {
         Self { response, frames: Frames::default() }
     }

@@ -17,7 +17,7 @@ use super::shown::{OutputPrinter, status};
 use crate::commands::CommandContext;
 use crate::console::{self, Console, StandardStream};
 use crate::exit::Exit;
-use crate::remote::{Events, Remote, Server};
+use crate::remote::{CommandEvents, Remote, RemoteServer};
 use crate::signals::Signals;
 use crate::{program, terminal};
 
@@ -59,7 +59,7 @@ pub(super) struct LogsArgs {
     pid: Option<u32>,
 }
 
-pub(super) async fn exec(server: &Server, args: ExecArgs, context: &CommandContext) -> anyhow::Result<Exit> {
+pub(super) async fn exec(server: &RemoteServer, args: ExecArgs, context: &CommandContext) -> anyhow::Result<Exit> {
     let environment = program::environment(&args.environment, &context.surroundings)?;
     let mut words = args.command.into_iter();
     let process = ProcessConfig {
@@ -94,7 +94,7 @@ pub(super) async fn exec(server: &Server, args: ExecArgs, context: &CommandConte
 }
 
 /// The number of a command that starts.
-pub(super) async fn started(events: &mut Events) -> anyhow::Result<u32> {
+pub(super) async fn started(events: &mut CommandEvents) -> anyhow::Result<u32> {
     loop {
         match events.next().await? {
             ProcessEvent::Start(started) => return Ok(started.pid),
@@ -126,7 +126,7 @@ pub(super) async fn send(sandbox: &Remote, pid: u32, input: Input) -> anyhow::Re
 }
 
 /// Shows what a command prints until it ends. Ctrl-C asks it to end, a second one kills it.
-async fn follow(sandbox: &Remote, pid: u32, mut events: Events, signals: &mut Signals) -> anyhow::Result<Exit> {
+async fn follow(sandbox: &Remote, pid: u32, mut events: CommandEvents, signals: &mut Signals) -> anyhow::Result<Exit> {
     let (mut shown, mut was_asked) = (OutputPrinter::new(), false);
     loop {
         let event = tokio::select! {
@@ -148,7 +148,7 @@ async fn follow(sandbox: &Remote, pid: u32, mut events: Events, signals: &mut Si
     }
 }
 
-pub(super) async fn logs(server: &Server, args: &LogsArgs) -> anyhow::Result<Exit> {
+pub(super) async fn logs(server: &RemoteServer, args: &LogsArgs) -> anyhow::Result<Exit> {
     let sandbox = server.find(&args.sandbox).await?;
     let Some(pid) = args.pid else {
         let listed: ListResponse = sandbox.call("/process.Process/List", &json!({})).await?;

@@ -12,7 +12,7 @@ use tokio::io::AsyncWriteExt;
 
 use crate::console;
 use crate::exit::{Exit, usage};
-use crate::remote::{Remote, Server};
+use crate::remote::{Remote, RemoteServer};
 use crate::terminal;
 
 /// Files and directories that are copied at once.
@@ -52,7 +52,7 @@ impl<'a> Side<'a> {
     }
 }
 
-pub(super) async fn run(server: &Server, args: &CopyArgs) -> anyhow::Result<Exit> {
+pub(super) async fn run(server: &RemoteServer, args: &CopyArgs) -> anyhow::Result<Exit> {
     let mut copy = Copy { copied: 0, executable: Vec::new() };
     match (Side::read(&args.from), Side::read(&args.to)) {
         (Side::Here(from), Side::There { sandbox, path }) => {

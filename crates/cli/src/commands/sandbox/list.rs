@@ -5,10 +5,10 @@ use jiff::Timestamp;
 
 use crate::console::{self, Console, StandardStream};
 use crate::exit::Exit;
-use crate::remote::Server;
+use crate::remote::RemoteServer;
 use crate::{json, terminal};
 
-pub(super) async fn run(server: &Server, as_json: bool) -> anyhow::Result<Exit> {
+pub(super) async fn run(server: &RemoteServer, as_json: bool) -> anyhow::Result<Exit> {
     let all = server.list().await?;
     if as_json {
         json::print(&all)?;

@@ -19,7 +19,7 @@ use crate::config::Span;
 use crate::console::{Console, StandardStream};
 use crate::exit::{Exit, usage};
 use crate::program;
-use crate::remote::{Server, ServerArgs};
+use crate::remote::{RemoteServer, ServerArgs};
 
 /// Make and use sandboxes of a server
 ///
@@ -88,7 +88,7 @@ pub(crate) async fn run(args: SandboxArgs, context: &CommandContext) -> anyhow::
     if matches!(command, SandboxCommand::Stdio) {
         return stdio::run(context).await;
     }
-    let server = Server::of(&server, context)?;
+    let server = RemoteServer::of(&server, context)?;
     match command {
         SandboxCommand::Ls { json } => list::run(&server, json).await,
         SandboxCommand::Create(args) => create(&server, args, context).await,
@@ -102,7 +102,7 @@ pub(crate) async fn run(args: SandboxArgs, context: &CommandContext) -> anyhow::
     }
 }
 
-async fn create(server: &Server, args: CreateArgs, context: &CommandContext) -> anyhow::Result<Exit> {
+async fn create(server: &RemoteServer, args: CreateArgs, context: &CommandContext) -> anyhow::Result<Exit> {
     let timeout: Span = args.timeout.parse().map_err(|why| usage(format!("--timeout {}: {why}", args.timeout)))?;
     let environment = program::environment(&args.environment, &context.surroundings)?;
     let sandbox =
@@ -128,7 +128,7 @@ fn new(template: String, timeout: Duration, name: Option<String>, environment: B
     }
 }
 
-async fn kill(server: &Server, named: Vec<String>, all: bool) -> anyhow::Result<Exit> {
+async fn kill(server: &RemoteServer, named: Vec<String>, all: bool) -> anyhow::Result<Exit> {
     let named = if all { server.list().await?.into_iter().map(|listed| listed.sandbox_id).collect() } else { named };
     let (mut console, mut exit) = (Console::new(), Exit::Success);
     for name in named {

@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 
 use crate::console::{self, Console, StandardStream};
 use crate::exit::{Exit, usage, words};
-use crate::remote::{Remote, Server};
+use crate::remote::{Remote, RemoteServer};
 use crate::signals::Signals;
 
 /// Connections at once.
@@ -37,7 +37,7 @@ pub(super) struct PortArgs {
     at: Option<u16>,
 }
 
-pub(super) async fn run(server: &Server, args: PortArgs) -> anyhow::Result<Exit> {
+pub(super) async fn run(server: &RemoteServer, args: PortArgs) -> anyhow::Result<Exit> {
     let sandbox = server.find(&args.sandbox).await?;
     let mut signals = Signals::listen().context("cannot listen to signals")?;
     let listener = listen(&args).await?;

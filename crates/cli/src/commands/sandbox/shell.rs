@@ -19,7 +19,7 @@ use super::command::{send, started};
 use super::shown::status;
 use crate::commands::CommandContext;
 use crate::exit::{Exit, usage};
-use crate::remote::{Events, Remote, Server};
+use crate::remote::{CommandEvents, Remote, RemoteServer};
 use crate::signals::Signals;
 
 /// Life of a sandbox that is made for one shell, from the last time that it was put off.
@@ -36,7 +36,7 @@ pub(super) struct ShellArgs {
     sandbox: Option<String>,
 }
 
-pub(super) async fn run(server: &Server, args: ShellArgs, context: &CommandContext) -> anyhow::Result<Exit> {
+pub(super) async fn run(server: &RemoteServer, args: ShellArgs, context: &CommandContext) -> anyhow::Result<Exit> {
     let process =
         ProcessConfig { cmd: "/bin/bash".to_owned(), args: vec!["-il".to_owned()], ..ProcessConfig::default() };
     check_terminal()?;
@@ -119,7 +119,7 @@ pub(super) async fn at_terminal(
 }
 
 /// Writes what a command writes to its terminal to this one until it ends.
-async fn show(mut events: Events) -> anyhow::Result<Exit> {
+async fn show(mut events: CommandEvents) -> anyhow::Result<Exit> {
     loop {
         match events.next().await? {
             ProcessEvent::Data(Output::Pty(bytes) | Output::Stdout(bytes) | Output::Stderr(bytes)) => {
