@@ -101,7 +101,7 @@ struct Log(Arc<Mutex<String>>);
 impl<S: Subscriber> Layer<S> for Log {
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
         let mut log = self.0.lock().unwrap();
-        event.record(&mut |_: &Field, value: &dyn Debug| write!(log, "{value:?}\n").unwrap());
+        event.record(&mut |_: &Field, value: &dyn Debug| writeln!(log, "{value:?}").unwrap());
     }
 }
 
