@@ -208,7 +208,8 @@ pub enum Profile {
     /// Nothing.
     #[default]
     Data,
-    /// Listen and connect on the sandbox's own loopback device, and use terminals of its own.
+    /// Listen and connect on the sandbox's own loopback device, which no other sandbox shares and nothing leads out of, and use terminals
+    /// of its own. Its first kernel keeps no checkpoint, which would end the services when it takes over.
     Services,
 }
 

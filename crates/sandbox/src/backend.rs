@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use aludel_jail::message::Profile;
 use futures_util::future::BoxFuture;
 
 use crate::driver::Execution;
@@ -204,17 +205,6 @@ impl SandboxSpec {
     pub fn with_workspace(self, workspace: Arc<dyn Workspace>) -> Self {
         Self { workspace: Some(workspace), ..self }
     }
-}
-
-/// The freedom of programs in a sandbox, beyond computing on their files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Profile {
-    /// Nothing.
-    #[default]
-    Data,
-    /// Listen and connect on the sandbox's own loopback device, which no other sandbox shares and nothing leads out of, and use terminals
-    /// of its own. Its first kernel keeps no checkpoint, which would end the services when it takes over.
-    Services,
 }
 
 /// The parts of the contract that a backend has.

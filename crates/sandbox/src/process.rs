@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+pub use aludel_jail::message::ExitStatus;
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::oneshot;
@@ -37,15 +38,6 @@ pub struct PtySize {
     pub columns: u16,
     /// Lines.
     pub rows: u16,
-}
-
-/// The end of a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExitStatus {
-    /// With a status of its own.
-    Code(i32),
-    /// By a signal.
-    Signal(i32),
 }
 
 /// A running program, which runs as long as its sandbox does and as somebody holds this. Dropping it kills the program and what it started,

@@ -316,13 +316,9 @@ impl Shared {
             (None, None) => return Err(FOREIGN),
         };
         let (start, jail_limits) = (self.start, jail_limits(&limits));
-        let profile = match profile {
-            Profile::Data => message::Profile::Data,
-            Profile::Services => message::Profile::Services,
-        };
         let spec = JailSpec { start, slot, workspace: id, limits: jail_limits, profile };
         let request = WardenRequest::Create { id: handle.id(), spec };
-        let checkpoint = profile == message::Profile::Data;
+        let checkpoint = profile == Profile::Data;
         let kernel = Arc::new(handle.kernel(limits.kernels.max(1), checkpoint)?);
         let starting = Starting::begin(&kernel, request)?;
         let workspace: Arc<dyn Workspace> = match (opening, workspace) {

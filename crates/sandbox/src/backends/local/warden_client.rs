@@ -349,9 +349,7 @@ impl WardenClient {
             },
             WardenMessage::Exited { id, kernel, status, usage } => {
                 if let Some(kernel) = state.kernel(id, kernel) {
-                    kernel
-                        .exit
-                        .send_replace(Some(KernelExit { status: status.map(exit_status), usage: self::usage(usage) }));
+                    kernel.exit.send_replace(Some(KernelExit { status, usage: self::usage(usage) }));
                 }
             }
             WardenMessage::Resumed { id } => {
@@ -362,7 +360,7 @@ impl WardenClient {
             WardenMessage::ProcessExited { id, process, status } => {
                 let sender = state.live.get_mut(&id).and_then(|live| live.processes.remove(&process));
                 if let Some(sender) = sender {
-                    let _nobody = sender.send(status.map(exit_status));
+                    let _nobody = sender.send(status);
                 }
             }
             WardenMessage::Called { id, kernel, number } => {
@@ -676,13 +674,6 @@ impl Drop for KernelHandle {
 /// Returns true for the errors of a socket whose other end is closed.
 fn is_hang_up(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::BrokenPipe | std::io::ErrorKind::ConnectionReset)
-}
-
-fn exit_status(status: message::ExitStatus) -> ExitStatus {
-    match status {
-        message::ExitStatus::Code(code) => ExitStatus::Code(code),
-        message::ExitStatus::Signal(signal) => ExitStatus::Signal(signal),
-    }
 }
 
 fn usage(usage: message::CgroupUsage) -> Usage {
