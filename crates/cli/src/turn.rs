@@ -174,7 +174,7 @@ impl<'a> Conversation<'a> {
         let (session, store) = (&self.session, &self.engine.store);
         let columns =
             terminal::columns(&self.context.surroundings).filter(|_| !matches!(screen.view, TurnAudience::Program));
-        // What the model reads is no narrower than elsewhere.
+        // The text for the model is no narrower than elsewhere.
         let columns = columns.unwrap_or_default().max(LEAST_COLUMNS).to_string();
         let variables = Environment::new([(terminal::COLUMNS.to_owned(), columns)].into())?;
         let preparing = async {

@@ -184,7 +184,7 @@ def remains(server, model):
 
 
 def settled(server, model):
-    """What remains when that has not changed for a second."""
+    """The rest, once it has not changed for a second."""
     before = remains(server, model)
     for _ in range(60):
         time.sleep(1)
@@ -245,7 +245,7 @@ def test_streams_that_are_cut_leave_nothing(upstream):
             again = Counter(clients.map(lambda number: whole(url, asked(url, number)), unheard))
             eventually(lambda: is_quiet(server), 60)
             clear(server, clients)
-        # What is judged is the look that found nothing: in the next one a sandbox of the pool may just be opening something.
+        # The look that found nothing is judged: in the next one a sandbox of the pool may just be opening something.
         end = time.monotonic() + 60
         while grown(before, after := remains(server, upstream)) and time.monotonic() < end:
             time.sleep(0.2)

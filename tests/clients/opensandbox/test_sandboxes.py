@@ -273,7 +273,7 @@ http.server.HTTPServer(("127.0.0.1", 8000), Handler).serve_forever()
 """
 
     def heard(url, headers):
-        """What the program heard, when it listens."""
+        """The text that the program heard, when it listens."""
         for _ in range(200):
             with suppress(urllib.error.HTTPError, urllib.error.URLError):
                 return urllib.request.urlopen(urllib.request.Request(url, headers=headers)).read().decode()
