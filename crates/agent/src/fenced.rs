@@ -64,7 +64,7 @@ pub(crate) struct Scanner {
     fences: Vec<String>,
     state: State,
     /// The beginning of a line that may yet turn out to be a fence, if we are in one.
-    held: Withheld,
+    held: WithheldText,
     code: String,
     pieces: Vec<FencedPiece>,
 }
@@ -82,13 +82,13 @@ enum State {
 }
 
 #[derive(Debug)]
-enum Withheld {
+enum WithheldText {
     Line(String),
     /// This line is none.
     Nothing,
 }
 
-impl Default for Withheld {
+impl Default for WithheldText {
     fn default() -> Self {
         Self::Line(String::new())
     }
@@ -97,7 +97,7 @@ impl Default for Withheld {
 impl Scanner {
     /// Looks for blocks that begin with one of these words.
     pub(crate) fn new(fences: Vec<String>) -> Self {
-        Self { fences, state: State::default(), held: Withheld::default(), code: String::new(), pieces: Vec::new() }
+        Self { fences, state: State::default(), held: WithheldText::default(), code: String::new(), pieces: Vec::new() }
     }
 
     /// Takes the next fragment.
@@ -107,20 +107,20 @@ impl Scanner {
                 break;
             }
             match &mut self.held {
-                Withheld::Line(line) => {
+                WithheldText::Line(line) => {
                     line.push(character);
                     if character == '\n' {
                         self.end_line();
                     } else if !may_be_fence(line, self.state) {
                         let line = std::mem::take(line);
-                        self.held = Withheld::Nothing;
+                        self.held = WithheldText::Nothing;
                         self.emit(&line);
                     }
                 }
-                Withheld::Nothing => {
+                WithheldText::Nothing => {
                     self.emit(character.encode_utf8(&mut [0; 4]));
                     if character == '\n' {
-                        self.held = Withheld::default();
+                        self.held = WithheldText::default();
                     }
                 }
             }
@@ -145,7 +145,7 @@ impl Scanner {
     }
 
     fn end_line(&mut self) {
-        let Withheld::Line(line) = std::mem::take(&mut self.held) else { return };
+        let WithheldText::Line(line) = std::mem::take(&mut self.held) else { return };
         let (ticks, rest) = ticks_of(&line);
         match self.state {
             State::Outside if ticks >= 3 => {

@@ -193,13 +193,13 @@ pub fn written(bytes: &[u8]) {
 
 /// The finds in a model's text.
 #[derive(Debug, PartialEq, Eq)]
-struct Scanned {
+struct ScannedText {
     said: String,
     code: Option<String>,
     is_closed: bool,
 }
 
-fn scan<'a>(pieces: impl IntoIterator<Item = &'a str>) -> Scanned {
+fn scan<'a>(pieces: impl IntoIterator<Item = &'a str>) -> ScannedText {
     let mut scanner = Scanner::new(KernelSpec::python("").fences);
     let mut found: Vec<FencedPiece> = pieces.into_iter().flat_map(|piece| scanner.push(piece)).collect();
     found.extend(scanner.finish());
@@ -212,7 +212,7 @@ fn scan<'a>(pieces: impl IntoIterator<Item = &'a str>) -> Scanned {
         }
     }
     assert_eq!(code, scanner.program());
-    Scanned { said, code, is_closed: scanner.is_closed() }
+    ScannedText { said, code, is_closed: scanner.is_closed() }
 }
 
 /// The program in a call's arguments, as it is shown while they come.

@@ -28,7 +28,7 @@ use crate::flow::{FutureStream, Sink};
 use crate::secret::Secret;
 use endpoint::Endpoint;
 use error::chain;
-pub use forward::{ForwardTarget, Forwarded};
+pub use forward::{ForwardTarget, ForwardedResponse};
 pub use transport::Transport;
 
 /// Bytes of one answer.

@@ -170,7 +170,7 @@ struct Object {
     usage: Option<Tokens>,
     status: Option<String>,
     incomplete_details: Option<Details>,
-    error: Option<Reported>,
+    error: Option<ReportedError>,
 }
 
 #[derive(Deserialize)]
@@ -180,7 +180,7 @@ struct Details {
 }
 
 #[derive(Deserialize)]
-struct Reported {
+struct ReportedError {
     #[serde(default)]
     message: String,
 }

@@ -4,7 +4,7 @@
 //! the two lists of a protocol, and no others.
 
 use aludel_agent::upstream::Upstream as _;
-use aludel_agent::upstream::http::{ForwardTarget, Forwarded, HttpUpstream};
+use aludel_agent::upstream::http::{ForwardTarget, ForwardedResponse, HttpUpstream};
 use aludel_engine::MeteredWork;
 use aludel_store::Tenant;
 use axum::body::{Body, Bytes};
@@ -136,8 +136,8 @@ fn with_model(Passing { body, model, .. }: Passing<'_>, server: &HttpUpstream) -
     [&before[..], name.as_bytes(), &after[..]].concat().into()
 }
 
-fn respond(answer: Forwarded, passage: &Passage) -> Response {
-    let Forwarded { status, headers, body } = answer;
+fn respond(answer: ForwardedResponse, passage: &Passage) -> Response {
+    let ForwardedResponse { status, headers, body } = answer;
     let mut response = Response::new(Body::from_stream(body));
     *response.status_mut() = status;
     for (name, value) in &headers {

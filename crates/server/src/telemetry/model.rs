@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aludel_agent::upstream::http::Forwarded;
+use aludel_agent::upstream::http::ForwardedResponse;
 use aludel_agent::upstream::{Delta, ModelCall, ModelCapabilities, ModelRequest, Upstream, UpstreamError};
 use aludel_engine::Model;
 use axum::http::HeaderMap;
@@ -51,9 +51,9 @@ pub(crate) async fn passed_on<F>(
     (model, provider): (&str, &str),
     mut headers: HeaderMap,
     forward: impl FnOnce(HeaderMap) -> F,
-) -> Result<Forwarded, UpstreamError>
+) -> Result<ForwardedResponse, UpstreamError>
 where
-    F: Future<Output = Result<Forwarded, UpstreamError>>,
+    F: Future<Output = Result<ForwardedResponse, UpstreamError>>,
 {
     // The client's own trace is among the headers already.
     let Some(scope) = Scope::current().filter(Scope::is_watched) else { return forward(headers).await };
@@ -61,14 +61,14 @@ where
     let mut call = ModelCall::begin(model, provider);
     headers.extend(call.span().in_scope(layer::headers));
     match forward(headers).await {
-        Ok(Forwarded { status, headers, body }) => {
+        Ok(ForwardedResponse { status, headers, body }) => {
             call.answers(status);
             let mut passing = Passing { scope, call, tail: Tail::default() };
             let body = body.inspect(move |piece| match piece {
                 Ok(piece) => passing.tail.push(piece),
                 Err(error) => passing.call.fails(error),
             });
-            Ok(Forwarded { status, headers, body: body.boxed() })
+            Ok(ForwardedResponse { status, headers, body: body.boxed() })
         }
         Err(error) => {
             call.fails(&error);

@@ -73,12 +73,12 @@ impl HttpUpstream {
         UpstreamError::Unreachable { endpoint: self.endpoint.shown(), cause, detail: self.detail(&detail) }
     }
 
-    pub(super) fn malformed(&self, why: sse::Malformed, beginning: &[u8]) -> UpstreamError {
+    pub(super) fn malformed(&self, why: sse::SseError, beginning: &[u8]) -> UpstreamError {
         match why {
-            sse::Malformed::NotEvents => {
+            sse::SseError::NotEvents => {
                 self.not_understood("it is no stream of events".into(), &String::from_utf8_lossy(beginning))
             }
-            sse::Malformed::TooLong => self.too_large("one event", sse::Malformed::LIMIT),
+            sse::SseError::TooLong => self.too_large("one event", sse::SseError::LIMIT),
         }
     }
 

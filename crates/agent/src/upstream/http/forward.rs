@@ -23,7 +23,7 @@ pub enum ForwardTarget {
 }
 
 /// An answer as the endpoint gives it.
-pub struct Forwarded {
+pub struct ForwardedResponse {
     /// Its status.
     pub status: StatusCode,
     /// All of its headers.
@@ -48,7 +48,7 @@ impl HttpUpstream {
         target: ForwardTarget,
         headers: HeaderMap,
         body: Bytes,
-    ) -> Result<Forwarded, UpstreamError> {
+    ) -> Result<ForwardedResponse, UpstreamError> {
         let permit = self.permit()?;
         let url = match target {
             ForwardTarget::Answers(_) => self.endpoint.url(),
@@ -72,7 +72,7 @@ impl HttpUpstream {
                 Ok(Some(Ok(piece))) => Ok(Some((piece, (body, upstream, permit)))),
             }
         });
-        Ok(Forwarded { status, headers, body: body.boxed() })
+        Ok(ForwardedResponse { status, headers, body: body.boxed() })
     }
 
     /// Sends a request with these headers, and those that every request has. Of the protocol's version, the caller's counts.

@@ -17,21 +17,21 @@ pub(super) struct Parser {
 
 /// Reason for which bytes are not a stream of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Malformed {
+pub(super) enum SseError {
     /// The first line is not a field of an event.
     NotEvents,
     /// An event is larger than the bound.
     TooLong,
 }
 
-impl Malformed {
+impl SseError {
     /// The bound on one event.
     pub(super) const LIMIT: u64 = EVENT_LIMIT as u64;
 }
 
 impl Parser {
     /// Takes the next bytes.
-    pub(super) fn push(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
+    pub(super) fn push(&mut self, bytes: &[u8]) -> Result<(), SseError> {
         for &byte in bytes {
             match byte {
                 b'\n' if self.after_cr => self.after_cr = false,
@@ -42,7 +42,7 @@ impl Parser {
                 _ => {
                     self.after_cr = false;
                     if self.line.len() == EVENT_LIMIT {
-                        return Err(Malformed::TooLong);
+                        return Err(SseError::TooLong);
                     }
                     self.line.push(byte);
                 }
@@ -52,7 +52,7 @@ impl Parser {
     }
 
     /// Takes the end of the bytes. A last event without its empty line counts: some servers end that way.
-    pub(super) fn finish(&mut self) -> Result<(), Malformed> {
+    pub(super) fn finish(&mut self) -> Result<(), SseError> {
         if !self.line.is_empty() {
             self.end_line()?;
         }
@@ -65,7 +65,7 @@ impl Parser {
         self.ready.pop_front()
     }
 
-    fn end_line(&mut self) -> Result<(), Malformed> {
+    fn end_line(&mut self) -> Result<(), SseError> {
         let line = std::mem::take(&mut self.line);
         let line = String::from_utf8_lossy(&line);
         let line = if self.started { &*line } else { line.trim_start_matches('\u{feff}') };
@@ -75,7 +75,7 @@ impl Parser {
         }
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
         if !self.started && !matches!(field, "" | "data" | "event" | "id" | "retry") {
-            return Err(Malformed::NotEvents);
+            return Err(SseError::NotEvents);
         }
         self.started = true;
         if field == "data" {
@@ -84,10 +84,10 @@ impl Parser {
         Ok(())
     }
 
-    fn add(&mut self, value: &str) -> Result<(), Malformed> {
+    fn add(&mut self, value: &str) -> Result<(), SseError> {
         match &mut self.data {
             None => self.data = Some(value.to_owned()),
-            Some(data) if data.len() + value.len() >= EVENT_LIMIT => return Err(Malformed::TooLong),
+            Some(data) if data.len() + value.len() >= EVENT_LIMIT => return Err(SseError::TooLong),
             Some(data) => {
                 data.push('\n');
                 data.push_str(value);
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     /// Parses the text in pieces cut at the given place and then byte by byte.
-    fn parse(text: &str, cut: usize) -> Result<Vec<String>, Malformed> {
+    fn parse(text: &str, cut: usize) -> Result<Vec<String>, SseError> {
         let mut parser = Parser::default();
         let (head, tail) = text.as_bytes().split_at(cut);
         parser.push(head)?;
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn what_is_no_event_stream_is_refused_at_its_first_line() {
         for text in ["<html>\n", "Bad gateway", "\n{\"a\": 1}\n", "upstream: down\n"] {
-            assert_eq!(parse(text, 0), Err(Malformed::NotEvents), "{text:?}");
+            assert_eq!(parse(text, 0), Err(SseError::NotEvents), "{text:?}");
         }
     }
 
@@ -145,8 +145,8 @@ mod tests {
         let mut parser = Parser::default();
         let half = format!("data: {}\n", "x".repeat(EVENT_LIMIT / 2));
         parser.push(half.as_bytes()).unwrap();
-        assert_eq!(parser.push(half.as_bytes()), Err(Malformed::TooLong));
+        assert_eq!(parser.push(half.as_bytes()), Err(SseError::TooLong));
         let mut parser = Parser::default();
-        assert_eq!(parser.push(&vec![b'x'; EVENT_LIMIT + 1]), Err(Malformed::TooLong));
+        assert_eq!(parser.push(&vec![b'x'; EVENT_LIMIT + 1]), Err(SseError::TooLong));
     }
 }
