@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use aludel_store::{Metered, MeteredWork, Store, Tenant, today};
+use aludel_store::{MeteredDay, MeteredWork, Store, Tenant, today};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -136,7 +136,7 @@ impl Meter {
         if rows.is_empty() {
             return;
         }
-        let metered = rows.iter().map(|((tenant, day, model), work)| Metered {
+        let metered = rows.iter().map(|((tenant, day, model), work)| MeteredDay {
             tenant: tenant.clone(),
             day: *day,
             model: model.clone(),

@@ -4,7 +4,7 @@ use rusqlite::params;
 use serde_json::Value;
 
 use crate::database::one;
-use crate::threads::{Added, count, parsed};
+use crate::threads::{AddOutcome, count, parsed};
 use crate::{AssistantId, Error, Page, PageQuery, Store, Tenant};
 
 /// Assistants of one tenant.
@@ -12,16 +12,16 @@ const MAX_ASSISTANTS: u64 = 10_000;
 
 impl Store {
     /// Adds an assistant.
-    pub async fn add_assistant(&self, tenant: &Tenant, id: AssistantId, object: &Value) -> Result<Added, Error> {
+    pub async fn add_assistant(&self, tenant: &Tenant, id: AssistantId, object: &Value) -> Result<AddOutcome, Error> {
         let object = object.to_string();
         self.write_for(tenant, move |database, tenant| {
             let query = "SELECT count(*) FROM assistants WHERE tenant = ?1";
             if count(database, query, params![tenant])? >= MAX_ASSISTANTS {
-                return Ok(Added::Full { limit: MAX_ASSISTANTS });
+                return Ok(AddOutcome::Full { limit: MAX_ASSISTANTS });
             }
             let query = "INSERT INTO assistants (id, tenant, object) VALUES (?1, ?2, ?3)";
             database.execute(query, params![id, tenant, object])?;
-            Ok(Added::Added)
+            Ok(AddOutcome::Added)
         })
         .await
     }

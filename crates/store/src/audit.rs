@@ -97,10 +97,10 @@ pub struct AuditChain {
 
 impl AuditChain {
     /// Goes on to the next entry, if that is as it was written.
-    pub fn follow(&mut self, record: &AuditRecord) -> Result<(), Tampered> {
+    pub fn follow(&mut self, record: &AuditRecord) -> Result<(), TamperEvidence> {
         let number = self.number + 1;
         if record.number != number || record.link(&self.chain, &program_digest(&record.code)) != record.chain {
-            return Err(Tampered { number });
+            return Err(TamperEvidence { number });
         }
         *self = Self { number, chain: record.chain.clone() };
         Ok(())
@@ -109,7 +109,7 @@ impl AuditChain {
 
 /// Evidence that the log was tampered with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tampered {
+pub struct TamperEvidence {
     /// Number of the first entry that does not follow from those before it.
     pub number: i64,
 }
@@ -240,7 +240,7 @@ impl Store {
 
     /// Returns the number of entries that were ever written, or the place where they were changed. Entries that were taken off the end
     /// cannot be seen missing here: keep the number and compare.
-    pub async fn verify_audit_log(&self) -> Result<Result<i64, Tampered>, Error> {
+    pub async fn verify_audit_log(&self) -> Result<Result<i64, TamperEvidence>, Error> {
         const AT_ONCE: usize = 1000;
         let mut chain = self.audit_log_start().await?;
         loop {

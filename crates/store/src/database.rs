@@ -320,12 +320,12 @@ pub(crate) struct Database {
     readers: Mutex<Readers>,
     returned: Condvar,
     writer: WriteConnection,
-    dropped: Dropped,
+    dropped: UpgradeLoss,
 }
 
 /// Loss of an upgrade: rows of an older version that the newest format cannot go on with.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Dropped {
+pub struct UpgradeLoss {
     /// Number of responses whose stored stream of events is gone. The responses themselves are kept.
     pub streams: u64,
     /// Number of programs that waited for approval and have expired.
@@ -406,7 +406,7 @@ impl Database {
         Ok(())
     }
 
-    pub(crate) fn dropped(&self) -> Dropped {
+    pub(crate) fn dropped(&self) -> UpgradeLoss {
         self.dropped
     }
 
@@ -465,12 +465,12 @@ fn keep_a_log(connection: &Connection) -> Result<(), Error> {
 }
 
 /// Brings the file to the newest of the formats, and returns what that dropped.
-fn upgrade(connection: &mut Connection, formats: &[&str]) -> Result<Dropped, Error> {
+fn upgrade(connection: &mut Connection, formats: &[&str]) -> Result<UpgradeLoss, Error> {
     let known = formats.len() as i64;
     let format = |connection: &Connection| connection.pragma_query_value(None, "user_version", |row| row.get(0));
     if format(connection)? == known {
         // Nothing is written, so the state can be read on a full disk, too.
-        return Ok(Dropped::default());
+        return Ok(UpgradeLoss::default());
     }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let found: i64 = format(&transaction)?;
@@ -483,20 +483,20 @@ fn upgrade(connection: &mut Connection, formats: &[&str]) -> Result<Dropped, Err
     let after = droppable(&transaction)?;
     transaction.pragma_update(None, "user_version", known)?;
     transaction.commit()?;
-    Ok(Dropped {
+    Ok(UpgradeLoss {
         streams: before.streams.saturating_sub(after.streams),
         approvals: before.approvals.saturating_sub(after.approvals),
     })
 }
 
 /// Counts what an upgrade may drop.
-fn droppable(connection: &Connection) -> Result<Dropped, Error> {
+fn droppable(connection: &Connection) -> Result<UpgradeLoss, Error> {
     let count = |table: &str, query: &str| {
         let there =
             one(connection, "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?1", [table], |_| Ok(()))?;
         Ok::<u64, Error>(if there.is_some() { connection.query_row(query, [], |row| row.get(0))? } else { 0 })
     };
-    Ok(Dropped {
+    Ok(UpgradeLoss {
         streams: count("response_events", "SELECT count(DISTINCT response) FROM response_events")?,
         approvals: count("approvals", "SELECT count(*) FROM approvals WHERE status = 'pending'")?,
     })
@@ -544,9 +544,9 @@ INSERT INTO files VALUES ('file-1', 'local', 'b', 1, 'f', 'user_data', 'text/pla
             upgrade(&mut connection, &FORMATS[..format]).unwrap();
             connection.execute_batch(ROWS).unwrap();
             // All but streams, which can be told again by nobody, and the chance to approve a program.
-            let dropped = Dropped { streams: 2, approvals: 1 };
+            let dropped = UpgradeLoss { streams: 2, approvals: 1 };
             assert_eq!(upgrade(&mut connection, &FORMATS).unwrap(), dropped);
-            assert_eq!(upgrade(&mut connection, &FORMATS).unwrap(), Dropped::default());
+            assert_eq!(upgrade(&mut connection, &FORMATS).unwrap(), UpgradeLoss::default());
             for (table, rows) in [("responses", 2), ("approvals", 2), ("files", 1), ("turns", 0)] {
                 let query = format!("SELECT count(*) FROM {table}");
                 assert_eq!(connection.query_row(&query, [], |row| row.get::<_, u64>(0)).unwrap(), rows, "{table}");
@@ -563,7 +563,7 @@ INSERT INTO files VALUES ('file-1', 'local', 'b', 1, 'f', 'user_data', 'text/pla
         let turn = "INSERT INTO turns VALUES ('resp_1', 'local', 'd', 'ended', 'o', 1, 0, 0, 0, NULL, NULL, NULL, '', '', 1, 0);
                     INSERT INTO turn_events VALUES ('resp_1', 0, 0, '{}');";
         connection.execute_batch(turn).unwrap();
-        assert_eq!(upgrade(&mut connection, &FORMATS).unwrap(), Dropped::default());
+        assert_eq!(upgrade(&mut connection, &FORMATS).unwrap(), UpgradeLoss::default());
         let query = "SELECT count(*) FROM turns JOIN turn_events ON turn = id";
         assert_eq!(connection.query_row(query, [], |row| row.get::<_, u64>(0)).unwrap(), 1);
     }

@@ -40,7 +40,7 @@ use std::time::Instant;
 use rusqlite::Connection;
 
 pub use approvals::{ApprovalRecord, ApprovalStatus, ApprovalUpdate, DecisionOutcome, NewApproval, program_digest};
-pub use audit::{AuditChain, AuditEntry, AuditEvent, AuditRecord, Tampered};
+pub use audit::{AuditChain, AuditEntry, AuditEvent, AuditRecord, TamperEvidence};
 pub use backup::Backup;
 pub use blobs::{BlobName, BlobReader, BlobWriter, NewBlob};
 pub use budgets::{DailyBudget, UsedUp};
@@ -49,7 +49,7 @@ pub use containers::{
 };
 pub use conversations::ConversationRecord;
 use database::Database;
-pub use database::Dropped;
+pub use database::UpgradeLoss;
 pub use error::Error;
 pub use files::{FileRecord, NewFile};
 pub use id::{
@@ -58,15 +58,15 @@ pub use id::{
 };
 pub use interactions::{InteractionRecord, InteractionText};
 pub use keys::{KEY_PREFIX, KeyRecord, NewKey};
-pub use meter::{Metered, MeteredWork, today};
+pub use meter::{MeteredDay, MeteredWork, today};
 use owners::Owner;
 pub use owners::OwnerId;
 pub use page::{Order, Page, PageQuery};
 pub use responses::{ResponseRecord, ResponseText};
 pub use runs::{NewRun, RunRecord, RunUpdate};
-pub use sweep::Swept;
-pub use threads::{Added, RemovedThread, ThreadRecord};
-pub use turns::{Appended, NewTurn, TurnEventRecord, TurnLease, TurnRecord, TurnState, TurnUpdate};
+pub use sweep::SweepOutcome;
+pub use threads::{AddOutcome, RemovedThread, ThreadRecord};
+pub use turns::{AppendOutcome, NewTurn, TurnEventRecord, TurnLease, TurnRecord, TurnState, TurnUpdate};
 pub use uploads::{NewUpload, PartRecord, UploadRecord, UploadStatus};
 use usage::Quota;
 pub use usage::{FILE_COST, QuotaCheck, Reservation};
@@ -133,7 +133,7 @@ impl Store {
     }
 
     /// Returns what was dropped when an older version's state was opened, for the log.
-    pub fn dropped_by_upgrade(&self) -> Dropped {
+    pub fn dropped_by_upgrade(&self) -> UpgradeLoss {
         self.0.database.dropped()
     }
 

@@ -45,7 +45,7 @@ impl AddAssign for MeteredWork {
 
 /// The work of one tenant on one day with one model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Metered {
+pub struct MeteredDay {
     /// The tenant.
     pub tenant: Tenant,
     /// The day, from 1970-01-01, in UTC.
@@ -56,7 +56,7 @@ pub struct Metered {
     pub work: MeteredWork,
 }
 
-impl Metered {
+impl MeteredDay {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         Ok(Self {
             tenant: row.get(0)?,
@@ -81,7 +81,7 @@ pub fn today() -> i64 {
 
 impl Store {
     /// Adds to what is counted, and forgets what is older than 400 days.
-    pub async fn meter(&self, metered: Vec<Metered>) -> Result<(), Error> {
+    pub async fn meter(&self, metered: Vec<MeteredDay>) -> Result<(), Error> {
         self.write(move |database| {
             let mut add = database.prepare_cached(
                 "INSERT INTO metered VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT DO UPDATE SET
@@ -92,7 +92,7 @@ impl Store {
                     program_ms = min(program_ms + excluded.program_ms, ?10),
                     sandbox_ms = min(sandbox_ms + excluded.sandbox_ms, ?10)",
             )?;
-            for Metered { tenant, day, model, work } in &metered {
+            for MeteredDay { tenant, day, model, work } in &metered {
                 let MeteredWork { requests, input_tokens, output_tokens, programs, program_ms, sandbox_ms } = work;
                 let [requests, input_tokens, output_tokens, programs, program_ms, sandbox_ms] =
                     [requests, input_tokens, output_tokens, programs, program_ms, sandbox_ms]
@@ -117,10 +117,10 @@ impl Store {
     }
 
     /// Returns what was counted from a day on, of all tenants, by tenant, day and model.
-    pub async fn metered(&self, since: i64) -> Result<Vec<Metered>, Error> {
+    pub async fn metered(&self, since: i64) -> Result<Vec<MeteredDay>, Error> {
         self.read_any(move |database| {
             let query = "SELECT * FROM metered WHERE day >= ?1 ORDER BY tenant, day, model";
-            all(database, query, [since], Metered::read)
+            all(database, query, [since], MeteredDay::read)
         })
         .await
     }

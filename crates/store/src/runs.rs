@@ -8,7 +8,9 @@ use serde_json::Value;
 
 use crate::database::{all, one};
 use crate::threads::{count, insert_messages, parsed, refused, texts};
-use crate::{Added, Error, MessageId, Page, PageQuery, QuotaCheck, RunId, StepId, Store, Tenant, ThreadId, TurnId};
+use crate::{
+    AddOutcome, Error, MessageId, Page, PageQuery, QuotaCheck, RunId, StepId, Store, Tenant, ThreadId, TurnId,
+};
 
 /// Runs of one thread.
 const MAX_RUNS: u64 = 10_000;
@@ -65,7 +67,7 @@ pub struct RunUpdate {
 
 impl Store {
     /// Begins a run on a thread that has no active one.
-    pub async fn begin_run(&self, tenant: &Tenant, run: NewRun) -> Result<Added, Error> {
+    pub async fn begin_run(&self, tenant: &Tenant, run: NewRun) -> Result<AddOutcome, Error> {
         let NewRun { id, thread, turn, expires_at, object, messages } = run;
         let (object, messages) = (object.to_string(), texts(messages));
         self.write_for(tenant, move |database, tenant| {
@@ -73,14 +75,14 @@ impl Store {
                 return Ok(refused);
             }
             if count(database, "SELECT count(*) FROM runs WHERE thread = ?1", [&thread])? >= MAX_RUNS {
-                return Ok(Added::Full { limit: MAX_RUNS });
+                return Ok(AddOutcome::Full { limit: MAX_RUNS });
             }
             let query = "INSERT INTO runs (tenant, id, thread, turn, is_active, expires_at, object)
                          VALUES (?1, ?2, ?3, ?4, TRUE, ?5, ?6)";
             let row = params![tenant, id, thread, turn, expires_at, object];
             database.prepare_cached(query)?.execute(row)?;
             insert_messages(database, tenant, &thread, None, &messages)?;
-            Ok(Added::Added)
+            Ok(AddOutcome::Added)
         })
         .await
     }

@@ -19,7 +19,7 @@ const EVERY: Duration = Duration::from_secs(3600);
 
 /// Outcome of a sweep.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Swept {
+pub struct SweepOutcome {
     /// Number of half-written files and blobs that were removed.
     pub removed: usize,
     /// Number of those that are too young, and are removed by a later sweep.
@@ -29,7 +29,7 @@ pub struct Swept {
 impl Store {
     /// Removes half-written files and blobs without a row that belong to owners that have died and are older than `grace`, and lets the
     /// leases of the turns of these owners run out.
-    pub async fn sweep(&self, grace: Duration) -> Result<Swept, Error> {
+    pub async fn sweep(&self, grace: Duration) -> Result<SweepOutcome, Error> {
         self.run(move |store| store.sweep_now(grace)).await
     }
 
@@ -39,7 +39,7 @@ impl Store {
         if due.is_none_or(|due| Instant::now() >= due) { self.sweep_now(GRACE).map(drop) } else { Ok(()) }
     }
 
-    fn sweep_now(&self, grace: Duration) -> Result<Swept, Error> {
+    fn sweep_now(&self, grace: Duration) -> Result<SweepOutcome, Error> {
         // In this order: what is found was made before its owner is seen dead, and the owner's rows before they are read.
         let scratch = entries(&self.0.scratch)?;
         let mut blobs = Vec::new();
@@ -49,7 +49,7 @@ impl Store {
         let owners = Owners::look(&self.0.owners)?;
         let named = self.0.database.read(None, named)?;
         let blobs = blobs.into_iter().filter(|(name, _)| !named.contains(name));
-        let mut swept = Swept::default();
+        let mut swept = SweepOutcome::default();
         for (name, path) in scratch.into_iter().chain(blobs).filter(|(name, _)| !owners.may_finish(name)) {
             match age(&name) {
                 Some(age) if age >= grace => {

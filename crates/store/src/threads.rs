@@ -31,7 +31,7 @@ pub struct RemovedThread {
 
 /// Outcome of adding something.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Added {
+pub enum AddOutcome {
     /// It is there now.
     Added,
     /// The thread that it was to belong to is not there.
@@ -53,16 +53,16 @@ impl Store {
         id: ThreadId,
         object: &Value,
         messages: Vec<(MessageId, Value)>,
-    ) -> Result<Added, Error> {
+    ) -> Result<AddOutcome, Error> {
         let (object, messages) = (object.to_string(), texts(messages));
         self.write_for(tenant, move |database, tenant| {
             if count(database, "SELECT count(*) FROM threads WHERE tenant = ?1", params![tenant])? >= MAX_THREADS {
-                return Ok(Added::Full { limit: MAX_THREADS });
+                return Ok(AddOutcome::Full { limit: MAX_THREADS });
             }
             let query = "INSERT INTO threads (id, tenant, object) VALUES (?1, ?2, ?3)";
             database.execute(query, params![id, tenant, object])?;
             insert_messages(database, tenant, &id, None, &messages)?;
-            Ok(Added::Added)
+            Ok(AddOutcome::Added)
         })
         .await
     }
@@ -129,14 +129,14 @@ impl Store {
         thread: &ThreadId,
         id: MessageId,
         object: &Value,
-    ) -> Result<Added, Error> {
+    ) -> Result<AddOutcome, Error> {
         let (thread, message) = (thread.clone(), (id, object.to_string()));
         self.write_for(tenant, move |database, tenant| {
             let refused = refused(database, tenant, &thread, 1)?;
             if refused.is_none() {
                 insert_messages(database, tenant, &thread, None, &[message])?;
             }
-            Ok(refused.unwrap_or(Added::Added))
+            Ok(refused.unwrap_or(AddOutcome::Added))
         })
         .await
     }
@@ -225,17 +225,17 @@ pub(crate) fn refused(
     tenant: &Tenant,
     thread: &ThreadId,
     messages: usize,
-) -> Result<Option<Added>, Error> {
+) -> Result<Option<AddOutcome>, Error> {
     let query = "SELECT 1 FROM threads WHERE tenant = ?1 AND id = ?2";
     if one(database, query, params![tenant, thread], |_| Ok(()))?.is_none() {
-        return Ok(Some(Added::NoThread));
+        return Ok(Some(AddOutcome::NoThread));
     }
     let query = "SELECT id FROM runs WHERE thread = ?1 AND is_active";
     if let Some(run) = one(database, query, [thread], |row| row.get(0))? {
-        return Ok(Some(Added::Locked(run)));
+        return Ok(Some(AddOutcome::Locked(run)));
     }
     let there = count(database, "SELECT count(*) FROM messages WHERE thread = ?1", [thread])?;
-    Ok((there + messages as u64 > MAX_MESSAGES).then_some(Added::Full { limit: MAX_MESSAGES }))
+    Ok((there + messages as u64 > MAX_MESSAGES).then_some(AddOutcome::Full { limit: MAX_MESSAGES }))
 }
 
 /// Writes messages, each with its id; one whose id is there already stays as it is.

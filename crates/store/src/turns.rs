@@ -209,7 +209,7 @@ fn bytes_of_items(items: &[String]) -> u64 {
 /// Outcome of a write for a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "a refused update is not stored"]
-pub enum Appended {
+pub enum AppendOutcome {
     /// It is stored.
     Stored {
         /// Sequence number of the next event.
@@ -316,11 +316,11 @@ impl Store {
     /// Adds events, their blobs and items to a turn and changes its state, in one transaction that is refused when the lease is not the
     /// row's any more. Events whose numbers were used before are [`Error::Sequence`]. It is stored whether there is room or not: a turn has to
     /// be able to end, so whoever drives it reserves room for its events before they happen.
-    pub async fn append_turn(&self, lease: &TurnLease, update: TurnUpdate) -> Result<Appended, Error> {
+    pub async fn append_turn(&self, lease: &TurnLease, update: TurnUpdate) -> Result<AppendOutcome, Error> {
         let lease = lease.clone();
         self.run(move |store| {
             let appended = store.0.database.write_for(&lease.tenant, |database| append(database, &lease, &update))?;
-            if matches!(appended, Appended::Stored { .. }) {
+            if matches!(appended, AppendOutcome::Stored { .. }) {
                 update.blobs.into_iter().for_each(NewBlob::keep);
             }
             Ok(appended)
@@ -329,7 +329,7 @@ impl Store {
     }
 
     /// Ends a turn that has nothing more to say.
-    pub async fn end_turn(&self, lease: &TurnLease) -> Result<Appended, Error> {
+    pub async fn end_turn(&self, lease: &TurnLease) -> Result<AppendOutcome, Error> {
         self.append_turn(lease, TurnUpdate { state: Some(TurnState::Ended), ..TurnUpdate::default() }).await
     }
 
@@ -479,17 +479,17 @@ fn remove(database: &Connection, which: &str, parameters: &[&dyn ToSql]) -> Resu
     Ok((database.execute(&format!("DELETE FROM turns WHERE {which}"), parameters)?, blobs))
 }
 
-fn append(database: &Connection, lease: &TurnLease, update: &TurnUpdate) -> Result<Appended, Error> {
+fn append(database: &Connection, lease: &TurnLease, update: &TurnUpdate) -> Result<AppendOutcome, Error> {
     let query = "SELECT state, epoch, next_sequence, next_position FROM turns WHERE tenant = ?1 AND id = ?2";
     let found = one(database, query, params![lease.tenant, lease.turn], |row| {
         Ok((row.get::<_, TurnState>(0)?, row.get::<_, u64>(1)?, row.get::<_, u64>(2)?, row.get::<_, u64>(3)?))
     })?;
-    let Some((state, epoch, mut next_sequence, position)) = found else { return Ok(Appended::Gone) };
+    let Some((state, epoch, mut next_sequence, position)) = found else { return Ok(AppendOutcome::Gone) };
     if epoch != lease.epoch {
-        return Ok(Appended::Fenced);
+        return Ok(AppendOutcome::Fenced);
     }
     if state == TurnState::Ended {
-        return Ok(Appended::Ended);
+        return Ok(AppendOutcome::Ended);
     }
     let TurnUpdate { events, blobs, items, state, spec, dialect_state, session } = update;
     let query = "INSERT INTO turn_events (turn, sequence, at_ms, event) VALUES (?1, ?2, ?3, ?4)";
@@ -515,7 +515,7 @@ fn append(database: &Connection, lease: &TurnLease, update: &TurnUpdate) -> Resu
     let bytes = update.bytes();
     let row = params![lease.turn, state, spec, dialect_state, session, now_ms(), next_sequence, position, bytes];
     database.prepare_cached(query)?.execute(row)?;
-    Ok(Appended::Stored { next_sequence })
+    Ok(AppendOutcome::Stored { next_sequence })
 }
 
 fn insert_items(database: &Connection, turn: &TurnId, position: u64, items: &[String]) -> Result<(), Error> {

@@ -10,7 +10,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use aludel_store::{Appended, NewTurn, Store, Swept, Tenant, TurnEventRecord, TurnId, TurnState, TurnUpdate, now_ms};
+use aludel_store::{
+    AppendOutcome, NewTurn, Store, SweepOutcome, Tenant, TurnEventRecord, TurnId, TurnState, TurnUpdate, now_ms,
+};
 
 /// Names the child's work, in its environment.
 const WORK: &str = "ALUDEL_STORE_TEST_WORK";
@@ -101,7 +103,7 @@ async fn other_process() {
                 let events = (number * EVENTS..(number + 1) * EVENTS).map(event).collect();
                 let dialect_state = Some((number + 1).to_string());
                 let update = TurnUpdate { events, items: vec!["item".into()], dialect_state, ..TurnUpdate::default() };
-                assert!(matches!(store.append_turn(&lease, update).await.unwrap(), Appended::Stored { .. }));
+                assert!(matches!(store.append_turn(&lease, update).await.unwrap(), AppendOutcome::Stored { .. }));
                 say(number + 1);
             }
         }
@@ -116,10 +118,10 @@ async fn what_a_living_process_has_in_flight_is_left_alone_and_a_dead_ones_goes(
     let mut other = Other::start("blob in flight", directory.path());
     assert_eq!(other.said().unwrap(), "written");
     let mine = store.write_blobs(store.no_room(&Tenant::local()), vec![&b"mine"[..]]).await.unwrap();
-    assert_eq!(store.sweep(Duration::ZERO).await.unwrap(), Swept::default());
+    assert_eq!(store.sweep(Duration::ZERO).await.unwrap(), SweepOutcome::default());
     other.kill();
-    assert_eq!(store.sweep(Duration::from_secs(60)).await.unwrap(), Swept { removed: 0, young: 2 });
-    assert_eq!(store.sweep(Duration::ZERO).await.unwrap(), Swept { removed: 2, young: 0 });
+    assert_eq!(store.sweep(Duration::from_secs(60)).await.unwrap(), SweepOutcome { removed: 0, young: 2 });
+    assert_eq!(store.sweep(Duration::ZERO).await.unwrap(), SweepOutcome { removed: 2, young: 0 });
     assert_eq!(store.read_blob(mine[0].name()).await.unwrap().bytes(), 4);
     let owners = std::fs::read_dir(directory.path().join("owners")).unwrap();
     assert_eq!(owners.map(|owner| owner.unwrap().file_name()).collect::<Vec<_>>(), [store.owner().as_str()]);

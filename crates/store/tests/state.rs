@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use aludel_store::{
     ApprovalStatus, ApprovalUpdate, AuditChain, AuditEntry, AuditEvent, ContainerFileId, ContainerId, DailyBudget,
-    DecisionOutcome, Error, FileLocation, FileOrigin, FileRecord, Metered, MeteredWork, NewApproval, NewBlob,
+    DecisionOutcome, Error, FileLocation, FileOrigin, FileRecord, MeteredDay, MeteredWork, NewApproval, NewBlob,
     NewContainer, NewContainerFile, NewFile, NewUpload, Order, PageQuery, QuotaCheck, ResponseId, ResponseRecord,
-    ResponseText, Store, Swept, Tampered, Tenant, UploadStatus, UsedUp, program_digest, today,
+    ResponseText, Store, SweepOutcome, TamperEvidence, Tenant, UploadStatus, UsedUp, program_digest, today,
 };
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
@@ -291,8 +291,8 @@ async fn what_was_half_written_is_gone_after_a_restart_and_the_rest_is_not() {
     let (blobs, scratch) = (copy.path().join("blobs"), copy.path().join("scratch"));
     assert_eq!((count(&blobs), count(&scratch)), (2, 1));
     std::fs::write(scratch.join("README"), "not ours").unwrap();
-    assert_eq!(store.sweep(Duration::from_secs(60)).await.unwrap(), Swept { removed: 0, young: 2 });
-    assert_eq!(store.sweep(Duration::ZERO).await.unwrap(), Swept { removed: 2, young: 0 });
+    assert_eq!(store.sweep(Duration::from_secs(60)).await.unwrap(), SweepOutcome { removed: 0, young: 2 });
+    assert_eq!(store.sweep(Duration::ZERO).await.unwrap(), SweepOutcome { removed: 2, young: 0 });
     assert_eq!((count(&blobs), count(&scratch)), (1, 1));
     assert_eq!(content(&store, &kept).await, b"kept");
 }
@@ -660,7 +660,7 @@ async fn the_audit_log_only_grows_and_shows_what_was_changed() {
             .unwrap();
         database.execute(query, []).unwrap();
         database.execute_batch("RELEASE before").unwrap();
-        assert_eq!(store.verify_audit_log().await.unwrap(), Err(Tampered { number }));
+        assert_eq!(store.verify_audit_log().await.unwrap(), Err(TamperEvidence { number }));
         database
             .execute_batch(
                 "CREATE TRIGGER audit_is_not_changed BEFORE UPDATE ON audit BEGIN SELECT 1; END;
@@ -735,7 +735,7 @@ async fn the_beginning_of_the_audit_log_can_be_archived_and_the_rest_follows_fro
         chain.follow(record).unwrap();
     }
     assert_eq!(chain, store.audit_log_start().await.unwrap());
-    assert_eq!(AuditChain::default().follow(&log[1]), Err(Tampered { number: 1 }));
+    assert_eq!(AuditChain::default().follow(&log[1]), Err(TamperEvidence { number: 1 }));
 }
 
 #[tokio::test]
@@ -799,7 +799,7 @@ async fn a_budget_is_used_up_by_the_work_of_today() {
     let tenant = store.tenant_of_key(&key.secret).await.unwrap().unwrap();
     let work =
         MeteredWork { requests: 2, input_tokens: 60, output_tokens: 40, program_ms: 3999, ..MeteredWork::default() };
-    let on = |day, model: &str| Metered { tenant: tenant.clone(), day, model: model.to_owned(), work };
+    let on = |day, model: &str| MeteredDay { tenant: tenant.clone(), day, model: model.to_owned(), work };
     store.meter(vec![on(today(), "m"), on(today() - 1, "m"), on(today(), "n")]).await.unwrap();
     assert_eq!(store.used_up(&tenant).await.unwrap(), None);
     let none = DailyBudget::default();
@@ -827,7 +827,7 @@ async fn whatever_a_models_server_tells_is_counted_and_bounded() {
     assert!(store.set_budget(key.id.clone(), budget).await.unwrap());
     for input_tokens in [u64::MAX, i64::MAX as u64, i64::MAX as u64] {
         let work = MeteredWork { requests: 1, input_tokens, output_tokens: input_tokens, ..MeteredWork::default() };
-        let of = |model: &str| Metered { tenant: tenant.clone(), day: today(), model: model.to_owned(), work };
+        let of = |model: &str| MeteredDay { tenant: tenant.clone(), day: today(), model: model.to_owned(), work };
         store.meter((0..20).map(|model| of(&model.to_string())).collect()).await.unwrap();
     }
     assert_eq!(store.used_up(&tenant).await.unwrap(), Some(UsedUp::Tokens(1000)));

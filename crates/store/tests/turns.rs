@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use aludel_store::{
-    Appended, BlobName, Error, NewBlob, NewTurn, Store, Swept, Tenant, TurnEventRecord, TurnId, TurnLease, TurnRecord,
-    TurnState, TurnUpdate, now, now_ms,
+    AppendOutcome, BlobName, Error, NewBlob, NewTurn, Store, SweepOutcome, Tenant, TurnEventRecord, TurnId, TurnLease,
+    TurnRecord, TurnState, TurnUpdate, now, now_ms,
 };
 
 fn new(id: &str) -> NewTurn {
@@ -63,7 +63,7 @@ async fn blobs_of_a_turn_come_and_go_with_it() {
     for turn in [&expired, &kept] {
         let (name, blob) = blob(&store, b"large").await;
         let update = TurnUpdate { blobs: vec![blob], ..update(vec![event(0, "a")], &[]) };
-        assert_eq!(store.append_turn(&turn.lease(), update).await.unwrap(), Appended::Stored { next_sequence: 1 });
+        assert_eq!(store.append_turn(&turn.lease(), update).await.unwrap(), AppendOutcome::Stored { next_sequence: 1 });
         assert_eq!(store.turn_blobs(&turn.tenant, &turn.id).await.unwrap(), std::slice::from_ref(&name));
         names.push(name);
     }
@@ -71,13 +71,13 @@ async fn blobs_of_a_turn_come_and_go_with_it() {
     // A refused update is not kept.
     let fenced = TurnLease { epoch: 9, ..kept.lease() };
     let update = TurnUpdate { blobs: vec![blob(&store, b"late").await.1], ..TurnUpdate::default() };
-    assert_eq!(store.append_turn(&fenced, update).await.unwrap(), Appended::Fenced);
+    assert_eq!(store.append_turn(&fenced, update).await.unwrap(), AppendOutcome::Fenced);
     assert_eq!(blobs_in(directory.path()), 2);
     // As if it were killed with a blob in flight.
     std::mem::forget(blob(&store, b"lost").await.1);
     drop(store);
     let store = Store::open(directory.path()).await.unwrap();
-    assert_eq!(store.sweep(Duration::ZERO).await.unwrap(), Swept { removed: 1, young: 0 });
+    assert_eq!(store.sweep(Duration::ZERO).await.unwrap(), SweepOutcome { removed: 1, young: 0 });
     let content = store.read_blob(&names[1]).await.unwrap();
     assert_eq!(content.read_whole(5).await.unwrap(), b"large");
     assert!(store.read_blob(&names[1]).await.unwrap().read_whole(4).await.is_err());
@@ -100,7 +100,7 @@ async fn a_turn_and_all_of_it_survives_a_restart() {
     assert_eq!(store.create_turn(&Tenant::local(), new("resp_1")).await.unwrap(), None);
     let lease = turn.lease();
     let stored = store.append_turn(&lease, update(vec![event(0, "a"), event(1, "b")], &["answer"])).await.unwrap();
-    assert_eq!(stored, Appended::Stored { next_sequence: 2 });
+    assert_eq!(stored, AppendOutcome::Stored { next_sequence: 2 });
     let waits = TurnUpdate {
         state: Some(TurnState::WaitingApproval),
         spec: Some(r#"{"version":1,"rounds":3}"#.into()),
@@ -108,7 +108,7 @@ async fn a_turn_and_all_of_it_survives_a_restart() {
         session: Some("cntr_1".into()),
         ..update(vec![event(5, "c")], &["call", "output"])
     };
-    assert_eq!(store.append_turn(&lease, waits).await.unwrap(), Appended::Stored { next_sequence: 6 });
+    assert_eq!(store.append_turn(&lease, waits).await.unwrap(), AppendOutcome::Stored { next_sequence: 6 });
     drop(store);
     let store = Store::open(directory.path()).await.unwrap();
     let (row, events, items) = all(&store, &turn).await;
@@ -135,15 +135,18 @@ async fn turns_are_their_tenants_alone() {
     let turn = create(&store, "resp_1").await;
     assert!(matches!(
         store.append_turn(&turn.lease(), update(vec![event(0, "a")], &[])).await.unwrap(),
-        Appended::Stored { .. }
+        AppendOutcome::Stored { .. }
     ));
     assert_eq!(store.create_turn(&other, new("resp_1")).await.unwrap(), None);
     let theirs = TurnRecord { tenant: other.clone(), ..turn.clone() };
     assert_eq!(all(&store, &theirs).await, (None, vec![], vec![]));
-    assert_eq!(store.append_turn(&theirs.lease(), TurnUpdate::default()).await.unwrap(), Appended::Gone);
+    assert_eq!(store.append_turn(&theirs.lease(), TurnUpdate::default()).await.unwrap(), AppendOutcome::Gone);
     assert!(!store.delete_turn(&other, &turn.id).await.unwrap());
     assert!(store.delete_turn(&turn.tenant, &turn.id).await.unwrap());
-    assert_eq!(store.append_turn(&turn.lease(), update(vec![event(1, "b")], &["x"])).await.unwrap(), Appended::Gone);
+    assert_eq!(
+        store.append_turn(&turn.lease(), update(vec![event(1, "b")], &["x"])).await.unwrap(),
+        AppendOutcome::Gone
+    );
     let database = rusqlite::Connection::open(directory.path().join("aludel.db")).unwrap();
     let query = "SELECT (SELECT count(*) FROM turn_events) + (SELECT count(*) FROM turn_items)";
     assert_eq!(database.query_row(query, [], |row| row.get::<_, u64>(0)).unwrap(), 0);
@@ -160,14 +163,17 @@ async fn who_lost_a_turn_or_ended_it_writes_no_more() {
     assert_eq!((taken.epoch, &taken.owner, taken.lease_until_ms), (2, other.owner(), later + 60_000));
     let before = all(&store, &turn).await;
     let lost = TurnUpdate { state: Some(TurnState::Ended), ..update(vec![event(0, "lost")], &["lost"]) };
-    assert_eq!(store.append_turn(&turn.lease(), lost).await.unwrap(), Appended::Fenced);
+    assert_eq!(store.append_turn(&turn.lease(), lost).await.unwrap(), AppendOutcome::Fenced);
     assert_eq!(all(&store, &turn).await, before);
     assert_eq!(store.renew_leases(store.owner(), later).await.unwrap(), []);
     assert_eq!(other.renew_leases(other.owner(), later).await.unwrap(), [taken.lease()]);
     assert_eq!(store.turns_of_owner(store.owner()).await.unwrap(), []);
     assert_eq!(other.turns_of_owner(other.owner()).await.unwrap().len(), 1);
-    assert_eq!(other.end_turn(&taken.lease()).await.unwrap(), Appended::Stored { next_sequence: 0 });
-    assert_eq!(other.append_turn(&taken.lease(), update(vec![event(0, "a")], &[])).await.unwrap(), Appended::Ended);
+    assert_eq!(other.end_turn(&taken.lease()).await.unwrap(), AppendOutcome::Stored { next_sequence: 0 });
+    assert_eq!(
+        other.append_turn(&taken.lease(), update(vec![event(0, "a")], &[])).await.unwrap(),
+        AppendOutcome::Ended
+    );
     let ended = store.turn(&turn.tenant, &turn.id).await.unwrap().unwrap();
     assert_eq!((ended.state, ended.ended_at_ms), (TurnState::Ended, Some(ended.updated_at_ms)));
     assert_eq!(store.take_over_turns(i64::MAX, later, 9).await.unwrap(), []);
@@ -187,7 +193,7 @@ async fn no_number_is_used_twice() {
     let lease = turn.lease();
     assert!(matches!(
         store.append_turn(&lease, update(vec![event(3, "a")], &[])).await.unwrap(),
-        Appended::Stored { next_sequence: 4 }
+        AppendOutcome::Stored { next_sequence: 4 }
     ));
     let before = all(&store, &turn).await;
     for events in [vec![event(3, "b")], vec![event(0, "b")], vec![event(4, "b"), event(4, "c")]] {
@@ -209,7 +215,7 @@ async fn only_turns_that_nobody_drives_expire() {
     let left = NewTurn { lease_until_ms: now_ms() - 1, ..expired("resp_4") };
     let left = store.create_turn(&Tenant::local(), left).await.unwrap().unwrap();
     for turn in [&ended, &kept] {
-        assert!(matches!(store.end_turn(&turn.lease()).await.unwrap(), Appended::Stored { .. }));
+        assert!(matches!(store.end_turn(&turn.lease()).await.unwrap(), AppendOutcome::Stored { .. }));
     }
     store.remove_expired().await.unwrap();
     for (turn, there) in [(running, true), (ended, false), (kept, true), (left, false)] {
@@ -261,8 +267,8 @@ async fn a_driver_that_was_taken_over_from_is_cut_off_between_two_writes() {
             loop {
                 let events = vec![event(next, "old"), event(next + 1, "old")];
                 match store.append_turn(&lease, update(events, &["old"])).await.unwrap() {
-                    Appended::Stored { next_sequence } => next = next_sequence,
-                    Appended::Fenced => return next,
+                    AppendOutcome::Stored { next_sequence } => next = next_sequence,
+                    AppendOutcome::Fenced => return next,
                     refused => panic!("{refused:?}"),
                 }
             }
@@ -274,7 +280,7 @@ async fn a_driver_that_was_taken_over_from_is_cut_off_between_two_writes() {
     let taken = other.take_over_turns(i64::MAX, i64::MAX, 1).await.unwrap().remove(0);
     for next in taken.next_sequence..taken.next_sequence + 10 {
         let stored = other.append_turn(&taken.lease(), update(vec![event(next, "new")], &["new"])).await.unwrap();
-        assert_eq!(stored, Appended::Stored { next_sequence: next + 1 });
+        assert_eq!(stored, AppendOutcome::Stored { next_sequence: next + 1 });
     }
     assert_eq!(old.await.unwrap(), taken.next_sequence);
     let (_, events, items) = all(&store, &turn).await;

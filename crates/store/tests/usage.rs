@@ -6,11 +6,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use aludel_store::{
-    Added, ApprovalStatus, ApprovalUpdate, AssistantId, AuditChain, AuditEntry, AuditEvent, BlobName, ContainerFileId,
-    ContainerId, ConversationId, Error, FileId, FileLocation, FileOrigin, MessageId, NewApproval, NewBlob,
-    NewContainer, NewContainerFile, NewFile, NewRun, NewTurn, NewUpload, QuotaCheck, ResponseId, ResponseRecord, RunId,
-    RunUpdate, StepId, Store, Tenant, ThreadId, TurnEventRecord, TurnId, TurnState, TurnUpdate, now, now_ms,
-    program_digest,
+    AddOutcome, ApprovalStatus, ApprovalUpdate, AssistantId, AuditChain, AuditEntry, AuditEvent, BlobName,
+    ContainerFileId, ContainerId, ConversationId, Error, FileId, FileLocation, FileOrigin, MessageId, NewApproval,
+    NewBlob, NewContainer, NewContainerFile, NewFile, NewRun, NewTurn, NewUpload, QuotaCheck, ResponseId,
+    ResponseRecord, RunId, RunUpdate, StepId, Store, Tenant, ThreadId, TurnEventRecord, TurnId, TurnState, TurnUpdate,
+    now, now_ms, program_digest,
 };
 use serde_json::json;
 
@@ -270,7 +270,10 @@ async fn what_is_counted_is_what_is_there_whatever_was_done() {
                 let (id, object) = (ThreadId::new(), json!({ "text": text }));
                 let _full = store.add_assistant(tenant, AssistantId::new(), &object).await;
                 let messages = vec![(MessageId::new(), object.clone())];
-                if matches!(store.add_thread(tenant, id.clone(), &object, messages.clone()).await, Ok(Added::Added)) {
+                if matches!(
+                    store.add_thread(tenant, id.clone(), &object, messages.clone()).await,
+                    Ok(AddOutcome::Added)
+                ) {
                     threads.push((tenant.clone(), id.clone()));
                     let (run, turn) = (RunId::new(), TurnId::new());
                     let new = NewRun {
@@ -281,7 +284,7 @@ async fn what_is_counted_is_what_is_there_whatever_was_done() {
                         object: object.clone(),
                         messages: Vec::new(),
                     };
-                    if let Ok(Added::Added) = store.begin_run(tenant, new).await {
+                    if let Ok(AddOutcome::Added) = store.begin_run(tenant, new).await {
                         let steps = vec![(StepId::new(), object.clone())];
                         let has_ended = random % 2 == 0;
                         let update =

@@ -5,7 +5,7 @@ mod archive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use aludel_store::{AuditRecord, Tampered};
+use aludel_store::{AuditRecord, TamperEvidence};
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use jiff::civil::Date;
@@ -91,7 +91,7 @@ pub(crate) async fn run(args: AuditArgs, context: &CommandContext) -> anyhow::Re
                 console.line(StandardStream::Stdout, &format!("{entries} entries, unchanged{archived}"))?;
                 Ok(Exit::Success)
             }
-            Err(Tampered { number }) => {
+            Err(TamperEvidence { number }) => {
                 Err(anyhow::anyhow!("the audit log was changed: entry {number} is not as it was written"))
             }
         };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use aludel_agent::size;
-use aludel_store::{KeyRecord, Metered, MeteredWork, Tenant, today};
+use aludel_store::{KeyRecord, MeteredDay, MeteredWork, Tenant, today};
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use jiff::ToSpan as _;
@@ -149,7 +149,7 @@ fn time(milliseconds: u64) -> String {
     }
 }
 
-fn line(row: &Metered, keys: &[KeyRecord]) -> serde_json::Value {
+fn line(row: &MeteredDay, keys: &[KeyRecord]) -> serde_json::Value {
     let MeteredWork { requests, input_tokens, output_tokens, programs, program_ms, sandbox_ms } = row.work;
     json!({
         "key": row.tenant.as_str(), "name": name_of(&row.tenant, keys), "day": date_of(row.day), "model": row.model,

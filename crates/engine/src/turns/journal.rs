@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use aludel_agent::{Item, Part};
 use aludel_store::{
-    Appended, FILE_COST, NewTurn, Reservation, Store, Tenant, TurnEventRecord, TurnId, TurnLease, TurnState, TurnUpdate,
+    AppendOutcome, FILE_COST, NewTurn, Reservation, Store, Tenant, TurnEventRecord, TurnId, TurnLease, TurnState,
+    TurnUpdate,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -199,8 +200,8 @@ impl Journal {
     async fn append(&self, store: &Store, update: TurnUpdate) -> Result<(), Error> {
         match store.append_turn(&self.lease, update).await? {
             // A request that was deleted is no longer anybody's, and goes on for those who listen.
-            Appended::Stored { .. } | Appended::Gone | Appended::Ended => Ok(()),
-            Appended::Fenced => Err(Error::internal("another process has taken the turn over")),
+            AppendOutcome::Stored { .. } | AppendOutcome::Gone | AppendOutcome::Ended => Ok(()),
+            AppendOutcome::Fenced => Err(Error::internal("another process has taken the turn over")),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use aludel_store::{AuditChain, AuditRecord, Store, Tampered};
+use aludel_store::{AuditChain, AuditRecord, Store, TamperEvidence};
 use anyhow::{Context as _, anyhow};
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
@@ -96,6 +96,6 @@ pub(super) fn verify(file: &Path) -> anyhow::Result<Archived> {
     Ok(Archived { start, end })
 }
 
-fn changed(Tampered { number }: Tampered) -> anyhow::Error {
+fn changed(TamperEvidence { number }: TamperEvidence) -> anyhow::Error {
     anyhow!("entry {number} is not as it was written")
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aludel_store::{Added, AssistantId, Tenant, now};
+use aludel_store::{AddOutcome, AssistantId, Tenant, now};
 use aludel_wire::assistants::{Assistant, CreateAssistant, ToolDocument};
 use aludel_wire::openai::{Deleted, List};
 use axum::Json;
@@ -50,7 +50,7 @@ pub(super) async fn create(
     };
     let assistant = changed(&app, &tenant, empty, sent).await?;
     match app.store.add_assistant(&tenant, id, &written(&assistant)).await? {
-        Added::Full { limit } => Err(too_many(limit, "assistants")),
+        AddOutcome::Full { limit } => Err(too_many(limit, "assistants")),
         _ => Ok((tools::notes(&assistant.tools), Json(assistant))),
     }
 }

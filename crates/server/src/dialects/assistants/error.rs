@@ -1,6 +1,6 @@
 //! Refusals: clients match some of them word by word.
 
-use aludel_store::{Added, ThreadId};
+use aludel_store::{AddOutcome, ThreadId};
 
 use crate::error::ApiError;
 
@@ -27,9 +27,9 @@ pub(super) fn none_found(kind: &str, id: &str) -> ApiError {
 }
 
 /// The outcome of adding a message, in words that clients read.
-pub(super) fn added_message(added: Added, thread: &ThreadId) -> Result<(), ApiError> {
+pub(super) fn added_message(added: AddOutcome, thread: &ThreadId) -> Result<(), ApiError> {
     match added {
-        Added::Locked(run) => {
+        AddOutcome::Locked(run) => {
             Err(ApiError::bad_request(format!("Can't add messages to {thread} while a run {run} is active.")))
         }
         added => check(&added, thread, "messages"),
@@ -37,20 +37,22 @@ pub(super) fn added_message(added: Added, thread: &ThreadId) -> Result<(), ApiEr
 }
 
 /// The outcome of beginning a run, in words that clients read.
-pub(super) fn begun(added: Added, thread: &ThreadId) -> Result<(), ApiError> {
+pub(super) fn begun(added: AddOutcome, thread: &ThreadId) -> Result<(), ApiError> {
     match added {
-        Added::Locked(run) => Err(ApiError::bad_request(format!("Thread {thread} already has an active run {run}."))),
+        AddOutcome::Locked(run) => {
+            Err(ApiError::bad_request(format!("Thread {thread} already has an active run {run}.")))
+        }
         added => check(&added, thread, "runs and messages"),
     }
 }
 
 /// The outcome of adding something else.
-pub(super) fn check(added: &Added, thread: &ThreadId, what: &str) -> Result<(), ApiError> {
+pub(super) fn check(added: &AddOutcome, thread: &ThreadId, what: &str) -> Result<(), ApiError> {
     match added {
-        Added::Added => Ok(()),
-        Added::NoThread => Err(none_found("thread", thread.as_str())),
-        Added::Full { limit } => Err(too_many(*limit, what)),
-        Added::Locked(_) => Err(ApiError::internal("a lock where there is none")),
+        AddOutcome::Added => Ok(()),
+        AddOutcome::NoThread => Err(none_found("thread", thread.as_str())),
+        AddOutcome::Full { limit } => Err(too_many(*limit, what)),
+        AddOutcome::Locked(_) => Err(ApiError::internal("a lock where there is none")),
     }
 }
 
