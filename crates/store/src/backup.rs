@@ -53,7 +53,7 @@ impl Store {
         let blobs = partial.join("blobs");
         make_directory(&blobs)?;
         let database = partial.join("aludel.db");
-        let mut copied = Copied::default();
+        let mut copied = BlobCopies::default();
         let named = self.copy_all(&database, &blobs, &mut copied)?;
         for name in copied.names.difference(&named) {
             let path = path_in(&blobs, name);
@@ -70,7 +70,7 @@ impl Store {
     }
 
     /// Copies the database and all blobs that the copy names, and returns their names.
-    fn copy_all(&self, database: &Path, into: &Path, copied: &mut Copied) -> Result<HashSet<String>, Error> {
+    fn copy_all(&self, database: &Path, into: &Path, copied: &mut BlobCopies) -> Result<HashSet<String>, Error> {
         for _ in 0..ATTEMPTS {
             match std::fs::remove_file(database) {
                 Err(source) if source.kind() != io::ErrorKind::NotFound => {
@@ -95,14 +95,14 @@ impl Store {
 
 /// Blobs that are in the copy.
 #[derive(Debug, Default)]
-struct Copied {
+struct BlobCopies {
     names: HashSet<String>,
     bytes: u64,
     /// True if they could not be linked.
     is_copied: bool,
 }
 
-impl Copied {
+impl BlobCopies {
     /// Takes a blob; false if it is not there any more.
     fn take(&mut self, from: &Path, into: &Path, name: &str) -> Result<bool, Error> {
         let (from, to) = (path_in(from, name), path_in(into, name));

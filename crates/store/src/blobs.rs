@@ -178,7 +178,7 @@ pub struct BlobWriter {
 
 /// A file that was written whole and is not a blob yet.
 #[derive(Debug)]
-struct Written {
+struct WrittenFile {
     scratch: Scratch,
     /// The file, where it is to be synced on its own.
     file: Option<File>,
@@ -212,11 +212,11 @@ impl BlobWriter {
         store.run(move |store| store.place(written)).await
     }
 
-    async fn close(mut self) -> Result<Written, Error> {
+    async fn close(mut self) -> Result<WrittenFile, Error> {
         self.file.flush().await.map_err(|source| self.scratch.failed(source))?;
         let Self { store: _, scratch, file, hash, bytes, tenant: _, mut room } = self;
         room.shrink_to(bytes + FILE_COST);
-        Ok(Written { scratch, file: Some(file.into_std().await), bytes, sha256: hex(&hash.finalize()), room })
+        Ok(WrittenFile { scratch, file: Some(file.into_std().await), bytes, sha256: hex(&hash.finalize()), room })
     }
 }
 
@@ -228,14 +228,14 @@ fn missing(room: &Reservation, bytes: u64) -> Option<RangeInclusive<u64>> {
 }
 
 /// Files that are written one after the other, and become blobs together.
-pub(crate) struct Writing {
+pub(crate) struct FileBatch {
     /// Room that was reserved for them before. More is reserved as they grow.
     room: Reservation,
-    written: Vec<Written>,
+    written: Vec<WrittenFile>,
     buffer: Vec<u8>,
 }
 
-impl Writing {
+impl FileBatch {
     pub(crate) fn new(room: Reservation) -> Self {
         Self { room, written: Vec::new(), buffer: vec![0; CHUNK] }
     }
@@ -270,7 +270,7 @@ impl Writing {
         room.shrink_to(bytes + FILE_COST);
         // Of many files none is kept open: they are synced together.
         let file = (self.written.len() <= SYNCED_ONE_BY_ONE).then_some(file);
-        self.written.push(Written { scratch, file, bytes, sha256: hex(&hash.finalize()), room });
+        self.written.push(WrittenFile { scratch, file, bytes, sha256: hex(&hash.finalize()), room });
         Ok(())
     }
 
@@ -321,7 +321,7 @@ impl Store {
         readers: Vec<R>,
     ) -> Result<Vec<NewBlob>, Error> {
         self.run(move |store| {
-            let mut writing = Writing::new(room);
+            let mut writing = FileBatch::new(room);
             readers.into_iter().try_for_each(|reader| writing.add(store, reader))?;
             writing.finish(store)
         })
@@ -369,7 +369,7 @@ impl Store {
     }
 
     /// Gives what was written its names.
-    fn place_all(&self, mut written: Vec<Written>) -> Result<Vec<NewBlob>, Error> {
+    fn place_all(&self, mut written: Vec<WrittenFile>) -> Result<Vec<NewBlob>, Error> {
         let together = written.len() > SYNCED_ONE_BY_ONE;
         if together {
             for written in &mut written {
@@ -386,7 +386,7 @@ impl Store {
     }
 
     /// Gives what was written its name. Without a file to sync, the caller syncs everything.
-    fn place(&self, Written { scratch, file, bytes, sha256, room }: Written) -> Result<NewBlob, Error> {
+    fn place(&self, WrittenFile { scratch, file, bytes, sha256, room }: WrittenFile) -> Result<NewBlob, Error> {
         if let Some(file) = &file {
             file.sync_all().map_err(|source| scratch.failed(source))?;
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, Row, params};
 
-use crate::blobs::Writing;
+use crate::blobs::FileBatch;
 use crate::database::{all, one};
 use crate::{BlobName, ContainerFileId, ContainerId, Error, NewBlob, Page, PageQuery, Store, Tenant, now, now_ms};
 
@@ -409,7 +409,7 @@ impl Store {
         let (tenant, container) = (tenant.clone(), container.clone());
         self.run(move |store| {
             let (mut named, mut without_room) = (Vec::new(), Vec::new());
-            let mut writing = Writing::new(store.no_room(&tenant));
+            let mut writing = FileBatch::new(store.no_room(&tenant));
             for (file, reader) in files {
                 match writing.add(store, reader) {
                     Ok(()) => named.push(file),

@@ -105,14 +105,14 @@ impl WriteConnection {
 /// Runs `work` so that it can be undone alone.
 fn apart<T>(connection: &Connection, work: impl FnOnce(&Connection) -> Result<T, Error>) -> Result<T, Error> {
     /// Undoes what a work did that did not come to its end.
-    struct Unfinished<'c>(&'c Connection);
-    impl Drop for Unfinished<'_> {
+    struct RollbackGuard<'c>(&'c Connection);
+    impl Drop for RollbackGuard<'_> {
         fn drop(&mut self) {
             let _gone_with_all = run(self.0, "ROLLBACK TO work").and_then(|()| run(self.0, "RELEASE work"));
         }
     }
     run(connection, "SAVEPOINT work")?;
-    let unfinished = Unfinished(connection);
+    let unfinished = RollbackGuard(connection);
     let value = work(connection)?;
     std::mem::forget(unfinished);
     run(connection, "RELEASE work")?;
