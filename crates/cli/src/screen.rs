@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use aludel_engine::transcript::Transcript;
 use aludel_engine::turns::{
-    EndReason, EventKind, Failure, FailureKind, Flow, ItemId, OutputPiece, Render, Rendered, TurnEvent,
+    EndReason, EventKind, Failure, FailureKind, Flow, ItemId, OutputPiece, Render, RenderedEvent, TurnEvent,
 };
 use aludel_sandbox::{ExecutionEvent as ProgramEvent, FileEntry, ProgramError};
 use anyhow::anyhow;
@@ -159,14 +159,14 @@ impl SharedScreen {
 }
 
 impl Render for SharedScreen {
-    fn render(&mut self, event: &TurnEvent) -> Rendered {
+    fn render(&mut self, event: &TurnEvent) -> RenderedEvent {
         let mut screen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if screen.failure.is_none() {
             screen.failure = screen.see(&event.kind).err();
         }
         // Nobody reads any more.
         let flow = if screen.failure.is_some() { Flow::StopAll } else { Flow::GoOn };
-        Rendered { flow, ..Rendered::default() }
+        RenderedEvent { flow, ..RenderedEvent::default() }
     }
 
     fn document(&self) -> Value {

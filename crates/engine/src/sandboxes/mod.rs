@@ -16,7 +16,7 @@ mod watches;
 pub use contexts::{Context, Contexts};
 pub use live::{HOME, LiveSandbox, NewSandbox};
 pub use processes::{
-    Attached, LogPart, ProcessEnd, ProcessEvent, ProcessSpec, ProcessStream, Processes, PtySize, SandboxProcess,
+    LogPart, ProcessEnd, ProcessEvent, ProcessSpec, ProcessStream, ProcessView, Processes, PtySize, SandboxProcess,
 };
 pub use programs::{RunningProgram, RunningPrograms};
 pub use registry::Sandboxes;

@@ -176,7 +176,7 @@ impl fmt::Debug for SandboxProcess {
 
 /// A client's view of a command. Dropping it lets the command go on.
 #[derive(Debug)]
-pub struct Attached {
+pub struct ProcessView {
     /// The command.
     pub process: Arc<SandboxProcess>,
     kept: VecDeque<(ProcessStream, Bytes)>,
@@ -184,7 +184,7 @@ pub struct Attached {
     events: mpsc::Receiver<ProcessEvent>,
 }
 
-impl Attached {
+impl ProcessView {
     /// The next event; `None` after the end. Cancel-safe.
     pub async fn next(&mut self) -> Option<ProcessEvent> {
         if let Some((stream, bytes)) = self.kept.pop_front() {
@@ -203,7 +203,7 @@ impl Processes {
     }
 
     /// Starts a command. It is in the audit log before it runs.
-    pub async fn start(&self, spec: ProcessSpec) -> Result<Attached, Error> {
+    pub async fn start(&self, spec: ProcessSpec) -> Result<ProcessView, Error> {
         self.check(&spec)?;
         let line = command_line(&spec.arguments);
         let bytes = NOTES + line.len() as u64;
@@ -213,8 +213,13 @@ impl Processes {
             known.last += 1;
             known.last
         };
-        let note =
-            Note { store: self.store.clone(), tenant: self.tenant.clone(), place: self.place.clone(), number, line };
+        let note = AuditNote {
+            store: self.store.clone(),
+            tenant: self.tenant.clone(),
+            place: self.place.clone(),
+            number,
+            line,
+        };
         note.write(AuditEvent::Started, "the client", "").await?;
         let command = Command {
             arguments: spec.arguments.clone(),
@@ -333,7 +338,7 @@ impl SandboxProcess {
     }
 
     /// Follows it, beginning with the output that nobody has seen yet.
-    pub fn attach(self: &Arc<Self>) -> Result<Attached, Error> {
+    pub fn attach(self: &Arc<Self>) -> Result<ProcessView, Error> {
         let (sender, events) = mpsc::channel(QUEUE);
         let mut output = self.output();
         output.followers.retain(|follower| !follower.is_closed());
@@ -348,7 +353,7 @@ impl SandboxProcess {
         output.kept_bytes = 0;
         let kept = std::mem::take(&mut output.kept);
         drop(output);
-        Ok(Attached { process: Arc::clone(self), kept, end, events })
+        Ok(ProcessView { process: Arc::clone(self), kept, end, events })
     }
 
     /// Sends input. An error if it has none, has closed it, or does not read.
@@ -447,7 +452,7 @@ async fn run(
     process: Arc<SandboxProcess>,
     mut started: Started,
     mut orders: mpsc::Receiver<ControlMessage>,
-    note: Note,
+    note: AuditNote,
     mut time: CommandTime,
 ) {
     let mut stdout = std::mem::replace(&mut started.stdout, Box::new(tokio::io::empty()));
@@ -547,7 +552,7 @@ async fn read_all(
 }
 
 /// A command in the audit log.
-struct Note {
+struct AuditNote {
     store: Store,
     tenant: Tenant,
     place: String,
@@ -555,7 +560,7 @@ struct Note {
     line: String,
 }
 
-impl Note {
+impl AuditNote {
     async fn write(&self, event: AuditEvent, actor: &str, outcome: &str) -> Result<(), Error> {
         let entry = AuditEntry {
             event,

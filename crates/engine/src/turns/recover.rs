@@ -36,7 +36,8 @@ pub trait Dialect: Send + Sync {
 
     /// A renderer and the documents of a stored request, from the dialect's own state, as they were when it began. `None` when its first
     /// document is not there, so that no client knows of it.
-    fn restore<'a>(&'a self, turn: &'a TurnRecord, own: Value) -> BoxFuture<'a, Result<Option<Restored>, Error>>;
+    fn restore<'a>(&'a self, turn: &'a TurnRecord, own: Value)
+    -> BoxFuture<'a, Result<Option<RestoredRequest>, Error>>;
 
     /// Settles documents that no stored request stands behind, once every stored request was taken up. `live` goes on.
     fn settle<'a>(&'a self, _live: &'a LiveRequests) -> BoxFuture<'a, Result<(), Error>> {
@@ -45,7 +46,7 @@ pub trait Dialect: Send + Sync {
 }
 
 /// A stored request's renderer and documents.
-pub struct Restored {
+pub struct RestoredRequest {
     /// The renderer, which was given no event yet.
     pub render: Box<dyn Render>,
     /// The documents.
@@ -54,7 +55,7 @@ pub struct Restored {
 
 /// The outcome of a recovery.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Recovered {
+pub struct RecoveryOutcome {
     /// Requests that go on.
     pub resumed: usize,
     /// Requests that were ended.
@@ -62,8 +63,8 @@ pub struct Recovered {
 }
 
 /// Takes over every stored request whose owner has gone: see the module's documentation.
-pub async fn recover(engine: &Arc<Engine>, dialects: &[Arc<dyn Dialect>]) -> Result<Recovered, Error> {
-    let mut recovered = Recovered::default();
+pub async fn recover(engine: &Arc<Engine>, dialects: &[Arc<dyn Dialect>]) -> Result<RecoveryOutcome, Error> {
+    let mut recovered = RecoveryOutcome::default();
     let mut resumed = Vec::new();
     for turn in engine.store.take_over_turns(now_ms(), lease::until(), MOST).await? {
         let id = turn.id.clone();
@@ -74,15 +75,15 @@ pub async fn recover(engine: &Arc<Engine>, dialects: &[Arc<dyn Dialect>]) -> Res
             None => {
                 // Of a process that rendered it to nobody but its own user, such as a terminal's.
                 let _appended = engine.store.end_turn(&turn.lease()).await?;
-                TakenUp::Ended
+                ResumeOutcome::Ended
             }
         };
         match taken_up {
-            TakenUp::Resumed => {
+            ResumeOutcome::Resumed => {
                 recovered.resumed += 1;
                 resumed.push(id.to_string());
             }
-            TakenUp::Ended => {
+            ResumeOutcome::Ended => {
                 recovered.ended += 1;
                 if let Some(session) = own_session
                     && let Err(error) = engine.sessions.delete(&tenant, &session).await
@@ -114,16 +115,16 @@ fn own_session(turn: &TurnRecord) -> Option<ContainerId> {
     turn.session.as_deref().filter(|_| state.owns_session).and_then(ContainerId::parse)
 }
 
-enum TakenUp {
+enum ResumeOutcome {
     Resumed,
     Ended,
 }
 
-async fn take_up(engine: &Arc<Engine>, dialect: &dyn Dialect, turn: TurnRecord) -> Result<TakenUp, Error> {
+async fn take_up(engine: &Arc<Engine>, dialect: &dyn Dialect, turn: TurnRecord) -> Result<ResumeOutcome, Error> {
     let state: DialectState = serde_json::from_str(&turn.dialect_state).map_err(Error::internal)?;
-    let Some(Restored { mut render, documents }) = dialect.restore(&turn, state.own.clone()).await? else {
+    let Some(RestoredRequest { mut render, documents }) = dialect.restore(&turn, state.own.clone()).await? else {
         let _appended = engine.store.end_turn(&turn.lease()).await?;
-        return Ok(TakenUp::Ended);
+        return Ok(ResumeOutcome::Ended);
     };
     let events = events(engine, &turn).await?;
     let frames: Vec<Frame> = events.iter().flat_map(|event| render.render(event).frames).collect();
@@ -131,7 +132,7 @@ async fn take_up(engine: &Arc<Engine>, dialect: &dyn Dialect, turn: TurnRecord) 
         // It has ended, and nothing but its document may be missing.
         documents.finish(render.document()).await?;
         let _appended = engine.store.end_turn(&turn.lease()).await?;
-        return Ok(TakenUp::Ended);
+        return Ok(ResumeOutcome::Ended);
     }
     let live = engine.live.begin(&turn.tenant, RequestFingerprint::none(), turn.id.clone());
     let Ok(live) = live else { return Err(Error::internal(format!("{} goes on already", turn.id))) };
@@ -150,14 +151,14 @@ async fn take_up(engine: &Arc<Engine>, dialect: &dyn Dialect, turn: TurnRecord) 
                 run.outlives = true;
                 let span = info_span!(parent: &span, "answer", api = dialect.name(), id = %turn.id);
                 engine.tasks.spawn(run.carry_on(Some(waiting)).instrument(span));
-                return Ok(TakenUp::Resumed);
+                return Ok(ResumeOutcome::Resumed);
             }
             Err(error) => error!("{} cannot go on: {error}", turn.id),
         }
     }
     run.fail(Failure::new(FailureKind::Internal, "The server was stopped before the response was done.")).await;
     engine.live.forget(&turn.id);
-    Ok(TakenUp::Ended)
+    Ok(ResumeOutcome::Ended)
 }
 
 /// The turn of a request that waits for approval, and the program that it waits for.

@@ -9,7 +9,7 @@ use crate::Error;
 /// A dialect's state machine from events to frames. Fed with the same events, it renders the same frames.
 pub trait Render: Send + Sync {
     /// Renders one event.
-    fn render(&mut self, event: &TurnEvent) -> Rendered;
+    fn render(&mut self, event: &TurnEvent) -> RenderedEvent;
 
     /// The request's document as it stands, for clients that wait for the whole.
     fn document(&self) -> Value;
@@ -20,7 +20,7 @@ pub trait Render: Send + Sync {
 
 /// The frames of one event.
 #[derive(Debug, Default)]
-pub struct Rendered {
+pub struct RenderedEvent {
     /// In order; there may be none.
     pub frames: Vec<Frame>,
     /// The course of the turns from here on.

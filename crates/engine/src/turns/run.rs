@@ -23,7 +23,7 @@ use tracing::{Instrument as _, error};
 
 use self::follow::{TurnProgress, tool_call};
 pub use self::suspend::{Suspension, Suspensions, TakenSuspension};
-use self::tell::Untold;
+use self::tell::PendingFrames;
 use super::event::{EndReason, EventKind, ItemId};
 use super::journal::Journal;
 use super::render::{Documents, Flow, Frame, Render};
@@ -54,7 +54,7 @@ pub struct Run {
     pub outlives: bool,
     /// Frames of the last turn's end, which are told when everything is stored.
     pub(super) held: Vec<Frame>,
-    untold: Untold,
+    untold: PendingFrames,
     /// The number of the next event, of a request that is not stored.
     pub(super) next: u64,
     /// The reason for which its log cannot be stored, if that is why it was cancelled.
@@ -119,7 +119,7 @@ impl Run {
             truncate: false,
             outlives: false,
             held: Vec::new(),
-            untold: Untold::default(),
+            untold: PendingFrames::default(),
             next: 0,
             unstored: None,
         }
@@ -379,11 +379,11 @@ impl Run {
 struct Agents {
     streams: SelectAll<BoxStream<'static, (usize, AgentEvent)>>,
     /// Of each turn.
-    handles: Vec<Handles>,
+    handles: Vec<AgentHandles>,
 }
 
 /// Handles on the work of an agent.
-struct Handles {
+struct AgentHandles {
     cancel: CancellationToken,
     answerer: Answerer,
 }
@@ -400,7 +400,7 @@ impl Agents {
     /// Begins a turn, or begins it again.
     fn begin(&mut self, turn: usize, part: &TurnPlan) {
         let stream = part.agent.resume(part.items.clone());
-        let handles = Handles { cancel: stream.canceller(), answerer: stream.answerer() };
+        let handles = AgentHandles { cancel: stream.canceller(), answerer: stream.answerer() };
         match self.handles.get_mut(turn) {
             Some(before) => *before = handles,
             None => self.handles.push(handles),

@@ -25,9 +25,9 @@ use crate::{Engine, Model, SessionSettings};
 pub(super) struct RecordingRenderer(pub(super) Arc<Mutex<Vec<TurnEvent>>>);
 
 impl Render for RecordingRenderer {
-    fn render(&mut self, event: &TurnEvent) -> Rendered {
+    fn render(&mut self, event: &TurnEvent) -> RenderedEvent {
         self.0.lock().unwrap().push(event.clone());
-        Rendered::default()
+        RenderedEvent::default()
     }
 
     fn document(&self) -> Value {
@@ -422,7 +422,7 @@ async fn recovery_leaves_a_living_terminal_alone_and_ends_what_a_dead_one_left()
     let ids = [&own, &shared].map(|run| run.live.id.clone());
     let tenant = Tenant::terminal();
     let server = engine(Store::open(data.path()).await.unwrap(), Vec::new());
-    assert_eq!(recover(&server, &[]).await.unwrap(), Recovered::default());
+    assert_eq!(recover(&server, &[]).await.unwrap(), RecoveryOutcome::default());
     server.store.remove_expired().await.unwrap();
     for id in &ids {
         let row = server.store.turn(&tenant, id).await.unwrap().unwrap();
@@ -435,7 +435,7 @@ async fn recovery_leaves_a_living_terminal_alone_and_ends_what_a_dead_one_left()
     drop(terminal);
     drop(server);
     let server = engine(Store::open(data.path()).await.unwrap(), Vec::new());
-    assert_eq!(recover(&server, &[]).await.unwrap(), Recovered { resumed: 0, ended: 2 });
+    assert_eq!(recover(&server, &[]).await.unwrap(), RecoveryOutcome { resumed: 0, ended: 2 });
     for id in &ids {
         let row = server.store.turn(&tenant, id).await.unwrap().unwrap();
         assert_eq!((row.state, row.epoch, row.next_sequence), (TurnState::Ended, 2, 0));

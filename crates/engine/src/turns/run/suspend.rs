@@ -19,7 +19,7 @@ use crate::Engine;
 use crate::permits::{Permit, Permits};
 use crate::turns::event::{EndReason, EventKind, ItemId, ToolCall, TurnEvent};
 use crate::turns::live::HeldResource;
-use crate::turns::render::{Render, Rendered};
+use crate::turns::render::{Render, RenderedEvent};
 use crate::turns::{Failure, RequestFingerprint};
 
 /// Turns that wait at once, of all tenants. Beyond that, calls fail.
@@ -171,7 +171,7 @@ impl Suspension {
         let (tenant, id) = (self.tenant.clone(), TurnId::new());
         let Ok(live) = engine.live.begin(&tenant, RequestFingerprint::none(), id.clone()) else { return };
         live.cancel.cancel();
-        let run = Run::new(&engine, &tenant, live, Vec::new(), Box::new(Unheard));
+        let run = Run::new(&engine, &tenant, live, Vec::new(), Box::new(SilentRenderer));
         run.take_up(self, None).await;
         engine.live.forget(&id);
     }
@@ -281,11 +281,11 @@ impl Run {
 }
 
 /// The renderer of a turn that nobody hears of.
-struct Unheard;
+struct SilentRenderer;
 
-impl Render for Unheard {
-    fn render(&mut self, _event: &TurnEvent) -> Rendered {
-        Rendered::default()
+impl Render for SilentRenderer {
+    fn render(&mut self, _event: &TurnEvent) -> RenderedEvent {
+        RenderedEvent::default()
     }
 
     fn document(&self) -> Value {

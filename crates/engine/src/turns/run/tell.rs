@@ -9,7 +9,7 @@ use super::Run;
 use crate::turns::Failure;
 use crate::turns::event::{EventKind, TurnEvent};
 use crate::turns::journal::Journal;
-use crate::turns::render::{Flow, Frame, Rendered};
+use crate::turns::render::{Flow, Frame, RenderedEvent};
 
 /// The most frames that are told together.
 const MAX_UNTOLD: usize = 64;
@@ -18,7 +18,7 @@ const MAX_UNTOLD_BYTES: usize = 256 << 10;
 
 /// Frames that were rendered, and are told when nothing more comes at once.
 #[derive(Default)]
-pub(super) struct Untold {
+pub(super) struct PendingFrames {
     pub(super) frames: Vec<Frame>,
     /// Documents that are to be stored first.
     pub(super) documents: Vec<Value>,
@@ -49,7 +49,7 @@ impl Run {
 
     /// Tells what is untold. What followers are told at a milestone is stored before they are.
     pub(super) async fn settle(&mut self) {
-        let Untold { frames, documents, has_milestone } = std::mem::take(&mut self.untold);
+        let PendingFrames { frames, documents, has_milestone } = std::mem::take(&mut self.untold);
         if has_milestone && let Err(failure) = self.flush(None).await {
             error!("{}: {}", self.live.id, failure.cause.as_deref().unwrap_or(&failure.message));
         }
@@ -66,7 +66,7 @@ impl Run {
 
     /// Makes an event and renders it. It is stored with the next flush. Where there is no room for it, there is no such event, and the request
     /// is cancelled.
-    pub(in crate::turns) async fn event(&mut self, turn: usize, kind: EventKind) -> Rendered {
+    pub(in crate::turns) async fn event(&mut self, turn: usize, kind: EventKind) -> RenderedEvent {
         let sequence = self.journal.as_ref().map_or(self.next, Journal::next);
         let event = TurnEvent { sequence, at_ms: now_ms(), turn, kind };
         if let Some(journal) = &mut self.journal
@@ -74,7 +74,7 @@ impl Run {
         {
             self.live.cancel.cancel();
             self.unstored.get_or_insert_with(|| error.into());
-            return Rendered::default();
+            return RenderedEvent::default();
         }
         self.next = sequence + 1;
         let rendered = self.render.render(&event);

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use aludel_engine::turns::{EndReason, EventKind, Failure, FailureKind, Flow, ItemId, Render, Rendered, TurnEvent};
+use aludel_engine::turns::{
+    EndReason, EventKind, Failure, FailureKind, Flow, ItemId, Render, RenderedEvent, TurnEvent,
+};
 use aludel_wire::anthropic::{ErrorCode, ErrorEnvelope, StopReason};
 use serde_json::Value;
 
@@ -140,10 +142,10 @@ impl Answer {
 }
 
 impl Render for Answer {
-    fn render(&mut self, event: &TurnEvent) -> Rendered {
+    fn render(&mut self, event: &TurnEvent) -> RenderedEvent {
         self.writer.set_time(event.at_ms / 1000);
         let flow = self.see(&event.kind);
-        Rendered { frames: self.writer.take_frames(), flow, ..Rendered::default() }
+        RenderedEvent { frames: self.writer.take_frames(), flow, ..RenderedEvent::default() }
     }
 
     fn document(&self) -> Value {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use aludel_engine::turns::{
     Dialect, Documents, EndReason, EventKind, Failure, FailureKind, ItemId, LiveRequests, OutputPiece, Render,
-    Rendered, Restored, RichValue, ToolEnd, ToolOutcome, TurnEvent,
+    RenderedEvent, RestoredRequest, RichValue, ToolEnd, ToolOutcome, TurnEvent,
 };
 use aludel_engine::{Error, SessionFile};
 use aludel_store::{MessageId, QuotaCheck, RunId, RunUpdate, StepId, Store, Tenant, ThreadId, TurnId, TurnRecord, now};
@@ -247,7 +247,7 @@ fn last_error(failure: &Failure) -> LastError {
 }
 
 impl Render for Answer {
-    fn render(&mut self, event: &TurnEvent) -> Rendered {
+    fn render(&mut self, event: &TurnEvent) -> RenderedEvent {
         if !matches!(event.kind, EventKind::Closed) {
             self.writer.set_time(event.at_ms / 1000);
         }
@@ -259,7 +259,7 @@ impl Render for Answer {
             let messages = self.writer.messages.iter().skip(saved_messages).cloned().collect();
             written(&Made { run: None, steps, messages })
         });
-        Rendered { frames: self.writer.take_frames(), save, ..Rendered::default() }
+        RenderedEvent { frames: self.writer.take_frames(), save, ..RenderedEvent::default() }
     }
 
     fn document(&self) -> Value {
@@ -323,7 +323,11 @@ impl Dialect for Runs {
         NAME
     }
 
-    fn restore<'a>(&'a self, turn: &'a TurnRecord, own: Value) -> BoxFuture<'a, Result<Option<Restored>, Error>> {
+    fn restore<'a>(
+        &'a self,
+        turn: &'a TurnRecord,
+        own: Value,
+    ) -> BoxFuture<'a, Result<Option<RestoredRequest>, Error>> {
         Box::pin(async move {
             let beginning = Beginning::deserialize(own).map_err(Error::internal)?;
             let ids = (ThreadId::parse(&beginning.run.thread_id), RunId::parse(&beginning.run.id));
@@ -335,7 +339,7 @@ impl Dialect for Runs {
             }
             let (store, tenant, turn) = (self.store.clone(), turn.tenant.clone(), turn.id.clone());
             let documents = Box::new(Stored { store, tenant, run, turn });
-            Ok(Some(Restored { render: Box::new(Answer::new(beginning)), documents }))
+            Ok(Some(RestoredRequest { render: Box::new(Answer::new(beginning)), documents }))
         })
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use aludel_engine::execution::ExitStatus;
 use aludel_engine::sandboxes::{
-    Attached, HOME, LiveSandbox, ProcessEnd, ProcessEvent, ProcessSpec, ProcessStream, PtySize, SandboxProcess,
+    HOME, LiveSandbox, ProcessEnd, ProcessEvent, ProcessSpec, ProcessStream, ProcessView, PtySize, SandboxProcess,
 };
 use aludel_wire::e2b::process::{
     Empty, Ended, EventMessage, Input, ListResponse, Output, ProcessConfig, ProcessInfo, SelectRequest, Selector,
@@ -110,12 +110,12 @@ pub(super) async fn connect(
     Ok(follow(find(&live, &request.process)?.attach()?, keepalive(&headers)))
 }
 
-fn follow(attached: Attached, pause: Duration) -> Response {
+fn follow(attached: ProcessView, pause: Duration) -> Response {
     stream(move |client| tell(client, attached, pause))
 }
 
 /// Tells a client of a command until it ends.
-async fn tell(client: Client, mut attached: Attached, pause: Duration) -> Result<Result<(), Failure>, Gone> {
+async fn tell(client: Client, mut attached: ProcessView, pause: Duration) -> Result<Result<(), Failure>, Gone> {
     let event = |event| EventMessage { event };
     let alive = event(process::ProcessEvent::Keepalive(Empty {}));
     client.send(&event(process::ProcessEvent::Start(Started { pid: attached.process.pid() }))).await?;

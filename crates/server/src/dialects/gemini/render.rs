@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use aludel_engine::turns::{
-    EndReason, EventKind, Failure, FailureKind, Flow, Frame, ItemId, Render, Rendered, ToolEnd, ToolOutcome, TurnEvent,
+    EndReason, EventKind, Failure, FailureKind, Flow, Frame, ItemId, Render, RenderedEvent, ToolEnd, ToolOutcome,
+    TurnEvent,
 };
 use aludel_wire::gemini::{FinishReason, Outcome};
 use serde_json::Value;
@@ -127,9 +128,9 @@ impl Answer {
 }
 
 impl Render for Answer {
-    fn render(&mut self, event: &TurnEvent) -> Rendered {
+    fn render(&mut self, event: &TurnEvent) -> RenderedEvent {
         let flow = self.see(&event.kind);
-        Rendered { frames: self.writer.take_frames(), flow, ..Rendered::default() }
+        RenderedEvent { frames: self.writer.take_frames(), flow, ..RenderedEvent::default() }
     }
 
     fn document(&self) -> Value {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use aludel_engine::execution::ExitStatus;
 use aludel_engine::sandboxes::{
-    Attached, HOME, LiveSandbox, ProcessEnd, ProcessEvent, ProcessSpec, ProcessStream as Channel, SandboxProcess,
+    HOME, LiveSandbox, ProcessEnd, ProcessEvent, ProcessSpec, ProcessStream as Channel, ProcessView, SandboxProcess,
 };
 use aludel_store::random_hex;
 use aludel_wire::opensandbox::code::{EventKind, Failure};
@@ -96,7 +96,11 @@ pub(super) struct NewCommand {
 }
 
 /// Starts a command, and returns its id.
-pub(super) async fn start(app: &App, live: &Arc<LiveSandbox>, new: NewCommand) -> Result<(String, Attached), ApiError> {
+pub(super) async fn start(
+    app: &App,
+    live: &Arc<LiveSandbox>,
+    new: NewCommand,
+) -> Result<(String, ProcessView), ApiError> {
     check_approval(app)?;
     let directory = new.directory.filter(|directory| !directory.is_empty()).map(|directory| absolute(&directory));
     let mut environment = variables(live);
@@ -120,7 +124,7 @@ pub(super) async fn start(app: &App, live: &Arc<LiveSandbox>, new: NewCommand) -
 }
 
 /// Answers with the events of a command, which ends with its client.
-pub(super) fn follow(id: String, attached: Attached, began: Instant) -> Response {
+pub(super) fn follow(id: String, attached: ProcessView, began: Instant) -> Response {
     let process = KilledWithClient(Arc::clone(&attached.process));
     let telling = Telling { attached, _process: process, began, stdout: Lines::default(), stderr: Lines::default() };
     stream(vec![EventKind::Init { text: id }], telling)
@@ -148,7 +152,7 @@ impl Drop for KilledWithClient {
 
 /// A command that is told of, line by line.
 struct Telling {
-    attached: Attached,
+    attached: ProcessView,
     _process: KilledWithClient,
     began: Instant,
     stdout: Lines,

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use aludel_engine::Error;
 use aludel_engine::turns::{
-    self, Documents, EndReason, EventKind, Failure, Flow, ItemId, Render, Rendered, Restored, ToolEnd, ToolOutcome,
-    TurnEvent,
+    self, Documents, EndReason, EventKind, Failure, Flow, ItemId, Render, RenderedEvent, RestoredRequest, ToolEnd,
+    ToolOutcome, TurnEvent,
 };
 use aludel_store::{ContainerId, InteractionId, InteractionRecord, QuotaCheck, Store, Tenant, TurnRecord};
 use aludel_wire::gemini::interactions::{Interaction, InteractionError, Status};
@@ -141,13 +141,13 @@ impl Answer {
 }
 
 impl Render for Answer {
-    fn render(&mut self, event: &TurnEvent) -> Rendered {
+    fn render(&mut self, event: &TurnEvent) -> RenderedEvent {
         // Nothing is told of it: the document keeps the time of the last frame.
         if !matches!(event.kind, EventKind::Closed) {
             self.writer.set_time(event.at_ms / 1000);
         }
         let flow = self.see(&event.kind);
-        Rendered { frames: self.writer.take_frames(), flow, ..Rendered::default() }
+        RenderedEvent { frames: self.writer.take_frames(), flow, ..RenderedEvent::default() }
     }
 
     fn document(&self) -> Value {
@@ -214,7 +214,11 @@ impl turns::Dialect for Interactions {
         NAME
     }
 
-    fn restore<'a>(&'a self, turn: &'a TurnRecord, own: Value) -> BoxFuture<'a, Result<Option<Restored>, Error>> {
+    fn restore<'a>(
+        &'a self,
+        turn: &'a TurnRecord,
+        own: Value,
+    ) -> BoxFuture<'a, Result<Option<RestoredRequest>, Error>> {
         Box::pin(async move {
             let beginning = Beginning::deserialize(own).map_err(Error::internal)?;
             let broken = || Error::internal(format!("{} is no interaction's id", turn.id));
@@ -233,7 +237,7 @@ impl turns::Dialect for Interactions {
             let (store, tenant) = (self.store.clone(), turn.tenant.clone());
             let documents = Stored { store, tenant, id, input: Mutex::new(None) };
             let render = Box::new(Answer::new(beginning, links));
-            Ok(Some(Restored { render, documents: Box::new(documents) }))
+            Ok(Some(RestoredRequest { render, documents: Box::new(documents) }))
         })
     }
 }

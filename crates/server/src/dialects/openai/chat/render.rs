@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use aludel_engine::Error;
 use aludel_engine::turns::{
-    Documents, EndReason, EventKind, Failure, FailureKind, Flow, Frame, ItemId, Render, Rendered, TurnEvent,
+    Documents, EndReason, EventKind, Failure, FailureKind, Flow, Frame, ItemId, Render, RenderedEvent, TurnEvent,
 };
 use aludel_store::Tenant;
 use futures_util::future::BoxFuture;
@@ -117,9 +117,9 @@ impl Completion {
 }
 
 impl Render for Completion {
-    fn render(&mut self, event: &TurnEvent) -> Rendered {
+    fn render(&mut self, event: &TurnEvent) -> RenderedEvent {
         let flow = self.see(event);
-        Rendered { frames: self.writer.take_chunks(), flow, ..Rendered::default() }
+        RenderedEvent { frames: self.writer.take_chunks(), flow, ..RenderedEvent::default() }
     }
 
     fn document(&self) -> Value {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use aludel_engine::Error;
 use aludel_engine::turns::{
-    Dialect, Documents, EndReason, EventKind, Failure, FailureKind, ItemId, LiveRequests, Render, Rendered, Restored,
-    TurnEvent,
+    Dialect, Documents, EndReason, EventKind, Failure, FailureKind, ItemId, LiveRequests, Render, RenderedEvent,
+    RestoredRequest, TurnEvent,
 };
 use aludel_store::{ConversationId, QuotaCheck, Reservation, ResponseId, ResponseRecord, Store, Tenant, TurnRecord};
 use aludel_wire::openai::responses::{self, Response, ResponseError};
@@ -143,13 +143,13 @@ impl Answer {
 }
 
 impl Render for Answer {
-    fn render(&mut self, event: &TurnEvent) -> Rendered {
+    fn render(&mut self, event: &TurnEvent) -> RenderedEvent {
         // Nothing is told of it: the document keeps the times of the last frame.
         if !matches!(event.kind, EventKind::Closed) {
             self.writer.set_time(event.at_ms / 1000);
         }
         self.see(&event.kind);
-        Rendered { frames: self.writer.take_events(), ..Rendered::default() }
+        RenderedEvent { frames: self.writer.take_events(), ..RenderedEvent::default() }
     }
 
     fn document(&self) -> Value {
@@ -241,7 +241,11 @@ impl Dialect for Responses {
         NAME
     }
 
-    fn restore<'a>(&'a self, turn: &'a TurnRecord, own: Value) -> BoxFuture<'a, Result<Option<Restored>, Error>> {
+    fn restore<'a>(
+        &'a self,
+        turn: &'a TurnRecord,
+        own: Value,
+    ) -> BoxFuture<'a, Result<Option<RestoredRequest>, Error>> {
         Box::pin(async move {
             let beginning = Beginning::deserialize(own).map_err(Error::internal)?;
             let broken = || Error::internal(format!("{} is no response's id", turn.id));
@@ -257,7 +261,7 @@ impl Dialect for Responses {
                 _room: self.store.no_room(&turn.tenant),
                 expires_at: record.expires_at,
             };
-            Ok(Some(Restored { render: Box::new(Answer::new(beginning)), documents: Box::new(documents) }))
+            Ok(Some(RestoredRequest { render: Box::new(Answer::new(beginning)), documents: Box::new(documents) }))
         })
     }
 
