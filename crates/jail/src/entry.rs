@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 
 use crate::cgroup::Hierarchy;
 use crate::idmap::IdMap;
-use crate::message::{self, Numbered, Setup, WardenMessage};
+use crate::message::{self, NumberedRequest, Setup, WardenMessage};
 use crate::{Step, StepError, sweep, sys, warden};
 
 /// The name under which the executable is a warden.
@@ -106,12 +106,12 @@ impl Warden {
     }
 
     /// Sends a request; the answer comes by [`Warden::receive`]. Blocks while the warden is behind.
-    pub fn send(&self, request: &Numbered, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub fn send(&self, request: &NumberedRequest, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         message::send(&self.control, request, descriptors)
     }
 
     /// Sends a request, or fails with [`io::ErrorKind::WouldBlock`] while the warden is behind.
-    pub fn try_send(&self, request: &Numbered, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub fn try_send(&self, request: &NumberedRequest, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         message::try_send(&self.control, request, descriptors)
     }
 

@@ -21,14 +21,14 @@ const PATIENCE: Duration = Duration::from_millis(200);
 const ROUND: Duration = Duration::from_micros(200);
 
 /// The means for a sandbox to go on.
-pub(crate) enum Frozen {
+pub(crate) enum FrozenSandbox {
     /// Its control group.
     Group(PathBuf),
     /// The processes that were stopped by us, and not by their own kind before.
     Stopped(HashMap<Pid, OwnedFd>),
 }
 
-impl Frozen {
+impl FrozenSandbox {
     /// Stops everything in a sandbox, by its control group if that can be stopped, or all that is in the process namespace of its init. Blocks
     /// until nothing runs; what cannot be stopped in time goes on.
     pub(crate) fn freeze(group: Option<PathBuf>, init: Option<Pid>) -> Result<Self, StepError> {
@@ -147,7 +147,7 @@ mod tests {
         fs::write(group.join("cgroup.procs"), child.id().to_string()).unwrap();
         let long = Duration::from_secs(10);
         assert!(has_grown(&child, long), "the control: it runs");
-        let frozen = Frozen::freeze(Some(group.clone()), None).unwrap();
+        let frozen = FrozenSandbox::freeze(Some(group.clone()), None).unwrap();
         let grew_while_frozen = has_grown(&child, Duration::from_millis(100));
         frozen.thaw().unwrap();
         let grew_again = has_grown(&child, long);

@@ -24,7 +24,7 @@ pub(crate) struct SeccompListener {
 
 /// Result of reading from a listener.
 #[derive(Debug)]
-pub(crate) enum Heard {
+pub(crate) enum ListenerResult {
     /// A call, or that its caller has gone.
     Something,
     /// Too much of it: look again at that time.
@@ -45,12 +45,12 @@ impl SeccompListener {
 
     /// Tells the number of a call, then answers it: whoever hears later of its caller has been told of the call. To be asked when the
     /// descriptor is readable.
-    pub(crate) fn answer(&mut self, tell: impl FnOnce(i64)) -> Heard {
+    pub(crate) fn answer(&mut self, tell: impl FnOnce(i64)) -> ListenerResult {
         if self.since.elapsed() > REST {
             (self.since, self.answered) = (Instant::now(), 0);
         }
         if self.answered == BURST && self.observes.is_none() {
-            return Heard::Rests(self.since + REST);
+            return ListenerResult::Rests(self.since + REST);
         }
         self.answered = self.answered.saturating_add(1);
         let permits = |number, arguments| {
@@ -58,8 +58,8 @@ impl SeccompListener {
             self.observes.is_some_and(|profile| syscalls::permits(profile, number, arguments))
         };
         match sys::answer_call(self.fd.as_fd(), permits) {
-            Ok(()) => Heard::Something,
-            Err(_) => Heard::Over,
+            Ok(()) => ListenerResult::Something,
+            Err(_) => ListenerResult::Over,
         }
     }
 }

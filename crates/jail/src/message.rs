@@ -72,7 +72,7 @@ pub struct JailSpec {
 
 /// A request under its number, which the answer repeats.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Numbered {
+pub struct NumberedRequest {
     /// Chosen by the caller, unique among the requests that wait for an answer.
     pub number: u64,
     /// The request.

@@ -15,7 +15,7 @@ use rustix::net::{
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::cgroup::Cgroup;
-use crate::freezer::Frozen;
+use crate::freezer::FrozenSandbox;
 use crate::lockdown::Identity;
 use crate::message::{ExitStatus, FIRST_KERNEL, JailLimits, Profile};
 use crate::sys;
@@ -50,7 +50,7 @@ pub(crate) struct JailSandbox {
     /// Its instance of devpts, with [`Profile::Services`].
     pub(crate) terminals: Option<OwnedFd>,
     /// Everything that was stopped, while it is.
-    pub(crate) frozen: Option<Frozen>,
+    pub(crate) frozen: Option<FrozenSandbox>,
     /// The socket by which a checkpoint is woken, once the first kernel has said its first word there.
     pub(crate) wake: Option<OwnedFd>,
     /// The `oom_score_adj` of the process that last said to be the checkpoint.

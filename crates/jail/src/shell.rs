@@ -24,7 +24,7 @@ pub(crate) struct Shell {
 }
 
 /// A shell that belongs to no sandbox yet: its namespaces, and its init, which waits for a sandbox. Dropping it ends it.
-pub(crate) struct Spare {
+pub(crate) struct SpareShell {
     init: Pid,
     /// Taken by the shell that it becomes.
     pidfd: Option<OwnedFd>,
@@ -34,7 +34,7 @@ pub(crate) struct Spare {
 /// The sandbox that a waiting init is for. Descriptors: the workspace, with [`Profile::Services`] the terminals and `/dev/tty`, then the ways
 /// into the cgroup.
 #[derive(Serialize, Deserialize)]
-struct Purpose {
+struct InitAssignment {
     limits: JailLimits,
     profile: Profile,
 }
@@ -46,7 +46,7 @@ enum InitReport {
     Failed(String),
 }
 
-impl Spare {
+impl SpareShell {
     /// Makes one; takes a millisecond or two.
     ///
     /// An intermediate process joins the zygote's namespaces, so that all its children are born inside; then it makes the new namespaces and,
@@ -99,7 +99,7 @@ impl Spare {
         let profile = if terminals.is_some() { Profile::Services } else { Profile::Data };
         let terminals = terminals.into_iter().flat_map(|sources| [&sources.terminals, &sources.own]);
         let descriptors: Vec<_> = [workspace].into_iter().chain(terminals).chain(cgroup).map(AsFd::as_fd).collect();
-        message::send(&self.socket, &Purpose { limits, profile }, &descriptors).step("prepare the shell")?;
+        message::send(&self.socket, &InitAssignment { limits, profile }, &descriptors).step("prepare the shell")?;
         match message::receive(&self.socket) {
             Ok(Some((InitReport::Ready, descriptors))) => match self.pidfd.take() {
                 Some(pidfd) => Ok(Shell { init: self.init, pidfd, landlock: descriptors.into_iter().next() }),
@@ -111,7 +111,7 @@ impl Spare {
     }
 }
 
-impl Drop for Spare {
+impl Drop for SpareShell {
     fn drop(&mut self) {
         // The warden's reaper takes the body.
         if let Some(pidfd) = &self.pidfd {
@@ -188,7 +188,9 @@ fn become_init(socket: &OwnedFd) -> Result<Option<OwnedFd>, StepError> {
     sys::ignore_children();
     rustix::process::setsid().step("lead a session of its own")?;
     rustix::system::sethostname(b"sandbox").step("set the host name")?;
-    let Some((Purpose { limits, profile }, descriptors)) = message::receive(socket).step("wait for a sandbox")? else {
+    let Some((InitAssignment { limits, profile }, descriptors)) =
+        message::receive(socket).step("wait for a sandbox")?
+    else {
         return Err(failed("it is not needed any more"));
     };
     let mut descriptors = descriptors.into_iter();

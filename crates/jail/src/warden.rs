@@ -19,9 +19,9 @@ use self::watches::{EpollSource, EpollWatch};
 use crate::cgroup::{self, Hierarchy};
 use crate::idmap::IdMap;
 use crate::lockdown::RefusalHandling;
-use crate::message::{self, ExitStatus, FIRST_KERNEL, Numbered, Setup, WardenAnswer, WardenMessage};
+use crate::message::{self, ExitStatus, FIRST_KERNEL, NumberedRequest, Setup, WardenAnswer, WardenMessage};
 use crate::sandbox::JailSandbox;
-use crate::shell::Spare;
+use crate::shell::SpareShell;
 use crate::zygote::Zygote;
 use crate::{Step, StepError, landlock, mounts, sweep, sys};
 
@@ -74,7 +74,7 @@ struct WardenState {
     /// Time of the next count of locks and sockets.
     objects_due: Instant,
     /// The shell of the next sandbox.
-    spare: Option<Spare>,
+    spare: Option<SpareShell>,
     /// When one may be made.
     spare_due: Instant,
     /// True if its owner was told that it makes no more sandboxes: the zygote has ended.
@@ -212,8 +212,8 @@ impl WardenState {
             }
             for event in events.drain(..) {
                 match event.data.u64() {
-                    CONTROL => match message::receive::<Numbered>(&self.control) {
-                        Ok(Some((Numbered { number, request }, descriptors))) => {
+                    CONTROL => match message::receive::<NumberedRequest>(&self.control) {
+                        Ok(Some((NumberedRequest { number, request }, descriptors))) => {
                             self.handle(number, request, &descriptors);
                         }
                         // Closed, or no longer making sense: either way aludel is not there.

@@ -32,7 +32,7 @@ struct Hello {
 }
 
 /// A request of the warden to the zygote. Descriptors: the shell's init (pidfd), the control socket, stdin if the program has one, stdout,
-/// stderr, the socket to the warden. By that the child waits until its shell is ready, and gets the rest: [`ShellIsReady`].
+/// stderr, the socket to the warden. By that the child waits until its shell is ready, and gets the rest: [`ShellReady`].
 #[derive(Debug, Serialize)]
 pub(crate) struct ForkRequest {
     /// Number that its answer repeats.
@@ -47,7 +47,7 @@ pub(crate) struct ForkRequest {
 
 /// A message of the warden to the child. Descriptors: the Landlock ruleset if there is one, then the ways into the cgroup.
 #[derive(Debug, Serialize)]
-pub(crate) struct ShellIsReady;
+pub(crate) struct ShellReady;
 
 /// The program that a child of the zygote becomes.
 #[derive(Debug, Clone, Copy, Serialize)]

@@ -13,7 +13,7 @@ use crate::lockdown::{Identity, Lockdown};
 use crate::message::{self, FIRST_KERNEL, JailLimits, JailSpec, KernelStart, MAX_SLOTS, Profile};
 use crate::mounts::TerminalSources;
 use crate::sandbox::{JailSandbox, ProcessHandle};
-use crate::zygote::{ChildProgram, ForkRequest, ShellIsReady};
+use crate::zygote::{ChildProgram, ForkRequest, ShellReady};
 use crate::{Step, StepError, mounts, terminals};
 
 /// A process that is to be made in a sandbox.
@@ -239,7 +239,7 @@ impl WardenState {
             return Err(invalid("the shell came without its Landlock ruleset"));
         }
         let sent: Vec<_> = landlock.into_iter().chain(joins).map(AsFd::as_fd).collect();
-        let told = message::send(&socket, &ShellIsReady, &sent).step("tell the process of its shell");
+        let told = message::send(&socket, &ShellReady, &sent).step("tell the process of its shell");
         // First of all the reason for which there may be none.
         let pid = self.zygote.forked(number)?;
         told?;

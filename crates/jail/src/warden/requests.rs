@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 use super::watches::EpollSource;
 use super::{NO_CHECKPOINT, WardenState, invalid};
-use crate::freezer::Frozen;
+use crate::freezer::FrozenSandbox;
 use crate::message::{self, FIRST_KERNEL, Profile, TerminalSize, WardenAnswer, WardenMessage, WardenRequest};
 use crate::ports::{self, PortConnection};
 use crate::sandbox::JailSandbox;
@@ -115,7 +115,7 @@ impl WardenState {
             }
             WardenRequest::Thaw { id } => {
                 let frozen = self.sandboxes.get_mut(&id).and_then(|sandbox| sandbox.frozen.take());
-                self.answer(number, frozen.map_or(Ok(()), Frozen::thaw));
+                self.answer(number, frozen.map_or(Ok(()), FrozenSandbox::thaw));
             }
             WardenRequest::Ping => self.answer(number, Ok(())),
             WardenRequest::Usage { id } => {
@@ -139,7 +139,7 @@ impl WardenState {
         let sandbox = self.sandboxes.get_mut(&id).filter(|sandbox| !sandbox.closing && !sandbox.init_ended);
         let sandbox = sandbox.ok_or_else(|| invalid("there is no such sandbox"))?;
         if sandbox.frozen.is_none() {
-            sandbox.frozen = Some(Frozen::freeze(sandbox.cgroup.freezer(), sandbox.init.pid)?);
+            sandbox.frozen = Some(FrozenSandbox::freeze(sandbox.cgroup.freezer(), sandbox.init.pid)?);
         }
         Ok(())
     }

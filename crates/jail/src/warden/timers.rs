@@ -10,7 +10,7 @@ use crate::cgroup::CpuShare;
 use crate::idmap::IdMap;
 use crate::locks::Locks;
 use crate::sandbox::JailSandbox;
-use crate::shell::Spare;
+use crate::shell::SpareShell;
 use crate::{StepError, sandbox, sockets};
 
 /// Time at full processor weight for something new in a sandbox, ahead of others that have run for longer.
@@ -67,12 +67,12 @@ impl WardenState {
         }
     }
 
-    fn new_shell(&self) -> Result<Spare, StepError> {
-        Spare::make(self.zygote.pidfd.as_fd(), self.map != IdMap::Single)
+    fn new_shell(&self) -> Result<SpareShell, StepError> {
+        SpareShell::make(self.zygote.pidfd.as_fd(), self.map != IdMap::Single)
     }
 
     /// The shell that was made ahead, if there is one that lives, or a new one.
-    pub(super) fn take_spare(&mut self) -> Result<Spare, StepError> {
+    pub(super) fn take_spare(&mut self) -> Result<SpareShell, StepError> {
         self.spare_due = Instant::now() + SPARE_DELAY;
         match self.spare.take().filter(|spare| spare.init().is_some()) {
             Some(spare) => Ok(spare),

@@ -7,7 +7,7 @@ use std::time::Instant;
 use rustix::event::epoll;
 
 use super::{NO_CHECKPOINT, Role, WardenState, invalid};
-use crate::listener::{Heard, SeccompListener};
+use crate::listener::{ListenerResult, SeccompListener};
 use crate::lockdown::RefusalHandling;
 use crate::message::{FIRST_KERNEL, WardenMessage};
 use crate::sandbox;
@@ -79,12 +79,12 @@ impl WardenState {
             }
             EpollSource::Refusals { mut listener, kernel } => {
                 match listener.answer(|number| self.reply(&WardenMessage::Called { id, kernel, number })) {
-                    Heard::Something => {}
-                    Heard::Rests(until) => {
+                    ListenerResult::Something => {}
+                    ListenerResult::Rests(until) => {
                         self.unwatch(listener.fd());
                         self.resting.push((until, token));
                     }
-                    Heard::Over => return self.unwatch(listener.fd()),
+                    ListenerResult::Over => return self.unwatch(listener.fd()),
                 }
                 self.watches
                     .insert(token, EpollWatch { sandbox: id, what: EpollSource::Refusals { listener, kernel } });

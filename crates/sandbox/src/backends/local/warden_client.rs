@@ -10,7 +10,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aludel_jail::Warden;
-use aludel_jail::message::{self, FIRST_KERNEL, Numbered, TerminalSize, WardenAnswer, WardenMessage, WardenRequest};
+use aludel_jail::message::{
+    self, FIRST_KERNEL, NumberedRequest, TerminalSize, WardenAnswer, WardenMessage, WardenRequest,
+};
 use tokio::sync::{oneshot, watch};
 
 use super::slots::Slot;
@@ -109,7 +111,7 @@ struct Queue {
 
 #[derive(Debug)]
 enum Work {
-    Send(Numbered, Vec<OwnedFd>),
+    Send(NumberedRequest, Vec<OwnedFd>),
     /// The last hold on files in memory: letting go of many takes a while.
     Close(Arc<OwnedFd>),
 }
@@ -198,7 +200,7 @@ impl WardenClient {
         let (sender, receiver) = oneshot::channel();
         let number = self.wait_as(Waiter::Caller(sender))?;
         let asked = PendingRequest { client: self, number, receiver };
-        self.send(Numbered { number, request }, descriptors)?;
+        self.send(NumberedRequest { number, request }, descriptors)?;
         Ok(asked)
     }
 
@@ -207,14 +209,14 @@ impl WardenClient {
         // Without a warden there is no workspace.
         if let Ok(number) = self.wait_as(Waiter::Workspace(slot, root)) {
             let _gone =
-                self.send(Numbered { number, request: WardenRequest::CloseWorkspace { workspace } }, Vec::new());
+                self.send(NumberedRequest { number, request: WardenRequest::CloseWorkspace { workspace } }, Vec::new());
         }
     }
 
     /// Sends a request that is not answered, or whose answer nobody waits for.
     fn tell(&self, request: WardenRequest) {
         // Without a warden there is nobody to tell, and nothing that it would be about.
-        let _gone = self.send(Numbered { number: UNANSWERED, request }, Vec::new());
+        let _gone = self.send(NumberedRequest { number: UNANSWERED, request }, Vec::new());
     }
 
     fn wait_as(&self, waiter: Waiter) -> Result<u64, Error> {
@@ -224,7 +226,7 @@ impl WardenClient {
     }
 
     /// Sends now if that does not block and nothing else waits, else leaves it to the writer.
-    fn send(&self, request: Numbered, descriptors: Vec<OwnedFd>) -> Result<(), Error> {
+    fn send(&self, request: NumberedRequest, descriptors: Vec<OwnedFd>) -> Result<(), Error> {
         let mut queue = lock(&self.queue);
         if queue.is_over {
             return Err(self.over());
@@ -262,7 +264,10 @@ impl WardenClient {
             match work {
                 // Whoever asked for it has given up: what was not begun need not be undone.
                 Work::Send(
-                    Numbered { number, request: WardenRequest::OpenWorkspace { .. } | WardenRequest::Create { .. } },
+                    NumberedRequest {
+                        number,
+                        request: WardenRequest::OpenWorkspace { .. } | WardenRequest::Create { .. },
+                    },
                     _,
                 ) if !lock(&self.state).waiters.contains_key(&number) => {}
                 Work::Send(request, descriptors) => {
@@ -499,7 +504,8 @@ impl SandboxHandle {
         let live = state.live.get_mut(&self.id).ok_or_else(|| Error::KernelGone("the sandbox ended".into()))?;
         live.processes.insert(process, sender);
         drop(state);
-        let request = Numbered { number: UNANSWERED, request: WardenRequest::Spawn { id: self.id, process, terminal } };
+        let request =
+            NumberedRequest { number: UNANSWERED, request: WardenRequest::Spawn { id: self.id, process, terminal } };
         self.client.send(request, descriptors.into())?;
         Ok(ended)
     }
