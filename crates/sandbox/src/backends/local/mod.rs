@@ -308,7 +308,7 @@ impl Shared {
             None => Some(self.open_workspace(client, &limits)?),
         };
         let (slot, id) = match (&opening, &workspace) {
-            (Some(Opening { mount, .. }), _) => (mount.slot(), mount.id()),
+            (Some(PendingWorkspace { mount, .. }), _) => (mount.slot(), mount.id()),
             (None, Some(workspace)) => {
                 let mount = LocalWorkspace::of(workspace).ok_or(FOREIGN)?.mount();
                 (mount.slot(), mount.id())
@@ -320,7 +320,7 @@ impl Shared {
         let request = WardenRequest::Create { id: handle.id(), spec };
         let checkpoint = profile == Profile::Data;
         let kernel = Arc::new(handle.kernel(limits.kernels.max(1), checkpoint)?);
-        let starting = Starting::begin(&kernel, request)?;
+        let starting = PendingKernel::begin(&kernel, request)?;
         let workspace: Arc<dyn Workspace> = match (opening, workspace) {
             (Some(opening), _) => Arc::new(opening.opened(client).await?),
             (None, workspace) => workspace.ok_or(FOREIGN)?,
@@ -331,7 +331,11 @@ impl Shared {
         Ok(ReadySandbox { handle, kernel })
     }
 
-    fn open_workspace<'a>(&self, client: &'a Arc<WardenClient>, limits: &Limits) -> Result<Opening<'a>, Error> {
+    fn open_workspace<'a>(
+        &self,
+        client: &'a Arc<WardenClient>,
+        limits: &Limits,
+    ) -> Result<PendingWorkspace<'a>, Error> {
         let mount = Mount::new(client, self.slots.take().ok_or(Error::Full)?);
         let request = WardenRequest::OpenWorkspace {
             workspace: mount.id(),
@@ -339,17 +343,17 @@ impl Shared {
             bytes: limits.disk,
             inodes: limits.files,
         };
-        Ok(Opening { asked: client.begin(request, Vec::new())?, mount })
+        Ok(PendingWorkspace { asked: client.begin(request, Vec::new())?, mount })
     }
 }
 
 /// A workspace that was asked for.
-struct Opening<'a> {
+struct PendingWorkspace<'a> {
     mount: Mount,
     asked: PendingRequest<'a>,
 }
 
-impl Opening<'_> {
+impl PendingWorkspace<'_> {
     async fn opened(self, client: &WardenClient) -> Result<LocalWorkspace, Error> {
         let (_, descriptors) = self.asked.answer("workspace", WORKSPACE_TIMEOUT).await?;
         let root = descriptors.into_iter().next();
@@ -359,13 +363,13 @@ impl Opening<'_> {
 }
 
 /// A kernel that was asked for.
-struct Starting<'a> {
+struct PendingKernel<'a> {
     handle: &'a KernelHandle,
     streams: Streams,
     asked: PendingRequest<'a>,
 }
 
-impl<'a> Starting<'a> {
+impl<'a> PendingKernel<'a> {
     /// Asks for a kernel by this request.
     fn begin(handle: &'a KernelHandle, request: WardenRequest) -> Result<Self, Error> {
         let (streams, KernelEnds { control, stdout, stderr }) = Streams::pair()?;

@@ -22,7 +22,7 @@ type Input = Box<dyn tokio::io::AsyncWrite + Send + Sync + Unpin>;
 type Output = Box<dyn tokio::io::AsyncRead + Send + Sync + Unpin>;
 
 /// The standard streams of a program: our ends and the program's.
-struct Ends {
+struct ProcessStreams {
     stdin: Input,
     stdout: Output,
     stderr: Output,
@@ -30,7 +30,7 @@ struct Ends {
     theirs: [OwnedFd; 3],
 }
 
-impl Ends {
+impl ProcessStreams {
     fn pipes() -> Result<Self, Error> {
         let (stdin_theirs, stdin) = io::pipe().map_err(failed("make a pipe"))?;
         let stdin = pipe::Sender::from_owned_fd(stdin.into()).map_err(failed("open a pipe"))?;
@@ -59,10 +59,10 @@ impl Ends {
 pub(super) async fn spawn(handle: &Arc<SandboxHandle>, number: u64, command: Command) -> Result<Process, Error> {
     crate::kernel::check_environment(&command.environment)?;
     let ends = match command.pty {
-        None => Ends::pipes()?,
-        Some(size) => Ends::terminal(handle, size).await?,
+        None => ProcessStreams::pipes()?,
+        Some(size) => ProcessStreams::terminal(handle, size).await?,
     };
-    let Ends { stdin, stdout, stderr, window, theirs: [stdin_theirs, stdout_theirs, stderr_theirs] } = ends;
+    let ProcessStreams { stdin, stdout, stderr, window, theirs: [stdin_theirs, stdout_theirs, stderr_theirs] } = ends;
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(failed("make a socket"))?;
     let descriptors = [theirs.into(), stdin_theirs, stdout_theirs, stderr_theirs];
     let ended = handle.spawn(number, window.is_some(), descriptors)?;

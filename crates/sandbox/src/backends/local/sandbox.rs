@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 
 use super::link::LocalLink;
 use super::warden_client::SandboxHandle;
-use super::{KernelStart, ReadySandbox, Starting, port, process};
+use super::{KernelStart, PendingKernel, ReadySandbox, port, process};
 use crate::backend::{Connection, Profile, Sandbox, SandboxId, Usage};
 use crate::backends::registry::Registration;
 use crate::driver::{Driver, Execution};
@@ -77,7 +77,7 @@ impl Sandbox for LocalSandbox {
             let request =
                 WardenRequest::StartKernel { id: self.handle.id(), kernel: handle.number(), start: self.start };
             let (workspace, limits) = (Arc::clone(self.workspace()), self.limits().clone());
-            let streams = Starting::begin(&handle, request)?.ready(&limits).await?;
+            let streams = PendingKernel::begin(&handle, request)?.ready(&limits).await?;
             let kernel = Arc::new(Driver::new(LocalLink { handle, streams }, workspace, limits));
             kernel.configure(&options).await?;
             Ok(kernel as _)

@@ -22,12 +22,12 @@ const MAX_PAUSE: Duration = Duration::from_secs(5);
 /// The warden of a backend, whichever that is at the moment.
 #[derive(Debug)]
 pub(super) struct Supervisor {
-    current: watch::Sender<Current>,
+    current: watch::Sender<CurrentWarden>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Debug)]
-enum Current {
+enum CurrentWarden {
     Up(Arc<WardenClient>),
     /// Another one is being started, for this reason.
     Down(String),
@@ -49,7 +49,7 @@ pub(super) struct WardenSettings {
 }
 
 /// A warden that was started.
-struct Started {
+struct StartedWarden {
     client: Arc<WardenClient>,
     instance: PathBuf,
 }
@@ -59,7 +59,7 @@ impl Supervisor {
     pub(super) fn start(settings: WardenSettings) -> Result<(Arc<Self>, Vec<String>), Error> {
         sweep::sweep(&settings.run);
         let (first, warnings) = settings.start()?;
-        let current = watch::Sender::new(Current::Up(Arc::clone(&first.client)));
+        let current = watch::Sender::new(CurrentWarden::Up(Arc::clone(&first.client)));
         let supervisor = Arc::new(Self { current, thread: Mutex::default() });
         let supervising = Arc::clone(&supervisor);
         let thread = std::thread::Builder::new().name("aludel-warden".into());
@@ -82,30 +82,32 @@ impl Supervisor {
     async fn client_if(&self, is_wanted: impl Fn(&Arc<WardenClient>) -> bool) -> Result<Arc<WardenClient>, Error> {
         let mut current = self.current.subscribe();
         let settled = current.wait_for(|current| match current {
-            Current::Up(client) => is_wanted(client),
-            Current::Down(_) => false,
-            Current::Over => true,
+            CurrentWarden::Up(client) => is_wanted(client),
+            CurrentWarden::Down(_) => false,
+            CurrentWarden::Over => true,
         });
         let settled = timeout(CREATE_TIMEOUT, settled).await;
         let settled = settled.map_err(|_| Error::Timeout { what: "warden", limit: CREATE_TIMEOUT })?;
         match settled.as_deref() {
-            Ok(Current::Up(client)) => Ok(Arc::clone(client)),
-            Ok(Current::Down(_) | Current::Over) | Err(_) => Err(Error::Over("the backend was shut down".into())),
+            Ok(CurrentWarden::Up(client)) => Ok(Arc::clone(client)),
+            Ok(CurrentWarden::Down(_) | CurrentWarden::Over) | Err(_) => {
+                Err(Error::Over("the backend was shut down".into()))
+            }
         }
     }
 
     /// Reason for which there is no warden now, if that is so.
     pub(super) fn failure(&self) -> Option<String> {
         match &*self.current.borrow() {
-            Current::Up(_) => None,
-            Current::Down(reason) => Some(format!("{reason}; another warden is being started")),
-            Current::Over => Some("the backend was shut down".into()),
+            CurrentWarden::Up(_) => None,
+            CurrentWarden::Down(reason) => Some(format!("{reason}; another warden is being started")),
+            CurrentWarden::Over => Some("the backend was shut down".into()),
         }
     }
 
     /// Has the warden remove everything and end, and starts no other.
     pub(super) fn end(&self) {
-        if let Current::Up(client) = self.current.send_replace(Current::Over) {
+        if let CurrentWarden::Up(client) = self.current.send_replace(CurrentWarden::Over) {
             client.hang_up();
         }
         if let Some(thread) = &*lock(&self.thread) {
@@ -121,13 +123,13 @@ impl Supervisor {
     }
 
     fn is_over(&self) -> bool {
-        matches!(*self.current.borrow(), Current::Over)
+        matches!(*self.current.borrow(), CurrentWarden::Over)
     }
 
     /// Sets the current state, unless all is over.
-    fn set(&self, next: Current) {
+    fn set(&self, next: CurrentWarden) {
         self.current.send_if_modified(|current| {
-            let goes_on = !matches!(current, Current::Over);
+            let goes_on = !matches!(current, CurrentWarden::Over);
             if goes_on {
                 *current = next;
             }
@@ -135,15 +137,15 @@ impl Supervisor {
         });
     }
 
-    fn supervise(&self, settings: &WardenSettings, mut warden: Started) {
+    fn supervise(&self, settings: &WardenSettings, mut warden: StartedWarden) {
         let mut pause = FIRST_PAUSE;
         loop {
             let reason = warden.client.listen();
-            self.set(Current::Down(reason.clone()));
+            self.set(CurrentWarden::Down(reason.clone()));
             if !self.is_over() {
                 tracing::warn!(reason, "there is no warden any more: its sandboxes are lost, another one is started");
             }
-            let Started { client, instance } = warden;
+            let StartedWarden { client, instance } = warden;
             client.hang_up();
             client.wait();
             sweep::remove_ended(&instance);
@@ -153,7 +155,7 @@ impl Supervisor {
             drop(client);
             let Some(next) = self.start_another(settings, &mut pause) else { return };
             warden = next;
-            self.set(Current::Up(Arc::clone(&warden.client)));
+            self.set(CurrentWarden::Up(Arc::clone(&warden.client)));
             if self.is_over() {
                 warden.client.hang_up();
             } else {
@@ -163,7 +165,7 @@ impl Supervisor {
     }
 
     /// Starts a warden, however often that takes; `None` once all is over.
-    fn start_another(&self, settings: &WardenSettings, pause: &mut Duration) -> Option<Started> {
+    fn start_another(&self, settings: &WardenSettings, pause: &mut Duration) -> Option<StartedWarden> {
         loop {
             self.park(*pause);
             if self.is_over() {
@@ -174,7 +176,7 @@ impl Supervisor {
                 Ok((started, _)) => return Some(started),
                 Err(error) => {
                     tracing::warn!(%error, "no warden could be started; it is tried again in {} ms", pause.as_millis());
-                    self.set(Current::Down(error.to_string()));
+                    self.set(CurrentWarden::Down(error.to_string()));
                 }
             }
         }
@@ -194,7 +196,7 @@ impl Supervisor {
 
 impl WardenSettings {
     /// Starts a warden in an instance of its own. One that fails leaves nothing.
-    fn start(&self) -> Result<(Started, Vec<String>), Error> {
+    fn start(&self) -> Result<(StartedWarden, Vec<String>), Error> {
         let failed = |path: &Path| {
             let path = path.to_path_buf();
             move |source| Error::Io { path, source }
@@ -216,7 +218,7 @@ impl WardenSettings {
             Ok((client, warnings))
         };
         match started() {
-            Ok((client, warnings)) => Ok((Started { client, instance }, warnings)),
+            Ok((client, warnings)) => Ok((StartedWarden { client, instance }, warnings)),
             Err(error) => {
                 sweep::remove_ended(&instance);
                 Err(error)

@@ -73,13 +73,13 @@ struct State {
 /// Whoever an answer is for.
 #[derive(Debug)]
 enum Waiter {
-    Caller(oneshot::Sender<Answered>),
+    Caller(oneshot::Sender<AnswerWithDescriptors>),
     /// A workspace that is being closed: its slot is free, and its files may be let go of, when the warden says that it is gone.
     Workspace(#[allow(dead_code, reason = "held until the answer")] Slot, Option<Arc<OwnedFd>>),
 }
 
 #[derive(Debug)]
-struct Answered {
+struct AnswerWithDescriptors {
     answer: WardenAnswer,
     descriptors: Vec<OwnedFd>,
 }
@@ -341,7 +341,7 @@ impl WardenClient {
         match reply {
             WardenMessage::Answer { number, answer } => match state.waiters.remove(&number) {
                 Some(Waiter::Caller(sender)) => {
-                    let _nobody = sender.send(Answered { answer, descriptors });
+                    let _nobody = sender.send(AnswerWithDescriptors { answer, descriptors });
                 }
                 Some(Waiter::Workspace(_, root)) => {
                     drop(state);
@@ -402,7 +402,7 @@ impl State {
 pub(super) struct PendingRequest<'a> {
     client: &'a WardenClient,
     number: u64,
-    receiver: oneshot::Receiver<Answered>,
+    receiver: oneshot::Receiver<AnswerWithDescriptors>,
 }
 
 impl PendingRequest<'_> {
@@ -413,8 +413,8 @@ impl PendingRequest<'_> {
         limit: Duration,
     ) -> Result<(WardenAnswer, Vec<OwnedFd>), Error> {
         match tokio::time::timeout(limit, &mut self.receiver).await {
-            Ok(Ok(Answered { answer: WardenAnswer::Failed { reason }, .. })) => Err(Error::Setup(reason)),
-            Ok(Ok(Answered { answer, descriptors })) => Ok((answer, descriptors)),
+            Ok(Ok(AnswerWithDescriptors { answer: WardenAnswer::Failed { reason }, .. })) => Err(Error::Setup(reason)),
+            Ok(Ok(AnswerWithDescriptors { answer, descriptors })) => Ok((answer, descriptors)),
             Ok(Err(_)) => Err(self.client.over()),
             Err(_) => Err(Error::Timeout { what, limit }),
         }
