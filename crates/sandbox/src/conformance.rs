@@ -630,7 +630,7 @@ impl Suite<'_> {
         let known = languages.first().expect("a backend has a language").language.clone();
         let spec = SandboxSpec { language: Some(known), ..SandboxSpec::new(limits()) };
         assert_eq!(run(&self.make(spec).await, &self.programs.prints).await.stdout, "hello\n");
-        let spec = SandboxSpec::new(limits()).with_workspace(Arc::new(Foreign));
+        let spec = SandboxSpec::new(limits()).with_workspace(Arc::new(ForeignWorkspace));
         let made = self.backend.create(SandboxId::unique(), spec).await;
         assert!(matches!(made, Err(Error::NotSupported(_))), "the workspace of another backend is refused");
     }
@@ -719,9 +719,9 @@ async fn listen(execution: &mut Execution) -> ExecutionRecord {
 
 /// A workspace that no backend made.
 #[derive(Debug)]
-struct Foreign;
+struct ForeignWorkspace;
 
-impl Workspace for Foreign {
+impl Workspace for ForeignWorkspace {
     fn files(&self) -> Result<Vec<FileEntry>, Error> {
         Ok(Vec::new())
     }

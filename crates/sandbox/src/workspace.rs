@@ -287,9 +287,9 @@ mod tests {
 
     /// A workspace of files with these fingerprints, which can only be looked at.
     #[derive(Debug)]
-    struct Listed(Vec<(String, u64)>);
+    struct ListedWorkspace(Vec<(String, u64)>);
 
-    impl Workspace for Listed {
+    impl Workspace for ListedWorkspace {
         fn files(&self) -> Result<Vec<FileEntry>, Error> {
             Err(Error::NotSupported("files"))
         }
@@ -327,13 +327,13 @@ mod tests {
     fn the_first_changed_files_are_reported_and_the_others_counted() {
         let mut files: Vec<(String, u64)> = (0..3000).rev().map(|number| (format!("{number:04}"), 1)).collect();
         files.extend([(String::new(), 1), (String::new(), 2)]);
-        let before = Snapshot::of(&Listed(files.clone()), 0).unwrap();
-        assert_eq!(before.changes(&Listed(files.clone()), 0).unwrap(), (Vec::new(), 0));
+        let before = Snapshot::of(&ListedWorkspace(files.clone()), 0).unwrap();
+        assert_eq!(before.changes(&ListedWorkspace(files.clone()), 0).unwrap(), (Vec::new(), 0));
         for (path, version) in files.iter_mut().filter(|(path, _)| path.as_str() >= "0500") {
             *version = if path.is_empty() { *version } else { 2 };
         }
         files.extend([("new".to_owned(), 1), (String::new(), 3), (String::new(), 3)]);
-        let (reported, left_out) = before.changes(&Listed(files), 0).unwrap();
+        let (reported, left_out) = before.changes(&ListedWorkspace(files), 0).unwrap();
         let paths: Vec<&str> = reported.iter().map(|file| file.path.as_str()).collect();
         assert_eq!((paths.len(), paths[0], paths[999], left_out), (1000, "0500", "1499", 1502));
         assert!(paths.is_sorted());

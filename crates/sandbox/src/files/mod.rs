@@ -141,7 +141,7 @@ struct Inner {
     calls: mpsc::Sender<FilesRequest>,
     /// Handles that nobody uses any more.
     closes: mpsc::UnboundedSender<u64>,
-    pending: Arc<Pending>,
+    pending: Arc<PendingAnswers>,
     last: AtomicU64,
     over: CancellationToken,
     _end: DropGuard,
@@ -149,9 +149,9 @@ struct Inner {
 
 /// Requests that wait for an answer, by number.
 #[derive(Debug, Default)]
-struct Pending(Mutex<HashMap<u64, oneshot::Sender<(FilesAnswer, Bytes)>>>);
+struct PendingAnswers(Mutex<HashMap<u64, oneshot::Sender<(FilesAnswer, Bytes)>>>);
 
-impl Pending {
+impl PendingAnswers {
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<(FilesAnswer, Bytes)>>> {
         // Nothing that could panic happens while it is held.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -177,7 +177,7 @@ impl Files {
     fn over(process: Process) -> Self {
         let (calls, receiver) = mpsc::channel(QUEUE);
         let (closes, closed) = mpsc::unbounded_channel();
-        let (pending, over) = (Arc::<Pending>::default(), CancellationToken::new());
+        let (pending, over) = (Arc::<PendingAnswers>::default(), CancellationToken::new());
         let end = over.clone().drop_guard();
         tokio::spawn(drive(process, receiver, closed, Arc::clone(&pending), over.clone()));
         Self(Arc::new(Inner { calls, closes, pending, last: AtomicU64::new(0), over, _end: end }))
@@ -324,7 +324,7 @@ fn misunderstood() -> FilesError {
 
 /// The wait for an answer. Dropping it ends it.
 struct PendingAnswer<'a> {
-    pending: &'a Pending,
+    pending: &'a PendingAnswers,
     id: u64,
 }
 
@@ -421,7 +421,7 @@ async fn drive(
     mut process: Process,
     mut calls: mpsc::Receiver<FilesRequest>,
     mut closes: mpsc::UnboundedReceiver<u64>,
-    pending: Arc<Pending>,
+    pending: Arc<PendingAnswers>,
     over: CancellationToken,
 ) {
     let Some(mut stdin) = process.stdin.take() else { return over.cancel() };

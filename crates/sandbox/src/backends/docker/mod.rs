@@ -18,7 +18,7 @@ use self::container::{Container, Volume};
 use self::engine::DockerEngine;
 use self::leftovers::Instance;
 use self::shell::ContainerHost;
-use super::stdio::{HostProvider, Life, Stdio, StdioBackend, StdioWorkspace, over};
+use super::stdio::{HostProvider, InstanceLife, Stdio, StdioBackend, StdioWorkspace, over};
 use crate::backend::Capabilities;
 use crate::{Error, KernelSpec, Limits};
 
@@ -121,7 +121,7 @@ fn warnings(engine: &DockerEngine) -> Vec<String> {
 }
 
 impl Containers {
-    fn container(&self, life: &Life, kind: &str) -> Container {
+    fn container(&self, life: &InstanceLife, kind: &str) -> Container {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         Container::new(format!("aludel-{}-{number}{kind}", self.instance.id), life.end())
     }
@@ -132,7 +132,7 @@ impl HostProvider for Containers {
     type Home = Container;
     const ORIGIN: &'static str = "image";
 
-    async fn make_workspace(&self, life: &Life, limits: &Limits) -> Result<VolumeFiles, Error> {
+    async fn make_workspace(&self, life: &InstanceLife, limits: &Limits) -> Result<VolumeFiles, Error> {
         let container = self.container(life, "-files");
         let volume = container.name().to_owned();
         let options = HashMap::from([
@@ -153,7 +153,7 @@ impl HostProvider for Containers {
         VolumeFiles::start(container, end, stdio, life.instance().to_owned(), limits).await
     }
 
-    fn place(&self, life: &Life) -> Arc<ContainerHost> {
+    fn place(&self, life: &InstanceLife) -> Arc<ContainerHost> {
         Arc::new(ContainerHost::new(self.container(life, ""), Arc::clone(&self.engine)))
     }
 

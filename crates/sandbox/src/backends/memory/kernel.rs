@@ -312,7 +312,7 @@ struct ScriptedKernel {
 }
 
 /// The end of a cell before its last step.
-enum Stop {
+enum CellEnd {
     /// An exception of this name, with this value.
     Raised(&'static str, Cow<'static, str>),
     Failed(ProgramError),
@@ -338,9 +338,9 @@ impl ScriptedKernel {
             }
             match ended {
                 Ok(()) => {}
-                Err(Stop::Raised(name, value)) => self.tell(FromKernel::Error(raised(&code, name, &value))).await,
-                Err(Stop::Failed(error)) => self.tell(FromKernel::Error(error)).await,
-                Err(Stop::Died(status)) => return status,
+                Err(CellEnd::Raised(name, value)) => self.tell(FromKernel::Error(raised(&code, name, &value))).await,
+                Err(CellEnd::Failed(error)) => self.tell(FromKernel::Error(error)).await,
+                Err(CellEnd::Died(status)) => return status,
             }
             *self.checkpoint.lock().unwrap_or_else(PoisonError::into_inner) = variables;
             self.tell(FromKernel::Done).await;
@@ -348,7 +348,7 @@ impl ScriptedKernel {
         Some(ExitStatus::Code(0))
     }
 
-    async fn step(&mut self, step: ScriptStep) -> Result<(), Stop> {
+    async fn step(&mut self, step: ScriptStep) -> Result<(), CellEnd> {
         match step {
             ScriptStep::Print(text) => self.print(OutputStream::Stdout, text.into_bytes()).await,
             ScriptStep::PrintError(text) => self.print(OutputStream::Stderr, text.into_bytes()).await,
@@ -376,33 +376,33 @@ impl ScriptedKernel {
                 let answers = self.call(calls).await?;
                 for answer in answers {
                     if answer.is_error {
-                        return Err(Stop::Raised("ToolError", answer.text.into()));
+                        return Err(CellEnd::Raised("ToolError", answer.text.into()));
                     }
                     self.print(OutputStream::Stdout, format!("{}\n", answer.text).into_bytes()).await?;
                 }
                 Ok(())
             }
-            ScriptStep::Fail(error) => Err(Stop::Failed(error)),
+            ScriptStep::Fail(error) => Err(CellEnd::Failed(error)),
             ScriptStep::Write(path, bytes) => {
                 if self.workspace.write_some(&path, &bytes) {
                     return Ok(());
                 }
-                Err(Stop::Raised("OSError", "[Errno 28] No space left on device".into()))
+                Err(CellEnd::Raised("OSError", "[Errno 28] No space left on device".into()))
             }
             ScriptStep::Wait(signal) => self.unless_interrupted(async move { signal.notified().await }).await,
             ScriptStep::Hang => std::future::pending().await,
-            ScriptStep::Die(status) => Err(Stop::Died(status)),
+            ScriptStep::Die(status) => Err(CellEnd::Died(status)),
         }
     }
 
     /// Calls tools of the client's and waits for the answers.
-    async fn call(&mut self, calls: Vec<ClientCall>) -> Result<Vec<ClientAnswer>, Stop> {
+    async fn call(&mut self, calls: Vec<ClientCall>) -> Result<Vec<ClientAnswer>, CellEnd> {
         self.displays += 1;
         self.tell(FromKernel::Calls(calls, self.displays)).await;
         loop {
             let answers = tokio::select! {
                 biased;
-                _interrupted = self.interrupts.changed() => return Err(Stop::Raised("KeyboardInterrupt", "".into())),
+                _interrupted = self.interrupts.changed() => return Err(CellEnd::Raised("KeyboardInterrupt", "".into())),
                 answers = self.answers.recv() => answers,
             };
             match answers {
@@ -413,7 +413,7 @@ impl ScriptedKernel {
         }
     }
 
-    async fn print(&mut self, stream: OutputStream, bytes: Vec<u8>) -> Result<(), Stop> {
+    async fn print(&mut self, stream: OutputStream, bytes: Vec<u8>) -> Result<(), CellEnd> {
         let inputs = self.inputs.clone();
         // A host that reads no more kills the kernel.
         self.unless_interrupted(async move { drop(inputs.send(LinkInput::Printed(stream, bytes)).await) }).await
@@ -423,10 +423,10 @@ impl ScriptedKernel {
         let _nobody = self.inputs.send(LinkInput::Frame(frame, 0)).await;
     }
 
-    async fn unless_interrupted(&mut self, work: impl Future<Output = ()>) -> Result<(), Stop> {
+    async fn unless_interrupted(&mut self, work: impl Future<Output = ()>) -> Result<(), CellEnd> {
         tokio::select! {
             biased;
-            _interrupted = self.interrupts.changed() => Err(Stop::Raised("KeyboardInterrupt", "".into())),
+            _interrupted = self.interrupts.changed() => Err(CellEnd::Raised("KeyboardInterrupt", "".into())),
             () = work => Ok(()),
         }
     }

@@ -174,9 +174,9 @@ fn statements(line: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-type Raised = (&'static str, String);
+type RaisedException = (&'static str, String);
 
-fn statement(line: &str, is_last: bool, cell: &mut ScriptedCell) -> Result<(), Raised> {
+fn statement(line: &str, is_last: bool, cell: &mut ScriptedCell) -> Result<(), RaisedException> {
     let unknown = || ("NotImplementedError", format!("the scripted kernel does not know: {line}"));
     let inside = |prefix: &str, suffix: &str| line.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(suffix));
     if line == "while True: pass" {

@@ -13,7 +13,7 @@ use std::time::Duration;
 pub(super) use self::command::RemoteCommand;
 pub(super) use self::http::{ANSWER_TIMEOUT, client, json, read, reason, root, secret};
 use self::machine::Machine;
-use super::stdio::{COMMAND, HostProvider, Life, OutputChunk, Stdio, StdioWorkspace, over};
+use super::stdio::{COMMAND, HostProvider, InstanceLife, OutputChunk, Stdio, StdioWorkspace, over};
 use crate::backend::Capabilities;
 use crate::{Error, KernelSpec, Limits};
 
@@ -146,7 +146,7 @@ impl<C: ControlPlane> HostProvider for Service<C> {
     type Home = WorkspaceHost<C::Shell>;
     const ORIGIN: &'static str = "template";
 
-    async fn make_workspace(&self, life: &Life, limits: &Limits) -> Result<StdioWorkspace<Self::Home>, Error> {
+    async fn make_workspace(&self, life: &InstanceLife, limits: &Limits) -> Result<StdioWorkspace<Self::Home>, Error> {
         let machine = Arc::new(Machine::new(life.end()));
         machine.start(&self.control, limits, life.hold()).await.map_err(|_| over())??;
         let server = RemoteCommand::new(machine.end());
@@ -157,7 +157,7 @@ impl<C: ControlPlane> HostProvider for Service<C> {
         StdioWorkspace::start(home, end, stdio, life.instance().to_owned(), limits).await
     }
 
-    fn place(&self, life: &Life) -> Arc<RemoteCommand> {
+    fn place(&self, life: &InstanceLife) -> Arc<RemoteCommand> {
         Arc::new(RemoteCommand::new(life.end()))
     }
 

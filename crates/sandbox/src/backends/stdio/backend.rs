@@ -25,12 +25,12 @@ pub trait HostProvider: Debug + Send + Sync + Sized + 'static {
     /// Makes an empty workspace.
     fn make_workspace(
         &self,
-        life: &Life,
+        life: &InstanceLife,
         limits: &Limits,
     ) -> impl Future<Output = Result<StdioWorkspace<Self::Home>, Error>> + Send;
 
     /// Returns a place in which nothing runs yet.
-    fn place(&self, life: &Life) -> Arc<Self::Place>;
+    fn place(&self, life: &InstanceLife) -> Arc<Self::Place>;
 
     /// Starts a place's first process. A task of its own holds `needs` until nothing of the place is left.
     fn start<N: Send + 'static>(
@@ -57,7 +57,7 @@ impl<H: HostProvider> Clone for StdioBackend<H> {
 #[derive(Debug)]
 pub(super) struct BackendState<H: HostProvider> {
     host: H,
-    life: Life,
+    life: InstanceLife,
     registry: Arc<Registry<H::Place>>,
     capabilities: Capabilities,
     failure: Mutex<Option<String>>,
@@ -66,14 +66,14 @@ pub(super) struct BackendState<H: HostProvider> {
 
 /// The life of an instance of a backend.
 #[derive(Debug)]
-pub struct Life {
+pub struct InstanceLife {
     instance: String,
     end: CancellationToken,
     /// Everything that is there holds a receiver; none is left when all is gone.
     alive: watch::Sender<()>,
 }
 
-impl Life {
+impl InstanceLife {
     /// The name of the instance.
     pub(in crate::backends) fn instance(&self) -> &str {
         &self.instance
@@ -104,7 +104,7 @@ impl<H: HostProvider> StdioBackend<H> {
         pool: usize,
         limits: Limits,
     ) -> Self {
-        let life = Life { instance, end: CancellationToken::new(), alive: watch::Sender::new(()) };
+        let life = InstanceLife { instance, end: CancellationToken::new(), alive: watch::Sender::new(()) };
         let (registry, failure, kernel) = (Arc::default(), Mutex::default(), Arc::clone(capabilities.kernel()));
         let inner = BackendState { host, life, registry, capabilities, failure, pool: StdioPool::new(pool, limits) };
         let inner = Arc::new(inner);
@@ -185,7 +185,7 @@ impl<H: HostProvider> BackendState<H> {
     }
 
     /// The life of the instance.
-    pub(super) fn life(&self) -> &Life {
+    pub(super) fn life(&self) -> &InstanceLife {
         &self.life
     }
 

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tokio_util::sync::PollSemaphore;
 
 use super::incoming::Incoming;
-use super::mux::{CHANNEL_WINDOW, CHUNK, ChannelStreams, Mux, Wish};
+use super::mux::{CHANNEL_WINDOW, CHUNK, ChannelStreams, ChannelTarget, Mux};
 use crate::Error;
 use crate::backend::Connection;
 use crate::process::{Command, Process, PtySize};
@@ -43,7 +43,7 @@ impl Drop for MuxChannel {
 }
 
 /// A way to make channels of one sandbox.
-pub(super) struct Opener {
+pub(super) struct ChannelOpener {
     /// The streams of the sandbox.
     pub(super) mux: Arc<Mux>,
     /// The number of the channel, which no other has had.
@@ -52,8 +52,8 @@ pub(super) struct Opener {
     pub(super) place: Arc<dyn Debug + Send + Sync>,
 }
 
-impl Opener {
-    fn open(self, wish: &Wish<'_>) -> Result<(Arc<MuxChannel>, ChannelStreams), Error> {
+impl ChannelOpener {
+    fn open(self, wish: &ChannelTarget<'_>) -> Result<(Arc<MuxChannel>, ChannelStreams), Error> {
         let Self { mux, number, place } = self;
         let streams = mux.open(number, wish)?;
         Ok((Arc::new(MuxChannel { mux, number, _place: place }), streams))
@@ -67,7 +67,7 @@ impl Opener {
         if wish.len() > MAX_COMMAND {
             return Err(Error::Start("its arguments are too long".into()));
         }
-        let (channel, streams) = self.open(&Wish::Command(&wish))?;
+        let (channel, streams) = self.open(&ChannelTarget::Command(&wish))?;
         let ChannelStreams { started, output, errors, ended, credit } = streams;
         let id = match timeout(START_TIMEOUT, started).await {
             Ok(Ok(Ok(id))) => id,
@@ -97,7 +97,7 @@ impl Opener {
 
     /// Connects to a port of the loopback device.
     pub(super) async fn connect(self, port: u16) -> Result<Box<dyn Connection>, Error> {
-        let (channel, streams) = self.open(&Wish::Port(port))?;
+        let (channel, streams) = self.open(&ChannelTarget::Port(port))?;
         match timeout(CONNECT_TIMEOUT, streams.started).await {
             Ok(Ok(Ok(_))) => {}
             Ok(Ok(Err(refusal))) if refusal.is_closed => return Err(Error::PortClosed(port)),

@@ -22,7 +22,7 @@ use tokio_util::bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 pub(super) use self::backend::over;
-pub(super) use self::backend::{HostProvider, Life, StdioBackend};
+pub(super) use self::backend::{HostProvider, InstanceLife, StdioBackend};
 use self::mux::Mux;
 use self::sandbox::StdioSandbox;
 pub(super) use self::workspace::StdioWorkspace;

@@ -76,7 +76,7 @@ impl Kind {
 
 /// The end of a process, as the first process tells it.
 #[derive(Deserialize)]
-struct Exited {
+struct ProcessExit {
     code: i32,
     oom_kills: u64,
 }
@@ -120,7 +120,7 @@ pub(super) struct ChannelRefusal {
 }
 
 /// A command or a connection that is to be had.
-pub(super) enum Wish<'a> {
+pub(super) enum ChannelTarget<'a> {
     /// A command, as JSON.
     Command(&'a [u8]),
     /// A connection to a port of the loopback device.
@@ -248,12 +248,12 @@ impl Mux {
     }
 
     /// Asks for a command or a connection.
-    pub(super) fn open(&self, number: u32, wish: &Wish<'_>) -> Result<ChannelStreams, Error> {
+    pub(super) fn open(&self, number: u32, wish: &ChannelTarget<'_>) -> Result<ChannelStreams, Error> {
         let (started, answer) = oneshot::channel();
         let [output, errors] = [(); 2].map(|()| Arc::<Incoming>::default());
         let (ended, end) = oneshot::channel();
         let credit = Arc::new(Semaphore::new(CHANNEL_WINDOW));
-        let is_command = matches!(wish, Wish::Command(_));
+        let is_command = matches!(wish, ChannelTarget::Command(_));
         let receiver = Receiver::Channel {
             started: Some(started),
             streams: [Arc::clone(&output), Arc::clone(&errors)],
@@ -277,8 +277,8 @@ impl Mux {
         routes.insert(number, Route { left, credit: Arc::clone(&credit), window: CHANNEL_WINDOW, receiver });
         drop(routes);
         match wish {
-            Wish::Command(command) => self.send(Kind::Spawn, number, 0, command),
-            Wish::Port(port) => self.send(Kind::Connect, number, 0, &port.to_be_bytes()),
+            ChannelTarget::Command(command) => self.send(Kind::Spawn, number, 0, command),
+            ChannelTarget::Port(port) => self.send(Kind::Connect, number, 0, &port.to_be_bytes()),
         }
         Ok(ChannelStreams { started: answer, output, errors, ended: end, credit })
     }
@@ -413,7 +413,7 @@ impl Mux {
                 Some(())
             }
             Kind::Exited => {
-                let Exited { code, oom_kills } = serde_json::from_slice(payload).ok()?;
+                let ProcessExit { code, oom_kills } = serde_json::from_slice(payload).ok()?;
                 let status = if code < 0 { ExitStatus::Signal(code.saturating_neg()) } else { ExitStatus::Code(code) };
                 route.receiver.exited(status, oom_kills)
             }
@@ -573,13 +573,13 @@ mod tests {
             (Kind::Exited, 0, &br#"{"code":0,"oom_kills":0}"#[..], 1),
         ] {
             let mux = mux();
-            let _streams = mux.open(1, &Wish::Command(b"{}")).unwrap();
+            let _streams = mux.open(1, &ChannelTarget::Command(b"{}")).unwrap();
             assert!(keeps(&mux, kind, stream, payload, most), "{kind:?}");
             assert!(!keeps(&mux, kind, stream, payload, 1), "{kind:?}");
         }
         for (kind, stream) in [(Kind::Data, 2), (Kind::Close, 2), (Kind::Exited, 0)] {
             let mux = mux();
-            let _streams = mux.open(1, &Wish::Port(80)).unwrap();
+            let _streams = mux.open(1, &ChannelTarget::Port(80)).unwrap();
             assert!(!keeps(&mux, kind, stream, br#"{"code":0,"oom_kills":0}"#, 1), "{kind:?}");
         }
         // Small pieces take no more memory than large ones, and those of streams in turn are bounded in number.
@@ -598,7 +598,7 @@ mod tests {
     #[test]
     fn channels_are_bounded() {
         let mux = mux();
-        let open = |number| mux.open(number, &Wish::Port(80));
+        let open = |number| mux.open(number, &ChannelTarget::Port(80));
         let held: Vec<_> = (0..MAX_CHANNELS as u32).map(|number| open(number).unwrap()).collect();
         assert!(matches!(open(1000), Err(Error::Full)));
         mux.forget(7);
@@ -609,7 +609,7 @@ mod tests {
     #[test]
     fn the_end_of_a_sandbox_is_the_end_of_its_channels() {
         let mux = mux();
-        let streams = mux.open(1, &Wish::Command(b"{}")).unwrap();
+        let streams = mux.open(1, &ChannelTarget::Command(b"{}")).unwrap();
         let ended = |stream: &Incoming| {
             let (mut buffer, context) = ([0; 1], std::task::Context::from_waker(std::task::Waker::noop()));
             stream.poll_take(&context, &mut tokio::io::ReadBuf::new(&mut buffer)) == std::task::Poll::Ready(0)
@@ -619,6 +619,6 @@ mod tests {
         assert!(ended(&streams.output) && ended(&streams.errors));
         assert!(streams.credit.is_closed() && streams.started.blocking_recv().is_err());
         assert!(streams.ended.blocking_recv().is_err());
-        assert!(matches!(mux.open(2, &Wish::Port(80)), Err(Error::KernelGone(_))));
+        assert!(matches!(mux.open(2, &ChannelTarget::Port(80)), Err(Error::KernelGone(_))));
     }
 }

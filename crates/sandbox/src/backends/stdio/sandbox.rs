@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use futures_util::future::BoxFuture;
 
 use super::SandboxHost;
-use super::channel::Opener;
+use super::channel::ChannelOpener;
 use super::link::StdioLink;
 use super::mux::Mux;
 use crate::backend::{Connection, Profile, Sandbox, SandboxId, Usage};
@@ -50,8 +50,8 @@ impl<P: SandboxHost> StdioSandbox<P> {
         Ok(self.last.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    fn opener(&self) -> Result<Opener, Error> {
-        Ok(Opener { mux: Arc::clone(&self.mux), number: self.next()?, place: Arc::clone(&self.place) as _ })
+    fn opener(&self) -> Result<ChannelOpener, Error> {
+        Ok(ChannelOpener { mux: Arc::clone(&self.mux), number: self.next()?, place: Arc::clone(&self.place) as _ })
     }
 
     async fn pause_or_resume(&self, pauses: bool) -> Result<(), Error> {
