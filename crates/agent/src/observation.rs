@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use aludel_sandbox::{
-    Death, ExecutionEvent, FileEntry, Finished, LimitHit, MimeBundle, MimeData, Outcome, VariablesState,
+    ExecutionEvent, FileEntry, Finished, KernelDeath, LimitHit, MimeBundle, MimeData, Outcome, VariablesState,
 };
 
 use crate::excerpt;
@@ -172,11 +172,13 @@ pub fn describe_outcome(finished: &Finished) -> String {
         Outcome::Limit(LimitHit::Files { limit }) => {
             format!("The workspace holds more than {limit} files, the limit. Delete some.")
         }
-        Outcome::KernelDied(Death::Exited(code)) => format!("The program ended the interpreter (exit status {code})."),
-        Outcome::KernelDied(Death::Signalled(signal)) => {
+        Outcome::KernelDied(KernelDeath::Exited(code)) => {
+            format!("The program ended the interpreter (exit status {code}).")
+        }
+        Outcome::KernelDied(KernelDeath::Signalled(signal)) => {
             format!("The interpreter was ended by signal {signal} ({}).", signal_name(*signal))
         }
-        Outcome::KernelDied(Death::Unknown) => "The interpreter ended, for an unknown reason.".to_owned(),
+        Outcome::KernelDied(KernelDeath::Unknown) => "The interpreter ended, for an unknown reason.".to_owned(),
     };
     if finished.output_dropped > 0 {
         text.push_str(&format!(" {} bytes of its output were left out.", finished.output_dropped));

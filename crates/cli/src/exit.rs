@@ -3,7 +3,7 @@
 use std::io;
 use std::process::ExitCode;
 
-use aludel_sandbox::{Death, Outcome};
+use aludel_sandbox::{KernelDeath, Outcome};
 
 use crate::config::ConfigError;
 
@@ -56,7 +56,7 @@ impl Exit {
     /// The status of a program that ended like this.
     pub(crate) fn of_outcome(outcome: &Outcome) -> Self {
         match outcome {
-            Outcome::Completed | Outcome::KernelDied(Death::Exited(0)) => Self::Success,
+            Outcome::Completed | Outcome::KernelDied(KernelDeath::Exited(0)) => Self::Success,
             Outcome::Failed(_) | Outcome::KernelDied(_) => Self::ProgramFailed,
             Outcome::Limit(_) => Self::Limit,
             Outcome::Interrupted => Self::Interrupted,

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use aludel_agent::upstream::TokenUsage;
 use aludel_engine::turns::{EndReason, EventKind, FailureKind, ItemId};
 use aludel_sandbox::{
-    ClientCall, Death, ExecutionEvent, Finished, LimitHit, MimeBundle, MimeData, Outcome, VariablesState,
+    ClientCall, ExecutionEvent, Finished, KernelDeath, LimitHit, MimeBundle, MimeData, Outcome, VariablesState,
 };
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -247,9 +247,9 @@ fn finished_line(finished: &Finished) -> FinishedLine<'_> {
         }
         Outcome::KernelDied(death) => {
             match death {
-                Death::Exited(code) => status = Some(*code),
-                Death::Signalled(number) => signal = Some(*number),
-                Death::Unknown => {}
+                KernelDeath::Exited(code) => status = Some(*code),
+                KernelDeath::Signalled(number) => signal = Some(*number),
+                KernelDeath::Unknown => {}
             }
             "died"
         }

@@ -14,8 +14,8 @@ pub mod execution {
     pub use aludel_sandbox::process::ExitStatus;
     pub use aludel_sandbox::{CHART, TABLE};
     pub use aludel_sandbox::{
-        ClientAnswer, ClientCall, Death, ExecutionEvent, FileEntry, Finished, LimitHit, Limits, MimeBundle, MimeData,
-        Outcome, ProgramError, VariablesState, ending_of, mime_of,
+        ClientAnswer, ClientCall, ExecutionEvent, FileEntry, Finished, KernelDeath, LimitHit, Limits, MimeBundle,
+        MimeData, Outcome, ProgramError, VariablesState, ending_of, mime_of,
     };
 }
 pub mod permits;

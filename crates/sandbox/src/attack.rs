@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::{
-    Backend, Death, Error, ExecutionEvent, LimitHit, Limits, Outcome, Profile, Sandbox, SandboxId, SandboxSpec,
+    Backend, Error, ExecutionEvent, KernelDeath, LimitHit, Limits, Outcome, Profile, Sandbox, SandboxId, SandboxSpec,
 };
 
 /// The suite, by file.
@@ -167,7 +167,7 @@ async fn run(sandbox: &dyn Sandbox, code: &str) -> Result<(Outcome, String), Err
             _ => {}
         }
     }
-    Ok((Outcome::KernelDied(Death::Unknown), printed))
+    Ok((Outcome::KernelDied(KernelDeath::Unknown), printed))
 }
 
 /// An outcome in the words of the suite, with details behind a colon.
@@ -181,8 +181,8 @@ fn name_of(outcome: &Outcome) -> String {
         Outcome::Limit(LimitHit::Disk { .. }) => "disk".into(),
         Outcome::Limit(LimitHit::Files { .. }) => "files".into(),
         Outcome::Interrupted => "interrupted".into(),
-        Outcome::KernelDied(Death::Signalled(signal)) => format!("signal {signal}"),
-        Outcome::KernelDied(Death::Exited(code)) => format!("exit {code}"),
-        Outcome::KernelDied(Death::Unknown) => "gone".into(),
+        Outcome::KernelDied(KernelDeath::Signalled(signal)) => format!("signal {signal}"),
+        Outcome::KernelDied(KernelDeath::Exited(code)) => format!("exit {code}"),
+        Outcome::KernelDied(KernelDeath::Unknown) => "gone".into(),
     }
 }

@@ -237,12 +237,12 @@ pub struct Capabilities {
     /// True if ports of a sandbox of [`Profile::Services`] can be connected to.
     pub connect: bool,
     /// Templates that a sandbox may start from, besides the usual one.
-    pub templates: Vec<Offer>,
+    pub templates: Vec<OfferedTemplate>,
 }
 
 /// A template that a sandbox may start from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Offer {
+pub struct OfferedTemplate {
     /// The name by which it is asked for.
     pub name: TemplateName,
     /// Its packages.

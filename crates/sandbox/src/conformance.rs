@@ -10,8 +10,8 @@ use tokio::time::{Instant, timeout};
 
 use crate::process::{Command, ExitStatus, PtySize};
 use crate::{
-    Backend, BackendStatus, Capabilities, Cell, ClientAnswer, ClientCall, Death, Error, Execution, ExecutionEvent,
-    FileEntry, Finished, Kernel, KernelOptions, LimitHit, Limits, Outcome, Profile, Sandbox, SandboxId, SandboxSpec,
+    Backend, BackendStatus, Capabilities, Cell, ClientAnswer, ClientCall, Error, Execution, ExecutionEvent, FileEntry,
+    Finished, Kernel, KernelDeath, KernelOptions, LimitHit, Limits, Outcome, Profile, Sandbox, SandboxId, SandboxSpec,
     VariablesState, Workspace, WorkspaceEntry, WorkspaceUsage,
 };
 
@@ -361,7 +361,7 @@ impl Suite<'_> {
     async fn deaths(&self, checkpoints: bool) {
         let sandbox = self.create(limits()).await;
         let told = run(&sandbox, &self.programs.dies).await;
-        assert_eq!(told.finished.outcome, Outcome::KernelDied(Death::Exited(3)));
+        assert_eq!(told.finished.outcome, Outcome::KernelDied(KernelDeath::Exited(3)));
         assert_eq!(told.finished.state, VariablesState::Lost, "there was nothing before it");
         assert!(!sandbox.is_alive());
         assert!(matches!(sandbox.execute(&self.programs.prints).await, Err(Error::KernelGone(_))));
@@ -416,7 +416,7 @@ impl Suite<'_> {
         // The death of one is told for it alone.
         run_in(&second, Cell::new(remembers)).await;
         let told = run_in(&second, Cell::new(dies)).await;
-        assert_eq!(told.finished.outcome, Outcome::KernelDied(Death::Exited(3)));
+        assert_eq!(told.finished.outcome, Outcome::KernelDied(KernelDeath::Exited(3)));
         assert_eq!(told.finished.state, VariablesState::Lost, "a further kernel keeps no checkpoint");
         assert!(!second.is_alive() && third.is_alive() && sandbox.is_alive());
         assert!(matches!(second.execute(Cell::new(prints)).await, Err(Error::KernelGone(_))));

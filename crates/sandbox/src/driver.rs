@@ -9,8 +9,8 @@ use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, watch};
 use tokio::time::{Instant, timeout};
 
 use crate::execution::{
-    ClientAnswer, ClientCall, Death, ExecutionEvent, Finished, LimitHit, MimeBundle, MimeData, Outcome, ProgramError,
-    VariablesState,
+    ClientAnswer, ClientCall, ExecutionEvent, Finished, KernelDeath, LimitHit, MimeBundle, MimeData, Outcome,
+    ProgramError, VariablesState,
 };
 use crate::frame::{FromKernel, ToKernel};
 use crate::kernel::{self, Cell, KernelOptions};
@@ -771,9 +771,9 @@ impl<C: LinkControl> CellRun<C> {
                 let used = exit.usage.memory_peak;
                 self.out_of_memory(used, used < self.limits.memory / 100 * OWN_LIMIT).await
             }
-            Some(ExitStatus::Signal(signal)) => Outcome::KernelDied(Death::Signalled(signal)),
-            Some(ExitStatus::Code(code)) => Outcome::KernelDied(Death::Exited(code)),
-            None => Outcome::KernelDied(Death::Unknown),
+            Some(ExitStatus::Signal(signal)) => Outcome::KernelDied(KernelDeath::Signalled(signal)),
+            Some(ExitStatus::Code(code)) => Outcome::KernelDied(KernelDeath::Exited(code)),
+            None => Outcome::KernelDied(KernelDeath::Unknown),
         }
     }
 

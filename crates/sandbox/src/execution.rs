@@ -184,7 +184,7 @@ pub enum Outcome {
     /// The caller interrupted it.
     Interrupted,
     /// The program ended its own interpreter.
-    KernelDied(Death),
+    KernelDied(KernelDeath),
 }
 
 impl Outcome {
@@ -248,7 +248,7 @@ pub enum LimitHit {
 /// The end of a kernel process that nobody asked to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Death {
+pub enum KernelDeath {
     /// `os._exit(code)` or the like.
     Exited(i32),
     /// A signal, for example 11 for a segmentation fault.

@@ -43,7 +43,7 @@ pub struct InterpreterBuilder {
 
 /// A program that has run.
 #[derive(Debug)]
-pub struct Ran {
+pub struct RunOutput {
     /// Text that it wrote to standard output.
     pub stdout: String,
     /// Text that it wrote to standard error.
@@ -58,7 +58,7 @@ pub struct Ran {
     pub finished: Finished,
 }
 
-impl Ran {
+impl RunOutput {
     /// The value of the last expression as text.
     pub fn text(&self) -> Option<&str> {
         self.value.as_ref()?.text()
@@ -88,7 +88,7 @@ impl Interpreter {
     }
 
     /// Runs a program to its end. One runs at a time; the next waits. A mistake of the program is no error here, but in what is returned.
-    pub async fn run(&self, code: &str) -> Result<Ran, Error> {
+    pub async fn run(&self, code: &str) -> Result<RunOutput, Error> {
         let mut execution = self.sandbox.execute(code).await?;
         let (mut stdout, mut stderr) = (String::new(), String::new());
         let (mut displays, mut value, mut error) = (Vec::new(), None, None);
@@ -102,7 +102,7 @@ impl Interpreter {
                 // It was given no tools.
                 ExecutionEvent::Calls(_) => {}
                 ExecutionEvent::Finished(finished) => {
-                    return Ok(Ran { stdout, stderr, displays, value, error, finished });
+                    return Ok(RunOutput { stdout, stderr, displays, value, error, finished });
                 }
             }
         }

@@ -30,7 +30,8 @@ mod trial;
 mod workspace;
 
 pub use backend::{
-    Backend, BackendStatus, Capabilities, Connection, Health, Offer, Profile, Sandbox, SandboxId, SandboxSpec, Usage,
+    Backend, BackendStatus, Capabilities, Connection, Health, OfferedTemplate, Profile, Sandbox, SandboxId,
+    SandboxSpec, Usage,
 };
 #[cfg(feature = "docker")]
 pub use backends::docker::{DEFAULT_IMAGE, Docker, DockerConfig};
@@ -45,10 +46,10 @@ pub use conformance::{ConformancePrograms, conformance};
 pub use driver::{Execution, Interrupter};
 pub use error::Error;
 pub use execution::{
-    ClientAnswer, ClientCall, Death, ExecutionEvent, Finished, LimitHit, MimeBundle, MimeData, Outcome, ProgramError,
-    VariablesState,
+    ClientAnswer, ClientCall, ExecutionEvent, Finished, KernelDeath, LimitHit, MimeBundle, MimeData, Outcome,
+    ProgramError, VariablesState,
 };
-pub use interpreter::{Interpreter, InterpreterBuilder, Ran};
+pub use interpreter::{Interpreter, InterpreterBuilder, RunOutput};
 pub use kernel::{CHART, Cell, CommandLine, Kernel, KernelOptions, TABLE};
 pub use kernel_spec::{KernelSpec, PYTHON_TOOL};
 pub use language::{Language, NoLanguage};

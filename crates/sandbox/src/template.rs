@@ -61,7 +61,7 @@ pub struct Template {
     manifest: Manifest,
     kernel: Arc<KernelSpec>,
     /// A shared lock on the root; whoever removes a template takes it exclusively.
-    _in_use: Arc<InUse>,
+    _in_use: Arc<TemplateLock>,
 }
 
 /// A template's manifest.
@@ -125,9 +125,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// The lock on a template that somebody uses.
 #[derive(Debug)]
-struct InUse(File);
+struct TemplateLock(File);
 
-impl InUse {
+impl TemplateLock {
     /// Takes the lock on the template at `root`; `None` if it is being removed. Blocks for [`REMOVAL`] at most: whoever removes a template
     /// renames it at once, so one that is still there is locked by somebody who cannot remove it, as every user of a shared template can.
     fn take(&self, root: &Path) -> Option<()> {
@@ -147,7 +147,7 @@ impl InUse {
     }
 }
 
-impl Drop for InUse {
+impl Drop for TemplateLock {
     fn drop(&mut self) {
         // Closing the file would not do: a process that is just being started has a copy of it until it becomes another program.
         let _released = self.0.unlock();
@@ -210,7 +210,7 @@ impl Template {
     /// The template at `root`; `None` when there is none, or one that is just being removed.
     fn open(root: &Path) -> Option<Self> {
         let root = root.canonicalize().ok()?;
-        let in_use = InUse(File::open(&root).ok()?);
+        let in_use = TemplateLock(File::open(&root).ok()?);
         in_use.take(&root)?;
         let manifest: Manifest = serde_json::from_slice(&fs::read(root.join(MANIFEST)).ok()?).ok()?;
         let kernel = Arc::new(KernelSpec::python(PYTHON).preloading(&manifest.preload));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use std::sync::Arc;
 
 use aludel_sandbox::process::Command;
-use aludel_sandbox::{Death, LimitHit, Limits, Outcome, Sandbox, VariablesState};
+use aludel_sandbox::{KernelDeath, LimitHit, Limits, Outcome, Sandbox, VariablesState};
 use futures_util::FutureExt;
 
 use common::{CHECKPOINT, Told, backend, later, limits, run, sandbox, shared, wait_beside};
@@ -29,9 +29,9 @@ async fn a_cell_that_ends_its_kernel_leaves_the_state_before_it() {
     run(&sandbox, "import ctypes, os, signal\nx, d, z = 1, {'a': 1}, 0").await;
     let wall_clock = Outcome::Limit(LimitHit::WallClock { limit: Duration::from_secs(2) });
     for (round, (end, outcome)) in [
-        ("ctypes.string_at(0)", Outcome::KernelDied(Death::Signalled(11))),
-        ("os.abort()", Outcome::KernelDied(Death::Signalled(6))),
-        ("os._exit(3)", Outcome::KernelDied(Death::Exited(3))),
+        ("ctypes.string_at(0)", Outcome::KernelDied(KernelDeath::Signalled(11))),
+        ("os.abort()", Outcome::KernelDied(KernelDeath::Signalled(6))),
+        ("os._exit(3)", Outcome::KernelDied(KernelDeath::Exited(3))),
         ("sum(range(10**11))", wall_clock.clone()),
         ("signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\nwhile True: pass", wall_clock),
     ]
@@ -136,7 +136,7 @@ async fn a_program_that_ends_the_checkpoint_loses_only_its_own_state() {
     let sandbox = sandbox(&scratch.local, limits()).await;
     run(&sandbox, "import os\nx = 1").await;
     let told = run(&sandbox, "os.kill(-1, 9)\nos._exit(1)").await;
-    assert_eq!(told.finished.outcome, Outcome::KernelDied(Death::Exited(1)));
+    assert_eq!(told.finished.outcome, Outcome::KernelDied(KernelDeath::Exited(1)));
     assert_eq!(told.finished.state, VariablesState::Lost);
     assert!(!sandbox.is_alive());
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use aludel_sandbox::process::Command;
 use aludel_sandbox::{
-    Backend, Death, Execution, ExecutionEvent, LimitHit, Limits, Outcome, Sandbox, SandboxId, SandboxSpec,
+    Backend, Execution, ExecutionEvent, KernelDeath, LimitHit, Limits, Outcome, Sandbox, SandboxId, SandboxSpec,
     VariablesState,
 };
 use common::{CHECKPOINT, backend, later, limits, listen, only_entry, run, sandbox, shared, wait_beside};
@@ -168,10 +168,10 @@ async fn a_fork_bomb_stops_at_the_limit() {
 async fn a_kernel_that_ends_itself_is_reported_with_its_reason() {
     let scratch = backend().await;
     for (code, death) in [
-        ("import os; os._exit(7)", Death::Exited(7)),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", Death::Signalled(9)),
-        ("import ctypes; ctypes.string_at(0)", Death::Signalled(11)),
-        ("import os; os.abort()", Death::Signalled(6)),
+        ("import os; os._exit(7)", KernelDeath::Exited(7)),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", KernelDeath::Signalled(9)),
+        ("import ctypes; ctypes.string_at(0)", KernelDeath::Signalled(11)),
+        ("import os; os.abort()", KernelDeath::Signalled(6)),
     ] {
         let sandbox = sandbox(&scratch.local, limits()).await;
         let told = run(&sandbox, &format!("print('before', flush=True)\n{code}")).await;

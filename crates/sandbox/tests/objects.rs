@@ -6,7 +6,7 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use aludel_sandbox::{Backend, Death, ExecutionEvent, Limits, Outcome, Profile, SandboxId, SandboxSpec};
+use aludel_sandbox::{Backend, ExecutionEvent, KernelDeath, Limits, Outcome, Profile, SandboxId, SandboxSpec};
 use common::{backend, limits, only_entry, run, sandbox};
 
 /// Memory that a program may make the kernel hold for nobody's account, and what else goes on on the host meanwhile, bytes.
@@ -182,6 +182,6 @@ async fn locks_are_found_behind_those_of_neighbours() {
     }
     let sandbox = sandbox(&scratch.local, limits()).await;
     let told = run(&sandbox, &(locks(1, 3000) + "time.sleep(10)")).await;
-    assert_eq!(told.finished.outcome, Outcome::KernelDied(Death::Signalled(9)));
+    assert_eq!(told.finished.outcome, Outcome::KernelDied(KernelDeath::Signalled(9)));
     scratch.local.shutdown().await;
 }

@@ -10,7 +10,9 @@ use std::sync::Arc;
 
 use aludel_sandbox::probe::{self, CheckStatus};
 use aludel_sandbox::template::{Choice, TemplateName};
-use aludel_sandbox::{Backend, KernelSpec, KernelStart, Local, LocalConfig, Offer, Template, Templates, template};
+use aludel_sandbox::{
+    Backend, KernelSpec, KernelStart, Local, LocalConfig, OfferedTemplate, Template, Templates, template,
+};
 use anyhow::Context as _;
 
 pub(crate) use self::examine::{BackendCheck, examine};
@@ -70,7 +72,7 @@ impl RunningBackend {
         let mut further = Vec::new();
         for name in names {
             let template = find(context, name).await?;
-            let offer = Offer::new(name.clone(), &template);
+            let offer = OfferedTemplate::new(name.clone(), &template);
             // One is enough for the first to come; the usual template has the pool.
             let started = Local::start(local_config(context, template, config.sandbox.pool.0.min(1))).await;
             let started = started.with_context(|| format!("no sandbox can be started from the template `{name}`"))?;

@@ -10,7 +10,7 @@ use aludel_agent::upstream::ModelCapabilities;
 use aludel_agent::upstream::http::{HttpOptions, HttpUpstream, Protocol};
 use aludel_sandbox::memory::{Memory, ScriptedCell, simple};
 use aludel_sandbox::template::TemplateName;
-use aludel_sandbox::{Backend, MimeBundle, MimeData, Offer, Outcome, Templates};
+use aludel_sandbox::{Backend, MimeBundle, MimeData, OfferedTemplate, Outcome, Templates};
 use aludel_store::{ContainerId, Store, Tenant, TurnId, TurnState, now};
 use aludel_testkit::{Scripted, ScriptedTransport};
 use serde_json::{Value, json};
@@ -163,7 +163,7 @@ async fn programs_run_in_the_template_of_their_model_or_their_tenant() {
             }))
         };
         let further = ["ml", "geo"].map(|name| {
-            let offer = Offer { name: name.parse().unwrap(), packages: Vec::new() };
+            let offer = OfferedTemplate { name: name.parse().unwrap(), packages: Vec::new() };
             (offer, scripted(name) as Arc<dyn Backend>)
         });
         let backend = Templates::new(scripted("usual"), further);
@@ -182,7 +182,7 @@ async fn programs_run_in_the_template_of_their_model_or_their_tenant() {
         assert_eq!(printed.as_deref(), Some(word));
     }
     let model = || Memory::new(program);
-    let offer = Offer { name: name.clone(), packages: vec!["torch".into()] };
+    let offer = OfferedTemplate { name: name.clone(), packages: vec!["torch".into()] };
     let backend = Templates::new(Arc::new(model()), [(offer, Arc::new(model()) as Arc<dyn Backend>)]);
     let data = tempfile::tempdir().unwrap();
     let engine = engine_on(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures_util::future::{BoxFuture, join_all};
 
-use crate::backend::{Backend, BackendStatus, Capabilities, Health, Offer, Sandbox, SandboxId, SandboxSpec};
+use crate::backend::{Backend, BackendStatus, Capabilities, Health, OfferedTemplate, Sandbox, SandboxId, SandboxSpec};
 use crate::template::TemplateName;
 use crate::{Error, Template};
 
@@ -17,7 +17,7 @@ pub struct Templates {
     capabilities: Capabilities,
 }
 
-impl Offer {
+impl OfferedTemplate {
     /// A template under its name.
     pub fn new(name: TemplateName, template: &Template) -> Self {
         Self { name, packages: template.packages().iter().map(|package| package.name.clone()).collect() }
@@ -26,7 +26,10 @@ impl Offer {
 
 impl Templates {
     /// The backend of the usual template, and those of further ones.
-    pub fn new(usual: Arc<dyn Backend>, further: impl IntoIterator<Item = (Offer, Arc<dyn Backend>)>) -> Self {
+    pub fn new(
+        usual: Arc<dyn Backend>,
+        further: impl IntoIterator<Item = (OfferedTemplate, Arc<dyn Backend>)>,
+    ) -> Self {
         let mut capabilities = usual.capabilities().clone();
         let (offers, further): (Vec<_>, Vec<_>) = further.into_iter().unzip();
         let further = offers.iter().map(|offer| offer.name.clone()).zip(further).collect();
@@ -119,7 +122,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_sandbox_starts_from_the_template_that_is_named() {
-        let offer = Offer { name: "ml".parse().unwrap(), packages: vec!["torch".into()] };
+        let offer = OfferedTemplate { name: "ml".parse().unwrap(), packages: vec!["torch".into()] };
         let further = scripted("ml");
         let backend = Templates::new(scripted("usual"), [(offer, Arc::clone(&further) as Arc<dyn Backend>)]);
         assert_eq!(said(&backend, None).await.unwrap(), "usual");

@@ -4,9 +4,9 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::build::Site;
+use super::build::BuildSite;
 use super::host_python::HostPython;
-use super::{InUse, Manifest, Template, UNFINISHED, at, libraries, lock, make_directory, skeleton, tree};
+use super::{Manifest, Template, TemplateLock, UNFINISHED, at, libraries, lock, make_directory, skeleton, tree};
 use crate::{Error, KernelSpec};
 
 /// The beginning of its name: what is left of one is removed like an unfinished build.
@@ -19,9 +19,9 @@ pub(crate) fn bare(data: &Path) -> Result<Template, Error> {
     let lock = lock(&directory, &mut |_| ())?;
     let root = directory.join(format!("{UNFINISHED}{PREFIX}{}", std::process::id()));
     fs::create_dir_all(&root).map_err(at(&root))?;
-    let in_use = InUse(File::open(&root).map_err(at(&root))?);
+    let in_use = TemplateLock(File::open(&root).map_err(at(&root))?);
     in_use.0.try_lock_shared().map_err(|error| at(&root)(error.into()))?;
-    let site = Site { python: &python, root: root.clone(), lock: &lock };
+    let site = BuildSite { python: &python, root: root.clone(), lock: &lock };
     let made = skeleton::make(&root)
         .and_then(|()| skeleton::copy_interpreter(&site))
         .and_then(|()| libraries::copy(&site))

@@ -20,7 +20,7 @@ const NEEDED_BYTES: u64 = 2_200_000_000;
 const LEAST_BYTES: u64 = 600_000_000;
 
 /// Directories and interpreter of a build.
-pub(super) struct Site<'a> {
+pub(super) struct BuildSite<'a> {
     /// The interpreter that it is made from.
     pub(super) python: &'a HostPython,
     /// The root filesystem in the making, without links in its path.
@@ -29,7 +29,7 @@ pub(super) struct Site<'a> {
     pub(super) lock: &'a File,
 }
 
-impl Site<'_> {
+impl BuildSite<'_> {
     /// The virtual environment that holds the packages.
     pub(super) fn environment(&self) -> PathBuf {
         self.root.join("usr/local")
@@ -90,7 +90,7 @@ pub(super) fn build(
     let started = Instant::now();
     remove_unfinished(directory)?;
     require_space(directory, packages.needed_bytes())?;
-    let site = Site { python, root: directory.join(format!("{UNFINISHED}{}", std::process::id())), lock };
+    let site = BuildSite { python, root: directory.join(format!("{UNFINISHED}{}", std::process::id())), lock };
     let built = make(&site, directory, packages, force, progress);
     // Remove a failed build, one that was not needed, or the template that was replaced.
     remove_unfinished(directory)?;
@@ -103,7 +103,7 @@ pub(super) fn build(
 
 /// Makes the template and returns its place.
 fn make(
-    site: &Site<'_>,
+    site: &BuildSite<'_>,
     directory: &Path,
     packages: &Packages<'_>,
     force: bool,
@@ -129,7 +129,7 @@ fn make(
 }
 
 fn fill(
-    site: &Site<'_>,
+    site: &BuildSite<'_>,
     packages: &Packages<'_>,
     list: &str,
     options: &PipOptions,

@@ -61,7 +61,7 @@ pub(super) struct HostPython {
 
 /// Reason for which an interpreter is of no use.
 #[derive(Debug, thiserror::Error)]
-enum Unusable {
+enum UnusablePython {
     #[error("there is no such program")]
     Missing,
     #[error("it cannot be run: {0}")]
@@ -106,26 +106,30 @@ impl HostPython {
         Self::ask(Path::new(program)).map_err(|reason| {
             let what_to_do = match (&reason, chosen) {
                 (_, Some(_)) => format!("{VARIABLE} names it"),
-                (Unusable::Missing, None) => "install it: apt-get install python3 python3-venv".to_owned(),
+                (UnusablePython::Missing, None) => "install it: apt-get install python3 python3-venv".to_owned(),
                 (_, None) => format!("put another one first on PATH, or name it in {VARIABLE}"),
             };
             Error::Template(format!("{}: {reason} ({what_to_do})", program.display()))
         })
     }
 
-    fn ask(program: &Path) -> Result<Self, Unusable> {
+    fn ask(program: &Path) -> Result<Self, UnusablePython> {
         let output = clean(&mut Command::new(program)).args(["-I", "-c", QUESTION]).output().map_err(|error| {
-            if error.kind() == io::ErrorKind::NotFound { Unusable::Missing } else { Unusable::NotRun(error) }
+            if error.kind() == io::ErrorKind::NotFound {
+                UnusablePython::Missing
+            } else {
+                UnusablePython::NotRun(error)
+            }
         })?;
         if !output.status.success() {
             let words = String::from_utf8_lossy(&output.stderr);
             let last = words.trim().lines().last().map(|line| line.chars().take(SHOWN_CHARACTERS).collect());
-            return Err(Unusable::Broken(last.unwrap_or_else(|| output.status.to_string())));
+            return Err(UnusablePython::Broken(last.unwrap_or_else(|| output.status.to_string())));
         }
         let python: Self =
-            serde_json::from_slice(&output.stdout).map_err(|error| Unusable::Broken(error.to_string()))?;
+            serde_json::from_slice(&output.stdout).map_err(|error| UnusablePython::Broken(error.to_string()))?;
         if (python.major, python.minor) < OLDEST {
-            return Err(Unusable::TooOld(python.version));
+            return Err(UnusablePython::TooOld(python.version));
         }
         Ok(python)
     }

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::build::Site;
+use super::build::BuildSite;
 use super::{at, tree};
 use crate::Error;
 
@@ -19,7 +19,7 @@ const BATCH: usize = 200;
 
 /// Copies every library that is needed to the directory that the host has its C library in, where the loader looks without being told;
 /// the loader itself keeps its path, which programs name. What comes from inside the template stays where it is.
-pub(super) fn copy(site: &Site<'_>) -> Result<(), Error> {
+pub(super) fn copy(site: &BuildSite<'_>) -> Result<(), Error> {
     // The copied interpreter may find its library only from the original's place.
     let mut programs = vec![site.python.program.clone()];
     collect_programs(&site.root.join("usr"), &mut programs)?;

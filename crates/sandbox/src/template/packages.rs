@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::build::Site;
+use super::build::BuildSite;
 use super::command::run;
 use super::pip_output::PipOutput;
 use super::{BuildProgress, Package, at, host_python, tree};
@@ -16,7 +16,7 @@ use crate::Error;
 const PIP: &str = "#!/usr/local/bin/python3\nimport runpy\n\nrunpy.run_module(\"pip\", run_name=\"__main__\")\n";
 
 /// Makes the environment, in which there is nothing but pip.
-pub(super) fn make_environment(site: &Site<'_>) -> Result<(), Error> {
+pub(super) fn make_environment(site: &BuildSite<'_>) -> Result<(), Error> {
     let environment = site.environment();
     let mut venv = site.python.command();
     venv.args(["-I", "-m", "venv", "--clear"]).arg(&environment);
@@ -29,7 +29,7 @@ pub(super) fn make_environment(site: &Site<'_>) -> Result<(), Error> {
 
 /// Installs everything of `lock` into the environment, and nothing else. `options` say where pip looks besides its own configuration.
 pub(super) fn install(
-    site: &Site<'_>,
+    site: &BuildSite<'_>,
     lock: &str,
     options: &PipOptions,
     progress: &mut dyn FnMut(BuildProgress),
@@ -73,7 +73,7 @@ impl PipOptions {
 }
 
 /// pip of the environment.
-pub(super) fn pip(site: &Site<'_>) -> Command {
+pub(super) fn pip(site: &BuildSite<'_>) -> Command {
     let mut command = Command::new(site.environment().join("bin/python"));
     host_python::clean(&mut command).args(["-I", "-m", "pip", "--disable-pip-version-check", "--no-input"]);
     // Downloads are as large as a small /tmp. The template's own is empty, and on the disk that has the room.
@@ -98,13 +98,13 @@ pub(super) fn list(site_packages: &Path) -> Result<Vec<Package>, Error> {
 
 /// Compiles everything under the paths that it will have inside, so that tracebacks do not show the host's. What is compiled is never
 /// compared with its source, which nobody can write to.
-pub(super) fn compile(site: &Site<'_>) -> Result<(), Error> {
+pub(super) fn compile(site: &BuildSite<'_>) -> Result<(), Error> {
     let directories = [site.stdlib(), site.site_packages()];
     directories.iter().try_for_each(|directory| compile_directory(site, directory))
 }
 
 /// The same for packages of which nobody knows that all of their files are Python of this version: what does not compile stays as it is.
-pub(super) fn compile_leniently(site: &Site<'_>) -> Result<(), Error> {
+pub(super) fn compile_leniently(site: &BuildSite<'_>) -> Result<(), Error> {
     compile_directory(site, &site.stdlib())?;
     match compile_directory(site, &site.site_packages()) {
         Ok(()) | Err(Error::Template(_)) => Ok(()),
@@ -112,7 +112,7 @@ pub(super) fn compile_leniently(site: &Site<'_>) -> Result<(), Error> {
     }
 }
 
-fn compile_directory(site: &Site<'_>, directory: &Path) -> Result<(), Error> {
+fn compile_directory(site: &BuildSite<'_>, directory: &Path) -> Result<(), Error> {
     let jobs = std::thread::available_parallelism().map_or(1, usize::from).to_string();
     let mut command = site.python.command();
     command.args(["-I", "-m", "compileall", "-q", "-f", "-j", &jobs, "--invalidation-mode", "unchecked-hash"]);
@@ -121,7 +121,7 @@ fn compile_directory(site: &Site<'_>, directory: &Path) -> Result<(), Error> {
 }
 
 /// Turns the environment, which knows where it was made, into one that knows only its place inside.
-pub(super) fn settle(site: &Site<'_>) -> Result<(), Error> {
+pub(super) fn settle(site: &BuildSite<'_>) -> Result<(), Error> {
     let environment = site.environment();
     let configuration = environment.join("pyvenv.cfg");
     let text = format!("home = /usr/bin\ninclude-system-site-packages = false\nversion = {}\n", site.python.version);

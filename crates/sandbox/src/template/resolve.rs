@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::build::Site;
+use super::build::BuildSite;
 use super::command::run;
 use super::own::Recipe;
 use super::packages::{PipOptions, pip};
@@ -72,7 +72,7 @@ struct Metadata {
 
 /// Returns the list for a recipe, and pip's options to install it.
 pub(super) fn resolve(
-    site: &Site<'_>,
+    site: &BuildSite<'_>,
     recipe: &Recipe,
     progress: &mut dyn FnMut(BuildProgress),
 ) -> Result<(String, PipOptions), Error> {

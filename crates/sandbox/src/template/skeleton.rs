@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use super::build::Site;
+use super::build::BuildSite;
 use super::{at, tree};
 use crate::Error;
 
@@ -123,7 +123,7 @@ pub(super) fn make(root: &Path) -> Result<(), Error> {
 }
 
 /// Copies the interpreter and its standard library to where it finds itself by its own search.
-pub(super) fn copy_interpreter(site: &Site<'_>) -> Result<(), Error> {
+pub(super) fn copy_interpreter(site: &BuildSite<'_>) -> Result<(), Error> {
     let python = site.python;
     tree::copy_file(&python.program, &site.root.join("usr/bin").join(python.name()))?;
     let left_out = |name: &str| {
