@@ -40,7 +40,7 @@ pub(crate) struct OpenConnection {
 
 /// A request that is being answered, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Asking(Arc<OpenConnection>);
+pub(crate) struct RequestInProgress(Arc<OpenConnection>);
 
 impl Connections {
     /// Makes room for so many.
@@ -88,12 +88,12 @@ impl Open {
 
 impl OpenConnection {
     /// Notes that a request came.
-    pub(crate) fn ask(self: &Arc<Self>) -> Asking {
+    pub(crate) fn ask(self: &Arc<Self>) -> RequestInProgress {
         self.change(|entry| {
             entry.requests += 1;
             entry.has_asked = true;
         });
-        Asking(Arc::clone(self))
+        RequestInProgress(Arc::clone(self))
     }
 
     /// Says whether a request came over it.
@@ -119,7 +119,7 @@ impl Drop for OpenConnection {
     }
 }
 
-impl Drop for Asking {
+impl Drop for RequestInProgress {
     fn drop(&mut self) {
         self.0.change(|entry| {
             entry.requests = entry.requests.saturating_sub(1);

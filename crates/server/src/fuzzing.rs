@@ -493,20 +493,20 @@ fn models() -> [Model; 2] {
         max_output_tokens: None,
         requests: None,
     };
-    let chat = Arc::new(HttpUpstream::over(options, Arc::new(Scripted)).expect("the options are fine"));
+    let chat = Arc::new(HttpUpstream::over(options, Arc::new(ScriptedPrograms)).expect("the options are fine"));
     let named = |name| Model { endpoint: Some(Arc::clone(&chat)), ..Model::new(name, "a fuzzer", chat.clone()) };
     [named("m"), Model { code_interpreter: Some(ProgramParts::All), ..named("plain") }]
 }
 
-struct Scripted;
+struct ScriptedPrograms;
 
-impl fmt::Debug for Scripted {
+impl fmt::Debug for ScriptedPrograms {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("Scripted")
     }
 }
 
-impl Transport for Scripted {
+impl Transport for ScriptedPrograms {
     fn send(&self, request: reqwest::Request) -> BoxFuture<'static, reqwest::Result<reqwest::Response>> {
         let body = request.body().and_then(reqwest::Body::as_bytes).unwrap_or_default();
         // Nothing is built of it, for the memory of a request is measured.

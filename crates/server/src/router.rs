@@ -22,7 +22,7 @@ use crate::{approvals, http, links, openapi, telemetry};
 pub(crate) type AllRoutes = BoxCloneSyncService<Request, Response, Infallible>;
 
 /// The routes of a dialect whose paths others have, too, and the requests that are its own.
-type Claimed = (fn(&Request) -> bool, Router);
+type ClaimedRoutes = (fn(&Request) -> bool, Router);
 
 /// All routes. Those of a dialect that claims requests are a router of their own, and the others share one.
 pub(crate) fn routes(app: &Arc<App>) -> AllRoutes {
@@ -30,7 +30,7 @@ pub(crate) fn routes(app: &Arc<App>) -> AllRoutes {
         let routes = (dialect.routes)().into_router().fallback(no_route);
         Some((dialect.claims?, around(routes, app, dialect)))
     });
-    let (claimed, shared): (Arc<[Claimed]>, Router) = (claimed.collect(), shared(app));
+    let (claimed, shared): (Arc<[ClaimedRoutes]>, Router) = (claimed.collect(), shared(app));
     BoxCloneSyncService::new(service_fn(move |request: Request| {
         let own = claimed.iter().find(|(claims, _)| claims(&request)).map(|(_, routes)| routes);
         own.unwrap_or(&shared).clone().oneshot(request)

@@ -25,7 +25,7 @@ use tracing::{Instrument, error, warn};
 use crate::app::App;
 use crate::connections::Connections;
 use crate::http::GuardedBody;
-use crate::stalled::Impatient;
+use crate::stalled::TimedConnection;
 use crate::{dialects, router};
 
 /// Connections at once. For one more, one that asks nothing is closed.
@@ -184,7 +184,7 @@ async fn accept<L: Listener>(app: &Arc<App>, listener: &mut L, shutdown: impl Fu
             let (asking, answer) = (asked.ask(), service.call(request.map(Body::new)));
             async move { Ok::<_, Infallible>(answer.await?.map(|body| GuardedBody::new(body, asking))) }
         });
-        let served = http.serve_connection(TokioIo::new(Impatient::new(stream)), answer).with_upgrades();
+        let served = http.serve_connection(TokioIo::new(TimedConnection::new(stream)), answer).with_upgrades();
         let ending = app.ending.clone();
         open.spawn(async move {
             let mut served = pin!(served);

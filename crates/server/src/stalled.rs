@@ -13,13 +13,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A connection on which a write fails when nothing of it was taken for [`PATIENCE`]. An answer holds its place and its frames as long as it
 /// is not read.
-pub(crate) struct Impatient<S> {
+pub(crate) struct TimedConnection<S> {
     stream: S,
     /// The end of the wait, if one has begun.
     patience: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Impatient<S> {
+impl<S> TimedConnection<S> {
     pub(crate) fn new(stream: S) -> Self {
         Self { stream, patience: None }
     }
@@ -35,7 +35,7 @@ impl<S> Impatient<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimedConnection<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -45,7 +45,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimedConnection<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.wait(context, written)

@@ -6,7 +6,7 @@ use axum::response::{Html, Response};
 use axum::{Extension, Json};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
-use super::{Caller, Fields, Params, Plain, RawJson};
+use super::{Caller, Fields, Params, RawBody, RawJson};
 
 /// A content of a body or an answer: its media type, and its schema where it has one.
 #[derive(Debug, Clone, Copy)]
@@ -91,7 +91,7 @@ impl DescribeArgument for RawJson {
     }
 }
 
-impl DescribeArgument for Plain {
+impl DescribeArgument for RawBody {
     fn describe(description: &mut Description) {
         description.lacks_body = true;
     }

@@ -137,12 +137,12 @@ impl RawJson {
 }
 
 /// A body of any kind, as it was sent.
-pub(crate) struct Plain {
+pub(crate) struct RawBody {
     pub(crate) bytes: Bytes,
     memory: MemoryCharge,
 }
 
-impl FromRequest<Arc<App>> for Plain {
+impl FromRequest<Arc<App>> for RawBody {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
@@ -151,7 +151,7 @@ impl FromRequest<Arc<App>> for Plain {
     }
 }
 
-impl Plain {
+impl RawBody {
     /// Reads a part of it that is JSON.
     pub(crate) async fn json<T: DeserializeOwned + Send + 'static>(
         self,

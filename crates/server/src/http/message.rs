@@ -11,15 +11,15 @@ use crate::error::ApiError;
 /// Reads a message of a JSON object. What its type does not declare is ignored.
 pub(super) fn read<T: DeserializeOwned>(fields: Map<String, Value>) -> Result<T, ApiError> {
     T::deserialize(Message(fields)).map_err(|wrong| match wrong {
-        Wrong::Missing(name) => ApiError::missing(name),
-        Wrong::Value(name, error) => ApiError::invalid(name, format!("Invalid value for '{name}': {error}.")),
-        Wrong::Other(message) => ApiError::bad_request(message),
+        MessageError::Missing(name) => ApiError::missing(name),
+        MessageError::Value(name, error) => ApiError::invalid(name, format!("Invalid value for '{name}': {error}.")),
+        MessageError::Other(message) => ApiError::bad_request(message),
     })
 }
 
 /// The reason for which a message cannot be read.
 #[derive(Debug)]
-enum Wrong {
+enum MessageError {
     /// A field is not there.
     Missing(&'static str),
     /// A field has a value that it cannot have.
@@ -27,7 +27,7 @@ enum Wrong {
     Other(String),
 }
 
-impl fmt::Display for Wrong {
+impl fmt::Display for MessageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing(name) => write!(f, "missing field `{name}`"),
@@ -37,9 +37,9 @@ impl fmt::Display for Wrong {
     }
 }
 
-impl std::error::Error for Wrong {}
+impl std::error::Error for MessageError {}
 
-impl serde::de::Error for Wrong {
+impl serde::de::Error for MessageError {
     fn custom<T: fmt::Display>(message: T) -> Self {
         Self::Other(message.to_string())
     }
@@ -53,9 +53,9 @@ impl serde::de::Error for Wrong {
 struct Message(Map<String, Value>);
 
 impl<'de> Deserializer<'de> for Message {
-    type Error = Wrong;
+    type Error = MessageError;
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Wrong> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, MessageError> {
         Value::Object(self.0).deserialize_any(visitor).map_err(serde::de::Error::custom)
     }
 
@@ -64,8 +64,8 @@ impl<'de> Deserializer<'de> for Message {
         _name: &'static str,
         fields: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Wrong> {
-        visitor.visit_map(InOrder { fields: self.0, names: fields.iter(), next: None })
+    ) -> Result<V::Value, MessageError> {
+        visitor.visit_map(OrderedFields { fields: self.0, names: fields.iter(), next: None })
     }
 
     forward_to_deserialize_any! {
@@ -75,17 +75,17 @@ impl<'de> Deserializer<'de> for Message {
 }
 
 /// Gives out fields in the order of their declaration.
-struct InOrder {
+struct OrderedFields {
     fields: Map<String, Value>,
     names: std::slice::Iter<'static, &'static str>,
     /// The field of which the name was given out.
     next: Option<(&'static str, Value)>,
 }
 
-impl<'de> MapAccess<'de> for InOrder {
-    type Error = Wrong;
+impl<'de> MapAccess<'de> for OrderedFields {
+    type Error = MessageError;
 
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Wrong> {
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, MessageError> {
         for name in self.names.by_ref() {
             match self.fields.remove(*name) {
                 None | Some(Value::Null) => {}
@@ -98,9 +98,9 @@ impl<'de> MapAccess<'de> for InOrder {
         Ok(None)
     }
 
-    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Wrong> {
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, MessageError> {
         let (name, value) = self.next.take().unwrap_or_default();
-        seed.deserialize(value).map_err(|error| Wrong::Value(name, error))
+        seed.deserialize(value).map_err(|error| MessageError::Value(name, error))
     }
 }
 

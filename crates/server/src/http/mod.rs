@@ -26,7 +26,7 @@ pub(crate) use download::{download, show};
 pub(crate) use form::{FormParts, MultipartForm, Upload};
 #[cfg(any(fuzzing, test))]
 pub(crate) use json::body_memory;
-pub(crate) use json::{Fields, Plain, RawJson, SILENCE};
+pub(crate) use json::{Fields, RawBody, RawJson, SILENCE};
 pub(crate) use memory::{MemoryCharge, memory};
 pub(crate) use middleware::{Caller, GuardedBody, HEALTH, READY, around, bearer, is_local_host};
 pub(crate) use names::mime_of;

@@ -22,13 +22,13 @@ pub(crate) fn watched(model: &Model) -> Arc<dyn Upstream> {
     let upstream = Arc::clone(&model.upstream);
     let Some(scope) = Scope::current() else { return upstream };
     scope.facts().model = Some(model.name.as_str().into());
-    Arc::new(Traced(upstream))
+    Arc::new(TracedUpstream(upstream))
 }
 
 /// A model whose calls carry the trace of the span that they are made in.
-struct Traced(Arc<dyn Upstream>);
+struct TracedUpstream(Arc<dyn Upstream>);
 
-impl Upstream for Traced {
+impl Upstream for TracedUpstream {
     fn name(&self) -> &str {
         self.0.name()
     }
@@ -63,7 +63,7 @@ where
     match forward(headers).await {
         Ok(ForwardedResponse { status, headers, body }) => {
             call.answers(status);
-            let mut passing = Passing { scope, call, tail: Tail::default() };
+            let mut passing = ForwardedAnswer { scope, call, tail: Tail::default() };
             let body = body.inspect(move |piece| match piece {
                 Ok(piece) => passing.tail.push(piece),
                 Err(error) => passing.call.fails(error),
@@ -78,13 +78,13 @@ where
 }
 
 /// An answer that is handed on.
-struct Passing {
+struct ForwardedAnswer {
     scope: Scope,
     call: ModelCall,
     tail: Tail,
 }
 
-impl Drop for Passing {
+impl Drop for ForwardedAnswer {
     fn drop(&mut self) {
         if let Some(usage) = self.tail.usage() {
             self.scope.spent(usage.input, usage.output);

@@ -158,7 +158,7 @@ mod tests {
 
     use super::*;
     use crate::app::ServerSettings;
-    use crate::stalled::Impatient;
+    use crate::stalled::TimedConnection;
     use aludel_engine::turns::{Failure, FailureKind, LiveRequests};
 
     /// Answers to a turn that ends with an error after so long.
@@ -189,7 +189,7 @@ mod tests {
         });
         let (mut ours, theirs) = duplex(64 << 10);
         ours.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
-        let served = http1::Builder::new().serve_connection(TokioIo::new(Impatient::new(theirs)), answer);
+        let served = http1::Builder::new().serve_connection(TokioIo::new(TimedConnection::new(theirs)), answer);
         assert!(timeout(Duration::from_secs(61), served).await.unwrap().is_err());
         assert_eq!(Arc::strong_count(&live), 1);
     }

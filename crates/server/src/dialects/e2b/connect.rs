@@ -22,7 +22,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use crate::app::App;
 use crate::error::{ApiError, RenderedMark};
-use crate::http::{DescribeArgument, Description, MediaType, Plain};
+use crate::http::{DescribeArgument, Description, MediaType, RawBody};
 
 /// The media type of frames that carry JSON.
 pub(super) const FRAMES: &str = "application/connect+json";
@@ -128,7 +128,7 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<App>> for Message<T> 
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Failure> {
         is_json(request.headers(), "application/json")?;
-        let body = Plain::from_request(request, app).await?;
+        let body = RawBody::from_request(request, app).await?;
         let message = match body.bytes.trim_ascii() {
             [] => Bytes::from_static(b"{}"),
             _ => body.bytes.clone(),
@@ -151,7 +151,7 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<App>> for FirstFrame<
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Failure> {
         is_json(request.headers(), FRAMES)?;
-        let body = Plain::from_request(request, app).await?;
+        let body = RawBody::from_request(request, app).await?;
         let message = first_frame(&body.bytes).ok_or_else(|| Failure::invalid("the body is no frame of Connect"))?;
         let message = body.bytes.slice_ref(message);
         Ok(Self(body.json(app, message).await?))

@@ -15,7 +15,7 @@ use super::form;
 use crate::app::App;
 use crate::dialects::pass::{self, Named, Passage, Passing};
 use crate::error::ApiError;
-use crate::http::{BYTES, Caller, FORM, JSON, Plain, Routes};
+use crate::http::{BYTES, Caller, FORM, JSON, RawBody, Routes};
 
 /// Methods of OpenAI's API, and one that servers of open models add, whose requests name a model.
 const METHODS: [&str; 10] = [
@@ -34,7 +34,7 @@ const METHODS: [&str; 10] = [
 /// The routes.
 pub(super) fn routes() -> Routes {
     METHODS.into_iter().fold(Routes::new(), |routes, method| {
-        let handler = move |State(app): State<Arc<App>>, Caller(tenant): Caller, headers: HeaderMap, body: Plain| async move {
+        let handler = move |State(app): State<Arc<App>>, Caller(tenant): Caller, headers: HeaderMap, body: RawBody| async move {
             hand_on(&app, &tenant, method, &headers, &body).await
         };
         let routes = routes.post(&format!("/v1/{method}"), handler, "Hand a request on to the model's server");
@@ -54,7 +54,7 @@ async fn hand_on(
     tenant: &Tenant,
     method: &'static str,
     headers: &HeaderMap,
-    body: &Plain,
+    body: &RawBody,
 ) -> Result<Response, ApiError> {
     let (name, model) = model(headers, &body.bytes)?;
     let passage = Passage {

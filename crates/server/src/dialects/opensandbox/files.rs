@@ -17,7 +17,7 @@ use crate::app::App;
 use crate::dialects::sandboxes::commands::USER;
 use crate::dialects::sandboxes::refusal::{refused, refused_file};
 use crate::error::ApiError;
-use crate::http::{Fields, Params, Plain};
+use crate::http::{Fields, Params, RawBody};
 
 /// Levels of directories that are listed at once.
 const MAX_DEPTH: u32 = 64;
@@ -184,7 +184,11 @@ pub(super) async fn set_permissions(reached: Reached, body: Fields) -> Result<St
 }
 
 /// `POST /files/mv`
-pub(super) async fn rename(State(app): State<Arc<App>>, reached: Reached, body: Plain) -> Result<StatusCode, ApiError> {
+pub(super) async fn rename(
+    State(app): State<Arc<App>>,
+    reached: Reached,
+    body: RawBody,
+) -> Result<StatusCode, ApiError> {
     let bytes = body.bytes.clone();
     let asked: Vec<Move> = body.json(&app, bytes).await?;
     check_count(asked.len())?;

@@ -18,7 +18,7 @@ use crate::app::App;
 use crate::dialects::sandboxes::commands::{absolute, check_approval};
 use crate::dialects::sandboxes::refusal::{refused, refused_file};
 use crate::error::ApiError;
-use crate::http::{Fields, Plain};
+use crate::http::{Fields, RawBody};
 
 /// The program of a line: `$0` is the file, `$1` the directory, if there is to be another one, and `$2` the line.
 const PROGRAM: &str = concat!(
@@ -44,7 +44,7 @@ fn unknown(id: &str) -> ApiError {
 pub(super) async fn create(
     State(app): State<Arc<App>>,
     Reached { live, .. }: Reached,
-    body: Plain,
+    body: RawBody,
 ) -> Result<Json<Session>, ApiError> {
     check_approval(&app)?;
     let NewSession { cwd } = match body.bytes.clone() {
