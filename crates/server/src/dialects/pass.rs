@@ -42,7 +42,7 @@ const TO_THE_CLIENT: [HeaderName; 7] = [
 
 /// A protocol whose requests are handed on.
 #[derive(Debug)]
-pub(crate) struct Passage {
+pub(crate) struct ForwardProtocol {
     /// The method of the model's server.
     pub(crate) target: ForwardTarget,
     /// The client's headers of this protocol that a model's server hears.
@@ -53,16 +53,16 @@ pub(crate) struct Passage {
 
 /// A request that may be handed on.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Passing<'a> {
+pub(crate) struct ForwardRequest<'a> {
     pub(crate) headers: &'a HeaderMap,
     pub(crate) body: &'a Bytes,
     /// The model's name, where it stands in the body.
-    pub(crate) model: Option<Named<'a>>,
+    pub(crate) model: Option<ModelName<'a>>,
 }
 
 /// The model's name in a body.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Named<'a> {
+pub(crate) enum ModelName<'a> {
     /// As a JSON string.
     Json(&'a RawValue),
     /// As it is.
@@ -74,9 +74,9 @@ pub(crate) enum Named<'a> {
 pub(crate) async fn on(
     app: &App,
     tenant: &Tenant,
-    passage: &Passage,
+    passage: &ForwardProtocol,
     name: &str,
-    request: Passing<'_>,
+    request: ForwardRequest<'_>,
 ) -> Result<Option<Response>, ApiError> {
     let models = app.engine.models();
     let model = models.find(name)?;
@@ -121,11 +121,11 @@ fn is_for_the_operator(status: StatusCode) -> bool {
 }
 
 /// The body with the name by which the server knows the model.
-fn with_model(Passing { body, model, .. }: Passing<'_>, server: &HttpUpstream) -> Bytes {
+fn with_model(ForwardRequest { body, model, .. }: ForwardRequest<'_>, server: &HttpUpstream) -> Bytes {
     let (given, name) = match model {
         None => return body.clone(),
-        Some(Named::Json(given)) => (given.get(), serde_json::Value::from(server.name()).to_string()),
-        Some(Named::Plain(given)) => (given, server.name().to_owned()),
+        Some(ModelName::Json(given)) => (given.get(), serde_json::Value::from(server.name()).to_string()),
+        Some(ModelName::Plain(given)) => (given, server.name().to_owned()),
     };
     if given == name {
         return body.clone();
@@ -136,7 +136,7 @@ fn with_model(Passing { body, model, .. }: Passing<'_>, server: &HttpUpstream) -
     [&before[..], name.as_bytes(), &after[..]].concat().into()
 }
 
-fn respond(answer: ForwardedResponse, passage: &Passage) -> Response {
+fn respond(answer: ForwardedResponse, passage: &ForwardProtocol) -> Response {
     let ForwardedResponse { status, headers, body } = answer;
     let mut response = Response::new(Body::from_stream(body));
     *response.status_mut() = status;

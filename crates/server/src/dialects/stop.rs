@@ -2,7 +2,7 @@
 
 /// Watches a text that comes in pieces.
 #[derive(Debug, Clone)]
-pub(crate) struct Stop {
+pub(crate) struct StopWords {
     words: Vec<String>,
     /// Text that may be the beginning of a stop word.
     held: String,
@@ -10,31 +10,31 @@ pub(crate) struct Stop {
 
 /// The part of a piece that may be told.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum StopScan {
     /// This much, and the text goes on.
     Text(String),
     /// This much, and a stop word came after it.
     Stopped { text: String, word: String },
 }
 
-impl Stop {
+impl StopWords {
     pub(crate) fn new(words: Vec<String>) -> Self {
         Self { words: words.into_iter().filter(|word| !word.is_empty()).collect(), held: String::new() }
     }
 
     /// Takes the next piece.
-    pub(crate) fn hear(&mut self, piece: &str) -> Heard {
+    pub(crate) fn hear(&mut self, piece: &str) -> StopScan {
         let mut text = std::mem::take(&mut self.held);
         text.push_str(piece);
         // The word that was complete first, as a model would have stopped: how the text is cut changes nothing.
         let found = self.words.iter().filter_map(|word| text.find(word).map(|place| (place + word.len(), place, word)));
         if let Some((_, place, word)) = found.min() {
             text.truncate(place);
-            return Heard::Stopped { text, word: word.clone() };
+            return StopScan::Stopped { text, word: word.clone() };
         }
         let held = self.words.iter().map(|word| beginning_at_end(&text, word)).max().unwrap_or(0);
         self.held = text.split_off(text.len() - held);
-        Heard::Text(text)
+        StopScan::Text(text)
     }
 
     /// The text is over: what was held back is no stop word.
@@ -54,12 +54,12 @@ mod tests {
     use super::*;
 
     fn read(words: &[&str], pieces: &[&str]) -> (String, bool) {
-        let mut stop = Stop::new(words.iter().map(|word| (*word).to_owned()).collect());
+        let mut stop = StopWords::new(words.iter().map(|word| (*word).to_owned()).collect());
         let mut told = String::new();
         for piece in pieces {
             match stop.hear(piece) {
-                Heard::Text(text) => told.push_str(&text),
-                Heard::Stopped { text, .. } => return (told + &text, true),
+                StopScan::Text(text) => told.push_str(&text),
+                StopScan::Stopped { text, .. } => return (told + &text, true),
             }
         }
         (told + &stop.end(), false)

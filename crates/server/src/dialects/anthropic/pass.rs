@@ -11,11 +11,11 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::app::App;
-use crate::dialects::pass::{self, Named, Passage, Passing};
+use crate::dialects::pass::{self, ForwardProtocol, ForwardRequest, ModelName};
 use crate::error::ApiError;
 
 /// The headers of requests that are handed on.
-const MESSAGES: Passage = Passage {
+const MESSAGES: ForwardProtocol = ForwardProtocol {
     target: ForwardTarget::Answers(Protocol::Anthropic),
     to_the_server: &["anthropic-version", "anthropic-beta"],
     to_the_client: &["anthropic-ratelimit-"],
@@ -69,7 +69,8 @@ pub(super) async fn on(
     if head.is_ours() {
         return Ok(None);
     }
-    pass::on(app, tenant, &MESSAGES, &name, Passing { headers, body, model: head.model.map(Named::Json) }).await
+    pass::on(app, tenant, &MESSAGES, &name, ForwardRequest { headers, body, model: head.model.map(ModelName::Json) })
+        .await
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use aludel_wire::anthropic::{
 use serde_json::{Map, Value};
 
 use super::program::{Ended, Outcome};
-use crate::dialects::stop::{Heard, Stop};
+use crate::dialects::stop::{StopScan, StopWords};
 use crate::dialects::times::rfc3339;
 
 /// Stands for the proof that thoughts are the model's own. Some clients leave out thoughts that have none.
@@ -36,7 +36,7 @@ pub(super) struct Writer {
     container: Option<KnownContainer>,
     /// True if events are wanted.
     streams: bool,
-    stop: Stop,
+    stop: StopWords,
     content: Vec<Block>,
     /// The last block, if it is being written.
     open: Option<Open>,
@@ -115,7 +115,7 @@ impl Writer {
             model,
             container,
             streams,
-            stop: Stop::new(stop),
+            stop: StopWords::new(stop),
             content: Vec::new(),
             open: None,
             programs: HashMap::new(),
@@ -244,11 +244,11 @@ impl Writer {
     /// The model writes. Returns whether it is to go on: a stop sequence ends the message.
     pub(super) fn text(&mut self, piece: &str) -> bool {
         match self.stop.hear(piece) {
-            Heard::Text(text) => {
+            StopScan::Text(text) => {
                 self.say(&text);
                 true
             }
-            Heard::Stopped { text, word } => {
+            StopScan::Stopped { text, word } => {
                 self.say(&text);
                 self.stop_sequence = Some(word);
                 self.finish(StopReason::StopSequence);

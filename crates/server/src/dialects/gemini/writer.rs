@@ -16,7 +16,7 @@ use base64::prelude::BASE64_STANDARD;
 use super::conversation::program_id;
 use super::printed::Picture;
 use super::render::ERROR;
-use crate::dialects::stop::{Heard, Stop};
+use crate::dialects::stop::{StopScan, StopWords};
 use crate::links::Links;
 
 /// An answer that is being written.
@@ -26,7 +26,7 @@ pub(super) struct Writer {
     model: String,
     /// Links to the files of the session, if there is one.
     links: Option<Links>,
-    stop: Stop,
+    stop: StopWords,
     tells_thoughts: bool,
     parts: Vec<Part>,
     /// Programs without a result.
@@ -48,7 +48,7 @@ impl Writer {
         stop: Vec<String>,
         tells_thoughts: bool,
     ) -> Self {
-        let stop = Stop::new(stop);
+        let stop = StopWords::new(stop);
         let (parts, running, files, pictures) = Default::default();
         let (usage, finish, sequence, frames) = Default::default();
         Self {
@@ -93,8 +93,8 @@ impl Writer {
     /// The model writes. Returns whether it is to go on: a stop word ends the answer.
     pub(super) fn text(&mut self, piece: &str) -> bool {
         let (text, goes_on) = match self.stop.hear(piece) {
-            Heard::Text(text) => (text, true),
-            Heard::Stopped { text, .. } => (text, false),
+            StopScan::Text(text) => (text, true),
+            StopScan::Stopped { text, .. } => (text, false),
         };
         self.say(text);
         if !goes_on {

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use super::form;
 use crate::app::App;
-use crate::dialects::pass::{self, Named, Passage, Passing};
+use crate::dialects::pass::{self, ForwardProtocol, ForwardRequest, ModelName};
 use crate::error::ApiError;
 use crate::http::{BYTES, Caller, FORM, JSON, RawBody, Routes};
 
@@ -57,12 +57,12 @@ async fn hand_on(
     body: &RawBody,
 ) -> Result<Response, ApiError> {
     let (name, model) = model(headers, &body.bytes)?;
-    let passage = Passage {
+    let passage = ForwardProtocol {
         target: ForwardTarget::Beside(method),
         to_the_server: &["openai-beta"],
         to_the_client: &["openai-processing-ms", "openai-version", "x-ratelimit-", "content-disposition"],
     };
-    let request = Passing { headers, body: &body.bytes, model: Some(model) };
+    let request = ForwardRequest { headers, body: &body.bytes, model: Some(model) };
     pass::on(app, tenant, &passage, &name, request).await?.ok_or_else(|| {
         let message = format!("The server of the model '{name}' has no /{method}; ask a model of an OpenAI endpoint.");
         ApiError::invalid("model", message)
@@ -70,7 +70,7 @@ async fn hand_on(
 }
 
 /// The name of the model that is asked for, and its place in the body.
-fn model<'a>(headers: &HeaderMap, body: &'a [u8]) -> Result<(String, Named<'a>), ApiError> {
+fn model<'a>(headers: &HeaderMap, body: &'a [u8]) -> Result<(String, ModelName<'a>), ApiError> {
     let mut types = headers.get_all(CONTENT_TYPE).iter().map(|value| value.to_str().unwrap_or("?"));
     let said = types.next().unwrap_or_default();
     // The model's server goes by the type: the two must take the body for the same.
@@ -82,7 +82,7 @@ fn model<'a>(headers: &HeaderMap, body: &'a [u8]) -> Result<(String, Named<'a>),
             let found = boundary.and_then(|boundary| form::find(body, boundary, "model"));
             let refused = |reason| ApiError::bad_request(format!("The form is not handed on: {reason}."));
             let name = found.map_err(refused)?.ok_or_else(|| ApiError::missing("model"))?;
-            Ok((name.to_owned(), Named::Plain(name)))
+            Ok((name.to_owned(), ModelName::Plain(name)))
         }
         None if is_json => {
             let head: Head = serde_json::from_slice(body).map_err(|error| {
@@ -92,7 +92,7 @@ fn model<'a>(headers: &HeaderMap, body: &'a [u8]) -> Result<(String, Named<'a>),
             let model = head.model.ok_or_else(|| ApiError::missing("model"))?;
             let name = serde_json::from_str(model.get())
                 .map_err(|error| ApiError::invalid("model", format!("Invalid value for 'model': {error}.")))?;
-            Ok((name, Named::Json(model)))
+            Ok((name, ModelName::Json(model)))
         }
         None => Err(ApiError::bad_request(format!("Send JSON or a form (multipart/form-data), not {kind}."))),
     }

@@ -14,7 +14,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value};
 
 use crate::dialects::gemini::printed::Picture;
-use crate::dialects::stop::{Heard, Stop};
+use crate::dialects::stop::{StopScan, StopWords};
 use crate::dialects::thoughts::wrapped;
 use crate::dialects::times::rfc3339;
 use crate::links::Links;
@@ -26,7 +26,7 @@ pub(super) struct Writer {
     answer: Interaction,
     /// Links to the files of the session, if there is one.
     links: Option<Links>,
-    stop: Stop,
+    stop: StopWords,
     tells_thoughts: bool,
     steps: Vec<Step>,
     open: Open,
@@ -50,7 +50,7 @@ enum Open {
 
 impl Writer {
     pub(super) fn new(answer: Interaction, links: Option<Links>, stop: Vec<String>, tells_thoughts: bool) -> Self {
-        let (stop, open) = (Stop::new(stop), Open::None);
+        let (stop, open) = (StopWords::new(stop), Open::None);
         let (steps, running, files, pictures) = Default::default();
         let (has_finished, sequence, frames) = Default::default();
         Self {
@@ -144,8 +144,8 @@ impl Writer {
     /// The model writes. Returns whether it is to go on: a stop word ends the answer.
     pub(super) fn text(&mut self, piece: &str) -> bool {
         let (text, goes_on) = match self.stop.hear(piece) {
-            Heard::Text(text) => (text, true),
-            Heard::Stopped { text, .. } => (text, false),
+            StopScan::Text(text) => (text, true),
+            StopScan::Stopped { text, .. } => (text, false),
         };
         self.say(text);
         if !goes_on {

@@ -20,14 +20,14 @@ use super::render::{Completion, Rounds, framed};
 use super::writer::{IncludeUsage, Writer};
 use crate::app::App;
 use crate::dialects::openai::tools::Interpreter;
-use crate::dialects::pass::{self, Passage};
+use crate::dialects::pass::{self, ForwardProtocol};
 use crate::error::ApiError;
 use crate::http::{Caller, MemoryCharge, RawJson};
 use crate::links::{self, Links};
 use crate::turn::{self, SILENCE, StreamFormat, fingerprint, follow, leash, wait};
 
 /// The headers of requests that are handed on.
-const CHAT: Passage = Passage {
+const CHAT: ForwardProtocol = ForwardProtocol {
     target: ForwardTarget::Answers(Protocol::ChatCompletions),
     to_the_server: &["openai-beta"],
     to_the_client: &["openai-processing-ms", "openai-version", "x-ratelimit-"],

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::dialects::openai::tools::{Interpreter, check_function_name};
-use crate::dialects::pass::{Named, Passing};
+use crate::dialects::pass::{ForwardRequest, ModelName};
 use crate::error::ApiError;
 use crate::http::Fields;
 
@@ -89,8 +89,8 @@ impl Head<'_> {
     }
 
     /// The request as it is handed on.
-    pub(super) fn passing<'a>(&'a self, headers: &'a HeaderMap, body: &'a Bytes) -> Passing<'a> {
-        Passing { headers, body, model: self.model.map(Named::Json) }
+    pub(super) fn passing<'a>(&'a self, headers: &'a HeaderMap, body: &'a Bytes) -> ForwardRequest<'a> {
+        ForwardRequest { headers, body, model: self.model.map(ModelName::Json) }
     }
 
     /// The model's name.

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::markdown::Markdown;
 use super::rounds;
 use crate::dialects::openai::program::Ended;
-use crate::dialects::stop::{Heard, Stop};
+use crate::dialects::stop::{StopScan, StopWords};
 
 /// A completion that is being written.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ struct Choice {
     container: Option<String>,
     /// Writes programs into the text, for a client that does not know our fields.
     markdown: Option<Markdown>,
-    stop: Stop,
+    stop: StopWords,
     /// Text of this round that is told only if it is the last one: where the answer has a form, nothing may stand before it.
     held_round: Option<String>,
     /// True if the text goes on that was told last.
@@ -75,7 +75,7 @@ impl Writer {
         let choices = containers.into_iter().map(|(container, markdown)| Choice {
             container,
             markdown,
-            stop: Stop::new(stop.to_vec()),
+            stop: StopWords::new(stop.to_vec()),
             held_round: is_formed.then(String::new),
             in_text: false,
             content: String::new(),
@@ -160,8 +160,8 @@ impl Writer {
             return true;
         }
         let (text, goes_on) = match choice.stop.hear(piece) {
-            Heard::Text(text) => (text, true),
-            Heard::Stopped { text, .. } => (text, false),
+            StopScan::Text(text) => (text, true),
+            StopScan::Stopped { text, .. } => (text, false),
         };
         let text = match &mut choice.markdown {
             Some(markdown) => markdown.text(&text, &choice.files),
