@@ -11,7 +11,7 @@ const FAILED: i64 = 1;
 
 /// The output of a program that runs.
 #[derive(Debug)]
-pub(super) struct Printed {
+pub(super) struct CollectedOutput {
     tool: ToolKind,
     stdout: String,
     stderr: String,
@@ -31,7 +31,7 @@ pub(super) enum Outcome {
 
 /// The end of a program.
 #[derive(Debug, PartialEq)]
-pub(super) struct Ended {
+pub(super) struct ProgramEnd {
     pub(super) outcome: Outcome,
     /// Output that has no place in the result.
     pub(super) rest: String,
@@ -60,7 +60,7 @@ impl Outcome {
     }
 }
 
-impl Printed {
+impl CollectedOutput {
     /// Nothing yet of a call of this tool.
     pub(super) fn of(tool: ToolKind) -> Self {
         Self { tool, stdout: String::new(), stderr: String::new(), value: String::new(), error: None }
@@ -92,7 +92,7 @@ impl Printed {
     }
 
     /// All of it, with the program's end.
-    pub(super) fn end(self, outcome: &ToolOutcome) -> Ended {
+    pub(super) fn end(self, outcome: &ToolOutcome) -> ProgramEnd {
         let Self { tool, stdout, mut stderr, value, error } = self;
         let return_code = match outcome.end {
             ToolEnd::Completed => 0,
@@ -107,7 +107,7 @@ impl Printed {
         }
         if tool == ToolKind::Editor && is_plain {
             let outcome = Outcome::Editor(edited(&stdout, &value, error));
-            return Ended { outcome, rest: String::new() };
+            return ProgramEnd { outcome, rest: String::new() };
         }
         let return_code = match tool {
             ToolKind::Bash if return_code == 0 => value.parse().map_or(FAILED, status),
@@ -119,7 +119,7 @@ impl Printed {
             _ => files.map(|file_id| OutputFile::CodeExecutionOutput { file_id }).collect(),
         };
         let result = ProgramResult { stdout, stderr, return_code, content };
-        Ended { outcome: Outcome::of_program(tool, result), rest: String::new() }
+        ProgramEnd { outcome: Outcome::of_program(tool, result), rest: String::new() }
     }
 }
 
@@ -159,7 +159,7 @@ fn edited(stdout: &str, value: &str, error: Option<(String, String)>) -> EditorR
     }
 }
 
-impl Ended {
+impl ProgramEnd {
     /// The end of one that was not run, or not to its end.
     pub(super) fn error(tool: ToolKind, error_code: ErrorCode) -> Self {
         let outcome = match tool {
@@ -179,11 +179,11 @@ impl Ended {
 }
 
 /// The output until then has no place in an error, so it is told in words.
-fn timed_out(tool: ToolKind, mut printed: String, stderr: &str) -> Ended {
+fn timed_out(tool: ToolKind, mut printed: String, stderr: &str) -> ProgramEnd {
     line(&mut printed, stderr);
     let printed = printed.trim();
     let rest = if printed.is_empty() { String::new() } else { format!("Output until the time was up:\n\n{printed}") };
-    Ended { rest, ..Ended::error(tool, ErrorCode::ExecutionTimeExceeded) }
+    ProgramEnd { rest, ..ProgramEnd::error(tool, ErrorCode::ExecutionTimeExceeded) }
 }
 
 /// Adds lines of their own to a text.
@@ -204,8 +204,8 @@ fn line(to: &mut String, text: &str) {
 mod tests {
     use super::*;
 
-    fn ended(end: ToolEnd) -> Ended {
-        let mut printed = Printed::of(ToolKind::Python);
+    fn ended(end: ToolEnd) -> ProgramEnd {
+        let mut printed = CollectedOutput::of(ToolKind::Python);
         printed.see(&OutputPiece::Stdout("half".into()));
         printed.see(&OutputPiece::Result(RichValue { text: Some("42".into()), image: None, others: Vec::new() }));
         printed.see(&OutputPiece::Stderr("oh".into()));
@@ -234,19 +234,19 @@ mod tests {
                 ProgramResult { stdout: "half\n42\n".into(), stderr: stderr.into(), return_code, content: Vec::new() };
             assert_eq!(
                 ended(end),
-                Ended { outcome: Outcome::of_program(ToolKind::Python, result), rest: String::new() }
+                ProgramEnd { outcome: Outcome::of_program(ToolKind::Python, result), rest: String::new() }
             );
         }
         for end in [ToolEnd::Timeout, ToolEnd::CpuLimit] {
-            let Ended { outcome, rest } = ended(end);
-            assert_eq!(outcome, Ended::error(ToolKind::Python, ErrorCode::ExecutionTimeExceeded).outcome);
+            let ProgramEnd { outcome, rest } = ended(end);
+            assert_eq!(outcome, ProgramEnd::error(ToolKind::Python, ErrorCode::ExecutionTimeExceeded).outcome);
             assert_eq!(rest, "Output until the time was up:\n\nhalf\n42\noh");
         }
     }
 
     /// The end of a call of this tool whose program printed a line and had this value.
     fn called(tool: ToolKind, value: &str) -> serde_json::Value {
-        let mut printed = Printed::of(tool);
+        let mut printed = CollectedOutput::of(tool);
         printed.see(&OutputPiece::Stdout("one\n".into()));
         printed.see(&OutputPiece::Result(RichValue { text: Some(value.into()), image: None, others: Vec::new() }));
         let outcome = ToolOutcome {

@@ -9,7 +9,7 @@ use aludel_wire::anthropic::{ErrorCode, ErrorEnvelope, StopReason};
 use serde_json::Value;
 
 use super::error;
-use super::program::{Ended, Printed};
+use super::program::{CollectedOutput, ProgramEnd};
 use super::writer::Writer;
 
 /// The kind of a frame that tells a failure.
@@ -21,7 +21,7 @@ pub(super) const PING: &str = "event: ping\ndata: {\"type\": \"ping\"}\n\n";
 pub(super) struct Answer {
     writer: Writer,
     /// Output of programs that run.
-    printed: HashMap<ItemId, Printed>,
+    printed: HashMap<ItemId, CollectedOutput>,
     failure: Option<Failure>,
     /// The request's id, which errors in a stream repeat.
     request_id: Option<String>,
@@ -47,16 +47,16 @@ impl Answer {
             EventKind::TextEnded { .. } => self.writer.end_text(),
             EventKind::Reasoning { delta, .. } => self.writer.think(delta),
             EventKind::ToolStarted { item, tool, .. } => {
-                self.printed.insert(item.clone(), Printed::of(*tool));
+                self.printed.insert(item.clone(), CollectedOutput::of(*tool));
                 self.writer.start_program(item, *tool);
             }
             EventKind::ToolInput { item, delta } => self.writer.code(item, delta),
             EventKind::ToolReady { item, tool, input, .. } => {
-                self.printed.entry(item.clone()).or_insert_with(|| Printed::of(*tool));
+                self.printed.entry(item.clone()).or_insert_with(|| CollectedOutput::of(*tool));
                 self.writer.code_done(item, *tool, input);
             }
             EventKind::ToolResumed { item, tool, output } => {
-                let mut printed = Printed::of(*tool);
+                let mut printed = CollectedOutput::of(*tool);
                 output.iter().for_each(|output| printed.see(output));
                 self.printed.insert(item.clone(), printed);
                 self.writer.resume_program(item, *tool);
@@ -73,12 +73,12 @@ impl Answer {
             }
             EventKind::ToolRejected { item: Some(item), .. } => {
                 if let Some(printed) = self.printed.remove(item) {
-                    self.writer.end_program(item, Ended::error(printed.tool(), ErrorCode::InvalidToolInput));
+                    self.writer.end_program(item, ProgramEnd::error(printed.tool(), ErrorCode::InvalidToolInput));
                 }
             }
             EventKind::ApprovalDecided { item, refused: Some(reason) } => {
                 if let Some(printed) = self.printed.remove(item) {
-                    self.writer.end_program(item, Ended::refused(printed.tool(), reason));
+                    self.writer.end_program(item, ProgramEnd::refused(printed.tool(), reason));
                 }
             }
             EventKind::Created { .. }

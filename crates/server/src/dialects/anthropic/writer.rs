@@ -15,7 +15,7 @@ use aludel_wire::anthropic::{
 };
 use serde_json::{Map, Value};
 
-use super::program::{Ended, Outcome};
+use super::program::{Outcome, ProgramEnd};
 use crate::dialects::stop::{StopScan, StopWords};
 use crate::dialects::times::rfc3339;
 
@@ -367,7 +367,7 @@ impl Writer {
 
     /// A program of an earlier message goes on no more.
     pub(super) fn lose_program(&mut self, item: &ItemId, tool: ToolKind) {
-        self.result(item, Ended::error(tool, ErrorCode::Unavailable).outcome);
+        self.result(item, ProgramEnd::error(tool, ErrorCode::Unavailable).outcome);
     }
 
     /// A program waits for the answers to its calls, and those after it for their turn: their results come in a later message.
@@ -382,8 +382,8 @@ impl Writer {
     }
 
     /// The program ended.
-    pub(super) fn end_program(&mut self, item: &ItemId, ended: Ended) {
-        let Ended { outcome, rest } = ended;
+    pub(super) fn end_program(&mut self, item: &ItemId, ended: ProgramEnd) {
+        let ProgramEnd { outcome, rest } = ended;
         // The call may be open still, and ends with what it has.
         self.end_block();
         if self.take_program(item).is_none() {
@@ -437,7 +437,7 @@ impl Writer {
         left.sort_by_key(|(place, _)| *place);
         for (_, item) in left {
             if let Some(tool) = self.take_program(&item) {
-                self.result(&item, Ended::error(tool, ErrorCode::Unavailable).outcome);
+                self.result(&item, ProgramEnd::error(tool, ErrorCode::Unavailable).outcome);
             }
         }
         self.stop_reason = Some(reason);
@@ -553,11 +553,11 @@ mod tests {
         writer.code(&two, "x = \"\"");
         writer.code(&two, "\ny");
         writer.code_done(&one, ToolKind::Python, "print(\"ü\\n\")\n# \u{1}");
-        writer.end_program(&one, Ended::refused(ToolKind::Python, "no"));
+        writer.end_program(&one, ProgramEnd::refused(ToolKind::Python, "no"));
         writer.code_done(&two, ToolKind::Python, "x = \"\"\ny");
         writer.end_program(
             &two,
-            Ended { rest: "rest".into(), ..Ended::error(ToolKind::Python, ErrorCode::ExecutionTimeExceeded) },
+            ProgramEnd { rest: "rest".into(), ..ProgramEnd::error(ToolKind::Python, ErrorCode::ExecutionTimeExceeded) },
         );
         let call = ToolCall {
             item: ItemId::new(),
@@ -591,10 +591,10 @@ mod tests {
         writer.start_program(&bash, ToolKind::Bash);
         writer.code(&bash, "ls \"");
         writer.code_done(&bash, ToolKind::Bash, "ls \"a\"");
-        writer.end_program(&bash, Ended::error(ToolKind::Bash, ErrorCode::ExecutionTimeExceeded));
+        writer.end_program(&bash, ProgramEnd::error(ToolKind::Bash, ErrorCode::ExecutionTimeExceeded));
         writer.start_program(&editor, ToolKind::Editor);
         writer.code_done(&editor, ToolKind::Editor, r#"{"command":"view","path":"a"}"#);
-        writer.end_program(&editor, Ended::error(ToolKind::Editor, ErrorCode::FileNotFound));
+        writer.end_program(&editor, ProgramEnd::error(ToolKind::Editor, ErrorCode::FileNotFound));
         writer.finish(StopReason::EndTurn);
         writer.end();
         let message = accumulated(&writer.take_frames());
@@ -619,7 +619,7 @@ mod tests {
         let message = accumulated(&writer.take_frames());
         assert_eq!(message, writer.message());
         assert!(writer.ends_with_result());
-        let unavailable = Ended::error(ToolKind::Python, ErrorCode::Unavailable).outcome;
+        let unavailable = ProgramEnd::error(ToolKind::Python, ErrorCode::Unavailable).outcome;
         assert_eq!(message.content[1], unavailable.block(id_of(&item)));
     }
 
@@ -648,13 +648,13 @@ mod tests {
         for item in [&program, &next] {
             second.resume_program(item, ToolKind::Python);
         }
-        second.end_program(&program, Ended::error(ToolKind::Python, ErrorCode::Unavailable));
+        second.end_program(&program, ProgramEnd::error(ToolKind::Python, ErrorCode::Unavailable));
         second.code_done(&next, ToolKind::Python, "1");
-        second.end_program(&next, Ended::error(ToolKind::Python, ErrorCode::Unavailable));
+        second.end_program(&next, ProgramEnd::error(ToolKind::Python, ErrorCode::Unavailable));
         second.finish(StopReason::EndTurn);
         second.end();
         let message = accumulated(&second.take_frames());
-        let unavailable = |item| Ended::error(ToolKind::Python, ErrorCode::Unavailable).outcome.block(id_of(item));
+        let unavailable = |item| ProgramEnd::error(ToolKind::Python, ErrorCode::Unavailable).outcome.block(id_of(item));
         assert_eq!(message.content, [unavailable(&program), unavailable(&next)], "the calls are not told again");
     }
 

@@ -28,7 +28,7 @@ const STOPPED: &str = "The server was stopped before the run was done.";
 
 /// Everything that a renderer of a run begins with.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Beginning {
+pub(super) struct RendererStart {
     /// The run, queued.
     pub(super) run: Run,
     /// The thread that was made for it.
@@ -47,7 +47,7 @@ struct Made {
 
 /// The renderer of a run, from its beginning or from its client's answer to its end or its next question.
 pub(super) struct Answer {
-    beginning: Beginning,
+    beginning: RendererStart,
     writer: Writer,
     /// Steps that wait until the one before has ended, with everything that happened in them.
     waiting: VecDeque<(ItemId, Vec<EventKind>)>,
@@ -58,7 +58,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    pub(super) fn new(beginning: Beginning) -> Self {
+    pub(super) fn new(beginning: RendererStart) -> Self {
         let writer = Writer::new(beginning.run.clone());
         Self { beginning, writer, waiting: VecDeque::new(), is_interrupted: false, saved: (0, 0) }
     }
@@ -66,7 +66,7 @@ impl Answer {
     fn see(&mut self, kind: &EventKind, at_ms: i64) {
         match kind {
             EventKind::Created { .. } => {
-                let Beginning { thread, answered, .. } = &self.beginning;
+                let RendererStart { thread, answered, .. } = &self.beginning;
                 self.writer.create(thread.as_ref(), answered.as_ref());
             }
             EventKind::Started => self.writer.begin(),
@@ -329,7 +329,7 @@ impl Dialect for Runs {
         own: Value,
     ) -> BoxFuture<'a, Result<Option<RestoredRequest>, Error>> {
         Box::pin(async move {
-            let beginning = Beginning::deserialize(own).map_err(Error::internal)?;
+            let beginning = RendererStart::deserialize(own).map_err(Error::internal)?;
             let ids = (ThreadId::parse(&beginning.run.thread_id), RunId::parse(&beginning.run.id));
             let (Some(thread), Some(run)) = ids else { return Ok(None) };
             let record = self.store.thread_run(&turn.tenant, &thread, &run).await?;

@@ -20,7 +20,7 @@ use super::assistant::MAX_INSTRUCTIONS;
 use super::error::none_found;
 use super::messages::Written;
 use super::outcome::{StepEnd, end_of_run, end_of_step, shown};
-use super::render::Beginning;
+use super::render::RendererStart;
 use super::start::{self, From, Leg};
 use super::threads::MAX_MESSAGES;
 use super::tools;
@@ -195,7 +195,7 @@ async fn new_leg(
         tool_resources: ToolResources { file_search: None, ..assistant.tool_resources },
         reasoning_effort: sent.reasoning_effort.or(assistant.reasoning_effort),
     };
-    let beginning = Beginning { run: run.clone(), thread: made, answered: None };
+    let beginning = RendererStart { run: run.clone(), thread: made, answered: None };
     Ok((Leg { thread, id, beginning, from: From::Nothing { messages, files } }, run))
 }
 
@@ -314,7 +314,7 @@ pub(super) async fn submit(
     let step = open_step(&app, &tenant, &id).await?.ok_or_else(|| ApiError::internal("a run waits for no step"))?;
     let answered = answered(step.clone(), tool_outputs)?;
     let run = Run { status: RunStatus::Queued, required_action: None, ..run };
-    let beginning = Beginning { run: run.clone(), thread: None, answered: Some(answered) };
+    let beginning = RendererStart { run: run.clone(), thread: None, answered: Some(answered) };
     let leg = Leg { thread, id, beginning, from: From::Waiting { record, step: Box::new(step) } };
     let live = begin(&app, &tenant, TurnId::new(), memory)?;
     turn::start(&app, &live, start::start(Arc::clone(&app), tenant, leg, Arc::clone(&live))).await?;

@@ -16,7 +16,7 @@ use tracing::{Instrument, error, info_span};
 
 use super::context::Context;
 use super::error::begun;
-use super::render::{Answer, Beginning, NAME, Stored};
+use super::render::{Answer, NAME, RendererStart, Stored};
 use super::tools::{Tools, answer_format};
 use super::workspace::{Placed, open};
 use super::written;
@@ -34,7 +34,7 @@ const LOG_KEPT: i64 = 600;
 pub(super) struct Leg {
     pub(super) thread: ThreadId,
     pub(super) id: RunId,
-    pub(super) beginning: Beginning,
+    pub(super) beginning: RendererStart,
     pub(super) from: From,
 }
 

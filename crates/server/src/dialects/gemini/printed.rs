@@ -5,26 +5,26 @@ use aludel_engine::turns::{OutputPiece, RichValue, ToolEnd, ToolOutcome};
 
 /// The output of a program, put together from its pieces.
 #[derive(Debug, Default)]
-pub(super) struct Printed {
+pub(super) struct CollectedOutput {
     pub(super) text: String,
-    pub(super) pictures: Vec<Picture>,
+    pub(super) pictures: Vec<ProgramImage>,
 }
 
 /// A picture that a program showed.
 #[derive(Debug)]
-pub(super) struct Picture {
+pub(super) struct ProgramImage {
     pub(super) file: SessionFile,
     pub(super) bytes: Vec<u8>,
 }
 
-impl Printed {
+impl CollectedOutput {
     /// Adds a piece.
     pub(super) fn see(&mut self, output: &OutputPiece) {
         match output {
             OutputPiece::Stdout(text) | OutputPiece::Stderr(text) => self.text.push_str(text),
             OutputPiece::Display(RichValue { image: Some(image), .. })
             | OutputPiece::Result(RichValue { image: Some(image), .. }) => {
-                self.pictures.push(Picture { file: image.file.clone(), bytes: image.bytes.to_vec() });
+                self.pictures.push(ProgramImage { file: image.file.clone(), bytes: image.bytes.to_vec() });
             }
             OutputPiece::Display(RichValue { text, .. }) | OutputPiece::Result(RichValue { text, .. }) => {
                 self.line(text.as_deref().unwrap_or_default());

@@ -10,7 +10,7 @@ use aludel_wire::gemini::{FinishReason, Outcome};
 use serde_json::Value;
 
 use super::error;
-use super::printed::Printed;
+use super::printed::CollectedOutput;
 use super::writer::Writer;
 
 /// The kind of a frame that tells a failure.
@@ -20,7 +20,7 @@ pub(super) const ERROR: &str = "error";
 pub(super) struct Answer {
     writer: Writer,
     /// Output of programs that run.
-    printed: HashMap<ItemId, Printed>,
+    printed: HashMap<ItemId, CollectedOutput>,
     failure: Option<Failure>,
 }
 

@@ -14,7 +14,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
 use super::conversation::program_id;
-use super::printed::Picture;
+use super::printed::ProgramImage;
 use super::render::ERROR;
 use crate::dialects::stop::{StopScan, StopWords};
 use crate::links::Links;
@@ -151,8 +151,8 @@ impl Writer {
         }
     }
 
-    pub(super) fn show(&mut self, pictures: Vec<Picture>) {
-        for Picture { file, bytes } in pictures {
+    pub(super) fn show(&mut self, pictures: Vec<ProgramImage>) {
+        for ProgramImage { file, bytes } in pictures {
             let blob = Blob { mime_type: file.mime.clone(), data: BASE64_STANDARD.encode(bytes), display_name: None };
             self.tell(Part { inline_data: Some(blob), ..Part::default() });
             self.pictures.push(file);

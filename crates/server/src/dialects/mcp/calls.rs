@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::error::ToolError;
-use super::output::Ended;
+use super::output::ProgramEnd;
 use super::runs::{Run, Stage};
 use super::server::Server;
 use super::tools::{Profile, ProgramAlone, PythonArguments, Report, ReportedFile, Status, WaitArguments};
@@ -142,7 +142,7 @@ async fn follow(
             () = &mut deadline => break running(run, &stage.borrow()).into(),
             changed = stage.changed() => {
                 if changed.is_err() {
-                    break self::ended(server, run, &Ended::lost()).await.into();
+                    break self::ended(server, run, &ProgramEnd::lost()).await.into();
                 }
             }
             () = progress.due() => progress.tell(context, last_line).await,
@@ -187,7 +187,7 @@ impl Progress {
 }
 
 /// The result of a program that ended.
-async fn ended(server: &Server, run: &Run, ended: &Ended) -> CallToolResult {
+async fn ended(server: &Server, run: &Run, ended: &ProgramEnd) -> CallToolResult {
     let mut content = vec![ContentBlock::text(match server.profile {
         Profile::Full => format!("{}\n{}", ended.text(), handle(run)),
         Profile::PythonAlone => ended.text(),

@@ -35,7 +35,7 @@ pub(super) struct Collector {
 
 /// The output and the outcome of a program that ended.
 #[derive(Debug)]
-pub(super) struct Ended {
+pub(super) struct ProgramEnd {
     pub(super) status: Status,
     pub(super) stdout: String,
     pub(super) stderr: String,
@@ -96,8 +96,8 @@ impl Collector {
     }
 
     /// The whole of it, once the program ended.
-    pub(super) fn finish(self, end: DirectEnd) -> Ended {
-        let mut ended = Ended {
+    pub(super) fn finish(self, end: DirectEnd) -> ProgramEnd {
+        let mut ended = ProgramEnd {
             status: Status::Error,
             is_cut: self.is_cut || self.stdout.is_cut() || self.stderr.is_cut(),
             stdout: self.stdout.into_text(),
@@ -125,7 +125,7 @@ impl Collector {
     }
 }
 
-impl Ended {
+impl ProgramEnd {
     /// An end of which nothing is known.
     pub(super) fn lost() -> Self {
         Collector::default()

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use super::output::{Collector, Ended};
+use super::output::{Collector, ProgramEnd};
 
 /// Time for which the result of a program that ended is kept.
 const KEEP: Duration = Duration::from_secs(600);
@@ -50,7 +50,7 @@ pub(super) enum Stage {
     /// It waits for a decision.
     Held(Arc<ApprovalRecord>),
     /// It ended at this time.
-    Ended(Instant, Arc<Ended>),
+    Ended(Instant, Arc<ProgramEnd>),
 }
 
 impl Runs {
@@ -138,7 +138,7 @@ async fn collect(mut execution: DirectExecution, stage: watch::Sender<Stage>) {
             }
         }
     }
-    stage.send_replace(Stage::Ended(Instant::now(), Arc::new(Ended::lost())));
+    stage.send_replace(Stage::Ended(Instant::now(), Arc::new(ProgramEnd::lost())));
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 /// The output of a program that runs, in the words of OpenAI's protocols.
 #[derive(Debug, Default)]
-pub(crate) struct Printed {
+pub(crate) struct CollectedOutput {
     /// Printed text, values of last expressions and tracebacks, in order.
     logs: String,
     images: Vec<Image>,
@@ -17,7 +17,7 @@ pub(crate) struct Printed {
 
 /// A program that ended, as clients see it.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct ProgramEnd {
     /// `completed`, `incomplete` or `failed`.
     pub(crate) status: &'static str,
     /// Images that it showed, as data URLs.
@@ -30,7 +30,7 @@ pub(crate) struct Ended {
     pub(crate) made: Vec<SessionFile>,
 }
 
-impl Ended {
+impl ProgramEnd {
     /// One that could not be run.
     pub(crate) fn rejected(reason: String) -> Self {
         Self { status: "failed", logs: reason, ..Self::incomplete() }
@@ -52,7 +52,7 @@ impl Ended {
     }
 }
 
-impl Printed {
+impl CollectedOutput {
     pub(crate) fn see(&mut self, output: &OutputPiece) {
         match output {
             OutputPiece::Stdout(text) | OutputPiece::Stderr(text) => self.logs.push_str(text),
@@ -74,7 +74,7 @@ impl Printed {
     }
 
     /// All of it, with the program's end.
-    pub(crate) fn end(self, outcome: &ToolOutcome) -> Ended {
+    pub(crate) fn end(self, outcome: &ToolOutcome) -> ProgramEnd {
         let Self { mut logs, images } = self;
         let status = match outcome.end {
             ToolEnd::Completed | ToolEnd::Raised => "completed",
@@ -88,7 +88,7 @@ impl Printed {
         }
         let url = |image: &Image| format!("data:{};base64,{}", image.file.mime, BASE64_STANDARD.encode(&*image.bytes));
         let pictures = images.iter().map(|image| image.file.clone()).collect();
-        Ended { status, images: images.iter().map(url).collect(), pictures, logs, made: outcome.files.clone() }
+        ProgramEnd { status, images: images.iter().map(url).collect(), pictures, logs, made: outcome.files.clone() }
     }
 }
 

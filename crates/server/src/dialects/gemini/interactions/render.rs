@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::writer::Writer;
 use crate::dialects::gemini::error::status_of;
-use crate::dialects::gemini::printed::Printed;
+use crate::dialects::gemini::printed::CollectedOutput;
 use crate::error::ApiError;
 use crate::links::Links;
 
@@ -25,7 +25,7 @@ pub(super) const NAME: &str = "interactions";
 
 /// Everything that a renderer of an interaction begins with.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Beginning {
+pub(super) struct RendererStart {
     /// The interaction without steps.
     pub(super) answer: Interaction,
     /// Words at which the answer ends.
@@ -48,13 +48,13 @@ pub(super) struct Linked {
 pub(super) struct Answer {
     writer: Writer,
     /// Output of programs that run.
-    printed: HashMap<ItemId, Printed>,
+    printed: HashMap<ItemId, CollectedOutput>,
     failure: Option<Failure>,
 }
 
 impl Answer {
-    pub(super) fn new(beginning: Beginning, links: Option<Links>) -> Self {
-        let Beginning { answer, stop, tells_thoughts, linked: _ } = beginning;
+    pub(super) fn new(beginning: RendererStart, links: Option<Links>) -> Self {
+        let RendererStart { answer, stop, tells_thoughts, linked: _ } = beginning;
         Self { writer: Writer::new(answer, links, stop, tells_thoughts), printed: HashMap::new(), failure: None }
     }
 
@@ -220,7 +220,7 @@ impl turns::Dialect for Interactions {
         own: Value,
     ) -> BoxFuture<'a, Result<Option<RestoredRequest>, Error>> {
         Box::pin(async move {
-            let beginning = Beginning::deserialize(own).map_err(Error::internal)?;
+            let beginning = RendererStart::deserialize(own).map_err(Error::internal)?;
             let broken = || Error::internal(format!("{} is no interaction's id", turn.id));
             let id = InteractionId::parse(turn.id.as_str()).ok_or_else(broken)?;
             if self.store.interaction_text(&turn.tenant, &id).await?.is_none() {

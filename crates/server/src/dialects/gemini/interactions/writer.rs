@@ -13,7 +13,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value};
 
-use crate::dialects::gemini::printed::Picture;
+use crate::dialects::gemini::printed::ProgramImage;
 use crate::dialects::stop::{StopScan, StopWords};
 use crate::dialects::thoughts::wrapped;
 use crate::dialects::times::rfc3339;
@@ -245,8 +245,8 @@ impl Writer {
     }
 
     /// Shows pictures.
-    pub(super) fn show(&mut self, pictures: Vec<Picture>) {
-        for Picture { file, bytes } in pictures {
+    pub(super) fn show(&mut self, pictures: Vec<ProgramImage>) {
+        for ProgramImage { file, bytes } in pictures {
             let (data, mime_type) = (Some(BASE64_STANDARD.encode(bytes)), Some(file.mime.clone()));
             let media = Media { data, mime_type, uri: None };
             let output = |content| Step::ModelOutput { content };

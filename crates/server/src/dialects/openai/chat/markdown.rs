@@ -10,7 +10,7 @@ use aludel_agent::excerpt::{fenced, head_and_tail};
 use aludel_engine::{ProgramParts, SessionFile};
 use aludel_store::ContainerId;
 
-use crate::dialects::openai::program::Ended;
+use crate::dialects::openai::program::ProgramEnd;
 use crate::links::{Links, label};
 
 /// The fence of programs, longer than those that stand in texts of programs.
@@ -48,7 +48,7 @@ impl Markdown {
     }
 
     /// The end of a program, and what it put out.
-    pub(crate) fn end(&self, code: &str, ended: &Ended) -> String {
+    pub(crate) fn end(&self, code: &str, ended: &ProgramEnd) -> String {
         let mut text = String::new();
         if self.shown == ProgramParts::All {
             let line_end = if code.is_empty() || code.ends_with('\n') { "" } else { "\n" };
@@ -214,8 +214,8 @@ mod tests {
         }
     }
 
-    fn ended(logs: &str, pictures: Vec<SessionFile>) -> Ended {
-        Ended { logs: logs.to_owned(), pictures, ..Ended::incomplete() }
+    fn ended(logs: &str, pictures: Vec<SessionFile>) -> ProgramEnd {
+        ProgramEnd { logs: logs.to_owned(), pictures, ..ProgramEnd::incomplete() }
     }
 
     #[test]

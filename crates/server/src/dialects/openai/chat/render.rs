@@ -15,13 +15,13 @@ use super::rounds;
 use super::writer::Writer;
 use crate::app::App;
 use crate::dialects::openai::error;
-use crate::dialects::openai::program::{Ended, Printed};
+use crate::dialects::openai::program::{CollectedOutput, ProgramEnd};
 
 /// The renderer of one completion.
 pub(super) struct Completion {
     writer: Writer,
     /// Output of programs that run.
-    printed: HashMap<ItemId, Printed>,
+    printed: HashMap<ItemId, CollectedOutput>,
     failure: Option<Failure>,
 }
 
@@ -52,10 +52,10 @@ impl Completion {
                 self.writer.end_program(index, item, ended);
             }
             EventKind::ToolRejected { item: Some(item), reason, .. } => {
-                self.writer.end_program(index, item, Ended::rejected(reason.clone()));
+                self.writer.end_program(index, item, ProgramEnd::rejected(reason.clone()));
             }
             EventKind::ApprovalDecided { item, refused: Some(reason) } => {
-                let ended = Ended::rejected(format!("It was not allowed to run: {reason}"));
+                let ended = ProgramEnd::rejected(format!("It was not allowed to run: {reason}"));
                 self.writer.end_program(index, item, ended);
             }
             EventKind::Usage { usage, .. } => self.writer.use_tokens(*usage),

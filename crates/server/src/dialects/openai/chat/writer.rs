@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::markdown::Markdown;
 use super::rounds;
-use crate::dialects::openai::program::Ended;
+use crate::dialects::openai::program::ProgramEnd;
 use crate::dialects::stop::{StopScan, StopWords};
 
 /// A completion that is being written.
@@ -263,7 +263,7 @@ impl Writer {
     }
 
     /// The program ended.
-    pub(super) fn end_program(&mut self, index: usize, id: &ItemId, ended: Ended) {
+    pub(super) fn end_program(&mut self, index: usize, id: &ItemId, ended: ProgramEnd) {
         let Some((place, program)) = self.program(index, id) else { return };
         let outputs = ended.outputs();
         program.has_ended = true;
@@ -327,7 +327,7 @@ impl Writer {
         let open: Vec<ItemId> =
             choice.programs.iter().filter(|program| !program.has_ended).map(|program| program.id.clone()).collect();
         for id in open {
-            self.end_program(index, &id, Ended::incomplete());
+            self.end_program(index, &id, ProgramEnd::incomplete());
         }
         let Some(choice) = self.choices.get_mut(index) else { return };
         choice.finish = Some(reason);

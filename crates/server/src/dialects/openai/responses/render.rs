@@ -17,14 +17,14 @@ use tracing::error;
 
 use super::ask::Include;
 use super::writer::{Status, Writer};
-use crate::dialects::openai::program::{Ended, Printed};
+use crate::dialects::openai::program::{CollectedOutput, ProgramEnd};
 
 /// The name of this dialect in stored requests.
 pub(super) const NAME: &str = "responses";
 
 /// Everything that a renderer of a response begins with.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Beginning {
+pub(super) struct RendererStart {
     /// The response without an output.
     pub(super) base: Response,
     pub(super) include: Include,
@@ -47,12 +47,12 @@ pub(super) struct Answer {
 struct Program {
     call_id: String,
     code: String,
-    printed: Printed,
+    printed: CollectedOutput,
 }
 
 impl Answer {
-    pub(super) fn new(beginning: Beginning) -> Self {
-        let Beginning { base, include, mcp, container } = beginning;
+    pub(super) fn new(beginning: RendererStart) -> Self {
+        let RendererStart { base, include, mcp, container } = beginning;
         let mut writer = Writer::new(base, include, mcp);
         if let Some(container) = container {
             writer.set_container(container);
@@ -104,11 +104,11 @@ impl Answer {
             }
             EventKind::ToolRejected { item: Some(item), reason, .. } => {
                 self.programs.remove(item);
-                self.writer.end_program(item, Ended::rejected(reason.clone()));
+                self.writer.end_program(item, ProgramEnd::rejected(reason.clone()));
             }
             EventKind::ApprovalDecided { item, refused: Some(reason) } => {
                 self.programs.remove(item);
-                self.writer.end_program(item, Ended::rejected(format!("It was not allowed to run: {reason}")));
+                self.writer.end_program(item, ProgramEnd::rejected(format!("It was not allowed to run: {reason}")));
             }
             EventKind::Usage { usage, .. } => self.writer.use_tokens(*usage),
             EventKind::Ended { item, ending, linked } => {
@@ -247,7 +247,7 @@ impl Dialect for Responses {
         own: Value,
     ) -> BoxFuture<'a, Result<Option<RestoredRequest>, Error>> {
         Box::pin(async move {
-            let beginning = Beginning::deserialize(own).map_err(Error::internal)?;
+            let beginning = RendererStart::deserialize(own).map_err(Error::internal)?;
             let broken = || Error::internal(format!("{} is no response's id", turn.id));
             let id = ResponseId::parse(turn.id.as_str()).ok_or_else(broken)?;
             let Some(record) = self.store.response(&turn.tenant, &id).await? else { return Ok(None) };
@@ -319,7 +319,7 @@ mod tests {
     fn a_request_that_is_closed_a_second_later_is_stored_as_its_client_was_told() {
         let ask = json!({ "model": "m", "input": "?" }).as_object().unwrap().clone();
         let base = Ask::read(ask.into(), "", &KernelSpec::python("")).unwrap().answer;
-        let mut answer = Answer::new(Beginning { base, include: Include::default(), mcp: None, container: None });
+        let mut answer = Answer::new(RendererStart { base, include: Include::default(), mcp: None, container: None });
         let ended = EventKind::Ended { item: ItemId::new(), ending: EndReason::Answered, linked: Vec::new() };
         let kinds = [EventKind::Created { background: false }, EventKind::Started, ended, EventKind::Closed];
         let mut frames = Vec::new();

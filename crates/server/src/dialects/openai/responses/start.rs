@@ -12,7 +12,7 @@ use tracing::{Instrument, info_span};
 
 use super::ask::Ask;
 use super::context::Context;
-use super::render::{Answer, Beginning, NAME, Stored};
+use super::render::{Answer, NAME, RendererStart, Stored};
 use crate::app::App;
 use crate::error::ApiError;
 
@@ -108,7 +108,7 @@ async fn make(
     let id = ResponseId::parse(live.id.as_str()).ok_or_else(|| ApiError::internal("an id of another dialect"))?;
     let base = Response { id: id.to_string(), created_at: now(), ..ask.answer };
     let mcp = ask.mcp.map(|mcp| mcp.label);
-    let beginning = Beginning { base, include: ask.include, mcp, container: container.clone() };
+    let beginning = RendererStart { base, include: ask.include, mcp, container: container.clone() };
     let own = serde_json::to_value(&beginning).map_err(ApiError::internal)?;
     let render = Box::new(Answer::new(beginning));
     let mut run = Run::new(&app.engine, tenant, live, vec![part], render);

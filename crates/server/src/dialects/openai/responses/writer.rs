@@ -16,7 +16,7 @@ use aludel_wire::openai::responses::{
 
 use super::ask::{Include, PYTHON};
 use super::context::digest_of;
-use crate::dialects::openai::program::Ended;
+use crate::dialects::openai::program::ProgramEnd;
 use crate::dialects::thoughts::wrapped;
 
 /// A response that is being written.
@@ -424,10 +424,10 @@ impl Writer {
     }
 
     /// The program ended.
-    pub(super) fn end_program(&mut self, item: &ItemId, ended: Ended) {
+    pub(super) fn end_program(&mut self, item: &ItemId, ended: ProgramEnd) {
         let Some(program) = self.programs.remove(item) else { return };
         let outputs = outputs_of(&ended);
-        let Ended { status, logs, made, .. } = ended;
+        let ProgramEnd { status, logs, made, .. } = ended;
         for file in made {
             self.uncited.retain(|known| known.path != file.path);
             self.uncited.push(file);
@@ -496,7 +496,7 @@ impl Writer {
             self.programs.iter().map(|(item, program)| (program.place, item.clone())).collect();
         open.sort_by_key(|(place, _)| *place);
         for (_, item) in open {
-            self.end_program(&item, Ended::incomplete());
+            self.end_program(&item, ProgramEnd::incomplete());
         }
         if let (None, Some(item)) = (self.message, needed) {
             self.start_message(item);
@@ -549,7 +549,7 @@ pub(super) fn shown_document(mut item: ItemDocument, include: Include) -> ItemDo
 }
 
 /// The outputs of a program: images first, as OpenAI has them.
-fn outputs_of(ended: &Ended) -> Vec<ProgramOutput> {
+fn outputs_of(ended: &ProgramEnd) -> Vec<ProgramOutput> {
     let mut outputs: Vec<_> = ended.images.iter().map(|url| ProgramOutput::Image { url: url.clone() }).collect();
     if !ended.logs.is_empty() {
         outputs.push(ProgramOutput::Logs { logs: ended.logs.clone() });
@@ -661,7 +661,13 @@ mod tests {
         let images = vec!["data:image/png;base64,AA==".into()];
         writer.end_program(
             &program,
-            Ended { status: "completed", images, logs: "2".into(), made: vec![made.clone()], pictures: Vec::new() },
+            ProgramEnd {
+                status: "completed",
+                images,
+                logs: "2".into(),
+                made: vec![made.clone()],
+                pictures: Vec::new(),
+            },
         );
         writer.text(&message, "It is ");
         writer.text(&message, "2.");
