@@ -3,7 +3,7 @@
 use aludel_wire::assistants::{Annotation, FilePath};
 
 /// A file that a text names.
-pub(super) struct Linked {
+pub(super) struct LinkedFile {
     /// The words that name it.
     pub(super) words: String,
     /// Its path.
@@ -13,9 +13,9 @@ pub(super) struct Linked {
 }
 
 /// The places in a text that name these files, in order.
-pub(super) fn annotations(value: &str, linked: &[Linked]) -> Vec<Annotation> {
+pub(super) fn annotations(value: &str, linked: &[LinkedFile]) -> Vec<Annotation> {
     let mut found = Vec::new();
-    for Linked { words, file_id, .. } in linked {
+    for LinkedFile { words, file_id, .. } in linked {
         for (byte, _) in value.match_indices(words.as_str()) {
             if !value.get(byte + words.len()..).is_some_and(goes_on) {
                 found.push((byte, words, file_id));
@@ -60,7 +60,8 @@ mod tests {
 
     #[test]
     fn a_file_is_named_by_its_whole_path_in_characters() {
-        let linked = |path: &str| Linked { words: format!("sandbox:{path}"), path: path.into(), file_id: path.into() };
+        let linked =
+            |path: &str| LinkedFile { words: format!("sandbox:{path}"), path: path.into(), file_id: path.into() };
         let text = "Für dich: [a](sandbox:/mnt/data/a), sandbox:/mnt/data/a_b und sandbox:/mnt/data/a.csv, sandbox:/mnt/data/a.";
         let found = annotations(text, &[linked("/mnt/data/a_b"), linked("/mnt/data/a")]);
         let letters: Vec<char> = text.chars().collect();

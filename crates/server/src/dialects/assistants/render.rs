@@ -14,7 +14,7 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::annotations::Linked;
+use super::annotations::LinkedFile;
 use super::outcome::{StepEnd, end_of_run};
 use super::writer::Writer;
 use super::written;
@@ -229,10 +229,10 @@ impl Answer {
 }
 
 /// The files that a text names, each with the words that it is named by.
-fn links(linked: &[SessionFile]) -> Vec<Linked> {
+fn links(linked: &[SessionFile]) -> Vec<LinkedFile> {
     let link = |file: &SessionFile| {
         let file_id = file.kept_as.clone()?;
-        Some(Linked { words: format!("{LINK}{}", file.path), path: file.path.clone(), file_id })
+        Some(LinkedFile { words: format!("{LINK}{}", file.path), path: file.path.clone(), file_id })
     };
     linked.iter().filter_map(link).collect()
 }

@@ -18,7 +18,7 @@ use super::context::Context;
 use super::error::begun;
 use super::render::{Answer, NAME, RendererStart, Stored};
 use super::tools::{Tools, answer_format};
-use super::workspace::{Placed, open};
+use super::workspace::{FilePaths, open};
 use super::written;
 use crate::app::App;
 use crate::error::ApiError;
@@ -161,9 +161,9 @@ async fn carry(
         Some(session) => {
             let of_thread = super::threads::files(app, tenant, thread).await?;
             let ids = run.tool_resources.file_ids().iter().cloned().chain(of_thread).chain(context.attached());
-            Placed::place(app, tenant, session, ids).await?
+            FilePaths::place(app, tenant, session, ids).await?
         }
-        None => Placed::default(),
+        None => FilePaths::default(),
     };
     let items = context.items(app, tenant, &app.engine.kernel().tool_name, &placed.paths()).await?;
     let instructions = [Some(run.instructions.clone()), placed.words()].into_iter().flatten();

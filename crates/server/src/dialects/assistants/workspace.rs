@@ -39,9 +39,9 @@ pub(super) async fn open(app: &App, tenant: &Tenant, thread: &ThreadId) -> Resul
 
 /// The paths of files in a session, by their ids.
 #[derive(Debug, Default)]
-pub(super) struct Placed(Vec<(String, String)>);
+pub(super) struct FilePaths(Vec<(String, String)>);
 
-impl Placed {
+impl FilePaths {
     /// Puts files into a session that are not there yet. Each is there under its id, and the first of a name under its name, too. Files
     /// that were deleted meanwhile are left out.
     pub(super) async fn place(

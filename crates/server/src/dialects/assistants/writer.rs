@@ -12,7 +12,7 @@ use aludel_wire::assistants::{
 };
 use serde::Serialize;
 
-use super::annotations::{Linked, annotations, numbered};
+use super::annotations::{LinkedFile, annotations, numbered};
 use super::outcome::{StepEnd, end_of_run, end_of_step, shown};
 use super::written;
 
@@ -222,7 +222,7 @@ impl Writer {
     }
 
     /// Ends the message that is being written, which names these files. The last one of a run takes the files along that none named.
-    pub(super) fn end_message(&mut self, linked: &[Linked], is_last: bool, end: &StepEnd) {
+    pub(super) fn end_message(&mut self, linked: &[LinkedFile], is_last: bool, end: &StepEnd) {
         let open = self.open.take();
         let Some(Open::Message { step, mut message, text, .. }) = open else { return self.open = open };
         self.made.retain(|(made, _)| !linked.iter().any(|file| file.path == *made));

@@ -117,7 +117,7 @@ fn unpacked(request: Request) -> Request {
     let (parts, body) = request.into_parts();
     let decoder = GzDecoder::new(Vec::new());
     let (packed, ready) = (Bytes::new(), Bytes::new());
-    let packed = Packed { body: body.into_data_stream(), packed, decoder, ready, size: 0 };
+    let packed = GzipBody { body: body.into_data_stream(), packed, decoder, ready, size: 0 };
     let chunks = unfold(Some(packed), async |packed| {
         let mut packed = packed?;
         match packed.next().await {
@@ -129,7 +129,7 @@ fn unpacked(request: Request) -> Request {
 }
 
 /// A packed body.
-struct Packed {
+struct GzipBody {
     body: BodyDataStream,
     /// Bytes that are to be unpacked.
     packed: Bytes,
@@ -140,7 +140,7 @@ struct Packed {
     size: u64,
 }
 
-impl Packed {
+impl GzipBody {
     /// The next unpacked bytes; `None` at the end.
     async fn next(&mut self) -> std::io::Result<Option<Bytes>> {
         let mut is_over = false;

@@ -18,7 +18,7 @@ const MAX_SHOWN: u64 = 8 << 20;
 
 /// Files by the addresses that a request has for them.
 #[derive(Debug, Default)]
-pub(super) struct Attached(HashMap<String, Attachment>);
+pub(super) struct AttachedFiles(HashMap<String, Attachment>);
 
 /// A file that a request names.
 #[derive(Debug, Clone)]
@@ -30,7 +30,7 @@ pub(super) struct Attachment {
 
 /// A file that a conversation names.
 #[derive(Debug, Clone)]
-pub(super) struct Named<'a> {
+pub(super) struct NamedFile<'a> {
     /// Its address.
     pub(super) uri: &'a str,
     /// The place of the address in the request.
@@ -39,18 +39,18 @@ pub(super) struct Named<'a> {
     pub(super) is_old: bool,
 }
 
-impl Attached {
+impl AttachedFiles {
     /// Finds files. The model is shown images, and texts if there is no place for
     /// files (`has_place`); `memory` counts those.
     pub(super) async fn find(
         app: &App,
         tenant: &Tenant,
-        named: Vec<Named<'_>>,
+        named: Vec<NamedFile<'_>>,
         has_place: bool,
         memory: &MemoryCharge,
     ) -> Result<Self, ApiError> {
         let mut found = HashMap::new();
-        for Named { uri, param, is_old } in named {
+        for NamedFile { uri, param, is_old } in named {
             if found.contains_key(uri) {
                 continue;
             }

@@ -5,7 +5,7 @@ use aludel_store::ContainerId;
 use aludel_wire::gemini::{self, CodeExecutionResult, Content, ExecutableCode, FunctionCall, FunctionResponse, Role};
 use serde_json::{Value, json};
 
-use super::attached::{Attached, Named};
+use super::attached::{AttachedFiles, NamedFile};
 use super::inputs::{Inline, Inputs};
 use crate::error::ApiError;
 
@@ -50,12 +50,12 @@ fn repeated_program(call: &FunctionCall) -> Option<ExecutableCode> {
 }
 
 /// The files that messages name.
-pub(super) fn named_in(contents: &[Content]) -> impl Iterator<Item = Named<'_>> {
+pub(super) fn named_in(contents: &[Content]) -> impl Iterator<Item = NamedFile<'_>> {
     contents.iter().enumerate().flat_map(|(index, content)| {
         content.parts.iter().enumerate().filter_map(move |(place, part)| {
             let uri = part.file_data.as_ref()?.file_uri.as_str();
             let param = format!("contents[{index}].parts[{place}].fileData.fileUri");
-            Some(Named { uri, param, is_old: false })
+            Some(NamedFile { uri, param, is_old: false })
         })
     })
 }
@@ -63,7 +63,7 @@ pub(super) fn named_in(contents: &[Content]) -> impl Iterator<Item = Named<'_>> 
 impl Conversation {
     /// Reads messages, which name the files `attached`. `tool` is the name of our tool, for the model; without it there is no place for
     /// files.
-    pub(super) fn read(contents: &[Content], attached: &Attached, tool: Option<&str>) -> Result<Self, ApiError> {
+    pub(super) fn read(contents: &[Content], attached: &AttachedFiles, tool: Option<&str>) -> Result<Self, ApiError> {
         let inputs = Inputs::new(tool.is_some());
         let (items, session, open, program, made_up) = Default::default();
         let mut conversation = Self { items, session, inputs, open, program, made_up };
@@ -87,7 +87,7 @@ impl Conversation {
         }
     }
 
-    fn user(&mut self, content: &Content, attached: &Attached, param: &str) -> Result<(), ApiError> {
+    fn user(&mut self, content: &Content, attached: &AttachedFiles, param: &str) -> Result<(), ApiError> {
         let mut parts = Vec::new();
         for (index, part) in content.parts.iter().enumerate() {
             let param = format!("{param}.parts[{index}]");
@@ -223,7 +223,7 @@ mod tests {
 
     fn read(contents: Value) -> Result<Conversation, ApiError> {
         let contents: Vec<Content> = serde_json::from_value(contents).unwrap();
-        Conversation::read(&contents, &Attached::default(), Some("python"))
+        Conversation::read(&contents, &AttachedFiles::default(), Some("python"))
     }
 
     #[test]

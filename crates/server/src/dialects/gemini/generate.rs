@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use tracing::{Instrument, info_span};
 
 use super::ask::Ask;
-use super::attached::Attached;
+use super::attached::AttachedFiles;
 use super::conversation::{Conversation, named_in};
 use super::models::plain;
 use super::render::{Answer, ERROR, framed};
@@ -153,7 +153,7 @@ async fn prepare(
     memory: &MemoryCharge,
 ) -> Result<(TurnPlan, Option<Arc<Session>>), ApiError> {
     let tool = CodeInterpreter::name_beside(app.engine.kernel(), &ask.functions);
-    let attached = Attached::find(app, tenant, named_in(&ask.contents).collect(), ask.runs_code, memory).await?;
+    let attached = AttachedFiles::find(app, tenant, named_in(&ask.contents).collect(), ask.runs_code, memory).await?;
     let conversation = Conversation::read(&ask.contents, &attached, ask.runs_code.then_some(tool.as_str()))?;
     let spec = TurnSpec {
         functions: ask.functions.clone(),

@@ -8,7 +8,7 @@ use aludel_store::BlobName;
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE};
 
-use super::attached::{Attached, Attachment};
+use super::attached::{AttachedFiles, Attachment};
 use crate::app::App;
 use crate::error::ApiError;
 
@@ -81,7 +81,7 @@ impl Inputs {
     pub(super) fn named(
         &mut self,
         uri: &str,
-        attached: &Attached,
+        attached: &AttachedFiles,
         param: &str,
         parts: &mut Vec<Part>,
     ) -> Result<(), ApiError> {

@@ -4,10 +4,10 @@
 //! of them forgive is refused.
 
 /// The reason for which a form is refused.
-type Refused = &'static str;
+type FormRefusal = &'static str;
 
 /// The boundary of a form's parts, by its `Content-Type`; `None` for any other body.
-pub(super) fn boundary(content_type: &str) -> Option<Result<&str, Refused>> {
+pub(super) fn boundary(content_type: &str) -> Option<Result<&str, FormRefusal>> {
     let (kind, parameters) = content_type.split_once(';').unwrap_or((content_type, ""));
     if !kind.trim().eq_ignore_ascii_case("multipart/form-data") {
         return None;
@@ -30,7 +30,7 @@ pub(super) fn boundary(content_type: &str) -> Option<Result<&str, Refused>> {
 }
 
 /// Finds the text of a field; `None` if there is no such field.
-pub(super) fn find<'a>(form: &'a [u8], boundary: &str, name: &str) -> Result<Option<&'a str>, Refused> {
+pub(super) fn find<'a>(form: &'a [u8], boundary: &str, name: &str) -> Result<Option<&'a str>, FormRefusal> {
     let delimiter = format!("\r\n--{boundary}");
     let delimiter = delimiter.as_bytes();
     let mut rest = form.strip_prefix(delimiter.get(2..).unwrap_or_default()).ok_or("it does not begin with a part")?;
@@ -67,7 +67,7 @@ struct Field<'a> {
 }
 
 impl<'a> Field<'a> {
-    fn read(head: &'a str) -> Result<Self, Refused> {
+    fn read(head: &'a str) -> Result<Self, FormRefusal> {
         let (mut disposition, mut has_more) = (None, false);
         for line in head.split("\r\n") {
             let (header, value) = line.split_once(':').ok_or("the head of a part cannot be read")?;
@@ -110,8 +110,8 @@ struct Parameter<'a> {
 }
 
 impl<'a> Parameter<'a> {
-    fn read(text: &'a str) -> Result<Self, Refused> {
-        const WRONG: Refused = "the name of a part cannot be read";
+    fn read(text: &'a str) -> Result<Self, FormRefusal> {
+        const WRONG: FormRefusal = "the name of a part cannot be read";
         let text = text.trim_start().strip_prefix(';').ok_or(WRONG)?.trim_start();
         let (key, value) = text.split_once('=').ok_or(WRONG)?;
         if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-*".contains(&byte)) {

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use super::ask::{Ask, no_previous};
 use crate::app::App;
-use crate::dialects::gemini::attached::{Attached, Named};
+use crate::dialects::gemini::attached::{AttachedFiles, NamedFile};
 use crate::dialects::gemini::inputs::{Inline, Inputs};
 use crate::dialects::stored::{Length, answered};
 use crate::dialects::thoughts::unwrapped;
@@ -45,7 +45,7 @@ impl Context {
             None => History::default(),
         };
         let named = named_in(&before, true).chain(named_in(&ask.steps, false)).collect();
-        let attached = Attached::find(app, tenant, named, ask.runs_code, memory).await?;
+        let attached = AttachedFiles::find(app, tenant, named, ask.runs_code, memory).await?;
         let mut reader = Reader::new(&attached, tool, ask.runs_code);
         for step in &before {
             reader.read(step, "previous_interaction_id")?;
@@ -102,7 +102,7 @@ async fn history(app: &App, tenant: &Tenant, last: &InteractionId, memory: &Memo
 }
 
 /// The addresses of files in steps, each with its place.
-fn named_in(steps: &[Step], is_old: bool) -> impl Iterator<Item = Named<'_>> {
+fn named_in(steps: &[Step], is_old: bool) -> impl Iterator<Item = NamedFile<'_>> {
     steps.iter().enumerate().flat_map(move |(index, step)| {
         let contents = match step {
             Step::UserInput { content } => content.as_slice(),
@@ -111,7 +111,7 @@ fn named_in(steps: &[Step], is_old: bool) -> impl Iterator<Item = Named<'_>> {
         contents.iter().enumerate().filter_map(move |(place, content)| match content {
             Content::Image(media) | Content::Document(media) | Content::Audio(media) | Content::Video(media) => {
                 let uri = media.uri.as_deref().filter(|_| media.data.is_none())?;
-                Some(Named { uri, param: format!("input[{index}].content[{place}].uri"), is_old })
+                Some(NamedFile { uri, param: format!("input[{index}].content[{place}].uri"), is_old })
             }
             Content::Text { .. } => None,
         })
@@ -120,7 +120,7 @@ fn named_in(steps: &[Step], is_old: bool) -> impl Iterator<Item = Named<'_>> {
 
 /// Builds the model's view, in which every call has exactly one output.
 struct Reader<'a> {
-    attached: &'a Attached,
+    attached: &'a AttachedFiles,
     tool: &'a str,
     inputs: Inputs,
     items: Vec<Item>,
@@ -134,7 +134,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn new(attached: &'a Attached, tool: &'a str, has_place: bool) -> Self {
+    fn new(attached: &'a AttachedFiles, tool: &'a str, has_place: bool) -> Self {
         let (items, functions, programs, count, is_new) = Default::default();
         Self { attached, tool, inputs: Inputs::new(has_place), items, functions, programs, count, is_new }
     }
@@ -276,7 +276,7 @@ mod tests {
 
     fn read(steps: Value) -> Result<Vec<Item>, ApiError> {
         let steps: Vec<Step> = serde_json::from_value(steps).unwrap();
-        let attached = Attached::default();
+        let attached = AttachedFiles::default();
         let mut reader = Reader::new(&attached, "python", true);
         reader.is_new = true;
         for (index, step) in steps.iter().enumerate() {

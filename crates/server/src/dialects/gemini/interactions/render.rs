@@ -32,12 +32,12 @@ pub(super) struct RendererStart {
     pub(super) stop: Vec<String>,
     pub(super) tells_thoughts: bool,
     /// Links to the files of its session, if it has one.
-    pub(super) linked: Option<Linked>,
+    pub(super) linked: Option<FileLinks>,
 }
 
 /// Links to files, without the secret that signs them.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Linked {
+pub(super) struct FileLinks {
     /// The server's address as the client knows it.
     pub(super) base: String,
     /// Time until which they work, seconds since 1970.
@@ -228,7 +228,7 @@ impl turns::Dialect for Interactions {
             }
             let session = beginning.answer.environment_id.as_deref().and_then(ContainerId::parse);
             let links = match (&beginning.linked, session) {
-                (Some(Linked { base, expires_at }), Some(session)) => {
+                (Some(FileLinks { base, expires_at }), Some(session)) => {
                     let secret = Arc::from(self.store.secret("links").await?);
                     Some(Links::to(secret, base, &turn.tenant, &session).until(*expires_at))
                 }

@@ -13,7 +13,7 @@ use tracing::{Instrument, info_span};
 
 use super::ask::{Ask, SourceFile};
 use super::context::Context;
-use super::render::{Answer, Linked, NAME, RendererStart, Stored};
+use super::render::{Answer, FileLinks, NAME, RendererStart, Stored};
 use crate::app::App;
 use crate::dialects::times::rfc3339;
 use crate::error::ApiError;
@@ -133,7 +133,7 @@ async fn make(
         environment_id: environment.clone(),
         ..ask.answer
     };
-    let linked = links.as_ref().map(|links| Linked { base: base.to_owned(), expires_at: links.expires_at() });
+    let linked = links.as_ref().map(|links| FileLinks { base: base.to_owned(), expires_at: links.expires_at() });
     let beginning = RendererStart { answer, stop: ask.stop, tells_thoughts: ask.tells_thoughts, linked };
     let own = serde_json::to_value(&beginning).map_err(ApiError::internal)?;
     let render = Box::new(Answer::new(beginning, links));

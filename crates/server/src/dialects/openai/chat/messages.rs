@@ -28,7 +28,7 @@ pub(super) struct Conversation {
     pub(super) items: Vec<Item>,
     /// The container that it used last.
     pub(super) container: Option<ContainerId>,
-    files: Vec<Attached>,
+    files: Vec<AttachedFile>,
     /// The number of files that come before the model's last message.
     old_files: usize,
     /// Calls of the client's functions that are not answered yet.
@@ -38,12 +38,12 @@ pub(super) struct Conversation {
 }
 
 #[derive(Debug)]
-enum Attached {
+enum AttachedFile {
     Stored(FileRecord),
     Inline { name: String, mime: String, bytes: Vec<u8> },
 }
 
-impl Attached {
+impl AttachedFile {
     fn name(&self) -> &str {
         match self {
             Self::Stored(file) => &file.filename,
@@ -244,8 +244,8 @@ impl Conversation {
                 continue;
             }
             let (mime, blob) = match file {
-                Attached::Stored(file) => (&file.mime, app.store.copy_blob(tenant, &file.blob).await?),
-                Attached::Inline { mime, bytes, .. } => (mime, app.store.write_blob(tenant, bytes).await?),
+                AttachedFile::Stored(file) => (&file.mime, app.store.copy_blob(tenant, &file.blob).await?),
+                AttachedFile::Inline { mime, bytes, .. } => (mime, app.store.write_blob(tenant, bytes).await?),
             };
             container.add_file(file.name(), mime, blob).await?;
         }
@@ -253,9 +253,9 @@ impl Conversation {
     }
 }
 
-async fn attached(app: &App, tenant: &Tenant, file: &Value, param: &str) -> Result<Attached, ApiError> {
+async fn attached(app: &App, tenant: &Tenant, file: &Value, param: &str) -> Result<AttachedFile, ApiError> {
     if let Some(id) = file.get("file_id").and_then(Value::as_str) {
-        return Ok(Attached::Stored(stored_file(app, tenant, id).await?));
+        return Ok(AttachedFile::Stored(stored_file(app, tenant, id).await?));
     }
     if file.get("filename").and_then(Value::as_str).is_none() {
         let message = "Files are taken by 'file_id', or as 'file_data' with a 'filename'.";
@@ -265,7 +265,7 @@ async fn attached(app: &App, tenant: &Tenant, file: &Value, param: &str) -> Resu
     let inline = inline_file(text("file_data"), None, text("filename"))?
         .ok_or_else(|| ApiError::missing(format!("{param}.file.file_data")))?;
     let (name, mime, bytes) = inline;
-    Ok(Attached::Inline { name, mime, bytes })
+    Ok(AttachedFile::Inline { name, mime, bytes })
 }
 
 /// The id of the first function that an assistant's message calls.
