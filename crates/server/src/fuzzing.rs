@@ -32,7 +32,7 @@ use crate::dialects::Dialect;
 use crate::dialects::anthropic::ANTHROPIC;
 use crate::dialects::e2b::E2B;
 use crate::dialects::gemini::GEMINI;
-use crate::dialects::openai::chat::markdown::{Markdown, Said, read};
+use crate::dialects::openai::chat::markdown::{AnswerPart, Markdown, read};
 use crate::dialects::opensandbox::OPENSANDBOX;
 use crate::http::{MultipartForm, Params, body_memory, is_local_host, mime_of};
 use crate::links::{FileLink, Links};
@@ -252,9 +252,9 @@ pub fn texts(bytes: &[u8]) {
 /// Reads a text as one that a client sends back, which is no longer than it was, and writes it as a model's, however it is cut.
 fn markdown(text: &str) {
     let (said, _container) = read(text, "python");
-    let length = |said: &Said| match said {
-        Said::Text(text) => text.len(),
-        Said::Program { code, logs } => code.len() + logs.len(),
+    let length = |said: &AnswerPart| match said {
+        AnswerPart::Text(text) => text.len(),
+        AnswerPart::Program { code, logs } => code.len() + logs.len(),
     };
     assert!(said.iter().map(length).sum::<usize>() <= text.len(), "{said:?}");
     let links = Links::to("secret".into(), "http://host", &Tenant::local(), &ContainerId::new());

@@ -45,7 +45,7 @@ pub(super) struct Conversation {
     /// Calls that programs made in the last message of the model's.
     called: Vec<ProgramCall>,
     /// The program whose calls the last message answers.
-    pub(super) pending: Option<Pending>,
+    pub(super) pending: Option<PendingProgram>,
     /// Files that were read.
     files: usize,
 }
@@ -70,7 +70,7 @@ pub(super) struct ProgramCall {
 
 /// A program that waits for answers.
 #[derive(Debug)]
-pub(super) struct Pending {
+pub(super) struct PendingProgram {
     /// The call of our tool.
     pub(super) program: String,
     pub(super) calls: Vec<ProgramCall>,
@@ -168,7 +168,7 @@ impl Conversation {
         self.pending = calls.first().map(|first| {
             let mut unfinished: Vec<String> = self.running.iter().cloned().collect();
             unfinished.sort();
-            Pending {
+            PendingProgram {
                 program: first.program.clone(),
                 answers: calls.iter().filter_map(|call| answers.remove(&call.id)).collect(),
                 calls: calls.clone(),

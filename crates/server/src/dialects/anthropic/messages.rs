@@ -19,7 +19,7 @@ use super::conversation::{Conversation, ToolNames};
 use super::pass;
 use super::render::{Answer, ERROR, PING};
 use super::resume;
-use super::writer::{KnownContainer, Writer};
+use super::writer::{MessageContainer, Writer};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Caller, MemoryCharge, RawJson};
@@ -125,7 +125,7 @@ async fn prepare(
     id: &str,
     ask: &Ask,
     conversation: Conversation,
-) -> Result<(TurnPlan, Option<KnownContainer>), ApiError> {
+) -> Result<(TurnPlan, Option<MessageContainer>), ApiError> {
     let instructions = [ask.instructions.as_str(), &conversation.instructions];
     let instructions: Vec<&str> = instructions.into_iter().filter(|text| !text.is_empty()).collect();
     let spec = TurnSpec {
@@ -152,5 +152,5 @@ async fn prepare(
         return Err(error);
     }
     let is_known = ask.container.is_some();
-    Ok((part, Some(KnownContainer { is_known, ..KnownContainer::of(&app.engine, session.id(), ask.caller) })))
+    Ok((part, Some(MessageContainer { is_known, ..MessageContainer::of(&app.engine, session.id(), ask.caller) })))
 }

@@ -5,9 +5,9 @@ use aludel_store::Tenant;
 use aludel_wire::anthropic::{Block, Content, MessageDocument, ServerTool};
 
 use super::ask::Ask;
-use super::conversation::{Conversation, Pending, ProgramCall};
+use super::conversation::{Conversation, PendingProgram, ProgramCall};
 use super::error::no_container;
-use super::writer::{KnownContainer, SERVER_TOOL_USE, TOOL_USE, Writer};
+use super::writer::{MessageContainer, SERVER_TOOL_USE, TOOL_USE, Writer};
 use crate::app::App;
 use crate::error::ApiError;
 
@@ -21,8 +21,8 @@ pub(super) async fn take(
     tenant: &Tenant,
     ask: &Ask,
     conversation: &Conversation,
-    pending: &Pending,
-) -> Result<Option<(Box<Suspension>, KnownContainer)>, ApiError> {
+    pending: &PendingProgram,
+) -> Result<Option<(Box<Suspension>, MessageContainer)>, ApiError> {
     let Some(container) = &ask.container else { return Err(ApiError::bad_request(NO_CONTAINER)) };
     if app.store.container(tenant, container).await?.is_none() {
         return Err(no_container(container.as_str()));
@@ -56,7 +56,7 @@ pub(super) async fn take(
     })?;
     match taken {
         TakenSuspension::Waiting(suspension) => {
-            Ok(Some((suspension, KnownContainer::of(&app.engine, container, ask.caller))))
+            Ok(Some((suspension, MessageContainer::of(&app.engine, container, ask.caller))))
         }
         TakenSuspension::Answered => {
             let message = format!(

@@ -33,7 +33,7 @@ const END: &str = "\"}";
 pub(super) struct Writer {
     id: String,
     model: String,
-    container: Option<KnownContainer>,
+    container: Option<MessageContainer>,
     /// True if events are wanted.
     streams: bool,
     stop: StopWords,
@@ -55,7 +55,7 @@ pub(super) struct Writer {
 
 /// The container of a message's programs.
 #[derive(Debug, Clone)]
-pub(super) struct KnownContainer {
+pub(super) struct MessageContainer {
     pub(super) id: String,
     /// Time that it may be idle, seconds.
     pub(super) idle: i64,
@@ -67,7 +67,7 @@ pub(super) struct KnownContainer {
     pub(super) caller: &'static str,
 }
 
-impl KnownContainer {
+impl MessageContainer {
     /// A container that the client knows.
     pub(super) fn of(engine: &Engine, id: &ContainerId, caller: &'static str) -> Self {
         let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
@@ -106,7 +106,7 @@ impl Writer {
     pub(super) fn new(
         id: String,
         model: String,
-        container: Option<KnownContainer>,
+        container: Option<MessageContainer>,
         streams: bool,
         stop: Vec<String>,
     ) -> Self {
@@ -175,7 +175,7 @@ impl Writer {
     }
 
     fn container(&self) -> Option<Container> {
-        let KnownContainer { id, idle, answers, .. } =
+        let MessageContainer { id, idle, answers, .. } =
             self.container.as_ref().filter(|container| container.is_known)?;
         let left = if self.waits { (*idle).min(*answers) } else { *idle };
         Some(Container { id: id.clone(), expires_at: rfc3339(self.now.saturating_add(left)) })
@@ -405,7 +405,7 @@ impl Writer {
     pub(super) fn tool_call(&mut self, call: &ToolCall) {
         self.end_text();
         let (id, caller) = match (&call.caller, &self.container) {
-            (Some(program), Some(KnownContainer { caller, .. })) => {
+            (Some(program), Some(MessageContainer { caller, .. })) => {
                 let caller = ProgramCaller { r#type: (*caller).to_owned(), tool_id: id_of(program) };
                 (call.item.with_prefix(TOOL_USE), Caller::Program(caller))
             }
@@ -491,7 +491,7 @@ mod tests {
 
     fn writer(stop: &[&str]) -> Writer {
         let container =
-            KnownContainer { id: "cntr_1".into(), idle: 60, answers: 5, is_known: false, caller: "programs" };
+            MessageContainer { id: "cntr_1".into(), idle: 60, answers: 5, is_known: false, caller: "programs" };
         let stop = stop.iter().map(|word| (*word).to_owned()).collect();
         Writer::new("msg_1".into(), "m".into(), Some(container), true, stop)
     }

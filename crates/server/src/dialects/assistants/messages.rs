@@ -38,7 +38,7 @@ pub(super) async fn create(
     runs::expire(&app, &tenant, &thread).await?;
     // It counts until all that is made of it is gone.
     let _memory = fields.memory();
-    let Written { id, message, files } = Written::of(&app, &tenant, &thread, fields.read()?, "").await?;
+    let CheckedMessage { id, message, files } = CheckedMessage::of(&app, &tenant, &thread, fields.read()?, "").await?;
     threads::add_files(&app, &tenant, &thread, &files).await?;
     added_message(app.store.add_message(&tenant, &thread, id, &written(&message)).await?, &thread)?;
     Ok(Json(message))
@@ -106,14 +106,14 @@ fn parse(id: &str) -> Result<MessageId, ApiError> {
 }
 
 /// A message of a client's, checked.
-pub(super) struct Written {
+pub(super) struct CheckedMessage {
     pub(super) id: MessageId,
     pub(super) message: Message,
     /// Files that its thread gets with it.
     pub(super) files: Vec<String>,
 }
 
-impl Written {
+impl CheckedMessage {
     /// Checks a message; `at` is its place in the request.
     pub(super) async fn of(
         app: &App,

@@ -18,10 +18,10 @@ use tracing::error;
 
 use super::assistant::MAX_INSTRUCTIONS;
 use super::error::none_found;
-use super::messages::Written;
+use super::messages::CheckedMessage;
 use super::outcome::{StepEnd, end_of_run, end_of_step, shown};
 use super::render::RendererStart;
-use super::start::{self, From, Leg};
+use super::start::{self, LegStart, RunLeg};
 use super::threads::MAX_MESSAGES;
 use super::tools;
 use super::{Paging, assistant, stored, threads, written};
@@ -142,7 +142,7 @@ async fn new_leg(
     sent: CreateRun,
     thread: ThreadId,
     made: Option<Thread>,
-) -> Result<(Leg, Run), ApiError> {
+) -> Result<(RunLeg, Run), ApiError> {
     tools::check_sampling(sent.temperature, sent.top_p)?;
     tools::check_word("model", sent.model.as_deref())?;
     tools::check_word("reasoning_effort", sent.reasoning_effort.as_deref())?;
@@ -154,7 +154,8 @@ async fn new_leg(
     let (mut messages, mut files) = (Vec::with_capacity(additional.len()), Vec::new());
     for (index, sent) in additional.into_iter().enumerate() {
         let at = format!("additional_messages[{index}].");
-        let Written { id, message, files: attached } = Written::of(app, tenant, &thread, sent, &at).await?;
+        let CheckedMessage { id, message, files: attached } =
+            CheckedMessage::of(app, tenant, &thread, sent, &at).await?;
         messages.push((id, written(&message)));
         files.extend(attached);
     }
@@ -196,7 +197,7 @@ async fn new_leg(
         reasoning_effort: sent.reasoning_effort.or(assistant.reasoning_effort),
     };
     let beginning = RendererStart { run: run.clone(), thread: made, answered: None };
-    Ok((Leg { thread, id, beginning, from: From::Nothing { messages, files } }, run))
+    Ok((RunLeg { thread, id, beginning, from: LegStart::Nothing { messages, files } }, run))
 }
 
 fn checked_truncation(sent: Option<Truncation>) -> Result<Truncation, ApiError> {
@@ -315,7 +316,7 @@ pub(super) async fn submit(
     let answered = answered(step.clone(), tool_outputs)?;
     let run = Run { status: RunStatus::Queued, required_action: None, ..run };
     let beginning = RendererStart { run: run.clone(), thread: None, answered: Some(answered) };
-    let leg = Leg { thread, id, beginning, from: From::Waiting { record, step: Box::new(step) } };
+    let leg = RunLeg { thread, id, beginning, from: LegStart::Waiting { record, step: Box::new(step) } };
     let live = begin(&app, &tenant, TurnId::new(), memory)?;
     turn::start(&app, &live, start::start(Arc::clone(&app), tenant, leg, Arc::clone(&live))).await?;
     let notes = tools::notes(&run.tools);

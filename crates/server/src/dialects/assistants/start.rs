@@ -31,15 +31,15 @@ pub(super) const USUAL: f64 = 1.0;
 const LOG_KEPT: i64 = 600;
 
 /// A run, or the rest of one.
-pub(super) struct Leg {
+pub(super) struct RunLeg {
     pub(super) thread: ThreadId,
     pub(super) id: RunId,
     pub(super) beginning: RendererStart,
-    pub(super) from: From,
+    pub(super) from: LegStart,
 }
 
 /// The state in which a leg takes its run.
-pub(super) enum From {
+pub(super) enum LegStart {
     /// There is none yet; the thread gets these messages with it.
     Nothing { messages: Vec<(MessageId, Value)>, files: Vec<String> },
     /// It waits for its client, who is to answer this step.
@@ -54,14 +54,14 @@ struct Asked {
 }
 
 /// Checks everything that can be wrong with a run, and starts its turn.
-pub(super) async fn start(app: Arc<App>, tenant: Tenant, leg: Leg, live: Arc<LiveRequest>) -> Result<(), ApiError> {
+pub(super) async fn start(app: Arc<App>, tenant: Tenant, leg: RunLeg, live: Arc<LiveRequest>) -> Result<(), ApiError> {
     let run = &leg.beginning.run;
     app.engine.models().find(&run.model)?;
     let tools = Tools::read(&run.tools)?;
     let choice = match &leg.from {
-        From::Nothing { .. } => tools.choice(&run.tool_choice, app.engine.kernel())?,
+        LegStart::Nothing { .. } => tools.choice(&run.tool_choice, app.engine.kernel())?,
         // The tool that the model had to call was called.
-        From::Waiting { .. } => ToolChoice::Auto,
+        LegStart::Waiting { .. } => ToolChoice::Auto,
     };
     let asked = Asked { choice, format: answer_format(&run.response_format)?, tools };
     let session = match asked.tools.runs_code {
@@ -85,7 +85,7 @@ pub(super) async fn start(app: Arc<App>, tenant: Tenant, leg: Leg, live: Arc<Liv
 async fn enter(
     app: &Arc<App>,
     tenant: &Tenant,
-    leg: &Leg,
+    leg: &RunLeg,
     asked: Asked,
     live: &Arc<LiveRequest>,
     session: Option<Arc<Session>>,
@@ -94,12 +94,12 @@ async fn enter(
     let object = written(&Run { status: RunStatus::InProgress, started_at: Some(run.created_at), ..run.clone() });
     let expires_at = run.expires_at.unwrap_or_default();
     match &leg.from {
-        From::Nothing { messages, .. } => {
+        LegStart::Nothing { messages, .. } => {
             let (id, thread, turn, messages) = (leg.id.clone(), leg.thread.clone(), live.id.clone(), messages.clone());
             let new = NewRun { id, thread, turn, expires_at, object, messages };
             begun(app.store.begin_run(tenant, new).await?, &leg.thread)?;
         }
-        From::Waiting { record, .. } => {
+        LegStart::Waiting { record, .. } => {
             let steps = leg.beginning.answered.as_ref().and_then(row).into_iter().collect();
             let next = Some(live.id.clone());
             let update = RunUpdate { object: Some(object), next, steps, ..RunUpdate::default() };
@@ -124,15 +124,15 @@ fn row(step: &RunStep) -> Option<(StepId, Value)> {
 }
 
 /// Leaves the thread as it was before.
-async fn undo(app: &App, tenant: &Tenant, leg: &Leg, live: &LiveRequest) -> Result<(), aludel_store::Error> {
+async fn undo(app: &App, tenant: &Tenant, leg: &RunLeg, live: &LiveRequest) -> Result<(), aludel_store::Error> {
     match &leg.from {
-        From::Nothing { messages, .. } => {
+        LegStart::Nothing { messages, .. } => {
             app.store.delete_run(tenant, &leg.id).await?;
             for (id, _) in messages {
                 app.store.delete_message(tenant, &leg.thread, id).await?;
             }
         }
-        From::Waiting { record, step } => {
+        LegStart::Waiting { record, step } => {
             let (object, next) = (Some(record.object.clone()), Some(record.turn.clone()));
             let update = RunUpdate { object, next, steps: row(step).into_iter().collect(), ..RunUpdate::default() };
             app.store.update_run(tenant, &leg.id, &live.id, update, QuotaCheck::Reserved).await?;
@@ -145,14 +145,14 @@ async fn undo(app: &App, tenant: &Tenant, leg: &Leg, live: &LiveRequest) -> Resu
 async fn carry(
     app: &Arc<App>,
     tenant: &Tenant,
-    leg: &Leg,
+    leg: &RunLeg,
     asked: Asked,
     live: &Arc<LiveRequest>,
     session: Option<Arc<Session>>,
 ) -> Result<(), ApiError> {
-    let Leg { beginning, id, thread, .. } = leg;
+    let RunLeg { beginning, id, thread, .. } = leg;
     let run = &beginning.run;
-    if let From::Nothing { files, .. } = &leg.from {
+    if let LegStart::Nothing { files, .. } = &leg.from {
         super::threads::add_files(app, tenant, thread, files).await?;
     }
     let context = Context::of(app, tenant, thread, run.truncation_strategy.last_messages).await?;

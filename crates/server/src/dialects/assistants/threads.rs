@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use tracing::error;
 
 use super::error::{check, none_found};
-use super::messages::Written;
+use super::messages::CheckedMessage;
 use super::{stored, tools, written};
 use crate::app::App;
 use crate::dialects::openai::conversations::checked_metadata;
@@ -113,8 +113,8 @@ pub(super) async fn add(app: &App, tenant: &Tenant, sent: CreateThread) -> Resul
     };
     let (mut rows, mut attached) = (Vec::<(MessageId, Value)>::with_capacity(messages.len()), Vec::new());
     for (index, sent) in messages.into_iter().enumerate() {
-        let Written { id, message, files } =
-            Written::of(app, tenant, &id, sent, &format!("messages[{index}].")).await?;
+        let CheckedMessage { id, message, files } =
+            CheckedMessage::of(app, tenant, &id, sent, &format!("messages[{index}].")).await?;
         attached.extend(files);
         rows.push((id, written(&message)));
     }

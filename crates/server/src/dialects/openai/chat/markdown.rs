@@ -130,7 +130,7 @@ impl Markdown {
 
 /// A part of an answer that a client sent back.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum AnswerPart {
     /// A text.
     Text(String),
     /// A program and its output.
@@ -139,7 +139,7 @@ pub(crate) enum Said {
 
 /// Reads an answer that was written here: its parts, and the container that its last program ran in. What is not exactly as it was
 /// written is a text.
-pub(crate) fn read(content: &str, language: &str) -> (Vec<Said>, Option<ContainerId>) {
+pub(crate) fn read(content: &str, language: &str) -> (Vec<AnswerPart>, Option<ContainerId>) {
     let (mut said, mut rest, mut text) = (Vec::new(), content, String::new());
     let opening = format!("{FENCE}{language}\n");
     let mut patience = MAX_OTHERS;
@@ -150,7 +150,7 @@ pub(crate) fn read(content: &str, language: &str) -> (Vec<Said>, Option<Containe
             Some((code, logs, after)) => {
                 text.push_str(before);
                 push_text(&mut said, &mut text);
-                said.push(Said::Program { code: code.to_owned(), logs: logs.to_owned() });
+                said.push(AnswerPart::Program { code: code.to_owned(), logs: logs.to_owned() });
                 rest = after;
             }
             None => {
@@ -182,10 +182,10 @@ fn program(block: &str) -> Option<(&str, &str, &str)> {
     Some((code, logs, rest))
 }
 
-fn push_text(said: &mut Vec<Said>, text: &mut String) {
+fn push_text(said: &mut Vec<AnswerPart>, text: &mut String) {
     let whole = std::mem::take(text);
     if !whole.trim().is_empty() {
-        said.push(Said::Text(whole.trim_matches('\n').to_owned()));
+        said.push(AnswerPart::Text(whole.trim_matches('\n').to_owned()));
     }
 }
 
@@ -231,19 +231,19 @@ mod tests {
             let opened = markdown.begin().unwrap();
             let answer =
                 format!("Let me see.\n\n{opened}{code}{}\n\nIt is 1.", markdown.end(code, &ended(logs, vec![])));
-            let program = Said::Program { code: code.into(), logs: logs.into() };
-            let said = vec![Said::Text("Let me see.".into()), program, Said::Text("It is 1.".into())];
+            let program = AnswerPart::Program { code: code.into(), logs: logs.into() };
+            let said = vec![AnswerPart::Text("Let me see.".into()), program, AnswerPart::Text("It is 1.".into())];
             assert_eq!(read(&answer, "python"), (said, Some(markdown.links.container().clone())), "{answer}");
         }
         for text in ["plain", "````python\nprint(1)\n````\n\nno output", "<details id=\"x\">"] {
-            assert_eq!(read(text, "python"), (vec![Said::Text(text.into())], None));
+            assert_eq!(read(text, "python"), (vec![AnswerPart::Text(text.into())], None));
         }
     }
 
     #[test]
     fn a_text_of_nothing_but_beginnings_is_a_text() {
         let text = "````python\n".repeat(200_000);
-        assert_eq!(read(&text, "python").0, [Said::Text(text.trim_end().into())]);
+        assert_eq!(read(&text, "python").0, [AnswerPart::Text(text.trim_end().into())]);
     }
 
     #[test]

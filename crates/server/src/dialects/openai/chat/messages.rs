@@ -8,7 +8,7 @@ use aludel_engine::sessions::WORKSPACE;
 use aludel_store::{ContainerId, FileRecord, Tenant};
 use serde_json::{Map, Value};
 
-use super::markdown::{self, Said};
+use super::markdown::{self, AnswerPart};
 use super::rounds;
 use crate::app::App;
 use crate::dialects::openai::attachment::{inline_file, stored_file};
@@ -180,8 +180,8 @@ impl Conversation {
         self.container = container.or(self.container.take());
         for (index, said) in said.into_iter().enumerate() {
             match said {
-                Said::Text(text) => self.items.push(Item::Assistant(text)),
-                Said::Program { code, logs } => {
+                AnswerPart::Text(text) => self.items.push(Item::Assistant(text)),
+                AnswerPart::Program { code, logs } => {
                     self.items.extend(replayed_program(format!("{param}-{index}"), &code, &logs, &kernel.tool_name));
                 }
             }

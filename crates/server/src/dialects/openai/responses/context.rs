@@ -61,7 +61,7 @@ impl Context {
         let known: HashMap<String, usize> = known.collect();
         let references = ask.input.iter().filter(|item| item.kind() == Some("item_reference"));
         let elsewhere = references.filter_map(ItemDocument::id).filter(|id| !known.contains_key(*id));
-        let stored = Referred::collect(app, tenant, elsewhere.map(ToOwned::to_owned).collect(), &memory).await?;
+        let stored = ReferredItems::collect(app, tenant, elsewhere.map(ToOwned::to_owned).collect(), &memory).await?;
         let mut left = MAX_CONTEXT;
         for item in &ask.input {
             let item = match item.kind() {
@@ -114,7 +114,7 @@ impl Context {
 
     /// The items as the model gets them, and what goes with them.
     pub(super) async fn for_model(&self, app: &App, tenant: &Tenant) -> Result<View, ApiError> {
-        let mut model = ForModel::new(app.engine.kernel().tool_name.clone(), self.memory());
+        let mut model = ModelView::new(app.engine.kernel().tool_name.clone(), self.memory());
         for (index, item) in self.items.iter().enumerate() {
             if index == self.new.start {
                 model.refused.clear();
@@ -216,13 +216,13 @@ async fn link(
 
 /// Stored items that are referred to by their ids.
 #[derive(Debug, Default)]
-struct Referred {
+struct ReferredItems {
     items: HashMap<String, ItemDocument>,
     /// Container that the newest response among theirs used last.
     container: Option<ContainerId>,
 }
 
-impl Referred {
+impl ReferredItems {
     /// Finds items of a tenant among its responses and, beside them, its conversations.
     async fn collect(
         app: &App,
@@ -278,7 +278,7 @@ fn parts_of(item: &ItemDocument) -> Vec<ContentPart> {
 }
 
 /// Builds the model's view, in which every call has exactly one output.
-struct ForModel {
+struct ModelView {
     /// The name of our tool.
     tool: String,
     instructions: Vec<String>,
@@ -292,7 +292,7 @@ struct ForModel {
     memory: MemoryCharge,
 }
 
-impl ForModel {
+impl ModelView {
     fn new(tool: String, memory: MemoryCharge) -> Self {
         Self {
             tool,
