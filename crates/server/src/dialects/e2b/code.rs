@@ -24,10 +24,10 @@ use tokio::time::timeout;
 
 use super::describe;
 use super::error::Refusal;
-use super::reach::Reached;
+use super::reach::TargetSandbox;
 use crate::app::App;
 use crate::dialects::sandboxes::lines::line;
-use crate::dialects::sandboxes::programs::{self, Failure, Place, Started};
+use crate::dialects::sandboxes::programs::{self, Failure, Place, StartedProgram};
 use crate::dialects::sandboxes::refusal;
 use crate::http::Fields;
 
@@ -57,12 +57,15 @@ fn refused(refusal: Error) -> Refusal {
 }
 
 /// `GET /contexts`
-pub(super) async fn list_contexts(Reached { live, .. }: Reached) -> Json<Vec<Context>> {
+pub(super) async fn list_contexts(TargetSandbox { live, .. }: TargetSandbox) -> Json<Vec<Context>> {
     Json(live.contexts().list().await.iter().map(|context| shown(context)).collect())
 }
 
 /// `POST /contexts`
-pub(super) async fn create_context(Reached { live, .. }: Reached, body: Fields) -> Result<Json<Context>, Refusal> {
+pub(super) async fn create_context(
+    TargetSandbox { live, .. }: TargetSandbox,
+    body: Fields,
+) -> Result<Json<Context>, Refusal> {
     let request: CreateContext = body.read()?;
     let contexts = live.contexts();
     let language = request.language.as_deref().map(|name| contexts.language(name)).transpose().map_err(refused)?;
@@ -71,14 +74,17 @@ pub(super) async fn create_context(Reached { live, .. }: Reached, body: Fields) 
 }
 
 /// `DELETE /contexts/{id}`
-pub(super) async fn remove_context(Reached { live, .. }: Reached, Path(id): Path<String>) -> Result<Json<()>, Refusal> {
+pub(super) async fn remove_context(
+    TargetSandbox { live, .. }: TargetSandbox,
+    Path(id): Path<String>,
+) -> Result<Json<()>, Refusal> {
     live.contexts().remove(&id).await.map_err(refused)?;
     Ok(Json(()))
 }
 
 /// `POST /contexts/{id}/restart`
 pub(super) async fn restart_context(
-    Reached { live, .. }: Reached,
+    TargetSandbox { live, .. }: TargetSandbox,
     Path(id): Path<String>,
 ) -> Result<Json<()>, Refusal> {
     live.contexts().restart(&id).await.map_err(refused)?;
@@ -88,7 +94,7 @@ pub(super) async fn restart_context(
 /// `POST /execute`
 pub(super) async fn execute(
     State(app): State<Arc<App>>,
-    Reached { live, .. }: Reached,
+    TargetSandbox { live, .. }: TargetSandbox,
     body: Fields,
 ) -> Result<Response, Refusal> {
     let request: ExecuteRequest = body.read()?;
@@ -99,8 +105,8 @@ pub(super) async fn execute(
     let ExecuteRequest { code, context_id, env_vars, language } = request;
     let place = context_id.as_deref().map_or(Place::Language(language.as_deref()), Place::Context);
     let begun = programs::start(&app, &live, SENDER, place, env_vars.unwrap_or_default(), code).await;
-    let Started { number, execution, .. } = begun.map_err(refused)?;
-    let telling = Telling { execution, number: Some(number), has_ended: false };
+    let StartedProgram { number, execution, .. } = begun.map_err(refused)?;
+    let telling = ProgramStream { execution, number: Some(number), has_ended: false };
     let lines = unfold(telling, async |mut telling| {
         let lines = telling.next().await?;
         Some((Ok::<_, Infallible>(Bytes::from(lines)), telling))
@@ -111,14 +117,14 @@ pub(super) async fn execute(
 }
 
 /// A program that is told of.
-struct Telling {
+struct ProgramStream {
     execution: DirectExecution,
     /// Its number, until that is told.
     number: Option<u64>,
     has_ended: bool,
 }
 
-impl Telling {
+impl ProgramStream {
     /// The next lines; `None` after the last one.
     async fn next(&mut self) -> Option<Vec<u8>> {
         if let Some(execution_count) = self.number.take() {

@@ -17,7 +17,7 @@ use futures_util::StreamExt;
 use futures_util::stream::unfold;
 use tokio::time::timeout;
 
-use super::reach::Reached;
+use super::reach::TargetSandbox;
 use super::sign::FileQuery;
 use crate::app::App;
 use crate::dialects::sandboxes::download;
@@ -44,7 +44,10 @@ fn check_user(query: &FileQuery) -> Result<(), ApiError> {
 }
 
 /// `GET /files`
-pub(super) async fn download(Reached { live, .. }: Reached, request: Request) -> Result<Response, ApiError> {
+pub(super) async fn download(
+    TargetSandbox { live, .. }: TargetSandbox,
+    request: Request,
+) -> Result<Response, ApiError> {
     let query = FileQuery::of(&request)?;
     check_user(&query)?;
     let path = query.path.unwrap_or_default();
@@ -54,7 +57,7 @@ pub(super) async fn download(Reached { live, .. }: Reached, request: Request) ->
 /// `POST /files`
 pub(super) async fn upload(State(app): State<Arc<App>>, request: Request) -> Result<Json<Vec<WrittenFile>>, ApiError> {
     let (mut parts, body) = request.into_parts();
-    let Reached { live, .. } = Reached::from_request_parts(&mut parts, &app).await?;
+    let TargetSandbox { live, .. } = TargetSandbox::from_request_parts(&mut parts, &app).await?;
     let request = Request::from_parts(parts, body);
     let query = FileQuery::of(&request)?;
     check_user(&query)?;

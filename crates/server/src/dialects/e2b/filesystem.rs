@@ -14,18 +14,18 @@ use axum::response::Response;
 
 use super::connect::{Client, Failure, FirstFrame, Gone, Message, keepalive, stream};
 use super::describe;
-use super::reach::Reached;
+use super::reach::TargetSandbox;
 
 /// Levels of directories that are listed at once.
 const MAX_DEPTH: u32 = 64;
 
-async fn files(reached: &Reached) -> Result<Files, Failure> {
+async fn files(reached: &TargetSandbox) -> Result<Files, Failure> {
     Ok(reached.live.files().await?)
 }
 
 /// `Stat`
 pub(super) async fn stat(
-    reached: Reached,
+    reached: TargetSandbox,
     Message(request): Message<PathRequest>,
 ) -> Result<Json<EntryResponse>, Failure> {
     let entry = files(&reached).await?.stat(&request.path).await?;
@@ -34,7 +34,7 @@ pub(super) async fn stat(
 
 /// `ListDir`
 pub(super) async fn list_dir(
-    reached: Reached,
+    reached: TargetSandbox,
     Message(request): Message<ListDirRequest>,
 ) -> Result<Json<ListDirResponse>, Failure> {
     let depth = request.depth.clamp(1, MAX_DEPTH);
@@ -44,7 +44,7 @@ pub(super) async fn list_dir(
 
 /// `MakeDir`
 pub(super) async fn make_dir(
-    reached: Reached,
+    reached: TargetSandbox,
     Message(request): Message<PathRequest>,
 ) -> Result<Json<EntryResponse>, Failure> {
     let entry = files(&reached).await?.make_directory(&request.path).await?;
@@ -53,7 +53,7 @@ pub(super) async fn make_dir(
 
 /// `Move`
 pub(super) async fn rename(
-    reached: Reached,
+    reached: TargetSandbox,
     Message(request): Message<MoveRequest>,
 ) -> Result<Json<EntryResponse>, Failure> {
     let entry = files(&reached).await?.rename(&request.source, &request.destination).await?;
@@ -61,7 +61,10 @@ pub(super) async fn rename(
 }
 
 /// `Remove`
-pub(super) async fn remove(reached: Reached, Message(request): Message<PathRequest>) -> Result<Json<Empty>, Failure> {
+pub(super) async fn remove(
+    reached: TargetSandbox,
+    Message(request): Message<PathRequest>,
+) -> Result<Json<Empty>, Failure> {
     files(&reached).await?.remove(&request.path).await?;
     Ok(Json(Empty {}))
 }
@@ -80,7 +83,7 @@ fn event(change: Change) -> FilesystemEvent {
 
 /// `CreateWatcher`
 pub(super) async fn create_watcher(
-    reached: Reached,
+    reached: TargetSandbox,
     Message(request): Message<WatchRequest>,
 ) -> Result<Json<CreateWatcherResponse>, Failure> {
     let watch = files(&reached).await?.watch(&request.path, request.recursive, request.include_entry).await?;
@@ -89,7 +92,7 @@ pub(super) async fn create_watcher(
 
 /// `GetWatcherEvents`
 pub(super) async fn watcher_events(
-    reached: Reached,
+    reached: TargetSandbox,
     Message(request): Message<WatcherRequest>,
 ) -> Result<Json<WatcherEvents>, Failure> {
     let watch = reached.live.watches().get(&request.watcher_id).ok_or_else(|| no_watcher(&request))?;
@@ -100,7 +103,7 @@ pub(super) async fn watcher_events(
 
 /// `RemoveWatcher`
 pub(super) async fn remove_watcher(
-    reached: Reached,
+    reached: TargetSandbox,
     Message(request): Message<WatcherRequest>,
 ) -> Result<Json<Empty>, Failure> {
     if reached.live.watches().remove(&request.watcher_id) { Ok(Json(Empty {})) } else { Err(no_watcher(&request)) }
@@ -113,7 +116,7 @@ fn no_watcher(request: &WatcherRequest) -> Failure {
 
 /// `WatchDir`
 pub(super) async fn watch_dir(
-    reached: Reached,
+    reached: TargetSandbox,
     headers: HeaderMap,
     FirstFrame(request): FirstFrame<WatchRequest>,
 ) -> Result<Response, Failure> {

@@ -24,7 +24,7 @@ use tokio::time::timeout;
 
 use super::connect::{Client, Failure, FirstFrame, Gone, Message, deadline, keepalive, stream};
 use super::describe;
-use super::reach::Reached;
+use super::reach::TargetSandbox;
 use crate::app::App;
 use crate::dialects::sandboxes::commands::{USER, absolute, check_approval, variables};
 use crate::error::ApiError;
@@ -33,7 +33,7 @@ use crate::error::ApiError;
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// `List`
-pub(super) async fn list(reached: Reached) -> Json<ListResponse> {
+pub(super) async fn list(reached: TargetSandbox) -> Json<ListResponse> {
     let running = reached.live.processes().running();
     let processes = running.iter().map(|process| ProcessInfo {
         config: config(process.spec()),
@@ -69,7 +69,7 @@ fn check_user(headers: &HeaderMap) -> Result<(), Failure> {
 /// `Start`
 pub(super) async fn start(
     State(app): State<Arc<App>>,
-    Reached { live, .. }: Reached,
+    TargetSandbox { live, .. }: TargetSandbox,
     headers: HeaderMap,
     FirstFrame(request): FirstFrame<StartRequest>,
 ) -> Result<Response, Failure> {
@@ -103,7 +103,7 @@ fn window(size: process::PtySize) -> PtySize {
 
 /// `Connect`
 pub(super) async fn connect(
-    Reached { live, .. }: Reached,
+    TargetSandbox { live, .. }: TargetSandbox,
     headers: HeaderMap,
     FirstFrame(request): FirstFrame<SelectRequest>,
 ) -> Result<Response, Failure> {
@@ -191,7 +191,7 @@ fn find_running(live: &LiveSandbox, selector: &Selector) -> Result<Arc<SandboxPr
 
 /// `SendInput`
 pub(super) async fn send_input(
-    Reached { live, .. }: Reached,
+    TargetSandbox { live, .. }: TargetSandbox,
     Message(request): Message<SendInputRequest>,
 ) -> Result<Json<Empty>, Failure> {
     let process = find_running(&live, &request.process)?;
@@ -205,7 +205,7 @@ pub(super) async fn send_input(
 
 /// `CloseStdin`
 pub(super) async fn close_stdin(
-    Reached { live, .. }: Reached,
+    TargetSandbox { live, .. }: TargetSandbox,
     Message(request): Message<SelectRequest>,
 ) -> Result<Json<Empty>, Failure> {
     find_running(&live, &request.process)?.close_input().await;
@@ -214,7 +214,7 @@ pub(super) async fn close_stdin(
 
 /// `SendSignal`
 pub(super) async fn send_signal(
-    Reached { live, .. }: Reached,
+    TargetSandbox { live, .. }: TargetSandbox,
     Message(request): Message<SendSignalRequest>,
 ) -> Result<Json<Empty>, Failure> {
     let signal = match request.signal {
@@ -232,7 +232,7 @@ pub(super) async fn send_signal(
 
 /// `Update`
 pub(super) async fn update(
-    Reached { live, .. }: Reached,
+    TargetSandbox { live, .. }: TargetSandbox,
     Message(request): Message<UpdateRequest>,
 ) -> Result<Json<Empty>, Failure> {
     let process = find_running(&live, &request.process)?;
@@ -246,11 +246,11 @@ pub(super) async fn update(
 }
 
 /// `GET /envs`
-pub(super) async fn environment(Reached { live, .. }: Reached) -> Json<BTreeMap<String, String>> {
+pub(super) async fn environment(TargetSandbox { live, .. }: TargetSandbox) -> Json<BTreeMap<String, String>> {
     Json(live.asked().environment.clone())
 }
 
 /// `GET /metrics`
-pub(super) async fn metrics(Reached { live, .. }: Reached) -> Result<Json<Metric>, ApiError> {
+pub(super) async fn metrics(TargetSandbox { live, .. }: TargetSandbox) -> Result<Json<Metric>, ApiError> {
     Ok(Json(describe::metric(&live).await))
 }

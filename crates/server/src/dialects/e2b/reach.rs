@@ -27,14 +27,14 @@ pub(super) const INTERPRETER: u16 = 49999;
 
 /// The sandbox that a request is for.
 #[derive(Debug, Clone)]
-pub(super) struct Reached {
+pub(super) struct TargetSandbox {
     pub(super) live: Arc<LiveSandbox>,
     pub(super) port: u16,
 }
 
-impl DescribeArgument for Reached {}
+impl DescribeArgument for TargetSandbox {}
 
-impl FromRequestParts<Arc<App>> for Reached {
+impl FromRequestParts<Arc<App>> for TargetSandbox {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _app: &Arc<App>) -> Result<Self, ApiError> {
@@ -69,7 +69,9 @@ pub(super) fn proof(app: &App, request: &mut Request) -> Option<Result<Tenant, A
     let reached = match named(request.headers()) {
         Some((id, port)) => check(app, request, id, port),
         // An address that was signed names no sandbox, and its signature is of one only.
-        None if request.uri().path() == "/files" => sign::find(app, request).map(|live| Reached { live, port: ENVD }),
+        None if request.uri().path() == "/files" => {
+            sign::find(app, request).map(|live| TargetSandbox { live, port: ENVD })
+        }
         None => return None,
     };
     Some(reached.map(|reached| {
@@ -79,7 +81,7 @@ pub(super) fn proof(app: &App, request: &mut Request) -> Option<Result<Tenant, A
     }))
 }
 
-fn check(app: &App, request: &Request, id: &str, port: u16) -> Result<Reached, ApiError> {
+fn check(app: &App, request: &Request, id: &str, port: u16) -> Result<TargetSandbox, ApiError> {
     let live = app.engine.sandboxes.of_any_tenant(id).ok_or_else(|| error::no_sandbox(id))?;
     let headers = request.headers();
     let brings =
@@ -88,7 +90,7 @@ fn check(app: &App, request: &Request, id: &str, port: u16) -> Result<Reached, A
     let may = match port {
         ENVD if path == "/health" => true,
         ENVD if path == "/files" && !headers.contains_key("x-access-token") => {
-            return sign::check(&live, request).map(|()| Reached { live, port });
+            return sign::check(&live, request).map(|()| TargetSandbox { live, port });
         }
         ENVD => brings("x-access-token", live.secret()),
         // Some SDKs send no token for contexts; who knows the id of a sandbox has been told it.
@@ -101,7 +103,7 @@ fn check(app: &App, request: &Request, id: &str, port: u16) -> Result<Reached, A
     if !may {
         return Err(ApiError::unauthorized("The access token of the sandbox is missing or wrong."));
     }
-    Ok(Reached { live, port })
+    Ok(TargetSandbox { live, port })
 }
 
 /// The layer around the dialect's routes: what a sandbox was asked for ends with it, and its other ports are its programs'.
@@ -110,7 +112,7 @@ pub(super) async fn as_long_as_it_lives(
     request: Request,
     next: Next,
 ) -> Response {
-    let Some(Reached { live, port }) = request.extensions().get::<Reached>().cloned() else {
+    let Some(TargetSandbox { live, port }) = request.extensions().get::<TargetSandbox>().cloned() else {
         return next.run(request).await;
     };
     if live.is_paused() {
@@ -134,8 +136,8 @@ pub(super) async fn as_long_as_it_lives(
 
 /// `GET /health`: of the control plane, of a sandbox's commands and files, or of its code interpreter.
 pub(super) async fn health(request: Request) -> Response {
-    match request.extensions().get::<Reached>() {
-        Some(Reached { port: INTERPRETER, .. }) => Json("OK").into_response(),
+    match request.extensions().get::<TargetSandbox>() {
+        Some(TargetSandbox { port: INTERPRETER, .. }) => Json("OK").into_response(),
         _ => StatusCode::NO_CONTENT.into_response(),
     }
 }

@@ -21,9 +21,9 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::events::{Source, stream};
-use super::reach::Reached;
+use super::reach::TargetSandbox;
 use crate::app::App;
-use crate::dialects::sandboxes::programs::{self, Place, Started};
+use crate::dialects::sandboxes::programs::{self, Place, StartedProgram};
 use crate::dialects::sandboxes::refusal;
 use crate::error::ApiError;
 use crate::http::{Fields, Params};
@@ -48,7 +48,10 @@ fn shown(context: &sandboxes::Context) -> Context {
 }
 
 /// `POST /code/context`
-pub(super) async fn create_context(Reached { live, .. }: Reached, body: Fields) -> Result<Json<Context>, ApiError> {
+pub(super) async fn create_context(
+    TargetSandbox { live, .. }: TargetSandbox,
+    body: Fields,
+) -> Result<Json<Context>, ApiError> {
     let NewContext { language, cwd } = body.read()?;
     let contexts = live.contexts();
     let named = language.as_deref().filter(|name| !name.is_empty());
@@ -60,7 +63,7 @@ pub(super) async fn create_context(Reached { live, .. }: Reached, body: Fields) 
 
 /// `GET /code/contexts`: those that were made, and so not the default one.
 pub(super) async fn list_contexts(
-    Reached { live, .. }: Reached,
+    TargetSandbox { live, .. }: TargetSandbox,
     params: Params,
 ) -> Result<Json<Vec<Context>>, ApiError> {
     let made = live.contexts().list().await.into_iter().skip(1);
@@ -74,7 +77,10 @@ fn is_wanted(context: &sandboxes::Context, params: &Params) -> bool {
 }
 
 /// `DELETE /code/contexts`: the default one is there again when it is next asked for.
-pub(super) async fn remove_contexts(Reached { live, .. }: Reached, params: Params) -> Result<StatusCode, ApiError> {
+pub(super) async fn remove_contexts(
+    TargetSandbox { live, .. }: TargetSandbox,
+    params: Params,
+) -> Result<StatusCode, ApiError> {
     for context in live.contexts().list().await.into_iter().filter(|context| is_wanted(context, &params)) {
         match live.contexts().remove(context.id()).await {
             // Somebody else removed it.
@@ -87,7 +93,7 @@ pub(super) async fn remove_contexts(Reached { live, .. }: Reached, params: Param
 
 /// `GET /code/contexts/{context}`
 pub(super) async fn retrieve_context(
-    Reached { live, .. }: Reached,
+    TargetSandbox { live, .. }: TargetSandbox,
     Path((_, id)): Path<(String, String)>,
 ) -> Result<Json<Context>, ApiError> {
     Ok(Json(shown(&*live.contexts().get(Some(&id)).await.map_err(refused)?)))
@@ -95,7 +101,7 @@ pub(super) async fn retrieve_context(
 
 /// `DELETE /code/contexts/{context}`
 pub(super) async fn remove_context(
-    Reached { live, .. }: Reached,
+    TargetSandbox { live, .. }: TargetSandbox,
     Path((_, id)): Path<(String, String)>,
 ) -> Result<StatusCode, ApiError> {
     live.contexts().remove(&id).await.map_err(refused)?;
@@ -105,7 +111,7 @@ pub(super) async fn remove_context(
 /// `POST /code`
 pub(super) async fn run(
     State(app): State<Arc<App>>,
-    Reached { live, .. }: Reached,
+    TargetSandbox { live, .. }: TargetSandbox,
     body: Fields,
 ) -> Result<Response, ApiError> {
     let RunCode { code, context } = body.read()?;
@@ -113,14 +119,17 @@ pub(super) async fn run(
     let (id, language) = (context.id.filter(|id| !id.is_empty()), context.language.filter(|name| !name.is_empty()));
     let place = id.as_deref().map_or(Place::Language(language.as_deref()), Place::Context);
     let started = programs::start(&app, &live, SENDER, place, BTreeMap::new(), code).await;
-    let Started { id, context, number, execution } = started.map_err(refused)?;
+    let StartedProgram { id, context, number, execution } = started.map_err(refused)?;
     let first = vec![EventKind::Init { text: id.clone() }, EventKind::ExecutionCount { execution_count: number }];
     let running = live.programs().add(&id, context.id(), execution.canceller());
-    Ok(stream(first, Telling { execution, _running: running, began: Instant::now(), has_failed: false }))
+    Ok(stream(first, ProgramStream { execution, _running: running, began: Instant::now(), has_failed: false }))
 }
 
 /// `DELETE /code`
-pub(super) async fn interrupt(Reached { live, .. }: Reached, params: Params) -> Result<StatusCode, ApiError> {
+pub(super) async fn interrupt(
+    TargetSandbox { live, .. }: TargetSandbox,
+    params: Params,
+) -> Result<StatusCode, ApiError> {
     let id = named(&params)?;
     if live.programs().interrupt(id) { Ok(StatusCode::OK) } else { Err(nothing_runs(id)) }
 }
@@ -136,7 +145,7 @@ fn nothing_runs(id: &str) -> ApiError {
 }
 
 /// A program that is told of.
-struct Telling {
+struct ProgramStream {
     execution: DirectExecution,
     _running: RunningProgram,
     began: Instant,
@@ -144,7 +153,7 @@ struct Telling {
     has_failed: bool,
 }
 
-impl Source for Telling {
+impl Source for ProgramStream {
     fn next(&mut self) -> BoxFuture<'_, Option<Vec<EventKind>>> {
         async {
             loop {
@@ -163,7 +172,7 @@ impl Source for Telling {
     }
 }
 
-impl Telling {
+impl ProgramStream {
     fn ending(&self, end: DirectEnd) -> Vec<EventKind> {
         if let Some(programs::Failure { name, value }) = programs::failure(end) {
             let traceback = vec![value.clone()];

@@ -23,7 +23,7 @@ use tokio::time::{Instant, timeout};
 use super::code::named;
 use super::describe;
 use super::events::{Source, stream};
-use super::reach::Reached;
+use super::reach::TargetSandbox;
 use crate::app::App;
 use crate::dialects::sandboxes::commands::{USER, absolute, check_approval, variables};
 use crate::dialects::sandboxes::refusal::refused;
@@ -43,7 +43,7 @@ const CURSOR: HeaderName = HeaderName::from_static("execd-commands-tail-cursor")
 /// `POST /command`
 pub(super) async fn run(
     State(app): State<Arc<App>>,
-    Reached { live, .. }: Reached,
+    TargetSandbox { live, .. }: TargetSandbox,
     body: Fields,
 ) -> Result<Response, ApiError> {
     let asked: RunCommand = body.read()?;
@@ -125,8 +125,9 @@ pub(super) async fn start(
 
 /// Answers with the events of a command, which ends with its client.
 pub(super) fn follow(id: String, attached: ProcessView, began: Instant) -> Response {
-    let process = KilledWithClient(Arc::clone(&attached.process));
-    let telling = Telling { attached, _process: process, began, stdout: Lines::default(), stderr: Lines::default() };
+    let process = KillOnDrop(Arc::clone(&attached.process));
+    let telling =
+        CommandStream { attached, _process: process, began, stdout: Lines::default(), stderr: Lines::default() };
     stream(vec![EventKind::Init { text: id }], telling)
 }
 
@@ -140,9 +141,9 @@ impl Source for Silence {
 }
 
 /// A command that is killed when nobody waits for it any more.
-struct KilledWithClient(Arc<SandboxProcess>);
+struct KillOnDrop(Arc<SandboxProcess>);
 
-impl Drop for KilledWithClient {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         if !self.0.has_ended() {
             self.0.kill();
@@ -151,15 +152,15 @@ impl Drop for KilledWithClient {
 }
 
 /// A command that is told of, line by line.
-struct Telling {
+struct CommandStream {
     attached: ProcessView,
-    _process: KilledWithClient,
+    _process: KillOnDrop,
     began: Instant,
     stdout: Lines,
     stderr: Lines,
 }
 
-impl Source for Telling {
+impl Source for CommandStream {
     fn next(&mut self) -> BoxFuture<'_, Option<Vec<EventKind>>> {
         async {
             loop {
@@ -247,7 +248,7 @@ fn find(live: &LiveSandbox, id: &str) -> Result<Arc<SandboxProcess>, ApiError> {
 /// `DELETE /command`
 pub(super) async fn interrupt(
     State(app): State<Arc<App>>,
-    Reached { live, .. }: Reached,
+    TargetSandbox { live, .. }: TargetSandbox,
     params: Params,
 ) -> Result<StatusCode, ApiError> {
     let process = find(&live, named(&params)?)?;
@@ -264,7 +265,7 @@ pub(super) async fn interrupt(
 
 /// `GET /command/status/{command}`
 pub(super) async fn status(
-    Reached { live, .. }: Reached,
+    TargetSandbox { live, .. }: TargetSandbox,
     Path((_, id)): Path<(String, String)>,
 ) -> Result<Json<CommandStatus>, ApiError> {
     let process = find(&live, &id)?;
@@ -292,7 +293,7 @@ pub(super) async fn status(
 
 /// `GET /command/{command}/logs`
 pub(super) async fn logs(
-    Reached { live, .. }: Reached,
+    TargetSandbox { live, .. }: TargetSandbox,
     Path((_, id)): Path<(String, String)>,
     params: Params,
 ) -> Result<Response, ApiError> {

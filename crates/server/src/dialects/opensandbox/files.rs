@@ -12,7 +12,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
 use super::describe;
-use super::reach::Reached;
+use super::reach::TargetSandbox;
 use crate::app::App;
 use crate::dialects::sandboxes::commands::USER;
 use crate::dialects::sandboxes::refusal::{refused, refused_file};
@@ -36,7 +36,7 @@ pub(super) fn failed(error: FilesError) -> ApiError {
     if is_missing { error.code("FILE_NOT_FOUND") } else { error }
 }
 
-pub(super) async fn files(reached: &Reached) -> Result<Files, ApiError> {
+pub(super) async fn files(reached: &TargetSandbox) -> Result<Files, ApiError> {
     reached.live.files().await.map_err(refused)
 }
 
@@ -102,7 +102,7 @@ fn check_count(count: usize) -> Result<(), ApiError> {
 }
 
 /// `GET /files/info`
-pub(super) async fn info(reached: Reached, params: Params) -> Result<Json<BTreeMap<String, FileInfo>>, ApiError> {
+pub(super) async fn info(reached: TargetSandbox, params: Params) -> Result<Json<BTreeMap<String, FileInfo>>, ApiError> {
     let (files, mut found) = (files(&reached).await?, BTreeMap::new());
     for path in paths(&params)? {
         found.insert(path.to_owned(), shown(files.stat(path).await.map_err(failed)?));
@@ -111,7 +111,7 @@ pub(super) async fn info(reached: Reached, params: Params) -> Result<Json<BTreeM
 }
 
 /// `DELETE /files`
-pub(super) async fn remove(reached: Reached, params: Params) -> Result<StatusCode, ApiError> {
+pub(super) async fn remove(reached: TargetSandbox, params: Params) -> Result<StatusCode, ApiError> {
     let files = files(&reached).await?;
     for path in paths(&params)? {
         match files.stat(path).await {
@@ -127,7 +127,7 @@ pub(super) async fn remove(reached: Reached, params: Params) -> Result<StatusCod
 }
 
 /// `DELETE /directories`
-pub(super) async fn remove_directories(reached: Reached, params: Params) -> Result<StatusCode, ApiError> {
+pub(super) async fn remove_directories(reached: TargetSandbox, params: Params) -> Result<StatusCode, ApiError> {
     let files = files(&reached).await?;
     for path in paths(&params)? {
         files.remove(path).await.map_err(failed)?;
@@ -136,7 +136,7 @@ pub(super) async fn remove_directories(reached: Reached, params: Params) -> Resu
 }
 
 /// `POST /directories`
-pub(super) async fn make_directories(reached: Reached, body: Fields) -> Result<StatusCode, ApiError> {
+pub(super) async fn make_directories(reached: TargetSandbox, body: Fields) -> Result<StatusCode, ApiError> {
     let asked: BTreeMap<String, Permission> = body.read()?;
     check_count(asked.len())?;
     let files = files(&reached).await?;
@@ -151,7 +151,7 @@ pub(super) async fn make_directories(reached: Reached, body: Fields) -> Result<S
 }
 
 /// `GET /directories/list`
-pub(super) async fn list(reached: Reached, params: Params) -> Result<Json<Vec<FileInfo>>, ApiError> {
+pub(super) async fn list(reached: TargetSandbox, params: Params) -> Result<Json<Vec<FileInfo>>, ApiError> {
     let path = path(&params)?;
     let depth = match params.get("depth").map(str::parse::<u32>) {
         None => 1,
@@ -167,13 +167,13 @@ pub(super) async fn list(reached: Reached, params: Params) -> Result<Json<Vec<Fi
 }
 
 /// `GET /files/search`
-pub(super) async fn search(reached: Reached, params: Params) -> Result<Json<Vec<FileInfo>>, ApiError> {
+pub(super) async fn search(reached: TargetSandbox, params: Params) -> Result<Json<Vec<FileInfo>>, ApiError> {
     let found = files(&reached).await?.search(path(&params)?, params.get("pattern").unwrap_or("*")).await;
     Ok(Json(found.map_err(failed)?.into_iter().map(shown).collect()))
 }
 
 /// `POST /files/permissions`
-pub(super) async fn set_permissions(reached: Reached, body: Fields) -> Result<StatusCode, ApiError> {
+pub(super) async fn set_permissions(reached: TargetSandbox, body: Fields) -> Result<StatusCode, ApiError> {
     let asked: BTreeMap<String, Permission> = body.read()?;
     check_count(asked.len())?;
     let files = files(&reached).await?;
@@ -186,7 +186,7 @@ pub(super) async fn set_permissions(reached: Reached, body: Fields) -> Result<St
 /// `POST /files/mv`
 pub(super) async fn rename(
     State(app): State<Arc<App>>,
-    reached: Reached,
+    reached: TargetSandbox,
     body: RawBody,
 ) -> Result<StatusCode, ApiError> {
     let bytes = body.bytes.clone();
@@ -200,7 +200,7 @@ pub(super) async fn rename(
 }
 
 /// `POST /files/replace`
-pub(super) async fn replace(reached: Reached, params: Params, body: Fields) -> Result<Response, ApiError> {
+pub(super) async fn replace(reached: TargetSandbox, params: Params, body: Fields) -> Result<Response, ApiError> {
     let asked: BTreeMap<String, Replacement> = body.read()?;
     check_count(asked.len())?;
     let (files, mut counts) = (files(&reached).await?, BTreeMap::new());

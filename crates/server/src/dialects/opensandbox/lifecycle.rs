@@ -18,7 +18,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::describe;
 use super::error::{invalid, unknown};
-use super::reach::{ACCESS_TOKEN, EGRESS, EGRESS_TOKEN, Reached, SERVED, TOKEN};
+use super::reach::{ACCESS_TOKEN, EGRESS, EGRESS_TOKEN, SERVED, TOKEN, TargetSandbox};
 use super::resources::Resources;
 use crate::app::App;
 use crate::dialects::sandboxes::query::pairs;
@@ -229,7 +229,7 @@ pub(super) async fn endpoint(
 }
 
 /// `GET /policy` at the port of the network's policy.
-pub(super) async fn policy(_reached: Reached) -> Json<PolicyStatus> {
+pub(super) async fn policy(_reached: TargetSandbox) -> Json<PolicyStatus> {
     let policy = NetworkPolicy { default_action: Some(Action::Deny), egress: Some(Vec::new()) };
     let [status, mode, enforcement_mode] = ["ok", "deny_all", "namespace"].map(str::to_owned);
     Json(PolicyStatus { status, mode, enforcement_mode, policy })

@@ -15,19 +15,19 @@ use futures_util::stream::unfold;
 use tokio::time::interval;
 
 use super::describe;
-use super::reach::Reached;
+use super::reach::TargetSandbox;
 use crate::dialects::sandboxes::lines::line;
 
 /// Pause between two figures of a stream.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// `GET /metrics`
-pub(super) async fn retrieve(Reached { live, .. }: Reached) -> Json<Metrics> {
+pub(super) async fn retrieve(TargetSandbox { live, .. }: TargetSandbox) -> Json<Metrics> {
     Json(measure(&live).await)
 }
 
 /// `GET /metrics/watch`: the same every second, until the client or the sandbox is gone.
-pub(super) async fn watch(Reached { live, .. }: Reached) -> Response {
+pub(super) async fn watch(TargetSandbox { live, .. }: TargetSandbox) -> Response {
     let chunks = unfold(interval(PAUSE), move |mut clock| {
         let live = Arc::clone(&live);
         async move {

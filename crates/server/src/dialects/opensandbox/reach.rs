@@ -48,16 +48,16 @@ const OF_THE_HOST: [HeaderName; 5] = [
 
 /// The sandbox and the port that a request is for.
 #[derive(Debug, Clone)]
-pub(super) struct Reached {
+pub(super) struct TargetSandbox {
     pub(super) live: Arc<LiveSandbox>,
     port: u16,
     /// True if the request brought the sandbox's token; false if it needs the key of the sandbox's tenant.
     is_proven: bool,
 }
 
-impl DescribeArgument for Reached {}
+impl DescribeArgument for TargetSandbox {}
 
-impl FromRequestParts<Arc<App>> for Reached {
+impl FromRequestParts<Arc<App>> for TargetSandbox {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _app: &Arc<App>) -> Result<Self, ApiError> {
@@ -88,7 +88,7 @@ pub(super) fn proof(app: &App, request: &mut Request) -> Option<Result<Tenant, A
         },
     };
     let tenant = live.tenant().clone();
-    request.extensions_mut().insert(Reached { live, port, is_proven: is_proven == Some(true) });
+    request.extensions_mut().insert(TargetSandbox { live, port, is_proven: is_proven == Some(true) });
     match is_proven {
         Some(true) => Some(Ok(tenant)),
         Some(false) => Some(Err(ApiError::unauthorized("The access token of the sandbox is wrong."))),
@@ -107,7 +107,7 @@ pub(super) async fn as_long_as_it_lives(
     request: Request,
     next: Next,
 ) -> Response {
-    let Some(Reached { live, port, is_proven }) = request.extensions().get::<Reached>().cloned() else {
+    let Some(TargetSandbox { live, port, is_proven }) = request.extensions().get::<TargetSandbox>().cloned() else {
         return next.run(request).await;
     };
     let is_owner = |Caller(tenant): &Caller| tenant == live.tenant();
@@ -160,7 +160,10 @@ async fn hand_on(live: &Arc<LiveSandbox>, share: &ProcessorShare, port: u16, mut
 }
 
 /// `GET /ping`: the sandbox is ready once clients find its code interpreter, which they look for at a port of its loopback device.
-pub(super) async fn ping(State(app): State<Arc<App>>, Reached { live, .. }: Reached) -> Result<StatusCode, ApiError> {
+pub(super) async fn ping(
+    State(app): State<Arc<App>>,
+    TargetSandbox { live, .. }: TargetSandbox,
+) -> Result<StatusCode, ApiError> {
     if app.engine.sandboxes.capabilities().processes {
         live.files().await.map_err(refused)?.listen(INTERPRETER).await.map_err(refused_file)?;
     }

@@ -13,7 +13,7 @@ use axum::response::Response;
 use tokio::time::Instant;
 
 use super::commands::{self, NewCommand, SHELL};
-use super::reach::Reached;
+use super::reach::TargetSandbox;
 use crate::app::App;
 use crate::dialects::sandboxes::commands::{absolute, check_approval};
 use crate::dialects::sandboxes::refusal::{refused, refused_file};
@@ -43,7 +43,7 @@ fn unknown(id: &str) -> ApiError {
 /// `POST /session`
 pub(super) async fn create(
     State(app): State<Arc<App>>,
-    Reached { live, .. }: Reached,
+    TargetSandbox { live, .. }: TargetSandbox,
     body: RawBody,
 ) -> Result<Json<Session>, ApiError> {
     check_approval(&app)?;
@@ -65,7 +65,7 @@ pub(super) async fn create(
 /// `POST /session/{session}/run`
 pub(super) async fn run(
     State(app): State<Arc<App>>,
-    Reached { live, .. }: Reached,
+    TargetSandbox { live, .. }: TargetSandbox,
     Path((_, id)): Path<(String, String)>,
     body: Fields,
 ) -> Result<Response, ApiError> {
@@ -88,7 +88,7 @@ pub(super) async fn run(
 
 /// `DELETE /session/{session}`
 pub(super) async fn remove(
-    Reached { live, .. }: Reached,
+    TargetSandbox { live, .. }: TargetSandbox,
     Path((_, id)): Path<(String, String)>,
 ) -> Result<StatusCode, ApiError> {
     let path = file(&id).ok_or_else(|| unknown(&id))?;

@@ -13,7 +13,7 @@ use axum::response::Response;
 use futures_util::stream::unfold;
 
 use super::files::{failed, files, permit};
-use super::reach::Reached;
+use super::reach::TargetSandbox;
 use crate::app::App;
 use crate::dialects::sandboxes::download;
 use crate::error::ApiError;
@@ -27,7 +27,7 @@ const MAX_METADATA: usize = 16 << 10;
 /// `POST /files/upload`
 pub(super) async fn upload(State(app): State<Arc<App>>, request: Request) -> Result<StatusCode, ApiError> {
     let (mut head, body) = request.into_parts();
-    let reached = Reached::from_request_parts(&mut head, &app).await?;
+    let reached = TargetSandbox::from_request_parts(&mut head, &app).await?;
     let files = files(&reached).await?;
     let mut form = FormParts::of(Request::from_parts(head, body), MAX_PARTS).await?;
     let mut target: Option<UploadMetadata> = None;
@@ -65,7 +65,7 @@ fn invalid_metadata(reason: &str) -> ApiError {
 }
 
 /// `GET /files/download`
-pub(super) async fn download(reached: Reached, params: Params, headers: HeaderMap) -> Result<Response, ApiError> {
+pub(super) async fn download(reached: TargetSandbox, params: Params, headers: HeaderMap) -> Result<Response, ApiError> {
     let missing = || ApiError::bad_request("missing query parameter 'path'").code("MISSING_QUERY");
     let path = params.get("path").ok_or_else(missing)?;
     let number = |name| match params.get(name).map(str::parse::<u64>) {

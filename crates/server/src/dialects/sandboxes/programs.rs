@@ -17,7 +17,7 @@ const ABORTED: &str = "ExecutionAborted";
 
 /// A program that was started.
 #[derive(Debug)]
-pub(crate) struct Started {
+pub(crate) struct StartedProgram {
     /// The id of its execution.
     pub(crate) id: String,
     /// Its context.
@@ -45,7 +45,7 @@ pub(crate) async fn start(
     place: Place<'_>,
     environment: BTreeMap<String, String>,
     code: String,
-) -> Result<Started, Error> {
+) -> Result<StartedProgram, Error> {
     let contexts = live.contexts();
     let context = match place {
         Place::Context(id) => contexts.get(Some(id)).await?,
@@ -57,7 +57,7 @@ pub(crate) async fn start(
     let id = aludel_store::fresh_id("exec_");
     let (tenant, sender) = (live.tenant().clone(), sender.to_owned());
     let program = ClientProgram { id: id.clone(), tenant, sender, target, code, timeout: None };
-    Ok(Started { id, context, number, execution: executions::start(&app.engine, program)? })
+    Ok(StartedProgram { id, context, number, execution: executions::start(&app.engine, program)? })
 }
 
 /// The language of a context, as clients know it.
