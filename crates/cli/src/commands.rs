@@ -24,7 +24,7 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 
-use crate::config::{Config, ConfigError, Flag, Surroundings};
+use crate::config::{Config, ConfigError, Flag, HostEnvironment};
 use crate::exit::Exit;
 
 /// Context of every command.
@@ -32,7 +32,7 @@ pub(crate) struct CommandContext {
     /// The configuration, all layers together.
     pub(crate) config: Config,
     /// The environment.
-    pub(crate) surroundings: Surroundings,
+    pub(crate) surroundings: HostEnvironment,
     /// The configuration file that was asked for, and what flags gave: to read all of it again.
     pub(crate) asked: (Option<PathBuf>, Vec<Flag>),
     /// True with `--verbose`.

@@ -31,17 +31,17 @@ pub(crate) use raw_value::{ConfigError, RawValue, ValueOrigin};
 pub(crate) use reference::{explain, help, markdown, schema};
 pub(crate) use sandbox::{BackendSetting as BackendChoice, MAX_TEMPLATES, RequireSetting};
 pub(crate) use server::{Collector, LogFormatSetting};
-pub(crate) use surroundings::Surroundings;
+pub(crate) use surroundings::HostEnvironment;
 
 use approval::ApprovalSection;
 use declare::SettingKey;
-use model::{GivenModel, Overlay};
+use model::{Overlay, RawModel};
 use nearest::nearest;
 use raw_value::{Setting, Switch};
 pub(crate) use sandbox::SandboxSection;
 use server::ServerSection;
 use size::Size;
-pub(crate) use span::Span;
+pub(crate) use span::DurationValue;
 
 /// The configuration in effect.
 #[derive(Debug)]
@@ -114,7 +114,7 @@ struct Layers {
     server: ServerSection,
     sandbox: SandboxSection,
     approval: ApprovalSection,
-    models: Vec<GivenModel>,
+    models: Vec<RawModel>,
 }
 
 impl Layers {
@@ -154,12 +154,12 @@ impl Layers {
             let given = RawValue { text: text.clone(), origin: ValueOrigin::Flag(flag) };
             self.overlay(&mut model, *section, key, given)?;
         }
-        GivenModel::overlay(&mut self.models, model)
+        RawModel::overlay(&mut self.models, model)
     }
 }
 
 /// Reads all layers. `file` is the one that was asked for; without it, the usual places are searched.
-pub(crate) fn load(surroundings: &Surroundings, file: Option<&Path>, flags: &[Flag]) -> Result<Config, ConfigError> {
+pub(crate) fn load(surroundings: &HostEnvironment, file: Option<&Path>, flags: &[Flag]) -> Result<Config, ConfigError> {
     let named = file.or(surroundings.variable("ALUDEL_CONFIG").map(Path::new)).map(Path::to_path_buf);
     let file = named.or_else(|| surroundings.config_files().into_iter().find(|file| file.exists()));
     let mut layers = Layers::default();
@@ -179,7 +179,7 @@ pub(crate) fn load(surroundings: &Surroundings, file: Option<&Path>, flags: &[Fl
 pub(crate) fn secret(
     flag: &'static str,
     text: &str,
-    surroundings: &Surroundings,
+    surroundings: &HostEnvironment,
 ) -> Result<Option<Secret>, ConfigError> {
     let given = RawValue { text: text.to_owned(), origin: ValueOrigin::Flag(flag) };
     KeySource::parse(given, flag)?.fetch_for("the key", surroundings)

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Parser;
 
 use crate::args::Arguments;
-use crate::config::{self, Surroundings};
+use crate::config::{self, HostEnvironment};
 
 /// A fenced block of a page.
 struct Block {
@@ -80,7 +80,7 @@ fn every_command_of_a_page_is_understood() {
 fn every_configuration_of_a_page_is_taken() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("aludel.toml");
-    let surroundings = Surroundings::made_up(home.path(), &[("HOME", "/root")]);
+    let surroundings = HostEnvironment::made_up(home.path(), &[("HOME", "/root")]);
     for (page, text) in pages() {
         for block in blocks(&text).into_iter().filter(|block| block.language == "toml") {
             if block.text.contains("[[rule]]") {

@@ -39,7 +39,7 @@ use clap::Parser;
 
 use args::Arguments;
 use commands::CommandContext;
-use config::Surroundings;
+use config::HostEnvironment;
 use exit::Exit;
 
 fn main() -> ExitCode {
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<Exit> {
-    let surroundings = Surroundings::of_this_process();
+    let surroundings = HostEnvironment::of_this_process();
     let asked = (arguments.config.clone(), arguments.flags());
     let config = config::load(&surroundings, asked.0.as_deref(), &asked.1)?;
     arguments.command.open_log(&config);

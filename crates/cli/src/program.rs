@@ -10,7 +10,7 @@ use aludel_agent::size;
 use aludel_sandbox::{CommandLine, KernelOptions};
 use anyhow::Context as _;
 
-use crate::config::Surroundings;
+use crate::config::HostEnvironment;
 use crate::exit::usage;
 use crate::inputs::{InputFile, Inputs};
 use crate::notebook::Notebook;
@@ -172,7 +172,7 @@ fn standard_input() -> anyhow::Result<Option<File>> {
 }
 
 /// Reads variables of the environment: `NAME=VALUE`, or `NAME` for that of this process.
-pub(crate) fn environment(given: &[String], surroundings: &Surroundings) -> anyhow::Result<Vec<(String, String)>> {
+pub(crate) fn environment(given: &[String], surroundings: &HostEnvironment) -> anyhow::Result<Vec<(String, String)>> {
     let mut variables = Vec::new();
     for text in given {
         let (name, value) = match text.split_once('=') {

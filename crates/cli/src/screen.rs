@@ -104,7 +104,7 @@ pub(crate) fn failure_of(ending: &EndReason) -> Option<anyhow::Error> {
         | FailureKind::Rejected
         | FailureKind::Upstream
         | FailureKind::Sandbox => None,
-        FailureKind::DiskFull | FailureKind::Storage => Some(state::Failed(words).into()),
+        FailureKind::DiskFull | FailureKind::Storage => Some(state::StateError(words).into()),
         FailureKind::StorageFull | FailureKind::TooLarge | FailureKind::Unavailable | FailureKind::Internal => {
             Some(anyhow!(words))
         }

@@ -60,7 +60,7 @@ pub(crate) fn make_data_directory(context: &CommandContext) -> anyhow::Result<()
 /// A failure of the state in the engine's words.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct Failed(pub(crate) String);
+pub(crate) struct StateError(pub(crate) String);
 
 /// Adds to an error of the state where that is and what would help.
 pub(crate) fn explain(error: anyhow::Error, context: &CommandContext) -> anyhow::Error {
@@ -69,7 +69,7 @@ pub(crate) fn explain(error: anyhow::Error, context: &CommandContext) -> anyhow:
     let is_of_state = error.chain().any(|cause| match cause.downcast_ref() {
         Some(aludel_engine::Error::Store(_)) => true,
         Some(aludel_engine::Error::Io { path, .. }) => path.starts_with(&state),
-        _ => cause.is::<aludel_store::Error>() || cause.is::<Failed>(),
+        _ => cause.is::<aludel_store::Error>() || cause.is::<StateError>(),
     });
     if !is_of_state {
         return error;

@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal};
 
-use crate::config::Surroundings;
+use crate::config::HostEnvironment;
 
 /// The variable that tells programs the width of the terminal.
 pub(crate) const COLUMNS: &str = "COLUMNS";
@@ -80,7 +80,7 @@ pub(crate) fn width() -> usize {
 }
 
 /// Columns that programs print for: those of the terminal at stdout, or as many as COLUMNS says of it; `None` without a terminal.
-pub(crate) fn columns(surroundings: &Surroundings) -> Option<usize> {
+pub(crate) fn columns(surroundings: &HostEnvironment) -> Option<usize> {
     let told = surroundings.variable(COLUMNS).and_then(|columns| columns.parse().ok());
     io::stdout().is_terminal().then(|| told.filter(|columns| *columns > 0).unwrap_or_else(width))
 }

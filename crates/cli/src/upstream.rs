@@ -8,20 +8,23 @@ use aludel_agent::upstream::demo::Demo;
 use aludel_agent::upstream::http::{HttpOptions, HttpUpstream, Protocol};
 use aludel_agent::upstream::{Fallback, ModelCapabilities, Upstream};
 
-use crate::config::{ApiSetting, ModelSection, Surroundings};
+use crate::config::{ApiSetting, HostEnvironment, ModelSection};
 use crate::exit::{usage, words};
 
 /// Owner of the demo model.
 const SCRIPT: &str = "aludel: a script, not a language model";
 
 /// The first of the models, with those that step in for it.
-pub(crate) fn first(models: &[ModelSection], surroundings: &Surroundings) -> anyhow::Result<aludel_engine::Model> {
+pub(crate) fn first(models: &[ModelSection], surroundings: &HostEnvironment) -> anyhow::Result<aludel_engine::Model> {
     let model = models.first().ok_or_else(|| usage("no model is configured"))?;
     with_upstream(model, models, surroundings)
 }
 
 /// All models, as the engine knows them, or everything that is wrong with them.
-pub(crate) fn all(models: &[ModelSection], surroundings: &Surroundings) -> anyhow::Result<Vec<aludel_engine::Model>> {
+pub(crate) fn all(
+    models: &[ModelSection],
+    surroundings: &HostEnvironment,
+) -> anyhow::Result<Vec<aludel_engine::Model>> {
     let made = models.iter().map(|model| with_upstream(model, models, surroundings));
     let (mut served, mut wrong) = (Vec::new(), Vec::new());
     for model in made {
@@ -39,7 +42,7 @@ pub(crate) fn all(models: &[ModelSection], surroundings: &Surroundings) -> anyho
 fn with_upstream(
     model: &ModelSection,
     models: &[ModelSection],
-    surroundings: &Surroundings,
+    surroundings: &HostEnvironment,
 ) -> anyhow::Result<aludel_engine::Model> {
     let owner = if model.is_demo() { SCRIPT.to_owned() } else { model.upstream_name.to_string() };
     let endpoint = endpoint(model, surroundings)?;
@@ -62,7 +65,7 @@ fn with_fallback(
     model: &ModelSection,
     upstream: Arc<dyn Upstream>,
     models: &[ModelSection],
-    surroundings: &Surroundings,
+    surroundings: &HostEnvironment,
 ) -> anyhow::Result<Arc<dyn Upstream>> {
     let mut others = Vec::new();
     for name in &model.fallback.0 {
@@ -88,7 +91,7 @@ fn upstream(endpoint: Option<Arc<HttpUpstream>>) -> Arc<dyn Upstream> {
 }
 
 /// Makes the upstream of a model that is not the script.
-fn endpoint(model: &ModelSection, surroundings: &Surroundings) -> anyhow::Result<Option<Arc<HttpUpstream>>> {
+fn endpoint(model: &ModelSection, surroundings: &HostEnvironment) -> anyhow::Result<Option<Arc<HttpUpstream>>> {
     if model.is_demo() {
         return Ok(None);
     }

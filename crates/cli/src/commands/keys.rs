@@ -11,7 +11,7 @@ use jiff::civil::Date;
 use jiff::tz::TimeZone;
 
 use super::CommandContext;
-use crate::config::Span;
+use crate::config::DurationValue;
 use crate::console::{Console, StandardStream};
 use crate::exit::{Exit, usage};
 use crate::{config, console, state, terminal};
@@ -58,13 +58,13 @@ pub(crate) enum KeysCommand {
         key: String,
         /// Requests for which a model is asked, or `none`
         #[arg(long, value_name = "NUMBER")]
-        requests: Option<Most>,
+        requests: Option<BudgetLimit>,
         /// Tokens that models read and write, or `none`
         #[arg(long, value_name = "NUMBER")]
-        tokens: Option<Most>,
+        tokens: Option<BudgetLimit>,
         /// Seconds for which programs run, or `none`
         #[arg(long, value_name = "NUMBER")]
-        program_seconds: Option<Most>,
+        program_seconds: Option<BudgetLimit>,
     },
     /// Refuse a key from now on; what was made with it stays
     Revoke {
@@ -122,7 +122,7 @@ pub(crate) async fn run(command: KeysCommand, context: &CommandContext) -> anyho
             let keys = store.keys().await.context("cannot read the keys")?;
             let id = find(&keys, &key)?;
             let record = keys.iter().find(|key| key.id == id).ok_or_else(|| unknown(&key))?;
-            let changed = |given: Option<Most>, before| given.map_or(before, |Most(most)| most);
+            let changed = |given: Option<BudgetLimit>, before| given.map_or(before, |BudgetLimit(most)| most);
             let budget = DailyBudget {
                 requests: changed(requests, record.budget.requests),
                 tokens: changed(tokens, record.budget.tokens),
@@ -191,7 +191,8 @@ impl FromStr for ExpiryTime {
         let at = match text.parse::<Date>() {
             Ok(day) => day.to_zoned(TimeZone::UTC).map_err(|error| error.to_string())?.timestamp().as_second(),
             Err(_) => {
-                let span: Span = text.parse().map_err(|error| format!("{error}; a day like 2027-01-01, or never"))?;
+                let span: DurationValue =
+                    text.parse().map_err(|error| format!("{error}; a day like 2027-01-01, or never"))?;
                 now + i64::try_from(span.duration().as_secs()).unwrap_or(i64::MAX - now)
             }
         };
@@ -205,9 +206,9 @@ impl FromStr for ExpiryTime {
 
 /// A part of a budget; `None` is without an end.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Most(Option<u64>);
+pub(crate) struct BudgetLimit(Option<u64>);
 
-impl FromStr for Most {
+impl FromStr for BudgetLimit {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {

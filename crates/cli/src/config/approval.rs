@@ -8,7 +8,7 @@ use aludel_rules::Rules;
 use super::declare::{choice, settings};
 use super::key::KeySource;
 use super::raw_value::FilePath;
-use super::{ConfigEntry, Span, Surroundings};
+use super::{ConfigEntry, DurationValue, HostEnvironment};
 
 settings! {
     /// Approval: programs that the server holds back, and the party that decides.
@@ -19,7 +19,7 @@ settings! {
         /// the host are asked about.
         rules: FilePath = FilePath::default();
         /// Time that somebody has to decide.
-        timeout: Span = Span::from_secs(300);
+        timeout: DurationValue = DurationValue::from_secs(300);
         /// Fate of a program that nobody decided about in time: `refuse` or `allow`.
         on_timeout: OnTimeoutSetting = OnTimeoutSetting::Refuse;
         /// The party whose decisions count: the `operator` alone, or the `key` whose program it is, too.
@@ -102,7 +102,7 @@ impl ApprovalSection {
     }
 
     /// As the server knows it.
-    pub(crate) fn settings(&self, surroundings: &Surroundings) -> anyhow::Result<ApprovalPolicy> {
+    pub(crate) fn settings(&self, surroundings: &HostEnvironment) -> anyhow::Result<ApprovalPolicy> {
         let webhook = if self.webhook.is_empty() {
             None
         } else {

@@ -1,14 +1,14 @@
 //! The layer of the environment: `ALUDEL_SECTION_KEY`.
 
-use super::model::{GivenModel, Overlay};
+use super::model::{Overlay, RawModel};
 use super::raw_value::{ConfigError, RawValue, ValueOrigin};
-use super::{Layers, Section, Surroundings, nearest};
+use super::{HostEnvironment, Layers, Section, nearest};
 
 /// Reads the variables over `layers`.
 ///
 /// Only what is meant for aludel is looked at. Kubernetes gives every pod variables like `ALUDEL_PORT` and `ALUDEL_SERVICE_HOST` when there is
 /// a service of that name, so a stranger is an error only if it looks like a slip.
-pub(crate) fn read(surroundings: &Surroundings, layers: &mut Layers) -> Result<(), ConfigError> {
+pub(crate) fn read(surroundings: &HostEnvironment, layers: &mut Layers) -> Result<(), ConfigError> {
     let known: Vec<(String, Section, &str)> = Section::ALL
         .into_iter()
         .flat_map(|section| section.keys().iter().map(move |key| (variable(section, key.name), section, key.name)))
@@ -34,7 +34,7 @@ pub(crate) fn read(surroundings: &Surroundings, layers: &mut Layers) -> Result<(
             });
         }
     }
-    GivenModel::overlay(&mut layers.models, model)
+    RawModel::overlay(&mut layers.models, model)
 }
 
 /// The variable of a key.

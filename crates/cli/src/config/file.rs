@@ -7,7 +7,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::declare::ValueForm;
-use super::model::GivenModel;
+use super::model::RawModel;
 use super::raw_value::{ConfigError, RawValue, ValueOrigin};
 use super::{Layers, Section, nearest};
 
@@ -53,7 +53,7 @@ impl File<'_> {
             let DeValue::Table(entries) = table.get_ref() else {
                 return Err(shape(origin, name, table, "a table"));
             };
-            let mut model = GivenModel::starting_at(origin);
+            let mut model = RawModel::starting_at(origin);
             for (key, value) in entries {
                 let origin = self.origin(key.span().start);
                 let name = &**key.get_ref();

@@ -4,7 +4,7 @@ use std::fmt;
 
 use aludel_agent::Secret;
 
-use super::Surroundings;
+use super::HostEnvironment;
 use super::declare::{Value, ValueForm};
 use super::key::KeySource;
 use super::raw_value::{ConfigError, RawValue, Setting};
@@ -41,7 +41,11 @@ impl Value for Headers {
 
 impl Headers {
     /// Fetches the values for `model`.
-    pub(crate) fn fetch(&self, model: &str, surroundings: &Surroundings) -> Result<Vec<(String, Secret)>, ConfigError> {
+    pub(crate) fn fetch(
+        &self,
+        model: &str,
+        surroundings: &HostEnvironment,
+    ) -> Result<Vec<(String, Secret)>, ConfigError> {
         let fetched = self.0.iter().filter_map(|(name, source)| {
             let value = source.fetch_text_for(&format!("the header {name} of the model `{model}`"), surroundings);
             value.transpose().map(|value| Ok((name.clone(), value?)))

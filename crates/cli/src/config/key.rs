@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use aludel_agent::Secret;
 
-use super::Surroundings;
+use super::HostEnvironment;
 use super::declare::{Value, ValueForm};
 use super::raw_value::{ConfigError, RawValue, Setting, ValueOrigin};
 
@@ -54,12 +54,12 @@ impl Value for KeySource {
 
 impl Setting<KeySource> {
     /// Fetches the key of `model`.
-    pub(crate) fn fetch(&self, model: &str, surroundings: &Surroundings) -> Result<Option<Secret>, ConfigError> {
+    pub(crate) fn fetch(&self, model: &str, surroundings: &HostEnvironment) -> Result<Option<Secret>, ConfigError> {
         self.fetch_for(&format!("the key of the model `{model}`"), surroundings)
     }
 
     /// Fetches the secret that is called `what`.
-    pub(crate) fn fetch_for(&self, what: &str, surroundings: &Surroundings) -> Result<Option<Secret>, ConfigError> {
+    pub(crate) fn fetch_for(&self, what: &str, surroundings: &HostEnvironment) -> Result<Option<Secret>, ConfigError> {
         let secret = self.fetch_text_for(what, surroundings)?;
         match secret.as_ref().map(Secret::expose) {
             Some(value) if value.chars().any(char::is_whitespace) => {
@@ -73,7 +73,7 @@ impl Setting<KeySource> {
     pub(crate) fn fetch_text_for(
         &self,
         what: &str,
-        surroundings: &Surroundings,
+        surroundings: &HostEnvironment,
     ) -> Result<Option<Secret>, ConfigError> {
         let failed = |why: String| self.failed(what, why);
         let secret = match &**self {

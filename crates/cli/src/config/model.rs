@@ -11,7 +11,7 @@ use super::declare::{choice, settings, values};
 use super::headers::Headers;
 use super::key::KeySource;
 use super::raw_value::{ConfigError, RawValue, Setting, ValueOrigin};
-use super::{ConfigEntry, Span, Switch};
+use super::{ConfigEntry, DurationValue, Switch};
 
 /// The name of the scripted model, which is always there.
 pub(crate) const DEMO: &str = "demo";
@@ -36,7 +36,7 @@ settings! {
         /// It can call functions. One that cannot writes programs in fenced blocks.
         function_calling: Switch = Switch(true);
         /// Time for which it may be silent.
-        idle_timeout: Span = Span::from_secs(120);
+        idle_timeout: DurationValue = DurationValue::from_secs(120);
         /// Models that are asked instead when it is busy, broken or out of reach, in order.
         fallback: ModelNames = ModelNames::default();
         /// Headers of every request to it. Values can be `env:NAME` or `file:PATH`.
@@ -47,7 +47,7 @@ settings! {
         requests: OptionalCount = OptionalCount::default();
         /// The code interpreter for clients that do not ask for it, such as chat products: `true` shows programs, output, pictures and files
         /// in the text, `output` leaves the programs out, `files` all but pictures and files.
-        code_interpreter: Interpreting = Interpreting::No;
+        code_interpreter: InterpreterSetting = InterpreterSetting::No;
         /// Template of the sandboxes of its programs; `default` for that of `sandbox.template`.
         template: Choice = Choice::Default;
     }
@@ -73,7 +73,7 @@ choice! {
 
 choice! {
     /// The parts of programs that are shown to clients that know of no code interpreter, if those have one.
-    pub(crate) enum Interpreting {
+    pub(crate) enum InterpreterSetting {
         /// They have none.
         No = "false",
         /// All.
@@ -85,7 +85,7 @@ choice! {
     }
 }
 
-impl Interpreting {
+impl InterpreterSetting {
     /// The same as the server knows it.
     pub(crate) fn shown(self) -> Option<ProgramParts> {
         match self {
@@ -99,7 +99,7 @@ impl Interpreting {
 
 /// A model as it was given, layer over layer.
 #[derive(Debug, Default)]
-pub(crate) struct GivenModel {
+pub(crate) struct RawModel {
     /// The beginning of its table; the default for one that comes from another layer.
     start: ValueOrigin,
     model: ModelSection,
@@ -108,7 +108,7 @@ pub(crate) struct GivenModel {
 /// Keys of a model, in a layer above the file.
 pub(crate) type Overlay = Vec<(&'static str, RawValue)>;
 
-impl GivenModel {
+impl RawModel {
     /// The model of a table that begins here.
     pub(crate) fn starting_at(start: ValueOrigin) -> Self {
         Self { start, ..Self::default() }
@@ -182,7 +182,7 @@ impl GivenModel {
 }
 
 /// Makes models of what was given. The scripted model is added when it was not configured under its own name.
-pub(crate) fn resolve_all(given: Vec<GivenModel>) -> Result<Vec<ModelSection>, ConfigError> {
+pub(crate) fn resolve_all(given: Vec<RawModel>) -> Result<Vec<ModelSection>, ConfigError> {
     let named = given.iter().filter(|given| given.model.url.is_given() && given.model.name.is_given());
     let names: Vec<String> = named.map(|given| given.model.name.to_string()).collect();
     let mut models: Vec<ModelSection> = Vec::new();

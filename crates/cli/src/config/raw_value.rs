@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::declare::{Value, ValueForm, values};
-use super::{Size, Span};
+use super::{DurationValue, Size};
 
 /// Origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -161,7 +161,7 @@ impl fmt::Display for Switch {
     }
 }
 
-values! { String: Text, Switch: Switch, Size: Text, Span: Text }
+values! { String: Text, Switch: Switch, Size: Text, DurationValue: Text }
 
 /// A mistake in a configuration.
 #[derive(Debug, thiserror::Error)]

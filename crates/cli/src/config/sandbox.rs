@@ -13,7 +13,7 @@ use aludel_store::KeyId;
 use super::declare::{choice, settings, values};
 use super::key::KeySource;
 use super::raw_value::{ConfigError, Setting};
-use super::{ConfigEntry, Size, Span, Surroundings, Switch};
+use super::{ConfigEntry, DurationValue, HostEnvironment, Size, Switch};
 
 /// Names of settings that every sandbox can have its own of, or that only a server uses.
 const NOT_COMMON: [&str; 16] = [
@@ -65,9 +65,9 @@ settings! {
         /// Memory of all processes of a sandbox, with its files, at least 64m.
         memory: MemorySize = MemorySize(Size::from_bytes(LIMITS.memory));
         /// Wall clock of one program. One that takes longer is stopped.
-        timeout: Span = Span::from_secs(LIMITS.timeout.as_secs());
+        timeout: DurationValue = DurationValue::from_secs(LIMITS.timeout.as_secs());
         /// Time after which a sandbox that nobody uses ends. Its files are kept.
-        idle: Span = Span::from_secs(20 * 60);
+        idle: DurationValue = DurationValue::from_secs(20 * 60);
         /// Number of sandboxes that a server keeps ready, 0 to 256.
         pool: PoolSize = PoolSize(4);
         /// All files of a sandbox together. They are kept in memory, so it can be no more than `memory`; half of it unless it is given.
@@ -86,13 +86,13 @@ settings! {
         /// The most memory that a client of the server can ask for; `memory` unless it is given.
         max_memory: MemorySize = MemorySize(Size::from_bytes(LIMITS.memory));
         /// Time for which a server keeps the sandbox of a chat completion for the next request.
-        linger: Span = Span::from_secs(2 * 60);
+        linger: DurationValue = DurationValue::from_secs(2 * 60);
         /// Time for which a program of a server waits for the answers of its client's tools.
-        answers: Span = Span::from_secs(5 * 60);
+        answers: DurationValue = DurationValue::from_secs(5 * 60);
         /// The longest life of a sandbox that a client owns (E2B, OpenSandbox).
-        lifetime: Span = Span::from_secs(24 * 3600);
+        lifetime: DurationValue = DurationValue::from_secs(24 * 3600);
         /// Time for which a server keeps the files of a sandbox that ended.
-        keep: Span = Span::from_secs(30 * 24 * 3600);
+        keep: DurationValue = DurationValue::from_secs(30 * 24 * 3600);
         /// Image of the backend `docker`.
         docker_image as "docker.image": String = DEFAULT_IMAGE.to_owned();
         /// Runtime of its containers, by the engine's name for it, such as `runsc`; `default` for the engine's own.
@@ -183,7 +183,7 @@ impl SandboxSection {
     }
 
     /// The settings of the backend `e2b`.
-    pub(crate) fn e2b(&self, surroundings: &Surroundings) -> Result<E2bConfig, ConfigError> {
+    pub(crate) fn e2b(&self, surroundings: &HostEnvironment) -> Result<E2bConfig, ConfigError> {
         let named = |setting: &Setting<String>, variable: &str| {
             let given = Some((**setting).clone()).filter(|text| text != "auto");
             given.or_else(|| surroundings.variable(variable).map(str::to_owned))
@@ -206,7 +206,7 @@ impl SandboxSection {
     }
 
     /// The settings of the backend `opensandbox`.
-    pub(crate) fn opensandbox(&self, surroundings: &Surroundings) -> Result<OpenSandboxConfig, ConfigError> {
+    pub(crate) fn opensandbox(&self, surroundings: &HostEnvironment) -> Result<OpenSandboxConfig, ConfigError> {
         let url = Some((*self.opensandbox_url).clone()).filter(|url| url != "auto");
         let domain = || surroundings.variable("OPEN_SANDBOX_DOMAIN").filter(|domain| !domain.is_empty());
         let url = url.or_else(|| {
@@ -426,7 +426,7 @@ impl fmt::Display for Cores {
 
 /// Processor time of one execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct CpuTime(Option<Span>);
+pub(crate) struct CpuTime(Option<DurationValue>);
 
 impl FromStr for CpuTime {
     type Err = String;

@@ -8,7 +8,7 @@ use aludel_server::{MCP_RETURN_AFTER, Origins, RUN_LIFETIME};
 
 use super::declare::{choice, settings, values};
 use super::raw_value::{ConfigError, FilePath, Setting};
-use super::{ConfigEntry, Size, Span, Surroundings, Switch};
+use super::{ConfigEntry, DurationValue, HostEnvironment, Size, Switch};
 
 /// Requests that are answered at once, unless it is said.
 const REQUESTS: usize = 256;
@@ -46,9 +46,9 @@ settings! {
         /// Web pages that may ask the server from a browser, such as `["https://app.example.com"]`, or `"*"` for all.
         origins: Origins = Origins::default();
         /// Time after which a call of an MCP tool returns although its program goes on; the tool `wait` collects it.
-        mcp_return_after: Span = Span::from_secs(MCP_RETURN_AFTER.as_secs());
+        mcp_return_after: DurationValue = DurationValue::from_secs(MCP_RETURN_AFTER.as_secs());
         /// Time after which a run of the Assistants API expires, done or not; whole seconds, at least one.
-        run_lifetime: Span = Span::from_secs(RUN_LIFETIME.as_secs());
+        run_lifetime: DurationValue = DurationValue::from_secs(RUN_LIFETIME.as_secs());
         /// A Unix socket in the data directory, by which `aludel run` of the same user gets the server's sandboxes at once.
         socket: Switch = Switch(true);
     }
@@ -58,7 +58,7 @@ values! { Listen: Text, Collector: Text, PublicUrl: Text, Origins: List, Count: 
 
 impl ServerSection {
     /// Fills in the place of the data.
-    pub(crate) fn resolve(mut self, surroundings: &Surroundings) -> Result<Self, ConfigError> {
+    pub(crate) fn resolve(mut self, surroundings: &HostEnvironment) -> Result<Self, ConfigError> {
         if !self.data.is_given() {
             self.data = Setting::default(FilePath(surroundings.data_directory()?));
         }

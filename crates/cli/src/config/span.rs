@@ -6,11 +6,11 @@ use std::time::Duration;
 
 /// A span of time that is longer than nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Span(Duration);
+pub(crate) struct DurationValue(Duration);
 
 const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 
-impl Span {
+impl DurationValue {
     /// From whole seconds.
     pub(crate) const fn from_secs(seconds: u64) -> Self {
         Self(Duration::from_secs(seconds))
@@ -22,7 +22,7 @@ impl Span {
     }
 }
 
-impl FromStr for Span {
+impl FromStr for DurationValue {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -47,7 +47,7 @@ impl FromStr for Span {
     }
 }
 
-impl fmt::Display for Span {
+impl fmt::Display for DurationValue {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let milliseconds = self.0.as_millis();
         let unit = UNITS.iter().find(|(_, factor)| milliseconds.is_multiple_of(u128::from(*factor)));
@@ -70,7 +70,7 @@ mod tests {
             ("250ms", 250, "250ms"),
             ("48h", 172_800_000, "2d"),
         ] {
-            let span: Span = text.parse().unwrap();
+            let span: DurationValue = text.parse().unwrap();
             assert_eq!((span.duration().as_millis(), span.to_string().as_str()), (milliseconds, shown), "{text}");
         }
     }
@@ -86,7 +86,7 @@ mod tests {
             ("400d", "more than a year"),
             ("99999999999999999999s", "more than a year"),
         ] {
-            let error = text.parse::<Span>().unwrap_err();
+            let error = text.parse::<DurationValue>().unwrap_err();
             assert!(error.contains(words), "{text}: {error}");
         }
     }

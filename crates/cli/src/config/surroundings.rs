@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use super::raw_value::ConfigError;
 
 /// The only place where the environment is read; everything else gets it from here, and tests make their own.
-pub(crate) struct Surroundings {
+pub(crate) struct HostEnvironment {
     variables: BTreeMap<String, String>,
     directory: PathBuf,
     is_root: bool,
 }
 
-impl Surroundings {
+impl HostEnvironment {
     /// This process's own.
     pub(crate) fn of_this_process() -> Self {
         // A variable that is not Unicode is none of ours.

@@ -17,7 +17,7 @@ impl TestHome {
     fn load(&self, variables: &[(&str, &str)], flags: &[Flag]) -> Result<Config, ConfigError> {
         let home = self.0.path().to_str().unwrap();
         let variables: Vec<_> = variables.iter().copied().chain([("HOME", home)]).collect();
-        load(&Surroundings::made_up(self.0.path(), &variables), None, flags)
+        load(&HostEnvironment::made_up(self.0.path(), &variables), None, flags)
     }
 
     /// The error's text, with the directory taken out.
@@ -250,7 +250,7 @@ fn a_misspelt_variable_is_an_error() {
 #[test]
 fn a_file_that_was_asked_for_must_be_there() {
     let home = TestHome::with("");
-    let surroundings = Surroundings::made_up(home.0.path(), &[]);
+    let surroundings = HostEnvironment::made_up(home.0.path(), &[]);
     let error = load(&surroundings, Some(&PathBuf::from("/nowhere/aludel.toml")), &[]).unwrap_err();
     assert!(matches!(error, ConfigError::Unreadable { .. }));
 }
@@ -258,7 +258,7 @@ fn a_file_that_was_asked_for_must_be_there() {
 #[test]
 fn without_a_home_the_data_needs_a_place() {
     let home = TestHome::with("");
-    let surroundings = Surroundings::made_up(home.0.path(), &[]);
+    let surroundings = HostEnvironment::made_up(home.0.path(), &[]);
     assert!(matches!(load(&surroundings, None, &[]), Err(ConfigError::NoHome)));
     let data = [flag("--data", Section::Server, "data", "/srv/aludel")];
     assert_eq!(**load(&surroundings, None, &data).unwrap().server.data, PathBuf::from("/srv/aludel"));
@@ -320,13 +320,13 @@ fn the_environment_may_speak_of_whichever_model_there_is() {
 fn keys_are_fetched_and_never_shown() {
     let home = TestHome::with(TWO_MODELS);
     let config = home.load(&[], &[]).unwrap();
-    let surroundings = Surroundings::made_up(home.0.path(), &[("A", " sk-a\n")]);
-    let key = |index: usize, surroundings: &Surroundings| config.models[index].key.fetch("m", surroundings);
+    let surroundings = HostEnvironment::made_up(home.0.path(), &[("A", " sk-a\n")]);
+    let key = |index: usize, surroundings: &HostEnvironment| config.models[index].key.fetch("m", surroundings);
     assert_eq!(key(0, &surroundings).unwrap().unwrap().expose(), "sk-a");
     assert_eq!(key(1, &surroundings).unwrap().unwrap().expose(), "sk-literal");
-    let missing = key(0, &Surroundings::made_up(home.0.path(), &[])).unwrap_err().to_string();
+    let missing = key(0, &HostEnvironment::made_up(home.0.path(), &[])).unwrap_err().to_string();
     assert!(missing.ends_with("aludel.toml:4): the environment variable A is not set"), "{missing}");
-    let two_words = key(0, &Surroundings::made_up(home.0.path(), &[("A", "one two")])).unwrap_err().to_string();
+    let two_words = key(0, &HostEnvironment::made_up(home.0.path(), &[("A", "one two")])).unwrap_err().to_string();
     assert!(two_words.contains("no key") && !two_words.contains("two)"), "{two_words}");
     assert!(!format!("{config:?}").contains("sk-literal"));
     assert_eq!(config.warnings.len(), 1);

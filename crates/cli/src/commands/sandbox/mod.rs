@@ -15,7 +15,7 @@ use aludel_wire::e2b::NewSandbox;
 use clap::{Args, Subcommand};
 
 use crate::commands::CommandContext;
-use crate::config::Span;
+use crate::config::DurationValue;
 use crate::console::{Console, StandardStream};
 use crate::exit::{Exit, usage};
 use crate::program;
@@ -103,7 +103,8 @@ pub(crate) async fn run(args: SandboxArgs, context: &CommandContext) -> anyhow::
 }
 
 async fn create(server: &RemoteServer, args: CreateArgs, context: &CommandContext) -> anyhow::Result<Exit> {
-    let timeout: Span = args.timeout.parse().map_err(|why| usage(format!("--timeout {}: {why}", args.timeout)))?;
+    let timeout: DurationValue =
+        args.timeout.parse().map_err(|why| usage(format!("--timeout {}: {why}", args.timeout)))?;
     let environment = program::environment(&args.environment, &context.surroundings)?;
     let sandbox =
         server.create(&new(args.template, timeout.duration(), args.name, environment.into_iter().collect())).await?;
