@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::exit::Exit;
-use crate::out::{OutputDirectory, Saved};
+use crate::out::{OutputDirectory, SavedFile};
 
 /// Section of `run --help` on JSON lines.
 pub(crate) const PROGRAM_HELP: &str = "\
@@ -73,7 +73,7 @@ enum Content<'a> {
     Rejected { reason: &'a str },
     Observation { text: &'a str },
     Usage { input: u64, cached: u64, output: u64, reasoning: u64 },
-    Ended(Ended<'a>),
+    Ended(EndLine<'a>),
 }
 
 #[derive(Serialize)]
@@ -101,7 +101,7 @@ struct File<'a> {
 
 /// The last line of a command.
 #[derive(Serialize, Default)]
-pub(crate) struct Ended<'a> {
+pub(crate) struct EndLine<'a> {
     exit: u8,
     #[serde(skip_serializing_if = "Option::is_none")]
     ending: Option<&'static str>,
@@ -111,14 +111,14 @@ pub(crate) struct Ended<'a> {
     message: Option<String>,
 }
 
-impl<'a> Ended<'a> {
+impl<'a> EndLine<'a> {
     /// After a program.
-    pub(crate) fn program(exit: Exit, saved: &'a [Saved], message: Option<String>) -> Self {
+    pub(crate) fn program(exit: Exit, saved: &'a [SavedFile], message: Option<String>) -> Self {
         Self { exit: exit.status(), files: files(saved), message, ..Self::default() }
     }
 
     /// After a turn.
-    pub(crate) fn turn(exit: Exit, ending: &EndReason, answer: &'a str, saved: &'a [Saved]) -> Self {
+    pub(crate) fn turn(exit: Exit, ending: &EndReason, answer: &'a str, saved: &'a [SavedFile]) -> Self {
         Self {
             exit: exit.status(),
             ending: Some(name_of(ending)),
@@ -203,7 +203,7 @@ pub(crate) fn turn(
 }
 
 /// Writes the last line.
-pub(crate) fn end(ended: Ended<'_>) -> anyhow::Result<()> {
+pub(crate) fn end(ended: EndLine<'_>) -> anyhow::Result<()> {
     print(&Line { call: None, content: Content::Ended(ended) })
 }
 
@@ -277,10 +277,10 @@ fn finished_line(finished: &Finished) -> FinishedLine<'_> {
     }
 }
 
-fn files(saved: &[Saved]) -> Vec<File<'_>> {
+fn files(saved: &[SavedFile]) -> Vec<File<'_>> {
     saved
         .iter()
-        .map(|Saved { entry, path }| File {
+        .map(|SavedFile { entry, path }| File {
             path: &entry.path,
             size: entry.size,
             mime: entry.mime,

@@ -77,7 +77,7 @@ fn report(error: &anyhow::Error, speaks_json: bool) -> Exit {
     console::fail(&message);
     if speaks_json {
         // If this fails too, there is nobody left to tell.
-        let _unheard = json::end(json::Ended::error(exit, message));
+        let _unheard = json::end(json::EndLine::error(exit, message));
     }
     exit
 }

@@ -27,7 +27,7 @@ const LONGEST: usize = 240;
 /// link, nothing hidden, nothing executable. A file of an earlier run is replaced at once or not at all.
 #[derive(Debug)]
 pub(crate) struct OutputDirectory {
-    root: Root,
+    root: OutputRoot,
     /// The number of the last image, page for a browser and piece of data, of this run or an earlier one: nobody chose their names, so none
     /// is replaced.
     shown: [usize; 3],
@@ -36,7 +36,7 @@ pub(crate) struct OutputDirectory {
 }
 
 #[derive(Debug)]
-enum Root {
+enum OutputRoot {
     Given(PathBuf),
     /// Made for the first file, because nobody said where to put it: in the working directory, or else in that of temporary files.
     Unnamed(Option<PathBuf>),
@@ -46,7 +46,7 @@ enum Root {
 
 /// A file that was copied out.
 #[derive(Debug)]
-pub(crate) struct Saved {
+pub(crate) struct SavedFile {
     /// Its entry in the workspace.
     pub(crate) entry: FileEntry,
     /// Its path now; `None` when nobody wants it.
@@ -84,7 +84,7 @@ impl OutputDirectory {
     pub(crate) fn directory(path: PathBuf) -> Self {
         let directory = path.join(FIGURES);
         let shown = FileKind::ALL.map(|form| last(&directory, form.prefix()));
-        Self { root: Root::Given(path), shown, taken: BTreeSet::new() }
+        Self { root: OutputRoot::Given(path), shown, taken: BTreeSet::new() }
     }
 
     /// A directory that somebody named and wants to be there, which is tried at once.
@@ -96,17 +96,17 @@ impl OutputDirectory {
 
     /// A directory of this run's own, since nobody named one. It is made when something is written.
     pub(crate) fn unnamed() -> Self {
-        Self { root: Root::Unnamed(None), shown: [0; 3], taken: BTreeSet::new() }
+        Self { root: OutputRoot::Unnamed(None), shown: [0; 3], taken: BTreeSet::new() }
     }
 
     /// No directory: files are gone with the sandbox.
     pub(crate) fn nowhere() -> Self {
-        Self { root: Root::Nowhere, shown: [0; 3], taken: BTreeSet::new() }
+        Self { root: OutputRoot::Nowhere, shown: [0; 3], taken: BTreeSet::new() }
     }
 
     /// Returns true if files are wanted.
     pub(crate) fn keeps_files(&self) -> bool {
-        !matches!(self.root, Root::Nowhere)
+        !matches!(self.root, OutputRoot::Nowhere)
     }
 
     /// Lets files be replaced that were written before: a newer version of one takes its place.
@@ -135,14 +135,14 @@ impl OutputDirectory {
         &mut self,
         from: &mut impl OutputFiles,
         files: &[FileEntry],
-    ) -> anyhow::Result<Vec<Saved>> {
+    ) -> anyhow::Result<Vec<SavedFile>> {
         let wanted: BTreeSet<&str> = files.iter().map(|file| file.path.as_str()).collect();
         let there = from.files().await.context("cannot list the workspace")?;
         let (mut saved, mut left, mut failed) = (Vec::new(), from.limits().disk, None);
         for entry in there.into_iter().filter(|entry| wanted.contains(entry.path.as_str())) {
             let path = match &self.root {
-                Root::Nowhere => None,
-                Root::Given(_) | Root::Unnamed(_) => {
+                OutputRoot::Nowhere => None,
+                OutputRoot::Given(_) | OutputRoot::Unnamed(_) => {
                     let path = self.place(&entry.path)?;
                     let copied = copy_out(from, &entry.path, &path, left).await;
                     let shown = crate::terminal::name(&entry.path);
@@ -157,7 +157,7 @@ impl OutputDirectory {
                     Some(path)
                 }
             };
-            saved.push(Saved { entry, path });
+            saved.push(SavedFile { entry, path });
         }
         failed.map_or(Ok(saved), Err)
     }
@@ -171,9 +171,9 @@ impl OutputDirectory {
 
     fn root(&mut self) -> anyhow::Result<PathBuf> {
         match &mut self.root {
-            Root::Given(path) | Root::Unnamed(Some(path)) => Ok(path.clone()),
-            Root::Unnamed(none) => Ok(none.insert(make_unnamed()?).clone()),
-            Root::Nowhere => anyhow::bail!("files are not wanted"),
+            OutputRoot::Given(path) | OutputRoot::Unnamed(Some(path)) => Ok(path.clone()),
+            OutputRoot::Unnamed(none) => Ok(none.insert(make_unnamed()?).clone()),
+            OutputRoot::Nowhere => anyhow::bail!("files are not wanted"),
         }
     }
 

@@ -12,12 +12,12 @@ use crate::terminal;
 
 /// Shows [`BuildProgress`] on stderr.
 pub(crate) struct TemplateProgress {
-    display: Display,
+    display: ProgressDisplay,
     /// Said before the first step; nothing is said when there is nothing to build.
     announcement: Option<&'static str>,
 }
 
-enum Display {
+enum ProgressDisplay {
     Bar(ProgressBar),
     Lines {
         /// Units of the phase that goes on.
@@ -45,9 +45,9 @@ impl TemplateProgress {
 
     fn new(announcement: &'static str) -> Self {
         let display = if std::io::stderr().is_terminal() {
-            Display::Bar(ProgressBar::new_spinner())
+            ProgressDisplay::Bar(ProgressBar::new_spinner())
         } else {
-            Display::Lines { total: 0, tenth: 0 }
+            ProgressDisplay::Lines { total: 0, tenth: 0 }
         };
         Self { display, announcement: Some(announcement) }
     }
@@ -58,8 +58,8 @@ impl TemplateProgress {
             tell(announcement);
         }
         match &mut self.display {
-            Display::Bar(bar) => on_bar(bar, progress),
-            Display::Lines { total, tenth } => on_lines(total, tenth, progress),
+            ProgressDisplay::Bar(bar) => on_bar(bar, progress),
+            ProgressDisplay::Lines { total, tenth } => on_lines(total, tenth, progress),
         }
         if let BuildProgress::Finished { bytes, elapsed } = progress {
             tell(&format!("The template is ready: {} in {:.0} s.", size(*bytes), elapsed.as_secs_f64()));

@@ -9,7 +9,7 @@ use aludel_sandbox::{ExecutionEvent, Finished, LimitHit, MimeBundle, MimeData, O
 use crate::console::{Console, StandardStream};
 use crate::fold::Fold;
 use crate::markdown::Markdown;
-use crate::out::{OutputDirectory, Saved};
+use crate::out::{OutputDirectory, SavedFile};
 use crate::picture::ImageProtocol;
 use crate::{paint, screen, terminal};
 
@@ -130,8 +130,8 @@ impl ProgramView {
     }
 
     /// Tells where files are now.
-    pub(crate) fn files(&mut self, saved: &[Saved]) -> anyhow::Result<()> {
-        for Saved { entry, path } in saved {
+    pub(crate) fn files(&mut self, saved: &[SavedFile]) -> anyhow::Result<()> {
+        for SavedFile { entry, path } in saved {
             let shown = match path {
                 Some(path) => paint::link(path),
                 None => terminal::name(&entry.path),
@@ -293,7 +293,7 @@ impl TurnView {
     }
 
     /// Tells the paths of the files that the turn made.
-    pub(crate) fn files(&mut self, saved: &[Saved]) -> anyhow::Result<()> {
+    pub(crate) fn files(&mut self, saved: &[SavedFile]) -> anyhow::Result<()> {
         self.program.files(saved)
     }
 }

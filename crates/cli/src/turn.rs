@@ -19,7 +19,7 @@ use serde_json::Value;
 use crate::commands::CommandContext;
 use crate::exit::{usage, words};
 use crate::inputs::{self, InputFile};
-use crate::out::{FIGURES, OutputDirectory, Saved};
+use crate::out::{FIGURES, OutputDirectory, SavedFile};
 use crate::sandboxes::RunningBackend;
 use crate::saved_conversation::{KEPT, SavedConversation};
 use crate::screen::{Screen, SharedScreen, TurnAudience};
@@ -52,7 +52,7 @@ pub(crate) struct Question<'a> {
 pub(crate) struct FinishedTurn {
     pub(crate) screen: Screen,
     pub(crate) ending: EndReason,
-    pub(crate) saved: Vec<Saved>,
+    pub(crate) saved: Vec<SavedFile>,
 }
 
 /// The model that is asked, and the programs of it that somebody is asked about, at the terminal.
@@ -155,7 +155,7 @@ impl<'a> Conversation<'a> {
     }
 
     /// Copies all its files out.
-    pub(crate) async fn save(&self, out: &mut OutputDirectory) -> anyhow::Result<Vec<Saved>> {
+    pub(crate) async fn save(&self, out: &mut OutputDirectory) -> anyhow::Result<Vec<SavedFile>> {
         let mut live = self.session.live().await?;
         let there = live.files().await.context("cannot list the workspace")?;
         out.copy(&mut live, &there).await
@@ -282,7 +282,7 @@ impl<'a> Conversation<'a> {
         screen: &mut Screen,
         before: &HashSet<String>,
         failed: bool,
-    ) -> anyhow::Result<Vec<Saved>> {
+    ) -> anyhow::Result<Vec<SavedFile>> {
         let mut made = std::mem::take(&mut screen.made);
         if made.is_empty() && !failed {
             return Ok(Vec::new());

@@ -89,7 +89,7 @@ pub(crate) async fn run(mut args: AskArgs, context: &CommandContext) -> anyhow::
     }
     match &mut screen.view {
         TurnAudience::Person(view) => view.files(&saved)?,
-        TurnAudience::Program => json::end(json::Ended::turn(exit, &ending, &screen.answer, &saved))?,
+        TurnAudience::Program => json::end(json::EndLine::turn(exit, &ending, &screen.answer, &saved))?,
     }
     Ok(exit)
 }

@@ -62,8 +62,8 @@ const POOL_PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
     /// Operation to measure
-    #[arg(value_enum, default_value_t = What::Start, hide_possible_values = true)]
-    what: What,
+    #[arg(value_enum, default_value_t = BenchTarget::Start, hide_possible_values = true)]
+    what: BenchTarget,
     /// Number of sandboxes to start
     #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     count: u32,
@@ -77,13 +77,13 @@ pub(crate) struct BenchArgs {
 
 /// Operations that can be measured.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum What {
+enum BenchTarget {
     /// The start of sandboxes.
     Start,
 }
 
 pub(crate) async fn run(args: BenchArgs, context: &CommandContext) -> anyhow::Result<Exit> {
-    let BenchArgs { what: What::Start, count, compare, json } = args;
+    let BenchArgs { what: BenchTarget::Start, count, compare, json } = args;
     if compare {
         compare::run(context, count, json.as_deref()).await?;
         return Ok(Exit::Success);

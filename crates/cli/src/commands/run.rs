@@ -20,7 +20,7 @@ use crate::program::{self, LoadedProgram, ProgramSource};
 use crate::sandboxes::RunningBackend;
 use crate::show::ProgramView;
 use crate::signals::Signals;
-use crate::socket::{self, ProgramUpdate, Reached, Visit};
+use crate::socket::{self, ProgramUpdate, ServerLookup, ServerProgram};
 use crate::{console, json, terminal};
 use audience::{Audience, ProgramAudience};
 
@@ -104,11 +104,11 @@ pub(crate) async fn run(mut args: RunArgs, context: &CommandContext) -> anyhow::
     let mut audience = Audience { view, out, notebook: program.notebook.take() };
     if context.config.server.socket.0 && !args.no_server {
         let declined = match socket::reach(context, &program).await? {
-            Reached::Server(visit) => match at_server(visit, context, &mut audience).await? {
-                AtServer::Over(exit) => return Ok(exit),
-                AtServer::Declined(reason) => Some(reason),
+            ServerLookup::Server(visit) => match at_server(visit, context, &mut audience).await? {
+                ServerOutcome::Over(exit) => return Ok(exit),
+                ServerOutcome::Declined(reason) => Some(reason),
             },
-            Reached::Nobody(reason) => reason,
+            ServerLookup::Nobody(reason) => reason,
         };
         if let Some(reason) = declined.filter(|_| context.verbose) {
             console::tell(&format!("the server does not run the program, so it gets a sandbox of its own: {reason}"));
@@ -121,7 +121,7 @@ pub(crate) async fn run(mut args: RunArgs, context: &CommandContext) -> anyhow::
 }
 
 /// Outcome of asking a server.
-enum AtServer {
+enum ServerOutcome {
     /// The program is over.
     Over(Exit),
     /// Nothing of the program ran there, for this reason.
@@ -129,7 +129,11 @@ enum AtServer {
 }
 
 /// Runs the program at a server.
-async fn at_server(mut visit: Visit, context: &CommandContext, audience: &mut Audience) -> anyhow::Result<AtServer> {
+async fn at_server(
+    mut visit: ServerProgram,
+    context: &CommandContext,
+    audience: &mut Audience,
+) -> anyhow::Result<ServerOutcome> {
     let mut signals = Signals::listen().context("cannot listen to signals")?;
     let mut interrupted = false;
     loop {
@@ -137,7 +141,7 @@ async fn at_server(mut visit: Visit, context: &CommandContext, audience: &mut Au
             told = visit.next() => told?,
             () = signals.next() => {
                 if interrupted {
-                    return Ok(AtServer::Over(Exit::Interrupted));
+                    return Ok(ServerOutcome::Over(Exit::Interrupted));
                 }
                 interrupted = true;
                 visit.interrupt().await;
@@ -145,7 +149,7 @@ async fn at_server(mut visit: Visit, context: &CommandContext, audience: &mut Au
             }
         };
         match told {
-            ProgramUpdate::Declined(reason) => return Ok(AtServer::Declined(reason)),
+            ProgramUpdate::Declined(reason) => return Ok(ServerOutcome::Declined(reason)),
             ProgramUpdate::Held(id) => {
                 console::tell(&format!("the program waits for approval: `aludel approvals approve {id}`"));
             }
@@ -153,10 +157,10 @@ async fn at_server(mut visit: Visit, context: &CommandContext, audience: &mut Au
             ProgramUpdate::Ended(finished, files) => {
                 let mut files = visit.into_files(files, context.config.sandbox.limits())?;
                 audience.see(&ExecutionEvent::Finished(finished.clone()))?;
-                return Ok(AtServer::Over(audience.end(&finished, &mut files).await?));
+                return Ok(ServerOutcome::Over(audience.end(&finished, &mut files).await?));
             }
-            ProgramUpdate::Refused(reason) => return Ok(AtServer::Over(audience.refused(&reason)?)),
-            ProgramUpdate::Cancelled => return Ok(AtServer::Over(Exit::Interrupted)),
+            ProgramUpdate::Refused(reason) => return Ok(ServerOutcome::Over(audience.refused(&reason)?)),
+            ProgramUpdate::Cancelled => return Ok(ServerOutcome::Over(Exit::Interrupted)),
         }
     }
 }

@@ -32,15 +32,15 @@ pub(crate) struct UsageArgs {
     #[arg(long, value_name = "DATE")]
     since: Option<Date>,
     /// A line for each
-    #[arg(long, value_enum, default_value_t = By::Key)]
-    by: By,
+    #[arg(long, value_enum, default_value_t = UsageGrouping::Key)]
+    by: UsageGrouping,
     /// Print one JSON object for each key, day and model
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum By {
+enum UsageGrouping {
     /// Key, with the bytes that it stores
     Key,
     /// Day
@@ -72,10 +72,10 @@ pub(super) async fn run(args: &UsageArgs, context: &CommandContext) -> anyhow::R
     let mut sums: BTreeMap<String, (MeteredWork, Option<Tenant>)> = BTreeMap::new();
     for row in metered {
         let (name, tenant) = match args.by {
-            By::Key => (name_of(&row.tenant, &keys), Some(row.tenant)),
-            By::Day => (date_of(row.day), None),
-            By::Model if row.model.is_empty() => ("(none)".to_owned(), None),
-            By::Model => (row.model, None),
+            UsageGrouping::Key => (name_of(&row.tenant, &keys), Some(row.tenant)),
+            UsageGrouping::Day => (date_of(row.day), None),
+            UsageGrouping::Model if row.model.is_empty() => ("(none)".to_owned(), None),
+            UsageGrouping::Model => (row.model, None),
         };
         let (sum, of) = sums.entry(name).or_default();
         *sum += row.work;
@@ -98,12 +98,12 @@ pub(super) async fn run(args: &UsageArgs, context: &CommandContext) -> anyhow::R
 }
 
 /// Prints lines below each other.
-fn print(by: By, lines: &[(String, [String; 6], String)]) -> anyhow::Result<Exit> {
+fn print(by: UsageGrouping, lines: &[(String, [String; 6], String)]) -> anyhow::Result<Exit> {
     let mut console = Console::new();
     let first = match by {
-        By::Key => "key",
-        By::Day => "day",
-        By::Model => "model",
+        UsageGrouping::Key => "key",
+        UsageGrouping::Day => "day",
+        UsageGrouping::Model => "model",
     };
     let chars = |text: &str| text.chars().count();
     let name_width = lines.iter().map(|(name, ..)| chars(name)).chain([first.len()]).max().unwrap_or_default();
@@ -117,7 +117,7 @@ fn print(by: By, lines: &[(String, [String; 6], String)]) -> anyhow::Result<Exit
                 .unwrap_or_default()
         })
         .collect();
-    let stored = if by == By::Key { "  stored" } else { "" };
+    let stored = if by == UsageGrouping::Key { "  stored" } else { "" };
     let titles: String = TITLES.iter().zip(&widths).map(|(title, width)| format!("  {title:>width$}")).collect();
     console.line(StandardStream::Stdout, &paint::strong(&format!("{first:name_width$}{titles}{stored}")))?;
     for (name, cells, stored) in lines {

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use aludel_sandbox::{Docker, E2b, OpenSandbox};
 use anyhow::Context as _;
 
-use super::{RunningBackend, Wanted, tell};
+use super::{BackendOptions, RunningBackend, tell};
 use crate::commands::CommandContext;
 use crate::config::RequireSetting;
 use crate::{console, state};
 
 /// Starts the docker backend.
-pub(super) async fn docker(context: &CommandContext, wanted: Wanted<'_>) -> anyhow::Result<RunningBackend> {
+pub(super) async fn docker(context: &CommandContext, wanted: BackendOptions<'_>) -> anyhow::Result<RunningBackend> {
     refuse_template(wanted, "a container has its image", "sandbox.docker.image")?;
     state::make_data_directory(context)?;
     let settings = context.config.sandbox.docker(&context.config.server.data, wanted.pool);
@@ -25,7 +25,7 @@ pub(super) async fn docker(context: &CommandContext, wanted: Wanted<'_>) -> anyh
 }
 
 /// Starts the E2B backend.
-pub(super) async fn e2b(context: &CommandContext, wanted: Wanted<'_>) -> anyhow::Result<RunningBackend> {
+pub(super) async fn e2b(context: &CommandContext, wanted: BackendOptions<'_>) -> anyhow::Result<RunningBackend> {
     refuse_template(wanted, "a sandbox of E2B has one of the service", "sandbox.e2b.template")?;
     let settings = context.config.sandbox.e2b(&context.surroundings)?;
     let backend = E2b::start(settings).await.context("sandboxes of E2B cannot be used")?;
@@ -35,7 +35,10 @@ pub(super) async fn e2b(context: &CommandContext, wanted: Wanted<'_>) -> anyhow:
 }
 
 /// Starts the OpenSandbox backend.
-pub(super) async fn opensandbox(context: &CommandContext, wanted: Wanted<'_>) -> anyhow::Result<RunningBackend> {
+pub(super) async fn opensandbox(
+    context: &CommandContext,
+    wanted: BackendOptions<'_>,
+) -> anyhow::Result<RunningBackend> {
     refuse_template(wanted, "a sandbox of OpenSandbox has its image", "sandbox.opensandbox.image")?;
     let settings = context.config.sandbox.opensandbox(&context.surroundings)?;
     let warnings = OpenSandbox::warnings(settings.network);
@@ -45,7 +48,7 @@ pub(super) async fn opensandbox(context: &CommandContext, wanted: Wanted<'_>) ->
     Ok(RunningBackend { backend: Arc::new(backend), packages: Vec::new() })
 }
 
-fn refuse_template(wanted: Wanted<'_>, instead: &str, setting: &str) -> anyhow::Result<()> {
+fn refuse_template(wanted: BackendOptions<'_>, instead: &str, setting: &str) -> anyhow::Result<()> {
     if let Some(name) = wanted.template.own() {
         anyhow::bail!("{instead} instead of the template `{name}` (sandbox.template); name one by {setting}");
     }

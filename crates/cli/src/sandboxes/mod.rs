@@ -34,12 +34,14 @@ pub(crate) struct RunningBackend {
 impl RunningBackend {
     /// Starts the backend that the settings name, telling the person on stderr what that takes.
     pub(crate) async fn start(context: &CommandContext, pool: usize) -> anyhow::Result<Self> {
-        Self::start_as(context, Wanted { template: &context.config.sandbox.template, pool, is_lean: false }).await
+        Self::start_as(context, BackendOptions { template: &context.config.sandbox.template, pool, is_lean: false })
+            .await
     }
 
     /// The same for a single program.
     pub(crate) async fn start_lean(context: &CommandContext) -> anyhow::Result<Self> {
-        Self::start_as(context, Wanted { template: &context.config.sandbox.template, pool: 0, is_lean: true }).await
+        Self::start_as(context, BackendOptions { template: &context.config.sandbox.template, pool: 0, is_lean: true })
+            .await
     }
 
     /// The same for the programs of one model, the first.
@@ -47,7 +49,7 @@ impl RunningBackend {
         let of_model = context.config.models.first().map(|model| &*model.template);
         let of_model = of_model.filter(|template| **template != Choice::Default);
         let template = of_model.unwrap_or(&context.config.sandbox.template);
-        Self::start_as(context, Wanted { template, pool: 0, is_lean: false }).await
+        Self::start_as(context, BackendOptions { template, pool: 0, is_lean: false }).await
     }
 
     /// The same for a server, with the further templates that it has.
@@ -81,7 +83,7 @@ impl RunningBackend {
         Ok(Self { backend: Arc::new(Templates::new(usual.backend, further)), packages: usual.packages })
     }
 
-    async fn start_as(context: &CommandContext, wanted: Wanted<'_>) -> anyhow::Result<Self> {
+    async fn start_as(context: &CommandContext, wanted: BackendOptions<'_>) -> anyhow::Result<Self> {
         let Candidates { places, .. } = candidates(&context.config.sandbox, wanted.template);
         let mut failed: Vec<(BackendKind, anyhow::Error)> = Vec::new();
         for place in places {
@@ -124,7 +126,7 @@ fn reasons(failed: &[(BackendKind, anyhow::Error)]) -> Vec<String> {
 
 /// Properties of a backend that is to be started.
 #[derive(Clone, Copy)]
-struct Wanted<'a> {
+struct BackendOptions<'a> {
     template: &'a Choice,
     /// Sandboxes that are kept ready.
     pool: usize,
@@ -133,7 +135,7 @@ struct Wanted<'a> {
 }
 
 /// Starts the local backend.
-async fn local(context: &CommandContext, wanted: Wanted<'_>) -> anyhow::Result<RunningBackend> {
+async fn local(context: &CommandContext, wanted: BackendOptions<'_>) -> anyhow::Result<RunningBackend> {
     let template = prepare(context, wanted.template).await?;
     let template = if wanted.is_lean {
         let kernel = KernelSpec::clone(template.kernel()).lean();

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::frames::{self, FrameReader, MAX_ANSWER};
 use super::listener::is_of;
-use super::message::{ClientMessage, MAX_FILES, Peer, ProgramRequest, ServerMessage};
+use super::message::{ClientMessage, MAX_FILES, PeerIdentity, ProgramRequest, ServerMessage};
 use crate::commands::CommandContext;
 use crate::exit::usage;
 use crate::out::OutputFiles;
@@ -24,15 +24,15 @@ use crate::program::LoadedProgram;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A way to run a program.
-pub(crate) enum Reached {
+pub(crate) enum ServerLookup {
     /// A server runs it.
-    Server(Visit),
+    Server(ServerProgram),
     /// No server does, for this reason if there is one that could have.
     Nobody(Option<String>),
 }
 
 /// A program that a server runs. Dropping it ends the program and its sandbox.
-pub(crate) struct Visit {
+pub(crate) struct ServerProgram {
     frames: FrameReader<UnixStream>,
 }
 
@@ -53,15 +53,15 @@ pub(crate) enum ProgramUpdate {
 }
 
 /// Asks the server on this data directory to run a program, if there is one.
-pub(crate) async fn reach(context: &CommandContext, program: &LoadedProgram) -> anyhow::Result<Reached> {
+pub(crate) async fn reach(context: &CommandContext, program: &LoadedProgram) -> anyhow::Result<ServerLookup> {
     let LoadedProgram { cells, inputs, options, .. } = program;
     if cells.iter().map(String::len).sum::<usize>() > MAX_CODE || inputs.len() > MAX_FILES {
-        return Ok(Reached::Nobody(Some("the program is too long or has too many files for a server".to_owned())));
+        return Ok(ServerLookup::Nobody(Some("the program is too long or has too many files for a server".to_owned())));
     }
-    let Ok(path) = super::path(&context.config.server.data) else { return Ok(Reached::Nobody(None)) };
-    let Ok(mut stream) = UnixStream::connect(&path).await else { return Ok(Reached::Nobody(None)) };
+    let Ok(path) = super::path(&context.config.server.data) else { return Ok(ServerLookup::Nobody(None)) };
+    let Ok(mut stream) = UnixStream::connect(&path).await else { return Ok(ServerLookup::Nobody(None)) };
     if !is_of(&stream, rustix::process::geteuid().as_raw()) {
-        return Ok(Reached::Nobody(Some("the server is another user's".to_owned())));
+        return Ok(ServerLookup::Nobody(Some("the server is another user's".to_owned())));
     }
     let mut files = Vec::new();
     for input in inputs {
@@ -69,7 +69,7 @@ pub(crate) async fn reach(context: &CommandContext, program: &LoadedProgram) -> 
         files.push(opened.map_err(|error| usage(format!("--file {}: {error}", input.path().display())))?);
     }
     let request = ProgramRequest {
-        peer: Peer::of_this_process(context)?,
+        peer: PeerIdentity::of_this_process(context)?,
         limits: context.config.sandbox.limits(),
         cells: cells.clone(),
         options: options.clone(),
@@ -83,15 +83,15 @@ pub(crate) async fn reach(context: &CommandContext, program: &LoadedProgram) -> 
         Ok::<_, io::Error>((frames, answer))
     };
     Ok(match timeout(PATIENCE, asking).await {
-        Ok(Ok((frames, Some(ServerMessage::Welcome)))) => Reached::Server(Visit { frames }),
-        Ok(Ok((_, Some(ServerMessage::Declined(reason))))) => Reached::Nobody(Some(reason)),
-        Ok(Ok(_)) => Reached::Nobody(Some("the server is busy".to_owned())),
-        Ok(Err(error)) => Reached::Nobody(Some(format!("the server does not answer: {error}"))),
-        Err(_) => Reached::Nobody(Some("the server does not answer".to_owned())),
+        Ok(Ok((frames, Some(ServerMessage::Welcome)))) => ServerLookup::Server(ServerProgram { frames }),
+        Ok(Ok((_, Some(ServerMessage::Declined(reason))))) => ServerLookup::Nobody(Some(reason)),
+        Ok(Ok(_)) => ServerLookup::Nobody(Some("the server is busy".to_owned())),
+        Ok(Err(error)) => ServerLookup::Nobody(Some(format!("the server does not answer: {error}"))),
+        Err(_) => ServerLookup::Nobody(Some("the server does not answer".to_owned())),
     })
 }
 
-impl Visit {
+impl ServerProgram {
     /// The next thing that the server tells. Cancel-safe.
     pub(crate) async fn next(&mut self) -> anyhow::Result<ProgramUpdate> {
         let answer = self.frames.next().await.context("the connection to the server broke")?;

@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
-use super::message::Peer;
+use super::message::PeerIdentity;
 use super::visit::{SocketServer, visit};
 use crate::commands::CommandContext;
 
@@ -52,7 +52,8 @@ impl SocketListener {
         let host = SocketServer {
             engine: Arc::clone(app.engine()),
             owner: OwnerService::new(app),
-            peer: Peer::of_this_process(context).map_err(|error| format!("the executable is not known: {error}"))?,
+            peer: PeerIdentity::of_this_process(context)
+                .map_err(|error| format!("the executable is not known: {error}"))?,
             limits: context.config.sandbox.limits(),
         };
         let (listener, name) = bind(path).map_err(|error| format!("{shown}: {error}"))?;

@@ -16,7 +16,7 @@ pub(super) const MAX_FILES: usize = 200;
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct ProgramRequest {
     /// The client.
-    pub(super) peer: Peer,
+    pub(super) peer: PeerIdentity,
     /// The limits of its sandbox.
     pub(super) limits: Limits,
     /// The program, in pieces that run one after another until one fails.
@@ -29,14 +29,14 @@ pub(super) struct ProgramRequest {
 
 /// All that both ends must have in common.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Peer {
+pub(super) struct PeerIdentity {
     /// The executable: its device, its inode and the time when it was written.
     executable: [i64; 4],
     /// Settings by key, and the interpreter that the template is made from.
     settings: Vec<(String, String)>,
 }
 
-impl Peer {
+impl PeerIdentity {
     /// This process.
     pub(super) fn of_this_process(context: &CommandContext) -> std::io::Result<Self> {
         // The link leads to the file that runs, even if another one has its name by now.

@@ -12,7 +12,7 @@ mod visit;
 
 use std::path::{Path, PathBuf};
 
-pub(crate) use client::{ProgramUpdate, Reached, Visit, reach};
+pub(crate) use client::{ProgramUpdate, ServerLookup, ServerProgram, reach};
 pub(crate) use listener::SocketListener;
 
 /// The name of the socket in the data directory.

@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::frames::{self, FrameReader, MAX_ASK};
-use super::message::{ClientMessage, OutputMessage, Peer, ProgramRequest, ServerMessage};
+use super::message::{ClientMessage, OutputMessage, PeerIdentity, ProgramRequest, ServerMessage};
 use crate::exit::words;
 
 /// Time in which a client has to send its request.
@@ -36,7 +36,7 @@ pub(super) struct SocketServer {
     /// Answers clients that speak HTTP.
     pub(super) owner: OwnerService,
     /// This process, as clients see it.
-    pub(super) peer: Peer,
+    pub(super) peer: PeerIdentity,
     /// The most that a client's program may use.
     pub(super) limits: Limits,
 }

@@ -16,14 +16,14 @@ use crate::exit::usage;
 
 /// The entries of an archive.
 #[derive(Debug)]
-pub(super) struct Archived {
+pub(super) struct ArchiveEntries {
     /// The place behind which it begins.
     start: AuditChain,
     /// Its last entry.
     end: AuditChain,
 }
 
-impl fmt::Display for Archived {
+impl fmt::Display for ArchiveEntries {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { start, end } = self;
         write!(formatter, "entries {} to {}, unchanged, up to digest {}", start.number + 1, end.number, end.chain)
@@ -31,7 +31,7 @@ impl fmt::Display for Archived {
 }
 
 /// Moves the entries before a day to a new file, which is on the disk before they are removed. `None` if there are none.
-pub(super) async fn write(store: &Store, file: &Path, before: Date) -> anyhow::Result<Option<Archived>> {
+pub(super) async fn write(store: &Store, file: &Path, before: Date) -> anyhow::Result<Option<ArchiveEntries>> {
     let shown = file.display();
     if file.exists() {
         return Err(usage(format!("{shown} is there already; give the name of a new file")));
@@ -59,7 +59,7 @@ pub(super) async fn write(store: &Store, file: &Path, before: Date) -> anyhow::R
     Ok(archived)
 }
 
-async fn write_part(store: &Store, part: &Path, before_ms: i64) -> anyhow::Result<Option<Archived>> {
+async fn write_part(store: &Store, part: &Path, before_ms: i64) -> anyhow::Result<Option<ArchiveEntries>> {
     let file = File::options().write(true).create_new(true).mode(0o600).open(part)?;
     let mut out = BufWriter::new(file);
     let start = store.audit_log_start().await?;
@@ -79,11 +79,11 @@ async fn write_part(store: &Store, part: &Path, before_ms: i64) -> anyhow::Resul
         }
     }
     out.into_inner()?.sync_all()?;
-    Ok((end != start).then_some(Archived { start, end }))
+    Ok((end != start).then_some(ArchiveEntries { start, end }))
 }
 
 /// Checks that every entry of an archive follows from the one before it.
-pub(super) fn verify(file: &Path) -> anyhow::Result<Archived> {
+pub(super) fn verify(file: &Path) -> anyhow::Result<ArchiveEntries> {
     let mut lines = BufReader::new(File::open(file)?).lines();
     let first = lines.next().ok_or_else(|| anyhow!("it is empty"))??;
     let start: AuditChain = serde_json::from_str(&first).context("line 1 does not say where it begins")?;
@@ -93,7 +93,7 @@ pub(super) fn verify(file: &Path) -> anyhow::Result<Archived> {
             serde_json::from_str(&line?).with_context(|| format!("line {number} is no entry of an audit log"))?;
         end.follow(&record).map_err(changed)?;
     }
-    Ok(Archived { start, end })
+    Ok(ArchiveEntries { start, end })
 }
 
 fn changed(TamperEvidence { number }: TamperEvidence) -> anyhow::Error {

@@ -19,13 +19,13 @@ const SELDOM: u32 = 5;
 
 /// The measurements of all.
 #[derive(Serialize)]
-struct Data {
+struct Comparison {
     /// The program.
     program: &'static str,
     processors: usize,
     version: &'static str,
     contenders: Vec<Row>,
-    skipped: Vec<Skipped>,
+    skipped: Vec<SkippedContender>,
 }
 
 /// Those of one.
@@ -39,7 +39,7 @@ struct Row {
 }
 
 #[derive(Serialize)]
-struct Skipped {
+struct SkippedContender {
     name: &'static str,
     reason: String,
 }
@@ -51,7 +51,7 @@ pub(super) async fn run(context: &CommandContext, count: u32, json: Option<&Path
     let on_demand = RunningBackend::start(context, 0).await?;
     let pooled = RunningBackend::start(context, POOL).await?;
     let cache = tempfile::tempdir()?;
-    let mut data = Data {
+    let mut data = Comparison {
         program: super::PROGRAM,
         processors: std::thread::available_parallelism().map_or(1, usize::from),
         version: env!("CARGO_PKG_VERSION"),
@@ -66,7 +66,7 @@ pub(super) async fn run(context: &CommandContext, count: u32, json: Option<&Path
         ];
         let mut skip = |name, reason: String| {
             console::tell(&format!("{} {name}: {reason}", paint::faint("left out:")));
-            data.skipped.push(Skipped { name, reason });
+            data.skipped.push(SkippedContender { name, reason });
         };
         for found in tokio::task::block_in_place(|| others(template.root(), cache.path())) {
             match found {
@@ -109,7 +109,7 @@ pub(super) async fn run(context: &CommandContext, count: u32, json: Option<&Path
 }
 
 /// Prints a table.
-fn show(data: &Data) -> anyhow::Result<()> {
+fn show(data: &Comparison) -> anyhow::Result<()> {
     let mut console = Console::new();
     let head =
         format!("{:<30}{:<9}{:>9}{:>9}{:>9}{:>9}", "to the first result, ms", "imports", "p50", "p90", "p99", "ratio");

@@ -47,11 +47,11 @@ pub(super) struct Contender {
     pub(super) name: &'static str,
     /// True if pandas and Matplotlib are imported before it.
     pub(super) imports: bool,
-    way: Way,
+    way: ContenderKind,
 }
 
 /// The way to ask for it.
-enum Way {
+enum ContenderKind {
     /// A sandbox of ours, from a pool of so many.
     Sandbox { backend: Arc<dyn Backend>, pool: usize, limits: Limits },
     /// A program in a sandbox of ours that measures itself.
@@ -96,24 +96,24 @@ pub(super) type ContenderOrReason = Result<Contender, (&'static str, String)>;
 
 impl Contender {
     pub(super) fn sandbox(name: &'static str, backend: &Arc<dyn Backend>, pool: usize, limits: &Limits) -> Self {
-        let way = Way::Sandbox { backend: Arc::clone(backend), pool, limits: limits.clone() };
+        let way = ContenderKind::Sandbox { backend: Arc::clone(backend), pool, limits: limits.clone() };
         Self { name, imports: true, way }
     }
 
     pub(super) async fn fork(backend: &Arc<dyn Backend>, limits: &Limits) -> anyhow::Result<Self> {
         let sandbox = create(&**backend, limits).await?;
         execute(&*sandbox, FORK).await?;
-        Ok(Self { name: "bare fork that runs it", imports: true, way: Way::Inside(sandbox) })
+        Ok(Self { name: "bare fork that runs it", imports: true, way: ContenderKind::Inside(sandbox) })
     }
 
     fn command(name: &'static str, imports: bool, words: Vec<String>) -> Self {
-        Self { name, imports, way: Way::Command(words) }
+        Self { name, imports, way: ContenderKind::Command(words) }
     }
 
     /// Runs the program once and returns milliseconds up to its result.
     pub(super) async fn measure(&mut self) -> anyhow::Result<f64> {
         match &mut self.way {
-            Way::Sandbox { backend, pool, limits } => {
+            ContenderKind::Sandbox { backend, pool, limits } => {
                 wait_for_pool(&**backend, *pool).await?;
                 let start = Instant::now();
                 let sandbox = create(&**backend, limits).await?;
@@ -125,12 +125,12 @@ impl Contender {
                 wait_for_pool(&**backend, *pool).await?;
                 Ok(took)
             }
-            Way::Inside(sandbox) => Ok(execute(&**sandbox, RUN_FORK).await?.trim().parse()?),
-            Way::Command(words) | Way::Served { words, .. } => {
+            ContenderKind::Inside(sandbox) => Ok(execute(&**sandbox, RUN_FORK).await?.trim().parse()?),
+            ContenderKind::Command(words) | ContenderKind::Served { words, .. } => {
                 let words = words.clone();
                 tokio::task::spawn_blocking(move || time(&words)).await?
             }
-            Way::Driver(driver) => tokio::task::block_in_place(|| {
+            ContenderKind::Driver(driver) => tokio::task::block_in_place(|| {
                 driver.stdin.write_all(b"\n")?;
                 driver.line()?.trim().parse().context("its process ended")
             }),
@@ -206,7 +206,9 @@ fn ipykernel() -> ContenderOrReason {
     let (Some(stdin), Some(stdout)) = (process.stdin.take(), process.stdout.take()) else { return Err(missing()) };
     let mut driver = LineProcess { process, stdin, stdout: BufReader::new(stdout) };
     match driver.line() {
-        Ok(line) if line.trim() == "ready" => Ok(Contender { name, imports: false, way: Way::Driver(driver) }),
+        Ok(line) if line.trim() == "ready" => {
+            Ok(Contender { name, imports: false, way: ContenderKind::Driver(driver) })
+        }
         _ => Err(missing()),
     }
 }
@@ -313,5 +315,5 @@ fn zygo(directory: &Path) -> ContenderOrReason {
     let function = ZygoFunction { program: program.clone() };
     served().map_err(|error| (name, format!("`zygo serve` does not work here: {error}")))?;
     let words = words(&["{}", "exec", NAME, "{}"], &[&program, "{}"]);
-    Ok(Contender { name, imports: false, way: Way::Served { words, _function: function } })
+    Ok(Contender { name, imports: false, way: ContenderKind::Served { words, _function: function } })
 }

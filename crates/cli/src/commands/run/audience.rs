@@ -5,7 +5,7 @@ use anyhow::Context as _;
 
 use crate::exit::Exit;
 use crate::notebook::Notebook;
-use crate::out::{OutputDirectory, OutputFiles, Saved};
+use crate::out::{OutputDirectory, OutputFiles, SavedFile};
 use crate::show::{ProgramView, describe_only};
 use crate::{console, json};
 
@@ -46,7 +46,7 @@ impl Audience {
             }
             ProgramAudience::Program => {
                 let message = (exit != Exit::Success).then(|| describe_only(finished));
-                json::end(json::Ended::program(exit, &saved, message))?;
+                json::end(json::EndLine::program(exit, &saved, message))?;
             }
         }
         Ok(exit)
@@ -56,20 +56,20 @@ impl Audience {
     pub(super) fn refused(&mut self, reason: &str) -> anyhow::Result<Exit> {
         let message = format!("the program was not allowed to run: {reason}");
         console::fail(&message);
-        let saved: Vec<Saved> = self.save_notebook()?.into_iter().collect();
+        let saved: Vec<SavedFile> = self.save_notebook()?.into_iter().collect();
         match &mut self.view {
             ProgramAudience::Person(view) => view.files(&saved)?,
-            ProgramAudience::Program => json::end(json::Ended::program(Exit::ProgramFailed, &saved, Some(message)))?,
+            ProgramAudience::Program => json::end(json::EndLine::program(Exit::ProgramFailed, &saved, Some(message)))?,
         }
         Ok(Exit::ProgramFailed)
     }
 
     /// Writes the notebook with its outputs, if one is run and files are wanted.
-    fn save_notebook(&mut self) -> anyhow::Result<Option<Saved>> {
+    fn save_notebook(&mut self) -> anyhow::Result<Option<SavedFile>> {
         let Some((name, notebook)) = self.notebook.as_ref().filter(|_| self.out.keeps_files()) else { return Ok(None) };
         let text = notebook.text().context("cannot write the notebook")?;
         let path = self.out.write(name, text.as_bytes())?;
         let entry = FileEntry { path: name.clone(), size: text.len() as u64, mime: mime_of(name) };
-        Ok(Some(Saved { entry, path: Some(path) }))
+        Ok(Some(SavedFile { entry, path: Some(path) }))
     }
 }

@@ -101,7 +101,7 @@ impl Refusal {
     }
 }
 
-struct Desk {
+struct StdioServer {
     backend: Arc<dyn Backend>,
     limits: Limits,
     sandboxes: Mutex<HashMap<u64, Arc<dyn Sandbox>>>,
@@ -110,7 +110,7 @@ struct Desk {
 
 pub(super) async fn run(context: &CommandContext) -> anyhow::Result<Exit> {
     let engine = RunningBackend::start(context, 0).await?;
-    let desk = Arc::new(Desk {
+    let desk = Arc::new(StdioServer {
         backend: Arc::clone(&engine.backend),
         limits: context.config.sandbox.limits(),
         sandboxes: Mutex::default(),
@@ -146,7 +146,7 @@ pub(super) async fn run(context: &CommandContext) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-impl Desk {
+impl StdioServer {
     async fn carry_out(&self, request: Request) -> Result<Value, Refusal> {
         match request {
             Request::Create {} => {
