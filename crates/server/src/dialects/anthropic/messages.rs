@@ -13,11 +13,11 @@ use axum::response::{IntoResponse, Response};
 use tokio::time::timeout;
 use tracing::{Instrument, info_span};
 
-use super::ask::Ask;
 use super::container;
 use super::conversation::{Conversation, ToolNames};
 use super::pass;
 use super::render::{Answer, ERROR, PING};
+use super::request::Ask;
 use super::resume;
 use super::writer::{MessageContainer, Writer};
 use crate::app::App;

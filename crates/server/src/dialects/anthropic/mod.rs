@@ -1,6 +1,6 @@
 //! Anthropic's API: Messages with code execution, and the files and models that they name.
 //!
-//! `ask` understands a request, `conversation` the messages in it, `container` the place of its programs; `messages` starts the turn, `resume` finds the one that waits for
+//! `request` understands a request, `conversation` the messages in it, `container` the place of its programs; `messages` starts the turn, `resume` finds the one that waits for
 //! answers to its program's calls, `render`
 //! and `writer` put what happens into the words of the protocol, `program` the output of a program; `pass` hands requests on, `error` refuses.
 
@@ -14,7 +14,6 @@ use axum::http::header::AUTHORIZATION;
 use super::{Dialect, Manual};
 use crate::http::{BYTES, FORM, JSON, MediaType, Routes, bearer};
 
-mod ask;
 mod container;
 mod conversation;
 mod error;
@@ -24,6 +23,7 @@ mod models;
 mod pass;
 mod program;
 mod render;
+mod request;
 mod resume;
 mod tokens;
 mod writer;

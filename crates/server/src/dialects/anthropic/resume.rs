@@ -4,9 +4,9 @@ use aludel_engine::turns::{ItemId, Suspension, TakenSuspension, ToolKind};
 use aludel_store::Tenant;
 use aludel_wire::anthropic::{Block, Content, MessageDocument, ServerTool};
 
-use super::ask::Ask;
 use super::conversation::{Conversation, PendingProgram, ProgramCall};
 use super::error::no_container;
+use super::request::Ask;
 use super::writer::{MessageContainer, SERVER_TOOL_USE, TOOL_USE, Writer};
 use crate::app::App;
 use crate::error::ApiError;

@@ -16,11 +16,11 @@ use serde_json::Value;
 use tokio::time::timeout;
 use tracing::{Instrument, info_span};
 
-use super::ask::Ask;
 use super::attached::AttachedFiles;
 use super::conversation::{Conversation, named_in};
 use super::models::plain;
 use super::render::{Answer, ERROR, framed};
+use super::request::Ask;
 use super::writer::Writer;
 use crate::app::App;
 use crate::error::ApiError;

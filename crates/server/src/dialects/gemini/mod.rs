@@ -1,6 +1,6 @@
 //! Google's Gemini API: `generateContent`, whole and streamed, with code execution; files, models and the token counter; interactions.
 //!
-//! `ask` understands a request, `conversation` the messages in it; `generate` starts the turn, `render` and `writer` put what happens into the
+//! `request` understands a request, `conversation` the messages in it; `generate` starts the turn, `render` and `writer` put what happens into the
 //! words of the protocol; `files` keeps files, which `upload` takes in pieces and `attached` finds for a request; `inputs` are the files of a conversation, `printed` is the output of
 //! a program; `interactions` are a protocol of their own beside it; `error` refuses.
 
@@ -14,7 +14,6 @@ use axum::http::HeaderMap;
 use super::{Dialect, Manual};
 use crate::http::{BYTES, JSON, MediaType, Routes, bearer};
 
-mod ask;
 mod attached;
 mod conversation;
 mod error;
@@ -25,6 +24,7 @@ mod interactions;
 mod models;
 mod printed;
 mod render;
+mod request;
 mod upload;
 mod writer;
 

@@ -13,8 +13,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::ask::Ask;
 use super::render::dialect;
+use super::request::Ask;
 use super::start;
 use crate::app::App;
 use crate::error::ApiError;

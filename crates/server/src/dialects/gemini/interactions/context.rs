@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::ask::{Ask, no_previous};
+use super::request::{Ask, no_previous};
 use crate::app::App;
 use crate::dialects::gemini::attached::{AttachedFiles, NamedFile};
 use crate::dialects::gemini::inputs::{Inline, Inputs};

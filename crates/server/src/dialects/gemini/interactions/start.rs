@@ -11,9 +11,9 @@ use aludel_store::{InteractionId, Tenant, now};
 use aludel_wire::gemini::interactions::Interaction;
 use tracing::{Instrument, info_span};
 
-use super::ask::{Ask, SourceFile};
 use super::context::Context;
 use super::render::{Answer, FileLinks, NAME, RendererStart, Stored};
+use super::request::{Ask, SourceFile};
 use crate::app::App;
 use crate::dialects::times::rfc3339;
 use crate::error::ApiError;

@@ -13,10 +13,10 @@ use serde::de::IgnoredAny;
 use tokio::time::timeout;
 use tracing::{Instrument, info_span};
 
-use super::ask::{Ask, Head};
 use super::markdown::Markdown;
 use super::messages::Conversation;
 use super::render::{Completion, Rounds, framed};
+use super::request::{Ask, Head};
 use super::writer::{IncludeUsage, Writer};
 use crate::app::App;
 use crate::dialects::openai::tools::Interpreter;

@@ -15,9 +15,9 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::ask::{Ask, Include};
 use super::context::Context;
 use super::render::{dialect, is_response, stored};
+use super::request::{Ask, Include};
 use super::start;
 use super::writer::{shown, shown_document};
 use crate::app::App;

@@ -18,7 +18,7 @@ use aludel_wire::openai::responses::{
 use serde::de::IgnoredAny;
 use sha2::{Digest, Sha256};
 
-use super::ask::{Ask, no_previous};
+use super::request::{Ask, no_previous};
 use crate::app::App;
 use crate::dialects::openai::attachment::{inline_file, stored_file};
 use crate::dialects::openai::conversations::no_conversation;

@@ -1,12 +1,12 @@
 //! The Responses API: a model, a code interpreter, and a log of everything that a client was told.
 //!
-//! `ask` understands a request, `context` collects what it builds on, `start` puts both together, `writer` puts what
+//! `request` understands a request, `context` collects what it builds on, `start` puts both together, `writer` puts what
 //! happens into the words of the protocol, `render` drives it by the engine's events.
 
 mod api;
-mod ask;
 mod context;
 mod render;
+mod request;
 mod start;
 mod writer;
 

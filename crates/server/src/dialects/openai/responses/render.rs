@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tracing::error;
 
-use super::ask::Include;
+use super::request::Include;
 use super::writer::{Status, Writer};
 use crate::dialects::openai::program::{CollectedOutput, ProgramEnd};
 
@@ -312,7 +312,7 @@ mod tests {
     use aludel_engine::KernelSpec;
     use serde_json::json;
 
-    use super::super::ask::Ask;
+    use super::super::request::Ask;
     use super::*;
 
     #[test]

@@ -10,9 +10,9 @@ use aludel_wire::openai::responses::Response;
 use serde_json::Value;
 use tracing::{Instrument, info_span};
 
-use super::ask::Ask;
 use super::context::Context;
 use super::render::{Answer, NAME, RendererStart, Stored};
+use super::request::Ask;
 use crate::app::App;
 use crate::error::ApiError;
 

@@ -14,8 +14,8 @@ use aludel_wire::openai::responses::{
     StreamEvent,
 };
 
-use super::ask::{Include, PYTHON};
 use super::context::digest_of;
+use super::request::{Include, PYTHON};
 use crate::dialects::openai::program::ProgramEnd;
 use crate::dialects::thoughts::wrapped;
 
@@ -599,7 +599,7 @@ mod tests {
     use aludel_store::{ContainerFileId, FileOrigin};
     use serde_json::{Value, json};
 
-    use super::super::ask::Ask;
+    use super::super::request::Ask;
     use super::*;
 
     fn file(path: &str) -> SessionFile {
