@@ -3,13 +3,13 @@
 pub(crate) mod anthropic;
 pub(crate) mod assistants;
 pub(crate) mod e2b;
+mod forward;
 pub(crate) mod gemini;
 pub(crate) mod mcp;
 pub(crate) mod openai;
 pub(crate) mod opensandbox;
-mod pass;
 mod sandboxes;
-mod stop;
+mod stop_words;
 mod stored;
 mod thoughts;
 mod times;

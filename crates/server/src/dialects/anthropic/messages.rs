@@ -15,7 +15,7 @@ use tracing::{Instrument, info_span};
 
 use super::container;
 use super::conversation::{Conversation, ToolNames};
-use super::pass;
+use super::forward;
 use super::render::{Answer, ERROR, PING};
 use super::request::Ask;
 use super::resume;
@@ -32,7 +32,7 @@ pub(super) async fn create(
     headers: HeaderMap,
     body: RawJson,
 ) -> Result<Response, ApiError> {
-    if let Some(response) = pass::on(&app, &tenant, &headers, &body.bytes).await? {
+    if let Some(response) = forward::on(&app, &tenant, &headers, &body.bytes).await? {
         return Ok(response);
     }
     let fields = body.fields(&app).await?;

@@ -2,7 +2,7 @@
 //!
 //! `request` understands a request, `conversation` the messages in it, `container` the place of its programs; `messages` starts the turn, `resume` finds the one that waits for
 //! answers to its program's calls, `render`
-//! and `writer` put what happens into the words of the protocol, `program` the output of a program; `pass` hands requests on, `error` refuses.
+//! and `writer` put what happens into the words of the protocol, `program` the output of a program; `forward` hands requests on, `error` refuses.
 
 use std::borrow::Cow;
 
@@ -18,9 +18,9 @@ mod container;
 mod conversation;
 mod error;
 mod files;
+mod forward;
 mod messages;
 mod models;
-mod pass;
 mod program;
 mod render;
 mod request;

@@ -16,7 +16,7 @@ use aludel_wire::anthropic::{
 use serde_json::{Map, Value};
 
 use super::program::{Outcome, ProgramEnd};
-use crate::dialects::stop::{StopScan, StopWords};
+use crate::dialects::stop_words::{StopScan, StopWords};
 use crate::dialects::times::rfc3339;
 
 /// Stands for the proof that thoughts are the model's own. Some clients leave out thoughts that have none.

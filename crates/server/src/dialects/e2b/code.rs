@@ -24,7 +24,7 @@ use tokio::time::timeout;
 
 use super::describe;
 use super::error::Refusal;
-use super::reach::TargetSandbox;
+use super::target::TargetSandbox;
 use crate::app::App;
 use crate::dialects::sandboxes::lines::line;
 use crate::dialects::sandboxes::programs::{self, Failure, Place, StartedProgram};

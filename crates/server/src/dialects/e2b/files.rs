@@ -17,8 +17,8 @@ use futures_util::StreamExt;
 use futures_util::stream::unfold;
 use tokio::time::timeout;
 
-use super::reach::TargetSandbox;
 use super::sign::FileQuery;
+use super::target::TargetSandbox;
 use crate::app::App;
 use crate::dialects::sandboxes::download;
 use crate::dialects::sandboxes::refusal::{refused, refused_file};

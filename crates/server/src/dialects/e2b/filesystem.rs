@@ -14,7 +14,7 @@ use axum::response::Response;
 
 use super::connect::{Client, Failure, FirstFrame, Gone, Message, keepalive, stream};
 use super::describe;
-use super::reach::TargetSandbox;
+use super::target::TargetSandbox;
 
 /// Levels of directories that are listed at once.
 const MAX_DEPTH: u32 = 64;

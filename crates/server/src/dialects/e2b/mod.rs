@@ -1,6 +1,6 @@
 //! E2B's API, for its unchanged SDKs: sandboxes that clients own, and of each its code interpreter, its commands and its files.
 //!
-//! `control` makes and lists sandboxes, `describe` tells of them; `reach` finds the sandbox that a request of the data plane is for, and checks its
+//! `control` makes and lists sandboxes, `describe` tells of them; `target` finds the sandbox that a request of the data plane is for, and checks its
 //! token. `code` runs programs, `process` and `filesystem` are services of Connect, whose codec is `connect`; `files` are plain uploads and
 //! downloads, `sign` their signed addresses. The parts that no protocol has to itself are in `dialects/sandboxes`.
 
@@ -12,8 +12,8 @@ mod error;
 mod files;
 mod filesystem;
 mod process;
-mod reach;
 mod sign;
+mod target;
 
 use std::borrow::Cow;
 
@@ -41,7 +41,7 @@ pub(crate) const E2B: Dialect = Dialect {
     },
     claims: Some(claims),
     key,
-    proof: reach::proof,
+    proof: target::proof,
     answers_pages: false,
     request_id: "x-request-id",
     refuse: error::refuse,
@@ -68,7 +68,7 @@ fn claims(request: &Request) -> bool {
     let path = request.uri().path();
     let is_below =
         |start: &&str| path.strip_prefix(*start).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-    path == "/health" || PATHS.iter().any(is_below) || reach::names_a_sandbox(request)
+    path == "/health" || PATHS.iter().any(is_below) || target::names_a_sandbox(request)
 }
 
 /// The key of a request to the control plane. Some versions of the SDKs want keys to be `e2b_` and hexadecimal digits: the digits of ours.
@@ -83,7 +83,7 @@ fn key(headers: &HeaderMap) -> Option<Cow<'_, str>> {
 
 fn routes() -> Routes {
     Routes::new()
-        .get("/health", reach::health, "Tell that the sandbox lives")
+        .get("/health", target::health, "Tell that the sandbox lives")
         .gives_any(JSON)
         .post("/sandboxes", control::create_v1, "Create a sandbox")
         .takes::<NewSandbox>()
@@ -166,5 +166,5 @@ fn routes() -> Routes {
         // Any path may be one of a sandbox's programs; the layer hands those on.
         .refuse("/", error::no_route)
         .refuse("/{*path}", error::no_route)
-        .layer(from_fn(reach::as_long_as_it_lives))
+        .layer(from_fn(target::as_long_as_it_lives))
 }

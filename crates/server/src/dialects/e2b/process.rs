@@ -24,7 +24,7 @@ use tokio::time::timeout;
 
 use super::connect::{Client, Failure, FirstFrame, Gone, Message, deadline, keepalive, stream};
 use super::describe;
-use super::reach::TargetSandbox;
+use super::target::TargetSandbox;
 use crate::app::App;
 use crate::dialects::sandboxes::commands::{USER, absolute, check_approval, variables};
 use crate::error::ApiError;

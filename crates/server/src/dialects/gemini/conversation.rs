@@ -5,7 +5,7 @@ use aludel_store::ContainerId;
 use aludel_wire::gemini::{self, CodeExecutionResult, Content, ExecutableCode, FunctionCall, FunctionResponse, Role};
 use serde_json::{Value, json};
 
-use super::attached::{AttachedFiles, NamedFile};
+use super::attachments::{AttachedFiles, NamedFile};
 use super::inputs::{Inline, Inputs};
 use crate::error::ApiError;
 

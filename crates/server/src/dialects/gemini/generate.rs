@@ -16,7 +16,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 use tracing::{Instrument, info_span};
 
-use super::attached::AttachedFiles;
+use super::attachments::AttachedFiles;
 use super::conversation::{Conversation, named_in};
 use super::models::plain;
 use super::render::{Answer, ERROR, framed};

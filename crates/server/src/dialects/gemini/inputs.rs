@@ -8,7 +8,7 @@ use aludel_store::BlobName;
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE};
 
-use super::attached::{AttachedFiles, Attachment};
+use super::attachments::{AttachedFiles, Attachment};
 use crate::app::App;
 use crate::error::ApiError;
 

@@ -1,7 +1,7 @@
 //! Google's Gemini API: `generateContent`, whole and streamed, with code execution; files, models and the token counter; interactions.
 //!
 //! `request` understands a request, `conversation` the messages in it; `generate` starts the turn, `render` and `writer` put what happens into the
-//! words of the protocol; `files` keeps files, which `upload` takes in pieces and `attached` finds for a request; `inputs` are the files of a conversation, `printed` is the output of
+//! words of the protocol; `files` keeps files, which `upload` takes in pieces and `attachments` finds for a request; `inputs` are the files of a conversation, `program_output` is the output of
 //! a program; `interactions` are a protocol of their own beside it; `error` refuses.
 
 use std::borrow::Cow;
@@ -14,7 +14,7 @@ use axum::http::HeaderMap;
 use super::{Dialect, Manual};
 use crate::http::{BYTES, JSON, MediaType, Routes, bearer};
 
-mod attached;
+mod attachments;
 mod conversation;
 mod error;
 mod files;
@@ -22,7 +22,7 @@ mod generate;
 mod inputs;
 mod interactions;
 mod models;
-mod printed;
+mod program_output;
 mod render;
 mod request;
 mod upload;

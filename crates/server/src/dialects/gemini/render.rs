@@ -10,7 +10,7 @@ use aludel_wire::gemini::{FinishReason, Outcome};
 use serde_json::Value;
 
 use super::error;
-use super::printed::CollectedOutput;
+use super::program_output::CollectedOutput;
 use super::writer::Writer;
 
 /// The kind of a frame that tells a failure.

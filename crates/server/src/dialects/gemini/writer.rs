@@ -14,9 +14,9 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
 use super::conversation::program_id;
-use super::printed::ProgramImage;
+use super::program_output::ProgramImage;
 use super::render::ERROR;
-use crate::dialects::stop::{StopScan, StopWords};
+use crate::dialects::stop_words::{StopScan, StopWords};
 use crate::links::Links;
 
 /// An answer that is being written.

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use super::form;
 use crate::app::App;
-use crate::dialects::pass::{self, ForwardProtocol, ForwardRequest, ModelName};
+use crate::dialects::forward::{self, ForwardProtocol, ForwardRequest, ModelName};
 use crate::error::ApiError;
 use crate::http::{BYTES, Caller, FORM, JSON, RawBody, Routes};
 
@@ -63,7 +63,7 @@ async fn hand_on(
         to_the_client: &["openai-processing-ms", "openai-version", "x-ratelimit-", "content-disposition"],
     };
     let request = ForwardRequest { headers, body: &body.bytes, model: Some(model) };
-    pass::on(app, tenant, &passage, &name, request).await?.ok_or_else(|| {
+    forward::on(app, tenant, &passage, &name, request).await?.ok_or_else(|| {
         let message = format!("The server of the model '{name}' has no /{method}; ask a model of an OpenAI endpoint.");
         ApiError::invalid("model", message)
     })

@@ -21,7 +21,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::events::{Source, stream};
-use super::reach::TargetSandbox;
+use super::target::TargetSandbox;
 use crate::app::App;
 use crate::dialects::sandboxes::programs::{self, Place, StartedProgram};
 use crate::dialects::sandboxes::refusal;

@@ -23,7 +23,7 @@ use tokio::time::{Instant, timeout};
 use super::code::named;
 use super::describe;
 use super::events::{Source, stream};
-use super::reach::TargetSandbox;
+use super::target::TargetSandbox;
 use crate::app::App;
 use crate::dialects::sandboxes::commands::{USER, absolute, check_approval, variables};
 use crate::dialects::sandboxes::refusal::refused;

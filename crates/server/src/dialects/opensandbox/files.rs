@@ -12,7 +12,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
 use super::describe;
-use super::reach::TargetSandbox;
+use super::target::TargetSandbox;
 use crate::app::App;
 use crate::dialects::sandboxes::commands::USER;
 use crate::dialects::sandboxes::refusal::{refused, refused_file};

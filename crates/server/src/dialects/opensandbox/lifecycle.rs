@@ -18,8 +18,8 @@ use axum::response::{IntoResponse, Response};
 
 use super::describe;
 use super::error::{invalid, unknown};
-use super::reach::{ACCESS_TOKEN, EGRESS, EGRESS_TOKEN, SERVED, TOKEN, TargetSandbox};
 use super::resources::Resources;
+use super::target::{ACCESS_TOKEN, EGRESS, EGRESS_TOKEN, SERVED, TOKEN, TargetSandbox};
 use crate::app::App;
 use crate::dialects::sandboxes::query::pairs;
 use crate::dialects::sandboxes::refusal::refused;

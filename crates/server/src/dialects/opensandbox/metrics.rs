@@ -15,7 +15,7 @@ use futures_util::stream::unfold;
 use tokio::time::interval;
 
 use super::describe;
-use super::reach::TargetSandbox;
+use super::target::TargetSandbox;
 use crate::dialects::sandboxes::lines::line;
 
 /// Pause between two figures of a stream.

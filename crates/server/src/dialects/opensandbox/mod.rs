@@ -1,6 +1,6 @@
 //! OpenSandbox's API, for its unchanged SDKs: sandboxes that clients own, and in each of them its code interpreter, its commands and its files.
 //!
-//! `lifecycle` makes and lists sandboxes, `describe` tells of them; `reach` finds the sandbox that a request below `/proxy/` is for, and checks
+//! `lifecycle` makes and lists sandboxes, `describe` tells of them; `target` finds the sandbox that a request below `/proxy/` is for, and checks
 //! its token. `code` runs programs, `commands` and `sessions` commands, and `events` are the streams of both; `files` and `transfers` are files.
 //! The parts that no protocol has to itself are in `dialects/sandboxes`.
 
@@ -12,9 +12,9 @@ mod events;
 mod files;
 mod lifecycle;
 mod metrics;
-mod reach;
 mod resources;
 mod sessions;
+mod target;
 mod transfers;
 
 use std::borrow::Cow;
@@ -43,7 +43,7 @@ pub(crate) const OPENSANDBOX: Dialect = Dialect {
     },
     claims: Some(claims),
     key,
-    proof: reach::proof,
+    proof: target::proof,
     answers_pages: false,
     request_id: "x-request-id",
     refuse: error::refuse,
@@ -61,7 +61,7 @@ fn claims(request: &Request) -> bool {
 }
 
 fn key(headers: &HeaderMap) -> Option<Cow<'_, str>> {
-    let sent = headers.get(reach::API_KEY).and_then(|key| key.to_str().ok());
+    let sent = headers.get(target::API_KEY).and_then(|key| key.to_str().ok());
     sent.or_else(|| bearer(headers)).map(str::trim).filter(|key| !key.is_empty()).map(Cow::Borrowed)
 }
 
@@ -90,13 +90,13 @@ fn routes() -> Routes {
         .refuse("/v1/sandboxes/{id}/{*rest}", error::not_supported)
         .refuse("/v1/{collection}", error::not_supported)
         .refuse("/v1/{collection}/{*rest}", error::not_supported)
-        .layer(from_fn(reach::as_long_as_it_lives))
+        .layer(from_fn(target::as_long_as_it_lives))
 }
 
 /// The routes at the port of each sandbox that is ours.
 fn served() -> Routes {
     Routes::new()
-        .get("/ping", reach::ping, "Tell that the sandbox lives")
+        .get("/ping", target::ping, "Tell that the sandbox lives")
         .post("/code", code::run, "Run a program, as a stream")
         .takes::<RunCode>()
         .streams::<Event>("text/event-stream")

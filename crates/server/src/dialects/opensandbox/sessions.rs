@@ -13,7 +13,7 @@ use axum::response::Response;
 use tokio::time::Instant;
 
 use super::commands::{self, NewCommand, SHELL};
-use super::reach::TargetSandbox;
+use super::target::TargetSandbox;
 use crate::app::App;
 use crate::dialects::sandboxes::commands::{absolute, check_approval};
 use crate::dialects::sandboxes::refusal::{refused, refused_file};

@@ -13,7 +13,7 @@ use axum::response::Response;
 use futures_util::stream::unfold;
 
 use super::files::{failed, files, permit};
-use super::reach::TargetSandbox;
+use super::target::TargetSandbox;
 use crate::app::App;
 use crate::dialects::sandboxes::download;
 use crate::error::ApiError;

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use super::request::{Ask, no_previous};
 use crate::app::App;
-use crate::dialects::gemini::attached::{AttachedFiles, NamedFile};
+use crate::dialects::gemini::attachments::{AttachedFiles, NamedFile};
 use crate::dialects::gemini::inputs::{Inline, Inputs};
 use crate::dialects::stored::{Length, answered};
 use crate::dialects::thoughts::unwrapped;

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::writer::Writer;
 use crate::dialects::gemini::error::status_of;
-use crate::dialects::gemini::printed::CollectedOutput;
+use crate::dialects::gemini::program_output::CollectedOutput;
 use crate::error::ApiError;
 use crate::links::Links;
 

@@ -13,8 +13,8 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value};
 
-use crate::dialects::gemini::printed::ProgramImage;
-use crate::dialects::stop::{StopScan, StopWords};
+use crate::dialects::gemini::program_output::ProgramImage;
+use crate::dialects::stop_words::{StopScan, StopWords};
 use crate::dialects::thoughts::wrapped;
 use crate::dialects::times::rfc3339;
 use crate::links::Links;

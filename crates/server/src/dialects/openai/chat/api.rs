@@ -19,8 +19,8 @@ use super::render::{Completion, Rounds, framed};
 use super::request::{Ask, Head};
 use super::writer::{IncludeUsage, Writer};
 use crate::app::App;
+use crate::dialects::forward::{self, ForwardProtocol};
 use crate::dialects::openai::tools::Interpreter;
-use crate::dialects::pass::{self, ForwardProtocol};
 use crate::error::ApiError;
 use crate::http::{Caller, MemoryCharge, RawJson};
 use crate::links::{self, Links};
@@ -54,7 +54,7 @@ pub(crate) async fn create(
     if !head.is_ours()
         && (shown.is_none() || head.is_for_the_model_alone())
         && let Some(response) =
-            pass::on(&app, &tenant, &CHAT, &head.model_name()?, head.passing(&headers, &body.bytes)).await?
+            forward::on(&app, &tenant, &CHAT, &head.model_name()?, head.passing(&headers, &body.bytes)).await?
     {
         return Ok(response);
     }

@@ -11,8 +11,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use crate::dialects::forward::{ForwardRequest, ModelName};
 use crate::dialects::openai::tools::{Interpreter, check_function_name};
-use crate::dialects::pass::{ForwardRequest, ModelName};
 use crate::error::ApiError;
 use crate::http::Fields;
 

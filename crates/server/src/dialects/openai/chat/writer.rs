@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::markdown::Markdown;
 use super::rounds;
 use crate::dialects::openai::program::ProgramEnd;
-use crate::dialects::stop::{StopScan, StopWords};
+use crate::dialects::stop_words::{StopScan, StopWords};
 
 /// A completion that is being written.
 #[derive(Debug)]

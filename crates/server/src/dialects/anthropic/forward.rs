@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::app::App;
-use crate::dialects::pass::{self, ForwardProtocol, ForwardRequest, ModelName};
+use crate::dialects::forward::{self, ForwardProtocol, ForwardRequest, ModelName};
 use crate::error::ApiError;
 
 /// The headers of requests that are handed on.
@@ -69,7 +69,7 @@ pub(super) async fn on(
     if head.is_ours() {
         return Ok(None);
     }
-    pass::on(app, tenant, &MESSAGES, &name, ForwardRequest { headers, body, model: head.model.map(ModelName::Json) })
+    forward::on(app, tenant, &MESSAGES, &name, ForwardRequest { headers, body, model: head.model.map(ModelName::Json) })
         .await
 }
 
