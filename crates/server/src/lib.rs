@@ -14,8 +14,8 @@ mod openapi;
 mod owner;
 mod router;
 mod serve;
-mod stalled;
 mod telemetry;
+mod timed_connection;
 mod turn;
 
 pub use app::{App, ServerSettings};

@@ -25,7 +25,7 @@ use tracing::{Instrument, error, warn};
 use crate::app::App;
 use crate::connections::Connections;
 use crate::http::GuardedBody;
-use crate::stalled::TimedConnection;
+use crate::timed_connection::TimedConnection;
 use crate::{dialects, router};
 
 /// Connections at once. For one more, one that asks nothing is closed.

@@ -158,7 +158,7 @@ mod tests {
 
     use super::*;
     use crate::app::ServerSettings;
-    use crate::stalled::TimedConnection;
+    use crate::timed_connection::TimedConnection;
     use aludel_engine::turns::{Failure, FailureKind, LiveRequests};
 
     /// Answers to a turn that ends with an error after so long.
