@@ -7,7 +7,7 @@ use aludel_agent::ApprovalDecision;
 use aludel_engine::approvals;
 use rustix::termios::{QueueSelector, tcflush};
 
-use crate::{paint, terminal};
+use crate::{color, terminal};
 
 /// The question. The program itself was shown just before, exactly as it will be run.
 const QUESTION: &str = "Run this program? y = yes, a = yes to all, n [reason] = no: ";
@@ -63,13 +63,13 @@ fn ask_at(terminal: Option<Tty>, unseen: Option<&str>, reasons: &[String]) -> Ap
         let reasons = if reasons.is_empty() { reasons } else { format!(" ({reasons})") };
         return deny(&format!("nobody could be asked{reasons}: there is no terminal"));
     };
-    let shown = unseen.map(|code| format!("{}\n", paint::code(&terminal::reveal(code)))).unwrap_or_default();
+    let shown = unseen.map(|code| format!("{}\n", color::code(&terminal::reveal(code)))).unwrap_or_default();
     let reasons: String = reasons.iter().map(|reason| format!("{}\n", terminal::excerpt(reason, 200))).collect();
-    let mut question = format!("{shown}{reasons}{}", paint::strong(QUESTION));
+    let mut question = format!("{shown}{reasons}{}", color::strong(QUESTION));
     loop {
         let mut line = String::new();
         let asked = output.write_all(question.as_bytes()).and_then(|()| output.flush());
-        question = paint::strong(QUESTION);
+        question = color::strong(QUESTION);
         match asked.and_then(|()| input.read_line(&mut line)) {
             Ok(1..) => {}
             Ok(0) => return deny("the terminal was closed without an answer"),

@@ -9,7 +9,7 @@ use crate::commands::{CliCommand, CommandContext};
 use crate::config::{Flag, ModelSection, Section, help};
 use crate::exit::{self, usage};
 use crate::turn::ModelAndApproval;
-use crate::{approval, console, paint, terminal, upstream};
+use crate::{approval, color, console, terminal, upstream};
 
 /// A self-hosted code interpreter: a model writes code, this machine runs it in a sandbox.
 #[derive(Debug, Parser)]
@@ -81,7 +81,7 @@ impl ModelArgs {
         let Some(model) = context.config.models.first() else { return Err(usage("no model is configured")) };
         let asked =
             ModelAndApproval { model: upstream::first(&context.config.models, &context.surroundings)?, approval };
-        console::tell(&paint::faint(&describe(model)));
+        console::tell(&color::faint(&describe(model)));
         Ok(asked)
     }
 }

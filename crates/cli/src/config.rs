@@ -5,19 +5,19 @@
 
 mod approval;
 mod declare;
+mod duration;
 mod environment;
 mod file;
 mod headers;
+mod host_environment;
 mod key;
 mod model;
-mod nearest;
 mod raw_value;
 mod reference;
 mod sandbox;
 mod server;
 mod size;
-mod span;
-mod surroundings;
+mod suggestion;
 #[cfg(test)]
 mod tests;
 
@@ -25,23 +25,23 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use aludel_agent::Secret;
+pub(crate) use host_environment::HostEnvironment;
 pub(crate) use key::KeySource;
 pub(crate) use model::{ApiSetting, ModelSection};
 pub(crate) use raw_value::{ConfigError, RawValue, ValueOrigin};
 pub(crate) use reference::{explain, help, markdown, schema};
 pub(crate) use sandbox::{BackendSetting as BackendChoice, MAX_TEMPLATES, RequireSetting};
 pub(crate) use server::{Collector, LogFormatSetting};
-pub(crate) use surroundings::HostEnvironment;
 
 use approval::ApprovalSection;
 use declare::SettingKey;
+pub(crate) use duration::DurationValue;
 use model::{Overlay, RawModel};
-use nearest::nearest;
 use raw_value::{Setting, Switch};
 pub(crate) use sandbox::SandboxSection;
 use server::ServerSection;
 use size::Size;
-pub(crate) use span::DurationValue;
+use suggestion::nearest;
 
 /// The configuration in effect.
 #[derive(Debug)]

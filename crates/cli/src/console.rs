@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 
-use crate::paint;
+use crate::color;
 use crate::terminal::Sanitizer;
 
 /// Standard output or standard error.
@@ -112,12 +112,12 @@ pub(crate) fn tell(text: &str) {
 
 /// Says what works and should be looked at.
 pub(crate) fn warn(text: &str) {
-    say(MessageLevel::Warning, &format!("{} ", paint::warning("warning:")), text);
+    say(MessageLevel::Warning, &format!("{} ", color::warning("warning:")), text);
 }
 
 /// Says what does not work.
 pub(crate) fn fail(text: &str) {
-    say(MessageLevel::Error, &format!("{} ", paint::error("error:")), text);
+    say(MessageLevel::Error, &format!("{} ", color::error("error:")), text);
 }
 
 /// Weight of what is said outside of any result.

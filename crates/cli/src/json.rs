@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::exit::Exit;
-use crate::out::{OutputDirectory, SavedFile};
+use crate::output_directory::{OutputDirectory, SavedFile};
 
 /// Section of `run --help` on JSON lines.
 pub(crate) const PROGRAM_HELP: &str = "\

@@ -3,6 +3,7 @@
 
 mod approval;
 mod args;
+mod color;
 mod commands;
 mod config;
 mod console;
@@ -10,13 +11,12 @@ mod exit;
 mod fold;
 #[cfg(test)]
 mod guide;
+mod image_protocol;
 mod inputs;
 mod json;
 mod markdown;
 mod notebook;
-mod out;
-mod paint;
-mod picture;
+mod output_directory;
 mod program;
 mod progress;
 mod remote;

@@ -12,7 +12,7 @@ use anyhow::anyhow;
 use serde_json::Value;
 
 use crate::exit::Exit;
-use crate::out::OutputDirectory;
+use crate::output_directory::OutputDirectory;
 use crate::show::TurnView;
 use crate::turn_items::TurnItems;
 use crate::{json, state};

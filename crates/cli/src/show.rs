@@ -8,10 +8,10 @@ use aludel_sandbox::{ExecutionEvent, Finished, LimitHit, MimeBundle, MimeData, O
 
 use crate::console::{Console, StandardStream};
 use crate::fold::Fold;
+use crate::image_protocol::ImageProtocol;
 use crate::markdown::Markdown;
-use crate::out::{OutputDirectory, SavedFile};
-use crate::picture::ImageProtocol;
-use crate::{paint, screen, terminal};
+use crate::output_directory::{OutputDirectory, SavedFile};
+use crate::{color, screen, terminal};
 
 /// Shows the events of an execution. The program's stdout goes to ours, everything else to stderr.
 pub(crate) struct ProgramView {
@@ -32,11 +32,11 @@ impl ProgramView {
 
     /// For the programs of a model: its answer is the result.
     fn of_turn(is_verbose: bool) -> Self {
-        Self::new(StandardStream::Stderr, (paint::is_on() && !is_verbose).then(Fold::default))
+        Self::new(StandardStream::Stderr, (color::is_on() && !is_verbose).then(Fold::default))
     }
 
     fn new(results: StandardStream, fold: Option<Fold>) -> Self {
-        let pictures = ImageProtocol::of(|name| std::env::var(name).ok()).filter(|_| paint::is_on());
+        let pictures = ImageProtocol::of(|name| std::env::var(name).ok()).filter(|_| color::is_on());
         Self { console: Console::new(), results, fold, pictures }
     }
 
@@ -67,7 +67,7 @@ impl ProgramView {
     fn unfold(&mut self) -> anyhow::Result<()> {
         let Some((hidden, last)) = self.fold.as_mut().map(Fold::end) else { return Ok(()) };
         if hidden > 0 {
-            self.console.note(&paint::faint(&format!("… {hidden} lines (all of them with --verbose)")))?;
+            self.console.note(&color::faint(&format!("… {hidden} lines (all of them with --verbose)")))?;
         }
         Ok(self.console.foreign(StandardStream::Stderr, &last)?)
     }
@@ -81,7 +81,7 @@ impl ProgramView {
                 self.console.end_line(StandardStream::Stderr)?;
                 self.console.write(StandardStream::Stderr, &sequence)?;
             }
-            self.console.note(&format!("{} {}", paint::faint(&name), paint::link(&path)))?;
+            self.console.note(&format!("{} {}", color::faint(&name), color::link(&path)))?;
             return Ok(());
         }
         let any_text = || {
@@ -102,7 +102,7 @@ impl ProgramView {
         if finished.output_dropped > 0 {
             let dropped = finished.output_dropped;
             let text = format!("{dropped} bytes of output were left out; the limit is sandbox.output");
-            self.console.note(&format!("{} {text}", paint::warning("note:")))?;
+            self.console.note(&format!("{} {text}", color::warning("note:")))?;
         }
         if finished.files_left_out > 0 {
             let text = format!(
@@ -110,11 +110,11 @@ impl ProgramView {
                  or too deep, or there are too many",
                 finished.files_left_out
             );
-            self.console.note(&format!("{} {text}", paint::warning("note:")))?;
+            self.console.note(&format!("{} {text}", color::warning("note:")))?;
         }
         if !finished.refusals().is_empty() {
             let text = format!("not allowed in the sandbox: {}", finished.refusals().join(", "));
-            self.console.note(&format!("{} {text}", paint::warning("note:")))?;
+            self.console.note(&format!("{} {text}", color::warning("note:")))?;
         }
         let advice = match &finished.outcome {
             Outcome::Completed | Outcome::Failed(_) => return Ok(()),
@@ -126,17 +126,17 @@ impl ProgramView {
             | Outcome::KernelDied(_) => "",
         };
         let text = describe_only(finished);
-        Ok(self.console.note(&format!("{} {text}{advice}", paint::error("aludel:")))?)
+        Ok(self.console.note(&format!("{} {text}{advice}", color::error("aludel:")))?)
     }
 
     /// Tells where files are now.
     pub(crate) fn files(&mut self, saved: &[SavedFile]) -> anyhow::Result<()> {
         for SavedFile { entry, path } in saved {
             let shown = match path {
-                Some(path) => paint::link(path),
+                Some(path) => color::link(path),
                 None => terminal::name(&entry.path),
             };
-            self.console.note(&format!("{} {shown} ({})", paint::faint("file:"), size(entry.size)))?;
+            self.console.note(&format!("{} {shown} ({})", color::faint("file:"), size(entry.size)))?;
         }
         Ok(())
     }
@@ -168,7 +168,7 @@ pub(crate) struct TurnView {
 impl TurnView {
     /// All output of programs is shown if it `is_verbose`; on a terminal, it is folded otherwise.
     pub(crate) fn new(is_verbose: bool) -> Self {
-        let markdown = paint::is_on().then(|| Markdown::new(terminal::width()));
+        let markdown = color::is_on().then(|| Markdown::new(terminal::width()));
         let program = ProgramView::of_turn(is_verbose);
         Self { program, code: String::new(), thinking: false, running: false, markdown }
     }
@@ -198,25 +198,25 @@ impl TurnView {
             },
             EventKind::Reasoning { delta, .. } => {
                 self.thinking = true;
-                console.write(StandardStream::Stderr, &paint::faint(&terminal::clean(delta)))?;
+                console.write(StandardStream::Stderr, &color::faint(&terminal::clean(delta)))?;
             }
             EventKind::Retrying { wait_ms, reason } => {
                 let seconds = Duration::from_millis(*wait_ms).as_secs_f64().ceil();
                 let text = format!("{} Trying again in {seconds:.0} s.", terminal::name(reason));
-                console.note(&format!("{} {text}", paint::warning("waiting:")))?;
+                console.note(&format!("{} {text}", color::warning("waiting:")))?;
             }
             EventKind::ToolStarted { .. } => {
                 self.code.clear();
                 console.end_line(StandardStream::Stdout)?;
-                console.note(&paint::faint("── program ──"))?;
+                console.note(&color::faint("── program ──"))?;
             }
             EventKind::ToolInput { delta, .. } => {
                 self.code.push_str(delta);
-                console.write(StandardStream::Stderr, &paint::code(&terminal::reveal(delta)))?;
+                console.write(StandardStream::Stderr, &color::code(&terminal::reveal(delta)))?;
             }
             EventKind::ToolReady { input, .. } => self.code_finished(input)?,
             EventKind::ApprovalDecided { refused: Some(reason), .. } => {
-                console.note(&format!("{} {}", paint::warning("not run:"), terminal::name(reason)))?;
+                console.note(&format!("{} {}", color::warning("not run:"), terminal::name(reason)))?;
             }
             EventKind::Output { .. } | EventKind::ToolEnded { .. } => {
                 if let Some(event) = of_program {
@@ -224,7 +224,7 @@ impl TurnView {
                 }
             }
             EventKind::ToolRejected { reason, .. } => {
-                console.note(&format!("{} {}", paint::warning("rejected:"), terminal::name(reason)))?;
+                console.note(&format!("{} {}", color::warning("rejected:"), terminal::name(reason)))?;
             }
             EventKind::Ended { ending, .. } => self.ending(ending)?,
             EventKind::Created { .. }
@@ -248,9 +248,9 @@ impl TurnView {
         let console = &mut self.program.console;
         if self.code != code {
             if !self.code.is_empty() {
-                console.note(&paint::faint("── program, as it will be run ──"))?;
+                console.note(&color::faint("── program, as it will be run ──"))?;
             }
-            console.write(StandardStream::Stderr, &paint::code(&terminal::reveal(code)))?;
+            console.write(StandardStream::Stderr, &color::code(&terminal::reveal(code)))?;
         }
         self.code.clear();
         Ok(console.end_line(StandardStream::Stderr)?)
@@ -259,7 +259,7 @@ impl TurnView {
     fn execution(&mut self, event: &ExecutionEvent, out: &mut OutputDirectory) -> anyhow::Result<()> {
         if !self.running {
             self.running = true;
-            self.program.console.note(&paint::faint("── output ──"))?;
+            self.program.console.note(&color::faint("── output ──"))?;
         }
         self.program.see(event, out)?;
         if let ExecutionEvent::Finished(finished) = event {
@@ -272,7 +272,7 @@ impl TurnView {
             let files = if files.is_empty() { String::new() } else { format!(" Files: {}", files.join(", ")) };
             let time = finished.elapsed.as_secs_f64();
             let text = format!("── {} {time:.1} s.{files} ──", describe_outcome(finished));
-            self.program.console.note(&paint::faint(&text))?;
+            self.program.console.note(&color::faint(&text))?;
         }
         Ok(())
     }
@@ -282,7 +282,7 @@ impl TurnView {
         console.end_line(StandardStream::Stdout)?;
         // An error of ours is told as the command's own.
         if let Some(text) = ending.words().filter(|_| screen::failure_of(ending).is_none()) {
-            console.note(&format!("{} {}", paint::error("aludel:"), terminal::clean(&text)))?;
+            console.note(&format!("{} {}", color::error("aludel:"), terminal::clean(&text)))?;
         }
         Ok(())
     }

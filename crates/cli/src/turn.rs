@@ -19,7 +19,7 @@ use serde_json::Value;
 use crate::commands::CommandContext;
 use crate::exit::{usage, words};
 use crate::inputs::{self, InputFile};
-use crate::out::{FIGURES, OutputDirectory, SavedFile};
+use crate::output_directory::{FIGURES, OutputDirectory, SavedFile};
 use crate::sandboxes::RunningBackend;
 use crate::saved_conversation::{KEPT, SavedConversation};
 use crate::screen::{Screen, SharedScreen, TurnAudience};

@@ -10,7 +10,7 @@ use super::CommandContext;
 use crate::args::{ModelArgs, SandboxOptions};
 use crate::config::Flag;
 use crate::exit::{Exit, usage};
-use crate::out::OutputDirectory;
+use crate::output_directory::OutputDirectory;
 use crate::sandboxes::RunningBackend;
 use crate::saved_conversation::SavedConversation;
 use crate::screen::{self, Screen, TurnAudience};

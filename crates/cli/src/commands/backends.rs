@@ -7,7 +7,7 @@ use super::CommandContext;
 use crate::console::{Console, StandardStream};
 use crate::exit::Exit;
 use crate::sandboxes::{BackendCheck, BackendKind, Candidates, candidates, examine};
-use crate::{json, paint};
+use crate::{color, json};
 
 /// Tell where sandboxes can run, and where they do
 ///
@@ -50,13 +50,13 @@ fn show(all: &[BackendCheck], used: Option<&str>, reason: &str, is_ready: bool) 
     for found in all {
         let BackendCheck { place, detail, .. } = found;
         let name = place.name();
-        let word = if found.is_ready() { paint::good("ready  ") } else { paint::faint("missing") };
+        let word = if found.is_ready() { color::good("ready  ") } else { color::faint("missing") };
         console.line(StandardStream::Stdout, &format!("{word}  {name:11}  {detail}"))?;
     }
     let verdict = match used {
-        Some(name) if is_ready => paint::good(&format!("Programs run in {name} sandboxes: {reason}.")),
-        Some(name) => paint::error(&format!("Programs would run in {name} sandboxes ({reason}), and cannot.")),
-        None => paint::error("Programs can run nowhere: no backend is ready."),
+        Some(name) if is_ready => color::good(&format!("Programs run in {name} sandboxes: {reason}.")),
+        Some(name) => color::error(&format!("Programs would run in {name} sandboxes ({reason}), and cannot.")),
+        None => color::error("Programs can run nowhere: no backend is ready."),
     };
     Ok(console.line(StandardStream::Stdout, &format!("\n{verdict}"))?)
 }

@@ -17,7 +17,7 @@ use super::CommandContext;
 use crate::console::{Console, StandardStream};
 use crate::exit::{Exit, usage};
 use crate::sandboxes::RunningBackend;
-use crate::{json, paint};
+use crate::{color, json};
 
 /// The program that is timed.
 const PROGRAM: &str = "print(1+1)";
@@ -138,7 +138,7 @@ impl Report {
     fn show(&self) -> anyhow::Result<()> {
         let mut console = Console::new();
         let head = format!("{:<34}{:>10}{:>10}{:>10}{:>10}", "to the first result, ms", "median", "p90", "p99", "min");
-        console.line(StandardStream::Stdout, &paint::strong(&head))?;
+        console.line(StandardStream::Stdout, &color::strong(&head))?;
         for (name, times) in self.rows() {
             let columns: String =
                 [times.at(0.5), times.at(0.9), times.at(0.99), times.at(0.0)].map(|ms| format!("{ms:>10.2}")).concat();

@@ -15,13 +15,13 @@ use super::CommandContext;
 use crate::args::{ModelArgs, SandboxOptions};
 use crate::config::Flag;
 use crate::exit::{Exit, words};
-use crate::out::OutputDirectory;
+use crate::output_directory::OutputDirectory;
 use crate::sandboxes::RunningBackend;
 use crate::saved_conversation::SavedConversation;
 use crate::screen::{Screen, TurnAudience};
 use crate::show::TurnView;
 use crate::turn::{Conversation, FinishedTurn, Question};
-use crate::{console, inputs, paint, state, terminal};
+use crate::{color, console, inputs, state, terminal};
 
 /// Talk with a model about your files; it writes and runs programs to answer
 ///
@@ -99,7 +99,7 @@ enum ChatStep {
 
 impl Chat<'_, '_> {
     async fn talk(&mut self, mut lines: LineReader) -> anyhow::Result<Exit> {
-        console::tell(&paint::faint("/help lists the commands, Ctrl-D ends the conversation."));
+        console::tell(&color::faint("/help lists the commands, Ctrl-D ends the conversation."));
         loop {
             let line = tokio::select! {
                 line = lines.next() => line?,
@@ -167,7 +167,7 @@ impl Chat<'_, '_> {
                 let files = inputs::check(&paths)?;
                 self.conversation.add(&files).await?;
                 for file in files {
-                    console::tell(&format!("{} {}", paint::faint("added:"), terminal::name(file.name())));
+                    console::tell(&format!("{} {}", color::faint("added:"), terminal::name(file.name())));
                 }
             }
             ChatCommand::Code => {
@@ -177,14 +177,14 @@ impl Chat<'_, '_> {
                 });
                 for (place, code) in calls.enumerate() {
                     let code = code.unwrap_or_default();
-                    console::tell(&paint::faint(&format!("── program {} ──", place + 1)));
-                    console::tell(&paint::code(terminal::reveal(&code).trim_end()));
+                    console::tell(&color::faint(&format!("── program {} ──", place + 1)));
+                    console::tell(&color::code(terminal::reveal(&code).trim_end()));
                 }
             }
             ChatCommand::Save(directory) => {
                 let saved = self.conversation.save(&mut OutputDirectory::existing(directory)?).await?;
                 for path in saved.into_iter().filter_map(|saved| saved.path) {
-                    console::tell(&format!("{} {}", paint::faint("file:"), path.display()));
+                    console::tell(&format!("{} {}", color::faint("file:"), path.display()));
                 }
             }
             ChatCommand::Quit => return Ok(ChatStep::End(Exit::Success)),

@@ -16,12 +16,12 @@ use clap::Args;
 use super::CommandContext;
 use crate::console::StandardStream;
 use crate::exit::Exit;
-use crate::out::OutputDirectory;
+use crate::output_directory::OutputDirectory;
 use crate::sandboxes::RunningBackend;
 use crate::screen::{self, Screen, TurnAudience};
 use crate::show::TurnView;
 use crate::turn::{self, Conversation, FinishedTurn, ModelAndApproval, Question};
-use crate::{inputs, paint, state, upstream};
+use crate::{color, inputs, state, upstream};
 
 const QUESTION: &str = "Analyze the attached Q1 2026 sales data. Calculate monthly dynamics, top 10 products, conversion funnel. \
                         Create PDF report with visualizations.";
@@ -48,11 +48,11 @@ pub(crate) async fn run(args: DemoArgs, context: &CommandContext) -> anyhow::Res
     let inputs = inputs::check(std::slice::from_ref(&sample))?;
     let mut view = TurnView::new(context.verbose);
     let console = view.console();
-    console.note(&format!("{} {} ({} rows)", paint::faint("sample data:"), sample.display(), sample::ROWS))?;
-    console.note(&format!("{} {QUESTION}", paint::faint("question:")))?;
+    console.note(&format!("{} {} ({} rows)", color::faint("sample data:"), sample.display(), sample::ROWS))?;
+    console.note(&format!("{} {QUESTION}", color::faint("question:")))?;
     console.note(&format!(
         "{} scripted: it is compiled in and follows a script; the sandbox and the data are real",
-        paint::faint("model:")
+        color::faint("model:")
     ))?;
     let store = state::open(context).await?;
     let sandboxes = RunningBackend::start(context, 0).await?;
@@ -85,7 +85,7 @@ pub(crate) async fn run(args: DemoArgs, context: &CommandContext) -> anyhow::Res
 fn conclude(view: &mut TurnView, ending: &EndReason, made: &[PathBuf], directory: &Path) -> anyhow::Result<()> {
     let console = view.console();
     console.end_line(StandardStream::Stdout)?;
-    console.note(&format!("\n{}", paint::strong(&format!("Made in {}/", directory.display()))))?;
+    console.note(&format!("\n{}", color::strong(&format!("Made in {}/", directory.display()))))?;
     for path in made {
         let bytes = std::fs::metadata(path).map(|metadata| metadata.len()).unwrap_or_default();
         let name = path.strip_prefix(directory).unwrap_or(path);
@@ -94,7 +94,7 @@ fn conclude(view: &mut TurnView, ending: &EndReason, made: &[PathBuf], directory
     if *ending != EndReason::Answered {
         return Ok(());
     }
-    console.note(&format!("\n{}", paint::strong("Try next")))?;
+    console.note(&format!("\n{}", color::strong("Try next")))?;
     let sample = directory.join(SAMPLE);
     let sample = sample.display();
     for (command, what) in [
@@ -105,7 +105,7 @@ fn conclude(view: &mut TurnView, ending: &EndReason, made: &[PathBuf], directory
         (format!("aludel ask \"Which weekday sells best?\" --file {sample} --model NAME --url URL"), "a real model"),
         ("aludel doctor".to_owned(), "what this host can enforce"),
     ] {
-        console.note(&format!("  {}  {}", paint::code(&command), paint::faint(&format!("# {what}"))))?;
+        console.note(&format!("  {}  {}", color::code(&command), color::faint(&format!("# {what}"))))?;
     }
     Ok(())
 }

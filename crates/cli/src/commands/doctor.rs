@@ -14,7 +14,7 @@ use super::CommandContext;
 use crate::console::{Console, StandardStream};
 use crate::exit::Exit;
 use crate::sandboxes::{BackendCheck, BackendKind, Candidates, candidates, examine};
-use crate::{json, paint, state};
+use crate::{color, json, state};
 
 /// Check what this host can enforce, and say how to mend the rest
 ///
@@ -119,21 +119,21 @@ fn show(checks: &[Check], used: Option<BackendKind>, reason: &str) -> anyhow::Re
     let width = checks.iter().map(|check| check.name.chars().count()).max().unwrap_or(0);
     for Check { name, status, detail, mend } in checks {
         let word = match status {
-            CheckStatus::Ok => paint::good("ok      "),
-            CheckStatus::Degraded => paint::warning("degraded"),
-            CheckStatus::Missing => paint::error("missing "),
+            CheckStatus::Ok => color::good("ok      "),
+            CheckStatus::Degraded => color::warning("degraded"),
+            CheckStatus::Missing => color::error("missing "),
         };
         console.line(StandardStream::Stdout, &format!("{word}  {name:width$}  {detail}"))?;
         if let Some(mend) = mend {
-            console.line(StandardStream::Stdout, &format!("{:10}{:width$}  {} {mend}", "", "", paint::strong("→")))?;
+            console.line(StandardStream::Stdout, &format!("{:10}{:width$}  {} {mend}", "", "", color::strong("→")))?;
         }
     }
     let degraded = checks.iter().filter(|check| check.status == CheckStatus::Degraded).count();
     let verdict = match (used, degraded) {
-        (None, _) => paint::error("Sandboxes cannot start here until the missing parts are mended."),
-        (Some(BackendKind::Local), 0) => paint::good("Everything is in place."),
-        (Some(BackendKind::Local), _) => paint::warning("Sandboxes work here, with less protection where it says so."),
-        (Some(place), _) => paint::good(&format!("Programs run in {} sandboxes: {reason}.", place.name())),
+        (None, _) => color::error("Sandboxes cannot start here until the missing parts are mended."),
+        (Some(BackendKind::Local), 0) => color::good("Everything is in place."),
+        (Some(BackendKind::Local), _) => color::warning("Sandboxes work here, with less protection where it says so."),
+        (Some(place), _) => color::good(&format!("Programs run in {} sandboxes: {reason}.", place.name())),
     };
     Ok(console.line(StandardStream::Stdout, &format!("\n{verdict}"))?)
 }

@@ -15,7 +15,7 @@ use crate::args::SandboxOptions;
 use crate::config::Flag;
 use crate::exit::{Exit, usage};
 use crate::inputs;
-use crate::out::OutputDirectory;
+use crate::output_directory::OutputDirectory;
 use crate::program::{self, LoadedProgram, ProgramSource};
 use crate::sandboxes::RunningBackend;
 use crate::show::ProgramView;

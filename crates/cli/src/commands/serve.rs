@@ -17,7 +17,7 @@ use crate::console::{Console, MessageLevel, StandardStream};
 use crate::exit::{Exit, usage, words};
 use crate::sandboxes::RunningBackend;
 use crate::signals::{Hangups, Signals};
-use crate::{console, paint, socket, state, upstream};
+use crate::{color, console, socket, state, upstream};
 
 /// Serve the APIs of OpenAI, Anthropic, Gemini, E2B, OpenSandbox and MCP, programs in sandboxes on this machine
 ///
@@ -59,7 +59,7 @@ pub(crate) async fn run(_: ServeArgs, context: &CommandContext) -> anyhow::Resul
         console::tell(&format!(
             "{} there are no API keys: every program on this machine may use this server, as one and the same user. \
              Make a key with `aludel keys create`.",
-            paint::warning("note:")
+            color::warning("note:")
         ));
     }
     if config.models.iter().all(|model| model.is_demo()) {

@@ -12,7 +12,7 @@ use clap::Subcommand;
 use super::CommandContext;
 use crate::console::{Console, StandardStream};
 use crate::exit::{Exit, usage};
-use crate::{console, paint, sandboxes};
+use crate::{color, console, sandboxes};
 
 /// Characters of a list's hash that are shown.
 const SHOWN_HASH: usize = 12;
@@ -137,7 +137,7 @@ fn summary(template: &Template) -> String {
 }
 
 fn info(template: &Template, console: &mut Console) -> anyhow::Result<()> {
-    console.line(StandardStream::Stdout, &paint::strong(&summary(template)))?;
+    console.line(StandardStream::Stdout, &color::strong(&summary(template)))?;
     let width = template.packages().iter().map(|package| package.name.len()).max().unwrap_or(0);
     for package in template.packages() {
         console.line(StandardStream::Stdout, &format!("  {:width$}  {}", package.name, package.version))?;

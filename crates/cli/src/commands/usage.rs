@@ -14,7 +14,7 @@ use serde_json::json;
 use super::CommandContext;
 use crate::console::{Console, StandardStream};
 use crate::exit::{Exit, usage};
-use crate::{console, json, paint, state, terminal};
+use crate::{color, console, json, state, terminal};
 
 /// Days that are told of, unless it is said.
 const DAYS: i64 = 30;
@@ -119,7 +119,7 @@ fn print(by: UsageGrouping, lines: &[(String, [String; 6], String)]) -> anyhow::
         .collect();
     let stored = if by == UsageGrouping::Key { "  stored" } else { "" };
     let titles: String = TITLES.iter().zip(&widths).map(|(title, width)| format!("  {title:>width$}")).collect();
-    console.line(StandardStream::Stdout, &paint::strong(&format!("{first:name_width$}{titles}{stored}")))?;
+    console.line(StandardStream::Stdout, &color::strong(&format!("{first:name_width$}{titles}{stored}")))?;
     for (name, cells, stored) in lines {
         let cells: String = cells.iter().zip(&widths).map(|(cell, width)| format!("  {cell:>width$}")).collect();
         let name = terminal::name(name);

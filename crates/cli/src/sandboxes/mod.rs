@@ -1,8 +1,8 @@
 //! Getting from a configuration to a backend that runs.
 
-mod elsewhere;
-mod examine;
-mod place;
+mod backend_check;
+mod backend_kind;
+mod external_backends;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,8 +15,8 @@ use aludel_sandbox::{
 };
 use anyhow::Context as _;
 
-pub(crate) use self::examine::{BackendCheck, examine};
-pub(crate) use self::place::{BackendKind, Candidates, candidates};
+pub(crate) use self::backend_check::{BackendCheck, examine};
+pub(crate) use self::backend_kind::{BackendKind, Candidates, candidates};
 use crate::commands::CommandContext;
 use crate::config::MAX_TEMPLATES;
 use crate::exit::{usage, words};
@@ -89,9 +89,9 @@ impl RunningBackend {
         for place in places {
             let started = match place {
                 BackendKind::Local => local(context, wanted).await,
-                BackendKind::Docker => elsewhere::docker(context, wanted).await,
-                BackendKind::E2b => elsewhere::e2b(context, wanted).await,
-                BackendKind::OpenSandbox => elsewhere::opensandbox(context, wanted).await,
+                BackendKind::Docker => external_backends::docker(context, wanted).await,
+                BackendKind::E2b => external_backends::e2b(context, wanted).await,
+                BackendKind::OpenSandbox => external_backends::opensandbox(context, wanted).await,
             };
             match started {
                 Ok(started) => {

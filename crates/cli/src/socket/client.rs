@@ -17,7 +17,7 @@ use super::listener::is_of;
 use super::message::{ClientMessage, MAX_FILES, PeerIdentity, ProgramRequest, ServerMessage};
 use crate::commands::CommandContext;
 use crate::exit::usage;
-use crate::out::OutputFiles;
+use crate::output_directory::OutputFiles;
 use crate::program::LoadedProgram;
 
 /// Time in which a server has to say that it will run the program.

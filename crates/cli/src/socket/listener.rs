@@ -11,8 +11,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
+use super::connection::{SocketServer, visit};
 use super::message::PeerIdentity;
-use super::visit::{SocketServer, visit};
 use crate::commands::CommandContext;
 
 /// Clients at once. One more starts a sandbox of its own.

@@ -5,10 +5,10 @@
 //! as descriptors that the client opened, and come out as bytes.
 
 mod client;
+mod connection;
 mod frames;
 mod listener;
 mod message;
-mod visit;
 
 use std::path::{Path, PathBuf};
 

@@ -10,7 +10,7 @@ use super::{POOL, Times};
 use crate::commands::CommandContext;
 use crate::console::{self, Console, StandardStream};
 use crate::sandboxes::{self, RunningBackend};
-use crate::{json, paint};
+use crate::{color, json};
 
 /// A way that takes longer than this is measured in every fifth round only, milliseconds.
 const SLOW: f64 = 100.0;
@@ -65,7 +65,7 @@ pub(super) async fn run(context: &CommandContext, count: u32, json: Option<&Path
             Contender::fork(&on_demand.backend, &limits).await?,
         ];
         let mut skip = |name, reason: String| {
-            console::tell(&format!("{} {name}: {reason}", paint::faint("left out:")));
+            console::tell(&format!("{} {name}: {reason}", color::faint("left out:")));
             data.skipped.push(SkippedContender { name, reason });
         };
         for found in tokio::task::block_in_place(|| others(template.root(), cache.path())) {
@@ -113,7 +113,7 @@ fn show(data: &Comparison) -> anyhow::Result<()> {
     let mut console = Console::new();
     let head =
         format!("{:<30}{:<9}{:>9}{:>9}{:>9}{:>9}", "to the first result, ms", "imports", "p50", "p90", "p99", "ratio");
-    console.line(StandardStream::Stdout, &paint::strong(&head))?;
+    console.line(StandardStream::Stdout, &color::strong(&head))?;
     let ours = data.contenders.first().map_or(f64::NAN, |row| Times::new(row.milliseconds.clone()).at(0.5));
     for Row { name, imports, milliseconds } in &data.contenders {
         let times = Times::new(milliseconds.clone());

@@ -9,7 +9,7 @@ use super::{CommandContext, serve};
 use crate::config::{self, ConfigEntry, ValueOrigin};
 use crate::console::{Console, StandardStream};
 use crate::exit::{Exit, usage};
-use crate::{json, paint, terminal};
+use crate::{color, json, terminal};
 
 /// Show the configuration and where each value comes from
 ///
@@ -69,12 +69,12 @@ pub(crate) fn run(args: &ConfigArgs, context: &CommandContext) -> anyhow::Result
         Some(file) => file.display().to_string(),
         None => "none found".to_owned(),
     };
-    console.line(StandardStream::Stdout, &format!("{}  {file}\n", paint::strong("configuration file")))?;
+    console.line(StandardStream::Stdout, &format!("{}  {file}\n", color::strong("configuration file")))?;
     let width = |of: fn(&ConfigEntry) -> &str| entries.iter().map(|entry| of(entry).chars().count()).max().unwrap_or(0);
     let (key_width, value_width) = (width(|entry| &entry.key), width(|entry| &entry.value));
     for ConfigEntry { key, value, origin } in &entries {
         let origin = match origin {
-            ValueOrigin::Default => paint::faint("default"),
+            ValueOrigin::Default => color::faint("default"),
             given => terminal::name(&given.to_string()),
         };
         let (key, value) = (terminal::name(key), terminal::name(value));

@@ -14,7 +14,7 @@ use crate::commands::CommandContext;
 use crate::console::{Console, StandardStream};
 use crate::exit::Exit;
 use crate::sandboxes::RunningBackend;
-use crate::{json, paint, terminal};
+use crate::{color, json, terminal};
 
 /// Attacks at a time: enough that those which wait for their limit do not add up, few enough that they do not disturb one another.
 const AT_ONCE: usize = 3;
@@ -71,13 +71,13 @@ fn show(results: &[(Attack, AttackResult)], seconds: f64) -> anyhow::Result<()> 
     }
     let mut console = Console::new();
     for (threat, (held, all)) in &threats {
-        let mark = if held == all { paint::good("held  ") } else { paint::error("BROKEN") };
+        let mark = if held == all { color::good("held  ") } else { color::error("BROKEN") };
         console.line(StandardStream::Stdout, &format!("{mark}  {threat:28}  {held:>3} of {all}"))?;
     }
     for (attack, verdict) in results.iter().filter(|(_, verdict)| *verdict != AttackResult::Held) {
         let (word, detail) = words(verdict);
         let detail = terminal::name(&detail.unwrap_or_default());
-        console.line(StandardStream::Stdout, &format!("\n{} {}: {detail}", paint::error(word), attack.name))?;
+        console.line(StandardStream::Stdout, &format!("\n{} {}: {detail}", color::error(word), attack.name))?;
     }
     let held = results.iter().filter(|(_, verdict)| *verdict == AttackResult::Held).count();
     Ok(console

@@ -8,10 +8,10 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::CommandContext;
+use crate::color;
 use crate::config::ValueOrigin;
 use crate::console::{Console, StandardStream};
 use crate::exit::Exit;
-use crate::paint;
 
 /// Print the lines of configuration by which a client knows this server
 ///
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &InstallArgs, context: &CommandContext) -> anyhow::Resul
         if index > 0 {
             console.line(StandardStream::Stdout, "")?;
         }
-        console.line(StandardStream::Stdout, &paint::strong(client.title()))?;
+        console.line(StandardStream::Stdout, &color::strong(client.title()))?;
         console.line(StandardStream::Stdout, &client.lines(context)?)?;
     }
     Ok(Exit::Success)

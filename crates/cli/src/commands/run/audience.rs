@@ -5,7 +5,7 @@ use anyhow::Context as _;
 
 use crate::exit::Exit;
 use crate::notebook::Notebook;
-use crate::out::{OutputDirectory, OutputFiles, SavedFile};
+use crate::output_directory::{OutputDirectory, OutputFiles, SavedFile};
 use crate::show::{ProgramView, describe_only};
 use crate::{console, json};
 

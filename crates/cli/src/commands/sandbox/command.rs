@@ -12,8 +12,8 @@ use clap::Args;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 
+use super::output_printer::{OutputPrinter, status};
 use super::shell;
-use super::shown::{OutputPrinter, status};
 use crate::commands::CommandContext;
 use crate::console::{self, Console, StandardStream};
 use crate::exit::Exit;

@@ -3,9 +3,9 @@
 mod command;
 mod copy;
 mod list;
+mod output_printer;
 mod port;
 mod shell;
-mod shown;
 mod stdio;
 
 use std::collections::BTreeMap;

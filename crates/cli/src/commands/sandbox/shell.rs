@@ -16,7 +16,7 @@ use tokio::io::AsyncReadExt;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::command::{send, started};
-use super::shown::status;
+use super::output_printer::status;
 use crate::commands::CommandContext;
 use crate::exit::{Exit, usage};
 use crate::remote::{CommandEvents, Remote, RemoteServer};
