@@ -6,15 +6,15 @@
 mod archive;
 mod bare;
 mod build;
+mod cache;
 mod command;
+mod custom;
 mod fonts;
 mod host_python;
 mod libraries;
 mod name;
-mod own;
 mod packages;
 mod pip_output;
-mod remembered;
 mod resolve;
 mod skeleton;
 mod slim;
@@ -35,9 +35,9 @@ use sha2::{Digest, Sha256};
 use crate::{Error, KernelSpec};
 pub use archive::{export, import, import_default};
 pub(crate) use bare::{bare, remove_bare};
+pub use custom::{Recipe, assign, build_own, discard, find, list, remove};
 use host_python::HostPython;
 pub use name::{Choice, TemplateName};
-pub use own::{Recipe, assign, build_own, discard, find, list, remove};
 
 /// The packages of the default template, with versions and hashes.
 const LOCK: &str = include_str!("../templates/default/requirements.lock");
@@ -251,8 +251,8 @@ pub fn interpreter() -> Option<PathBuf> {
 /// Returns the default template, the one that was imported where none was built, building it when it is missing or was made for another interpreter or list; `force` builds it anew.
 /// Blocks. Builders wait for one another; one that is interrupted leaves nothing that is used.
 pub fn ensure(data: &Path, force: bool, progress: &mut dyn FnMut(BuildProgress)) -> Result<Template, Error> {
-    let remembered = remembered::TemplateKey::now();
-    let named = |key: &remembered::TemplateKey| Template::open(&directory(data).join(key.name(&directory(data))?));
+    let remembered = cache::TemplateKey::now();
+    let named = |key: &cache::TemplateKey| Template::open(&directory(data).join(key.name(&directory(data))?));
     if let Some(template) = remembered.as_ref().filter(|_| !force).and_then(named) {
         return Ok(template);
     }
@@ -288,7 +288,7 @@ pub fn prune(data: &Path) -> Result<usize, Error> {
     }
     let directory = make_directory(data)?;
     let _lock = lock(&directory, &mut |_| ())?;
-    let mut removed = own::remove_nameless(&directory)?;
+    let mut removed = custom::remove_nameless(&directory)?;
     for entry in tree::entries(&directory)? {
         let name = entry.file_name();
         let outdated = name.as_encoded_bytes().starts_with(PREFIX.as_bytes())

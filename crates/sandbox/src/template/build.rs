@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use sha2::{Digest, Sha256};
 
+use super::custom::{self, Recipe};
 use super::host_python::HostPython;
-use super::own::{self, Recipe};
 use super::packages::PipOptions;
 use super::{BUILDER, BuildProgress, LOCK, MANIFEST, Manifest, REQUIREMENTS, Template, UNFINISHED, at};
 use super::{fonts, hex, libraries, packages, remove_unfinished, resolve, set_aside, skeleton, slim, tools, tree};
@@ -73,7 +73,7 @@ impl Packages<'_> {
     fn directory_name(&self, python: &HostPython, list: &str) -> String {
         match self {
             Self::Default => super::name(python),
-            Self::Own(recipe) => own::directory_name(python, list, &recipe.preload),
+            Self::Own(recipe) => custom::directory_name(python, list, &recipe.preload),
         }
     }
 }

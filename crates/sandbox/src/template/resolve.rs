@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::build::BuildSite;
 use super::command::run;
-use super::own::Recipe;
+use super::custom::Recipe;
 use super::packages::{PipOptions, pip};
 use super::{BuildProgress, at};
 use crate::Error;

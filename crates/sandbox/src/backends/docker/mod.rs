@@ -1,11 +1,11 @@
 //! The docker backend: each sandbox is a container of an engine, Docker's or Podman's, and its files are a volume in memory that a second
 //! container serves.
 
-mod bodies;
 mod container;
+mod definitions;
 mod engine;
-mod leftovers;
-mod shell;
+mod host;
+mod instances;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -16,8 +16,8 @@ use tokio::sync::oneshot;
 
 use self::container::{Container, Volume};
 use self::engine::DockerEngine;
-use self::leftovers::Instance;
-use self::shell::ContainerHost;
+use self::host::ContainerHost;
+use self::instances::Instance;
 use super::stdio::{HostProvider, InstanceLife, Stdio, StdioBackend, StdioWorkspace, over};
 use crate::backend::Capabilities;
 use crate::{Error, KernelSpec, Limits};
@@ -74,7 +74,7 @@ impl Docker {
         let directory = data.join("docker");
         let instance = Instance::new(&directory)?;
         let engine = DockerEngine::connect(host.as_deref(), instance.id.clone()).await?;
-        leftovers::remove(&directory, &engine, &instance.id).await;
+        instances::remove(&directory, &engine, &instance.id).await;
         engine.prepare_image(&image, told).await?;
         let kernel = Arc::new(KernelSpec::python("python3"));
         let capabilities = Capabilities {
