@@ -18,7 +18,6 @@ mod files;
 mod id;
 mod interactions;
 mod keys;
-mod line;
 mod meter;
 mod owners;
 mod page;
@@ -31,6 +30,7 @@ mod turns;
 mod uploads;
 mod usage;
 mod writer;
+mod writer_queue;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ffi};
 
-use crate::line::WriterQueue;
+use crate::writer_queue::WriterQueue;
 use crate::{Error, Tenant};
 
 /// The most writes that are committed together.
