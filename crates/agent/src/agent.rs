@@ -13,7 +13,7 @@ use tracing::field::Empty;
 use tracing::{Instrument, info_span};
 
 use crate::event::{Ending, Event};
-use crate::flow::FutureStream;
+use crate::future_stream::FutureStream;
 use crate::interpreter::CodeInterpreter;
 use crate::item::Item;
 use crate::tool::Tool;

@@ -15,7 +15,7 @@ mod contents;
 mod event;
 pub mod excerpt;
 mod fenced;
-mod flow;
+mod future_stream;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
 mod interpreter;

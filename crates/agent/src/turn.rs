@@ -17,7 +17,7 @@ use tracing::{Span, record_all};
 use crate::agent::{AgentParts, Turn};
 use crate::event::{Budget, CutOff, Ending, Event};
 use crate::fenced;
-use crate::flow::Sink;
+use crate::future_stream::Sink;
 use crate::interpreter::{CodeInterpreter, OfferedTool};
 use crate::item::{Call, CallOutput, Item, Part, text_of};
 use crate::shell::ProgramTool;

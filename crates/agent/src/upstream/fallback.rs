@@ -8,7 +8,7 @@ use futures_util::stream::BoxStream;
 use tracing::warn;
 
 use super::{Delta, ModelCapabilities, ModelRequest, Upstream, UpstreamError};
-use crate::flow::FutureStream;
+use crate::future_stream::FutureStream;
 
 /// Asks the first model; the next one is asked when one cannot answer and has not begun to.
 #[derive(Clone)]

@@ -24,7 +24,7 @@ use super::answer::AnswerBuilder;
 pub use super::protocol::Protocol;
 use super::protocol::{Adapter, Exchange, HttpApi};
 use super::{Delta, ModelCapabilities, ModelRequest, Upstream, UpstreamError};
-use crate::flow::{FutureStream, Sink};
+use crate::future_stream::{FutureStream, Sink};
 use crate::secret::Secret;
 use endpoint::Endpoint;
 use error::chain;
