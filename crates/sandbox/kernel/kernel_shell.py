@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import logging
 import os
 import re
 import sys
@@ -146,7 +147,13 @@ def build_shell(output, memory, name_of_cell):
     warnings.filterwarnings("ignore", message="To exit: use")
     # The template's pip says all that there is to say.
     warnings.filterwarnings("ignore", message="You executed the system command !pip")
+    logging.getLogger("matplotlib.font_manager").addFilter(is_worth_a_word)
     return built
+
+
+def is_worth_a_word(record):
+    """Returns false for a note of Matplotlib's that a font has no such weight: it is made for each font that it falls back to."""
+    return "Failed to find font weight" not in str(record.msg)
 
 
 def ipython_major():

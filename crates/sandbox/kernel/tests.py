@@ -17,6 +17,7 @@ import kernel_fork
 import kernel_limits
 import kernel_output
 import kernel_pages
+import kernel_shell
 import kernel_tools
 import kernel_width
 
@@ -350,6 +351,12 @@ class PagesTest(unittest.TestCase):
     def test_neighbours_are_one_run(self):
         page = kernel_pages.PAGE
         self.assertEqual(list(kernel_pages.runs_of([3, 4, 7])), [3 * page, 2 * page, 7 * page, page])
+
+
+class ShellTest(unittest.TestCase):
+    def test_only_a_note_of_a_fallbacks_weight_is_not_worth_a_word(self):
+        notes = ("findfont: Failed to find font weight %s for %s, now using %s.", "findfont: Font family %s not found.")
+        self.assertEqual([kernel_shell.is_worth_a_word(mock.Mock(msg=note)) for note in notes], [False, True])
 
 
 class WidthTest(unittest.TestCase):
