@@ -67,6 +67,16 @@ impl Console {
         }
     }
 
+    /// Returns true if no line was begun.
+    pub(crate) fn is_at_start(&self) -> bool {
+        !self.stdout.open_line && !self.stderr.open_line
+    }
+
+    /// Writes what leaves the cursor in its line and is erased again.
+    pub(crate) fn status(&mut self, text: &str) -> io::Result<()> {
+        put(&mut io::stderr().lock(), text)
+    }
+
     /// A line of our own, on a line of its own.
     pub(crate) fn line(&mut self, stream: StandardStream, text: &str) -> io::Result<()> {
         self.end_line(stream)?;

@@ -31,33 +31,47 @@ impl ImageProtocol {
         }
     }
 
-    /// The sequence that shows an image, if this terminal can.
-    pub(crate) fn show(self, mime: &str, image: &[u8]) -> Option<String> {
+    /// The sequence that shows an image, if this terminal can. One that is wider than the terminal, of which columns and pixels are given, is made
+    /// to fit.
+    pub(crate) fn show(self, mime: &str, image: &[u8], terminal: Option<(u16, u16)>) -> Option<String> {
         if image.len() > MAX_IMAGE {
             return None;
         }
         let data = BASE64_STANDARD.encode(image);
         match self {
             Self::Iterm => Some(format!("\u{1b}]1337;File=inline=1;size={}:{data}\u{7}\n", image.len())),
-            Self::Kitty if mime == "image/png" => Some(kitty(&data)),
+            Self::Kitty if mime == "image/png" => {
+                let too_wide =
+                    |(_, pixels): &(u16, u16)| width_of(image).is_some_and(|width| width > u32::from(*pixels));
+                Some(kitty(&data, terminal.filter(too_wide).map(|(columns, _)| columns)))
+            }
             Self::Kitty => None,
         }
     }
 }
 
 /// An image as PNG in chunks. The terminal answers nothing: nobody would read it.
-fn kitty(data: &str) -> String {
+fn kitty(data: &str, columns: Option<u16>) -> String {
     let mut out = String::with_capacity(data.len() + data.len() / 64);
     let mut rest = data;
-    let mut keys = "a=T,f=100,q=2,";
+    let mut keys = match columns {
+        Some(columns) => format!("a=T,f=100,q=2,c={columns},"),
+        None => "a=T,f=100,q=2,".to_owned(),
+    };
     while !rest.is_empty() {
         let (chunk, next) = rest.split_at(CHUNK.min(rest.len()));
         let more = u8::from(!next.is_empty());
         out.push_str(&format!("\u{1b}_G{keys}m={more};{chunk}\u{1b}\\"));
-        (keys, rest) = ("", next);
+        keys.clear();
+        rest = next;
     }
     out.push('\n');
     out
+}
+
+/// The width of a PNG, in pixels.
+fn width_of(png: &[u8]) -> Option<u32> {
+    Some(u32::from_be_bytes(png.get(16..20)?.try_into().ok()?))
 }
 
 #[cfg(test)]
@@ -82,13 +96,24 @@ mod tests {
     #[test]
     fn an_image_goes_in_chunks_and_what_cannot_be_shown_does_not() {
         let image = vec![7; 5000];
-        let sequence = ImageProtocol::Kitty.show("image/png", &image).unwrap();
+        let sequence = ImageProtocol::Kitty.show("image/png", &image, None).unwrap();
         let parts: Vec<&str> = sequence.trim_end().split_terminator("\u{1b}\\").collect();
         assert!(parts.len() == 2 && parts[0].starts_with("\u{1b}_Ga=T,f=100,q=2,m=1;"), "{parts:?}");
         let data: String = parts.iter().map(|part| part.split_once(';').unwrap().1).collect();
         assert!(parts[1].starts_with("\u{1b}_Gm=0;") && BASE64_STANDARD.decode(data).unwrap() == image);
-        assert_eq!(ImageProtocol::Kitty.show("image/jpeg", &image), None);
-        assert!(ImageProtocol::Iterm.show("image/jpeg", b"hi").unwrap().ends_with("size=2:aGk=\u{7}\n"));
-        assert_eq!(ImageProtocol::Iterm.show("image/png", &vec![0; MAX_IMAGE + 1]), None);
+        assert_eq!(ImageProtocol::Kitty.show("image/jpeg", &image, None), None);
+        assert!(ImageProtocol::Iterm.show("image/jpeg", b"hi", None).unwrap().ends_with("size=2:aGk=\u{7}\n"));
+        assert_eq!(ImageProtocol::Iterm.show("image/png", &vec![0; MAX_IMAGE + 1], None), None);
+    }
+
+    #[test]
+    fn an_image_that_is_wider_than_the_terminal_is_made_to_fit() {
+        let mut image = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR".to_vec();
+        image.extend(640u32.to_be_bytes());
+        let shown = |terminal| ImageProtocol::Kitty.show("image/png", &image, terminal).unwrap();
+        assert!(shown(Some((40, 320))).starts_with("\u{1b}_Ga=T,f=100,q=2,c=40,m=0;"));
+        for terminal in [None, Some((80, 640))] {
+            assert!(shown(terminal).starts_with("\u{1b}_Ga=T,f=100,q=2,m=0;"));
+        }
     }
 }

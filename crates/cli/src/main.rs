@@ -26,11 +26,13 @@ mod screen;
 mod show;
 mod signals;
 mod socket;
+mod spinner;
 mod state;
 mod terminal;
 mod turn;
 mod turn_items;
 mod upstream;
+mod wrap;
 
 use std::process::ExitCode;
 

@@ -1,13 +1,12 @@
 //! A model's Markdown as a terminal shows it, while it is written.
 //!
-//! Headings, emphasis, code, lists, quotes and tables are painted, and of a link to a file of the sandbox only its words stay. Everything else, and what turns out to be no Markdown, stays as it was
-//! written. What comes in holds no control characters but tabs, newlines and carriage returns.
+//! Headings, emphasis, code, lists, quotes, rules and tables are painted, and of a link to a file of the sandbox only its words stay.
+//! Everything else, and what turns out to be no Markdown, stays as it was written. What comes in holds no control characters but tabs, newlines and carriage returns.
 
 mod table;
-mod wrap;
 
 use self::table::Table;
-use self::wrap::Wrap;
+use crate::wrap::Wrap;
 
 const BOLD: &str = "\u{1b}[1m";
 const ITALIC: &str = "\u{1b}[3m";
@@ -16,6 +15,10 @@ const CODE: &str = "\u{1b}[36m";
 const PLAIN: &str = "\u{1b}[0m";
 /// Characters of a line that are looked at before it is known what it is.
 const MAX_HEAD: usize = 12;
+/// Columns of a rule.
+const MAX_RULE: usize = 60;
+/// Digits of an item's number.
+const MAX_DIGITS: usize = 3;
 /// Bytes of a row of a table, or a fence. A longer line is text.
 const MAX_WHOLE: usize = 4 << 10;
 /// Bytes of a link. A longer one is text.
@@ -175,11 +178,21 @@ impl Markdown {
             self.wrap.paint(BOLD);
             rest = &text[hashes + 1..];
         } else if let Some(item) = ["- ", "* ", "+ "].iter().find_map(|mark| text.strip_prefix(mark)) {
-            self.wrap.hang(indent.len() + 2);
+            self.wrap.hang(&" ".repeat(indent.len() + 2));
             self.text(indent, out);
             self.text("• ", out);
             rest = item;
+        } else if is_rule(text) {
+            out.push_str(&format!("{FAINT}{}{PLAIN}", "─".repeat(self.width.min(MAX_RULE))));
+            return;
         } else {
+            let quoted = text.len() - text.trim_start_matches(['>', ' ']).len();
+            let number = numbered(text);
+            match (&text[..quoted], number) {
+                ("", 0) => {}
+                ("", number) => self.wrap.hang(&" ".repeat(indent.len() + number)),
+                (marks, _) => self.wrap.hang(&format!("{indent}{marks}")),
+            }
             self.text(indent, out);
         }
         self.before = ' ';
@@ -338,7 +351,21 @@ impl<'t> MarkdownLink<'t> {
 /// Returns true if the beginning of a line may still become a mark.
 fn is_open(text: &str) -> bool {
     let all = |mark: char| text.chars().all(|character| character == mark);
-    all('#') && text.len() <= 6 || all('`') && text.len() < 3 || matches!(text, "-" | "*" | "+")
+    let after = text.trim_start_matches(|character: char| character.is_ascii_digit());
+    let is_number = (1..=MAX_DIGITS).contains(&(text.len() - after.len())) && matches!(after, "" | ".");
+    all('#') && text.len() <= 6 || all('`') && text.len() < 3 || all('-') || matches!(text, "*" | "+") || is_number
+}
+
+/// Returns true if a line is a rule.
+fn is_rule(text: &str) -> bool {
+    (3..=MAX_HEAD).contains(&text.len()) && text.chars().all(|character| character == '-')
+}
+
+/// The length of the number of an item, with its blank; 0 if there is none.
+fn numbered(text: &str) -> usize {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let is_number = (1..=MAX_DIGITS).contains(&digits) && text[digits..].starts_with(". ");
+    if is_number { digits + 2 } else { 0 }
 }
 
 #[cfg(test)]
@@ -376,7 +403,9 @@ mod tests {
             ("- [ ] [x]: a[0] [b [c](sandbox:d) [y](z w) [](e) [q\n", "• [ ] [x]: a[0] [b c [y](z w) [](e) [q\n"),
             ("`[a](b)` [ends", "</><c>[a](b)</> [ends"),
             ("all *of it*\nno *more *\n", "all </><i>of it</>\nno </><i>more *</>\n"),
+            ("10. a\n2026. b\n3.5 c\n12", "10. a\n2026. b\n3.5 c\n12"),
             ("-", "-"),
+            ("--\n--x\n", "--\n--x\n"),
             ("", ""),
         ] {
             assert_eq!(shown(text, 80), expected, "{text:?}");
@@ -401,7 +430,10 @@ mod tests {
     fn lines_end_between_words() {
         assert_eq!(shown("one **two** three\n", 9), "one </><b>two</>\nthree\n");
         assert_eq!(shown("- one two three\nx\n", 8), "• one\n  two\n  three\nx\n");
-        assert_eq!(shown("a verylongword b", 6), "a\nverylongword b");
+        assert_eq!(shown("a verylongword b", 6), "a\nverylongword\nb");
+        assert_eq!(shown("1. one two three\nx\n", 7), "1. one\n   two\n   three\nx\n");
+        assert_eq!(shown("> one two\nx y\n", 6), "> one\n> two\nx y\n");
+        assert_eq!(shown("a\n---\nb\n", 4), "a\n<f>────</>\nb\n");
         assert_eq!(shown("```\na long line of code\n```\n", 6), "<c>a long line of code</>\n");
     }
 

@@ -152,6 +152,25 @@ impl SharedScreen {
         Self(Arc::new(Mutex::new(screen)))
     }
 
+    /// Shows a person that the turn goes on.
+    pub(crate) fn tick(&self) {
+        self.tell(TurnView::tick);
+    }
+
+    /// Leaves nothing behind of that.
+    pub(crate) fn hush(&self) {
+        self.tell(TurnView::hush);
+    }
+
+    fn tell(&self, show: fn(&mut TurnView) -> anyhow::Result<()>) {
+        let mut screen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let TurnAudience::Person(view) = &mut screen.view
+            && let Err(error) = show(view)
+        {
+            screen.failure.get_or_insert(error);
+        }
+    }
+
     /// The screen, when the driver has let go of it.
     pub(crate) fn into_inner(self) -> Option<Screen> {
         Some(Arc::into_inner(self.0)?.into_inner().unwrap_or_else(PoisonError::into_inner))

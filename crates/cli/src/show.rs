@@ -11,7 +11,8 @@ use crate::fold::Fold;
 use crate::image_protocol::ImageProtocol;
 use crate::markdown::Markdown;
 use crate::output_directory::{OutputDirectory, SavedFile};
-use crate::{color, screen, terminal};
+use crate::spinner::Spinner;
+use crate::{color, screen, terminal, wrap};
 
 /// Shows the events of an execution. The program's stdout goes to ours, everything else to stderr.
 pub(crate) struct ProgramView {
@@ -76,7 +77,10 @@ impl ProgramView {
     fn value(&mut self, bundle: &MimeBundle, out: &mut OutputDirectory) -> anyhow::Result<()> {
         if let Some((form, path)) = out.figure(bundle)? {
             let name = format!("{}:", form.name());
-            let sequence = bundle.image().zip(self.pictures).and_then(|((mime, image), way)| way.show(mime, image));
+            let sequence = bundle
+                .image()
+                .zip(self.pictures)
+                .and_then(|((mime, image), way)| way.show(mime, image, terminal::pixels()));
             if let Some(sequence) = sequence {
                 self.console.end_line(StandardStream::Stderr)?;
                 self.console.write(StandardStream::Stderr, &sequence)?;
@@ -163,6 +167,8 @@ pub(crate) struct TurnView {
     running: bool,
     /// The text of the model, where it is painted.
     markdown: Option<Markdown>,
+    /// A sign of life, where there is paint.
+    spinner: Option<Spinner>,
 }
 
 impl TurnView {
@@ -170,7 +176,41 @@ impl TurnView {
     pub(crate) fn new(is_verbose: bool) -> Self {
         let markdown = color::is_on().then(|| Markdown::new(terminal::width()));
         let program = ProgramView::of_turn(is_verbose);
-        Self { program, code: String::new(), thinking: false, running: false, markdown }
+        let spinner = color::is_on().then(Spinner::default);
+        Self { program, code: String::new(), thinking: false, running: false, markdown, spinner }
+    }
+
+    /// Shows that it goes on, if nothing else does and the cursor stands at the beginning of a line.
+    pub(crate) fn tick(&mut self) -> anyhow::Result<()> {
+        let Some(spinner) = &mut self.spinner else { return Ok(()) };
+        if self.program.console.is_at_start()
+            && let Some(line) = spinner.turn(terminal::width())
+        {
+            self.program.console.status(&format!("\r{}\u{1b}[K", color::faint(&line)))?;
+        }
+        Ok(())
+    }
+
+    /// Takes the sign of life away.
+    pub(crate) fn hush(&mut self) -> anyhow::Result<()> {
+        match self.spinner.as_mut().and_then(Spinner::erase) {
+            Some(sequence) => Ok(self.program.console.status(sequence)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes the thing that is waited for after an event.
+    fn wait_after(&mut self, event: &EventKind) {
+        let Some(spinner) = &mut self.spinner else { return };
+        match event {
+            EventKind::RoundStarted { .. } => spinner.wait_for("waiting for the model"),
+            // That it runs is told with the first that it does.
+            EventKind::ToolReady { .. }
+            | EventKind::ApprovalDecided { refused: None, .. }
+            | EventKind::ToolRunning { .. } => spinner.wait_for("the program runs"),
+            EventKind::Output { .. } | EventKind::Retrying { .. } => {}
+            _ => spinner.end(),
+        }
     }
 
     /// `of_program` is what the event tells of a program's execution.
@@ -180,6 +220,8 @@ impl TurnView {
         of_program: Option<&ExecutionEvent>,
         out: &mut OutputDirectory,
     ) -> anyhow::Result<()> {
+        self.hush()?;
+        self.wait_after(event);
         let console = &mut self.program.console;
         if self.thinking && !matches!(event, EventKind::Reasoning { .. }) {
             self.thinking = false;
@@ -272,7 +314,7 @@ impl TurnView {
             let files = if files.is_empty() { String::new() } else { format!(" Files: {}", files.join(", ")) };
             let time = finished.elapsed.as_secs_f64();
             let text = format!("── {} {time:.1} s.{files} ──", describe_outcome(finished));
-            self.program.console.note(&color::faint(&text))?;
+            self.program.console.note(&color::faint(&wrap::hanging(&text, 3)))?;
         }
         Ok(())
     }

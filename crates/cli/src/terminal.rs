@@ -79,10 +79,21 @@ pub(crate) fn width() -> usize {
     size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).unwrap_or(80)
 }
 
+/// Columns and pixels of a line of the terminal at stdout, if it tells both.
+pub(crate) fn pixels() -> Option<(u16, u16)> {
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    Some((size.ws_col, size.ws_xpixel)).filter(|(columns, pixels)| *columns > 0 && *pixels > 0)
+}
+
+/// Columns of the terminal at stdout, if there is one.
+pub(crate) fn room() -> Option<usize> {
+    io::stdout().is_terminal().then(width)
+}
+
 /// Columns that programs print for: those of the terminal at stdout, or as many as COLUMNS says of it; `None` without a terminal.
 pub(crate) fn columns(surroundings: &HostEnvironment) -> Option<usize> {
     let told = surroundings.variable(COLUMNS).and_then(|columns| columns.parse().ok());
-    io::stdout().is_terminal().then(|| told.filter(|columns| *columns > 0).unwrap_or_else(width))
+    room().map(|width| told.filter(|columns| *columns > 0).unwrap_or(width))
 }
 
 /// A name, on one line.

@@ -15,6 +15,7 @@ use aludel_engine::{Engine, Environment, Error, Model, Session, SessionFile, Ses
 use aludel_store::{ContainerId, Store, Tenant, now};
 use anyhow::Context as _;
 use serde_json::Value;
+use tokio::time::{MissedTickBehavior, interval};
 
 use crate::commands::CommandContext;
 use crate::exit::{usage, words};
@@ -24,7 +25,7 @@ use crate::sandboxes::RunningBackend;
 use crate::saved_conversation::{KEPT, SavedConversation};
 use crate::screen::{Screen, SharedScreen, TurnAudience};
 use crate::signals::Signals;
-use crate::{approval, console, state, terminal};
+use crate::{approval, console, spinner, state, terminal};
 
 /// The model's instructions; places of files and installed packages stand in the tool's description.
 const INSTRUCTIONS: &str = "\
@@ -193,7 +194,8 @@ impl<'a> Conversation<'a> {
         let mut items = self.items.clone();
         items.push(Item::user(question.text));
         let (run, gate) = self.turn(items, &screen, are_unseen).await?;
-        let is_over = self.carry_out(run).await;
+        let is_over = self.carry_out(run, &screen).await;
+        screen.hush();
         if !is_over {
             self.end_rows().await?;
         }
@@ -251,12 +253,15 @@ impl<'a> Conversation<'a> {
     }
 
     /// Carries the turn out. Ctrl-C cancels it, and what was made by then is kept; a second one does not wait for that: then it is not over.
-    async fn carry_out(&mut self, run: Run) -> bool {
+    async fn carry_out(&mut self, run: Run, screen: &SharedScreen) -> bool {
         let cancel = run.live.cancel.clone();
         let mut carried_out = pin!(run.carry_out());
+        let mut ticks = interval(spinner::PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = &mut carried_out => return true,
+                _ = ticks.tick() => screen.tick(),
                 () = self.signals.next() => {
                     if cancel.is_cancelled() {
                         return false;

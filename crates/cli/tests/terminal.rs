@@ -141,6 +141,24 @@ async fn a_model_reads_tables_no_narrower_than_elsewhere() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sign_of_life_is_there_for_terminals_and_taken_away() {
+    for (name, value, is_there) in [("TERM", "xterm", true), ("NO_COLOR", "1", false)] {
+        let script = vec![Scripted::Python("import time; time.sleep(1); print('slept')"), Scripted::Text("Done.")];
+        let upstream = ScriptedUpstream::start(script).await;
+        let (directory, data) = (tempfile::tempdir().unwrap(), data());
+        let mut command = aludel_in_session(directory.path(), &["--ctty"]);
+        command.args(["ask", "Go", "--model", "m", "--url", &upstream.url()]).arg("--data").arg(data.path());
+        command.env(name, value);
+        let session = Session::start(command);
+        let (status, seen) = tokio::task::spawn_blocking(move || session.finish()).await.unwrap();
+        assert_eq!(status, Some(0), "{seen}");
+        assert_eq!(seen.contains(" the program runs"), is_there, "{seen}");
+        let after = seen.rsplit(" the program runs").next().unwrap();
+        assert!(!is_there || after.contains("\r\u{1b}[K") && after.contains("slept"), "{seen}");
+    }
+}
+
 fn ask(upstream: &ScriptedUpstream, directory: &std::path::Path, options: &[&str]) -> Command {
     let mut command = aludel_in_session(directory, options);
     command.args(["ask", "Go", "--approve", "--model", "m", "--url", &upstream.url()]).env("NO_COLOR", "1");

@@ -7,6 +7,7 @@ use super::CommandContext;
 use crate::console::{Console, StandardStream};
 use crate::exit::Exit;
 use crate::sandboxes::{BackendCheck, BackendKind, Candidates, candidates, examine};
+use crate::wrap::hanging;
 use crate::{color, json};
 
 /// Tell where sandboxes can run, and where they do
@@ -51,12 +52,12 @@ fn show(all: &[BackendCheck], used: Option<&str>, reason: &str, is_ready: bool) 
         let BackendCheck { place, detail, .. } = found;
         let name = place.name();
         let word = if found.is_ready() { color::good("ready  ") } else { color::faint("missing") };
-        console.line(StandardStream::Stdout, &format!("{word}  {name:11}  {detail}"))?;
+        console.line(StandardStream::Stdout, &hanging(&format!("{word}  {name:11}  {detail}"), 22))?;
     }
     let verdict = match used {
         Some(name) if is_ready => color::good(&format!("Programs run in {name} sandboxes: {reason}.")),
         Some(name) => color::error(&format!("Programs would run in {name} sandboxes ({reason}), and cannot.")),
         None => color::error("Programs can run nowhere: no backend is ready."),
     };
-    Ok(console.line(StandardStream::Stdout, &format!("\n{verdict}"))?)
+    Ok(console.line(StandardStream::Stdout, &format!("\n{}", hanging(&verdict, 0)))?)
 }

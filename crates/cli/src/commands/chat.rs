@@ -9,7 +9,7 @@ use aludel_agent::{Item, code_of, size};
 use aludel_engine::transcript::Transcript;
 use clap::Args;
 
-use self::command::{ChatCommand, HELP};
+use self::command::{ChatCommand, HELP, HELP_COLUMN};
 use self::line::{ChatLine, LineReader};
 use super::CommandContext;
 use crate::args::{ModelArgs, SandboxOptions};
@@ -21,7 +21,7 @@ use crate::saved_conversation::SavedConversation;
 use crate::screen::{Screen, TurnAudience};
 use crate::show::TurnView;
 use crate::turn::{Conversation, FinishedTurn, Question};
-use crate::{color, console, inputs, state, terminal};
+use crate::{color, console, inputs, state, terminal, wrap};
 
 /// Talk with a model about your files; it writes and runs programs to answer
 ///
@@ -153,7 +153,12 @@ impl Chat<'_, '_> {
 
     async fn carry_out(&mut self, command: ChatCommand) -> anyhow::Result<ChatStep> {
         match command {
-            ChatCommand::Help => console::tell(HELP),
+            ChatCommand::Help => {
+                for line in HELP.lines() {
+                    let column = if line.starts_with('/') { HELP_COLUMN } else { 0 };
+                    console::tell(&wrap::hanging(line, column));
+                }
+            }
             ChatCommand::Files => {
                 let files = self.conversation.files().await?;
                 for file in &files {

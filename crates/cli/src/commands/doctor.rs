@@ -14,6 +14,7 @@ use super::CommandContext;
 use crate::console::{Console, StandardStream};
 use crate::exit::Exit;
 use crate::sandboxes::{BackendCheck, BackendKind, Candidates, candidates, examine};
+use crate::wrap::hanging;
 use crate::{color, json, state};
 
 /// Check what this host can enforce, and say how to mend the rest
@@ -123,9 +124,10 @@ fn show(checks: &[Check], used: Option<BackendKind>, reason: &str) -> anyhow::Re
             CheckStatus::Degraded => color::warning("degraded"),
             CheckStatus::Missing => color::error("missing "),
         };
-        console.line(StandardStream::Stdout, &format!("{word}  {name:width$}  {detail}"))?;
+        console.line(StandardStream::Stdout, &hanging(&format!("{word}  {name:width$}  {detail}"), width + 12))?;
         if let Some(mend) = mend {
-            console.line(StandardStream::Stdout, &format!("{:10}{:width$}  {} {mend}", "", "", color::strong("→")))?;
+            let line = format!("{:10}{:width$}  {} {mend}", "", "", color::strong("→"));
+            console.line(StandardStream::Stdout, &hanging(&line, width + 14))?;
         }
     }
     let degraded = checks.iter().filter(|check| check.status == CheckStatus::Degraded).count();
@@ -135,7 +137,7 @@ fn show(checks: &[Check], used: Option<BackendKind>, reason: &str) -> anyhow::Re
         (Some(BackendKind::Local), _) => color::warning("Sandboxes work here, with less protection where it says so."),
         (Some(place), _) => color::good(&format!("Programs run in {} sandboxes: {reason}.", place.name())),
     };
-    Ok(console.line(StandardStream::Stdout, &format!("\n{verdict}"))?)
+    Ok(console.line(StandardStream::Stdout, &format!("\n{}", hanging(&verdict, 0)))?)
 }
 
 fn as_json(check: &Check) -> serde_json::Value {

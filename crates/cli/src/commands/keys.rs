@@ -14,10 +14,12 @@ use super::CommandContext;
 use crate::config::DurationValue;
 use crate::console::{Console, StandardStream};
 use crate::exit::{Exit, usage};
-use crate::{config, console, state, terminal};
+use crate::{config, console, state, terminal, wrap};
 
 /// Characters of a key that was made elsewhere: LiteLLM's have 25.
 const LEAST: usize = 24;
+/// Columns of names in the list of keys; longer ones move what follows.
+const MAX_PADDED: usize = 32;
 
 /// Make, list or revoke the API keys of the server
 ///
@@ -104,8 +106,10 @@ pub(crate) async fn run(command: KeysCommand, context: &CommandContext) -> anyho
                     "there are no keys: the server serves this machine alone; `aludel keys create` makes one",
                 );
             }
+            let width =
+                keys.iter().map(|key| terminal::name(&key.name).chars().count()).max().unwrap_or(0).min(MAX_PADDED);
             for key in keys {
-                console.line(StandardStream::Stdout, &line(&key))?;
+                console.line(StandardStream::Stdout, &wrap::hanging(&line(&key, width), 2))?;
             }
         }
         KeysCommand::Expire { key, when: ExpiryTime(at) } => {
@@ -234,7 +238,8 @@ fn time(seconds: i64) -> String {
     Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
 }
 
-fn line(key: &KeyRecord) -> String {
+/// A key, with its name in so many columns.
+fn line(key: &KeyRecord, width: usize) -> String {
     let state = match key {
         KeyRecord { revoked_at: Some(_), .. } => "revoked",
         key if key.has_expired() => "expired",
@@ -243,7 +248,8 @@ fn line(key: &KeyRecord) -> String {
     let until = key.expires_at.map(|at| format!("  until {}", time(at))).unwrap_or_default();
     let bounds = bounds(&key.budget);
     let bounds = if bounds.is_empty() { bounds } else { format!("  {bounds}") };
-    format!("{}  {:8}{state:9}{}{until}{bounds}", key.id, key.hint, terminal::name(&key.name))
+    let name = terminal::name(&key.name);
+    format!("{}  {:8}{state:9}{name:width$}{until}{bounds}", key.id, key.hint).trim_end().to_owned()
 }
 
 #[cfg(test)]

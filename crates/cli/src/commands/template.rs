@@ -12,7 +12,7 @@ use clap::Subcommand;
 use super::CommandContext;
 use crate::console::{Console, StandardStream};
 use crate::exit::{Exit, usage};
-use crate::{color, console, sandboxes};
+use crate::{color, console, sandboxes, wrap};
 
 /// Characters of a list's hash that are shown.
 const SHOWN_HASH: usize = 12;
@@ -121,7 +121,7 @@ async fn list(context: &CommandContext, console: &mut Console) -> anyhow::Result
         let preload = if preload.is_empty() { preload } else { format!("  preloads {preload}") };
         let bytes = size(template.bytes());
         let line = format!("{name:width$}  Python {python:8} {packages:4} packages {bytes:>8}  {lock}{place}{preload}");
-        console.line(StandardStream::Stdout, &line)?;
+        console.line(StandardStream::Stdout, &wrap::hanging(&line, 2))?;
     }
     Ok(())
 }

@@ -117,6 +117,10 @@ fn print(by: UsageGrouping, lines: &[(String, [String; 6], String)]) -> anyhow::
                 .unwrap_or_default()
         })
         .collect();
+    let columns = name_width + widths.iter().map(|width| width + 2).sum::<usize>();
+    if terminal::room().is_some_and(|room| columns > room) {
+        return print_narrow(&mut console, lines);
+    }
     let stored = if by == UsageGrouping::Key { "  stored" } else { "" };
     let titles: String = TITLES.iter().zip(&widths).map(|(title, width)| format!("  {title:>width$}")).collect();
     console.line(StandardStream::Stdout, &color::strong(&format!("{first:name_width$}{titles}{stored}")))?;
@@ -124,6 +128,18 @@ fn print(by: UsageGrouping, lines: &[(String, [String; 6], String)]) -> anyhow::
         let cells: String = cells.iter().zip(&widths).map(|(cell, width)| format!("  {cell:>width$}")).collect();
         let name = terminal::name(name);
         console.line(StandardStream::Stdout, format!("{name:name_width$}{cells}  {stored}").trim_end())?;
+    }
+    Ok(Exit::Success)
+}
+
+/// Prints a figure a line.
+fn print_narrow(console: &mut Console, lines: &[(String, [String; 6], String)]) -> anyhow::Result<Exit> {
+    for (name, cells, stored) in lines {
+        console.line(StandardStream::Stdout, &color::strong(&terminal::name(name)))?;
+        let titles = TITLES.iter().chain([&"stored"]);
+        for (title, cell) in titles.zip(cells.iter().chain([stored])).filter(|(_, cell)| !cell.is_empty()) {
+            console.line(StandardStream::Stdout, &format!("  {title:12}{cell}"))?;
+        }
     }
     Ok(Exit::Success)
 }

@@ -1,6 +1,6 @@
 //! Tables in columns.
 
-use unicode_width::UnicodeWidthStr as _;
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 /// Blanks between two columns.
 const GAP: usize = 2;
@@ -44,9 +44,13 @@ impl Table {
         let is_right: Vec<bool> = rule.iter().map(|cell| cell.ends_with(':') && !cell.starts_with(':')).collect();
         let mut out = String::new();
         for (place, row) in body.iter().enumerate() {
-            let cells = row.iter().zip(&widths).zip(&is_right);
-            out.push_str(joined(cells.map(|((cell, width), right)| aligned(cell, *width, *right))).trim_end());
-            out.push('\n');
+            let cells: Vec<Vec<String>> = row.iter().zip(&widths).map(|(cell, width)| wrapped(cell, *width)).collect();
+            for line in 0..cells.iter().map(Vec::len).max().unwrap_or_default() {
+                let parts = cells.iter().map(|cell| cell.get(line).map(String::as_str).unwrap_or_default());
+                let parts = parts.zip(&widths).zip(&is_right);
+                out.push_str(joined(parts.map(|((part, width), right)| aligned(part, *width, *right))).trim_end());
+                out.push('\n');
+            }
             if place == 0 {
                 out.push_str(&joined(widths.iter().map(|width| "─".repeat(*width))));
                 out.push('\n');
@@ -84,15 +88,32 @@ fn fitted(mut widths: Vec<usize>, most: usize) -> Vec<usize> {
     widths
 }
 
-/// A cell with blanks on one side, or cut.
-fn aligned(cell: &str, width: usize, right: bool) -> String {
-    let mut text = cell.to_owned();
-    if text.width() > width {
-        while text.width() + 1 > width && text.pop().is_some() {}
-        text.push('…');
+/// The lines of a cell, which end between words where those are not too long; at least one.
+fn wrapped(cell: &str, width: usize) -> Vec<String> {
+    let (mut lines, mut line) = (Vec::new(), String::new());
+    for word in cell.split_whitespace() {
+        if !line.is_empty() {
+            if line.width() + 1 + word.width() > width {
+                lines.push(std::mem::take(&mut line));
+            } else {
+                line.push(' ');
+            }
+        }
+        for character in word.chars() {
+            if !line.is_empty() && line.width() + character.width().unwrap_or_default() > width {
+                lines.push(std::mem::take(&mut line));
+            }
+            line.push(character);
+        }
     }
+    lines.push(line);
+    lines
+}
+
+/// A part of a cell with blanks on one side.
+fn aligned(text: &str, width: usize, right: bool) -> String {
     let blanks = " ".repeat(width.saturating_sub(text.width()));
-    if right { blanks + &text } else { text + &blanks }
+    if right { blanks + text } else { text.to_owned() + &blanks }
 }
 
 fn joined(cells: impl Iterator<Item = String>) -> String {
@@ -106,11 +127,15 @@ mod tests {
     #[test]
     fn wide_columns_give_way_to_the_terminal() {
         let mut table = Table::default();
-        for line in ["|name|words|n|", "|---|---|--:|", "|a|日本語の長い文章です|1|", "|b|short||", "|c|"] {
+        for line in ["|name|words|n|", "|---|---|--:|", "|a|日本語の長い文章です|1|", "|b|a short one|2|", "|c|"]
+        {
             assert!(table.add(line));
         }
         let text = table.render(20);
         assert!(text.lines().all(|line| line.width() <= 20), "{text}");
-        assert_eq!(text, "name  words        n\n────  ───────────  ─\na     日本語の長…  1\nb     short\nc\n");
+        assert_eq!(
+            text,
+            "name  words        n\n────  ───────────  ─\na     日本語の長   1\n      い文章です\nb     a short one  2\nc\n"
+        );
     }
 }

@@ -11,6 +11,8 @@ pub(super) const HELP: &str = "\
 /help             this list
 /quit             end the conversation (or Ctrl-D); `aludel chat --continue` goes on with it
 Everything else is a question. Ctrl-C stops an answer.";
+/// The column of the descriptions in it.
+pub(super) const HELP_COLUMN: usize = 18;
 
 /// A command.
 #[derive(Debug, PartialEq, Eq)]
