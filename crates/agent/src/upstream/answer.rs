@@ -1,6 +1,5 @@
 //! An answer as it comes: the protocol's pieces in, deltas out.
 
-use super::protocol::Fault;
 use super::{Delta, FinishReason, TokenUsage};
 
 /// Bytes of one call's arguments.
@@ -112,4 +111,15 @@ impl AnswerBuilder {
     pub(super) fn end(&self) -> Delta {
         Delta::Finished(self.finish.unwrap_or(FinishReason::Stop))
     }
+}
+
+/// A fault of an answer.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// It does not follow the protocol, for this reason.
+    NotUnderstood(String),
+    /// It says that the server failed, in these words; there may be none.
+    Failed(String),
+    /// This is larger than the bound.
+    TooLarge(&'static str, u64),
 }

@@ -7,8 +7,8 @@ use aludel_wire::chat::{CallDelta, CalledFunctionDelta, Chunk, Delta, ErrorEnvel
 use reqwest::Url;
 use reqwest::header::AUTHORIZATION;
 
-use super::answer::{AnswerBuilder, CallPiece};
-use super::protocol::{Adapter, Exchange, Fault, HttpApi};
+use super::adapter::{Adapter, Exchange, HttpApi};
+use super::answer::{AnswerBuilder, CallPiece, Fault};
 use super::{FinishReason, ModelRequest, TokenUsage, UpstreamError};
 use quirks::Quirks;
 use request::Style;

@@ -8,8 +8,8 @@ use reqwest::header::HeaderName;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::answer::{AnswerBuilder, CallPiece};
-use super::protocol::{Adapter, Exchange, Fault, HttpApi};
+use super::adapter::{Adapter, Exchange, HttpApi};
+use super::answer::{AnswerBuilder, CallPiece, Fault};
 use super::signatures::Signatures;
 use super::{AnswerFormat, FinishReason, ModelRequest, TokenUsage, ToolChoice};
 use crate::item::{Item, Part, text_of};

@@ -20,9 +20,9 @@ use reqwest::header::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::info;
 
+use super::adapter::{Adapter, Exchange, HttpApi};
 use super::answer::AnswerBuilder;
 pub use super::protocol::Protocol;
-use super::protocol::{Adapter, Exchange, HttpApi};
 use super::{Delta, ModelCapabilities, ModelRequest, Upstream, UpstreamError};
 use crate::future_stream::{FutureStream, Sink};
 use crate::secret::Secret;

@@ -18,6 +18,7 @@ pub use call::ModelCall;
 pub use error::{Unreachable, UpstreamError};
 pub use fallback::Fallback;
 
+mod adapter;
 mod answer;
 mod anthropic;
 pub(crate) mod call;

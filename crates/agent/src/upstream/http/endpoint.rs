@@ -2,7 +2,7 @@
 
 use reqwest::Url;
 
-use crate::upstream::protocol::HttpApi;
+use crate::upstream::adapter::HttpApi;
 
 /// The address of the one method that we call, below a base.
 #[derive(Debug, Clone)]

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{HttpUpstream, sse};
 use crate::excerpt;
-use crate::upstream::protocol::Fault;
+use crate::upstream::answer::Fault;
 use crate::upstream::{Unreachable, UpstreamError};
 
 /// The wait in milliseconds, as some servers tell it.
