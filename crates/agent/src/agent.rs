@@ -3,7 +3,6 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use aludel_sandbox::ClientAnswer;
 use futures_util::{Stream, StreamExt};
@@ -16,60 +15,17 @@ use crate::event::{Ending, Event};
 use crate::future_stream::FutureStream;
 use crate::interpreter::CodeInterpreter;
 use crate::item::Item;
+use crate::parts::{AgentParts, Budgets};
 use crate::tool::Tool;
-use crate::turn;
+use crate::turn::{self, Turn};
 use crate::upstream::{FunctionTool, Sampling, TokenUsage, ToolChoice, Upstream};
 
 /// A model with a code interpreter. Cheap to clone.
 #[derive(Clone)]
 pub struct Agent(Arc<AgentParts>);
 
-pub(crate) struct AgentParts {
-    pub(crate) upstream: Box<dyn Upstream>,
-    pub(crate) instructions: String,
-    pub(crate) interpreter: Option<CodeInterpreter>,
-    pub(crate) client_tools: Vec<FunctionTool>,
-    pub(crate) tools: Vec<Tool>,
-    pub(crate) tool_choice: ToolChoice,
-    pub(crate) sampling: Sampling,
-    pub(crate) budgets: Budgets,
-    pub(crate) max_programs: Option<u32>,
-}
-
 /// Puts an agent together.
 pub struct AgentBuilder(AgentParts);
-
-/// Limits of one turn. Each has its own [`crate::Budget`] ending.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Budgets {
-    /// Calls of the model.
-    pub rounds: u32,
-    /// Executions, and calls of [`Tool`]s.
-    pub tool_calls: u32,
-    /// Tokens read and written, summed over the rounds.
-    pub tokens: u64,
-    /// Wall clock.
-    pub time: Duration,
-}
-
-impl Default for Budgets {
-    fn default() -> Self {
-        Self { rounds: 30, tool_calls: 50, tokens: 2_000_000, time: Duration::from_secs(1800) }
-    }
-}
-
-/// A finished turn.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Turn {
-    /// Reason for its end.
-    pub ending: Ending,
-    /// The model's last message; empty when there was none.
-    pub answer: String,
-    /// The whole conversation, the earlier part included: what to continue from.
-    pub items: Vec<Item>,
-    /// Tokens of all rounds.
-    pub usage: TokenUsage,
-}
 
 impl Agent {
     /// Starts to put an agent together.
@@ -108,13 +64,6 @@ impl Agent {
             cancel,
             answers: Answerer(answers),
         }
-    }
-}
-
-impl AgentParts {
-    /// The functions of others than the interpreter, those of the client's first.
-    pub(crate) fn functions(&self) -> impl Iterator<Item = &FunctionTool> {
-        self.client_tools.iter().chain(self.tools.iter().map(Tool::function))
     }
 }
 

@@ -14,12 +14,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{Span, record_all};
 
-use crate::agent::{AgentParts, Turn};
 use crate::event::{Budget, CutOff, Ending, Event};
 use crate::fenced;
 use crate::future_stream::Sink;
 use crate::interpreter::{CodeInterpreter, OfferedTool};
 use crate::item::{Call, CallOutput, Item, Part, text_of};
+use crate::parts::AgentParts;
 use crate::shell::ProgramTool;
 use crate::tool::Tool;
 use crate::upstream::{FinishReason, FunctionTool, ModelRequest, TokenUsage, ToolChoice, call};
@@ -33,6 +33,19 @@ const DEAF_ROUNDS: u32 = 2;
 const NO_PROGRAMS_LEFT: &str = "No more programs can be run for this answer. Answer with what you have.";
 /// Stands for no deadline where a budget is longer than the clock can count.
 const FOREVER: Duration = Duration::from_secs(30 * 365 * 86_400);
+
+/// A finished turn.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Turn {
+    /// Reason for its end.
+    pub ending: Ending,
+    /// The model's last message; empty when there was none.
+    pub answer: String,
+    /// The whole conversation, the earlier part included: what to continue from.
+    pub items: Vec<Item>,
+    /// Tokens of all rounds.
+    pub usage: TokenUsage,
+}
 
 /// Runs a turn to its end.
 pub(crate) async fn drive(
