@@ -5,8 +5,8 @@
 use aludel_sandbox::KernelSpec;
 
 use crate::excerpt;
-use crate::interpreter;
 use crate::item::{Call, Item};
+use crate::program_call;
 
 /// Returns the text that such a model is told besides its instructions.
 pub(crate) fn instructions(kernel: &KernelSpec) -> String {
@@ -40,7 +40,7 @@ pub(crate) fn as_text(items: &[Item], fence: &str) -> Vec<Item> {
 }
 
 fn block_of(call: &Call, fence: &str) -> String {
-    match interpreter::code_of(&call.arguments) {
+    match program_call::code_of(&call.arguments) {
         Ok(code) => excerpt::fenced(fence, &code),
         Err(_) => excerpt::fenced("json", &call.arguments),
     }

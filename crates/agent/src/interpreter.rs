@@ -4,23 +4,18 @@ use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
 use aludel_sandbox::{Cell, Execution, FileEntry, Interpreter, KernelSpec, Limits};
-use serde::Serialize;
 
 use crate::approval::{ApprovalDecision, ApprovalRequest, Approver};
 use crate::callable::Callable;
 use crate::excerpt;
 use crate::observation::size;
+use crate::program_call::free_name;
 use crate::runtime::{BareSandbox, Runtime, RuntimeError};
 use crate::shell::{self, ProgramTool};
 use crate::upstream::FunctionTool;
 
-/// The name under which models know it when it runs Python.
-pub(crate) const NAME: &str = aludel_sandbox::PYTHON_TOOL;
 /// Files that the description names.
 const MAX_FILES: usize = 40;
-/// The longest program, bytes.
-pub(crate) const MAX_CODE: usize = 1 << 20;
-
 /// A tool that runs the programs a model writes.
 #[derive(Clone)]
 pub struct CodeInterpreter {
@@ -51,18 +46,6 @@ impl From<&Interpreter> for CodeInterpreter {
     fn from(interpreter: &Interpreter) -> Self {
         Self::new(Arc::new(BareSandbox(Arc::clone(interpreter.sandbox()))))
     }
-}
-
-/// The arguments of a call that runs a program.
-#[derive(Serialize)]
-struct CodeArguments<'a> {
-    code: &'a str,
-}
-
-/// Returns the arguments of a call that runs a program.
-pub fn arguments_of(code: &str) -> String {
-    // A text alone: this cannot fail.
-    serde_json::to_string(&CodeArguments { code }).unwrap_or_default()
 }
 
 impl CodeInterpreter {
@@ -196,53 +179,5 @@ impl CodeInterpreter {
         }
         text.push_str(&self.callable.description());
         text
-    }
-}
-
-/// Returns this name, or a longer one if a tool of the caller's has it.
-pub(crate) fn free_name(name: &str, others: &[FunctionTool]) -> String {
-    let mut name = name.to_owned();
-    while others.iter().any(|tool| tool.name == name) {
-        name.push_str("_sandbox");
-    }
-    name
-}
-
-/// Returns the program in a call's arguments, or what is wrong with them in words that help the model to do better.
-pub fn code_of(arguments: &str) -> Result<String, String> {
-    let value: serde_json::Value = serde_json::from_str(arguments)
-        .map_err(|error| format!("The arguments are not valid JSON ({error}). Send {{\"code\": \"…\"}}."))?;
-    let code = match &value {
-        serde_json::Value::Object(fields) => fields.get("code").and_then(serde_json::Value::as_str),
-        // Some models send the program as it is.
-        serde_json::Value::String(code) => Some(code.as_str()),
-        _ => None,
-    };
-    match code {
-        Some(code) if code.len() > MAX_CODE => {
-            Err(format!("The program has {} bytes; at most {MAX_CODE} are allowed.", code.len()))
-        }
-        Some(code) if !code.trim().is_empty() => Ok(code.to_owned()),
-        Some(_) => Err("The program is empty.".to_owned()),
-        None => Err("The arguments have no string `code`. Send {\"code\": \"…\"}.".to_owned()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_wrong_with_the_arguments_is_said() {
-        assert_eq!(code_of(r#"{"code": "1"}"#).as_deref(), Ok("1"));
-        assert_eq!(code_of(r#""1""#).as_deref(), Ok("1"));
-        for (arguments, words) in [
-            ("{", "not valid JSON"),
-            ("{}", "no string `code`"),
-            (r#"{"code": 1}"#, "no string"),
-            (r#"{"code": " "}"#, "empty"),
-        ] {
-            assert!(code_of(arguments).unwrap_err().contains(words), "{arguments}");
-        }
     }
 }

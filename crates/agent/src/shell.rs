@@ -4,7 +4,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::interpreter::{self, MAX_CODE};
+use crate::program_call::{self, MAX_CODE};
 use crate::upstream::FunctionTool;
 
 /// The language whose kernels have these tools.
@@ -76,18 +76,18 @@ impl ProgramTool {
     /// The name of a tool beside the interpreter, for a model that also has these tools of the caller's.
     pub fn name_beside(self, others: &[FunctionTool]) -> String {
         let name = match self {
-            Self::Interpreter => interpreter::NAME,
+            Self::Interpreter => program_call::NAME,
             Self::Bash => BASH,
             Self::Editor => EDITOR,
         };
-        interpreter::free_name(name, others)
+        program_call::free_name(name, others)
     }
 
     /// The program of a call, or the fault of its arguments in words that help the model to do better.
     pub(crate) fn program(self, arguments: &str) -> Result<ToolProgram, String> {
         let (code, input) = match self {
             Self::Interpreter => {
-                let code = interpreter::code_of(arguments)?;
+                let code = program_call::code_of(arguments)?;
                 (code.clone(), code)
             }
             Self::Bash => {

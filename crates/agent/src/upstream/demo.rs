@@ -12,8 +12,8 @@ use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 
 use super::{Delta, FinishReason, ModelCapabilities, ModelRequest, Upstream, UpstreamError};
-use crate::interpreter;
 use crate::item::{Call, Item, text_of};
+use crate::program_call;
 
 /// The file that the programs read is filled in here.
 const PLACEHOLDER: &str = "{{CSV}}";
@@ -55,7 +55,7 @@ impl Upstream for Demo {
                 let started = Delta::CallStarted {
                     index: 0,
                     id: format!("call_demo_{number}"),
-                    name: interpreter::NAME.to_owned(),
+                    name: program_call::NAME.to_owned(),
                 };
                 let say = fragments(&say).map(Delta::Text);
                 let call = fragments(&arguments).map(|fragment| Delta::CallArguments { index: 0, fragment });
@@ -181,7 +181,7 @@ fn next_step(request: &ModelRequest) -> Next {
 
 /// The first CSV file that the tool's description lists.
 fn csv_of(request: &ModelRequest) -> Option<String> {
-    let tool = request.tools.iter().find(|tool| tool.name == interpreter::NAME)?;
+    let tool = request.tools.iter().find(|tool| tool.name == program_call::NAME)?;
     let files = tool.description.split("/mnt/data/").skip(1);
     let name = files.filter_map(|rest| rest.find(".csv (").map(|end| format!("{}.csv", &rest[..end]))).next()?;
     // It becomes part of a program.
@@ -199,7 +199,7 @@ fn is_the_question(request: &ModelRequest) -> bool {
 }
 
 fn step_of(call: &Call, csv: &str) -> Option<Step> {
-    let code = interpreter::code_of(&call.arguments).ok()?;
+    let code = program_call::code_of(&call.arguments).ok()?;
     Step::ALL.into_iter().find(|step| step.program().replace(PLACEHOLDER, csv) == code)
 }
 
