@@ -15,7 +15,9 @@ mod libraries;
 mod name;
 mod packages;
 mod pip_output;
+mod recipe;
 mod resolve;
+mod site;
 mod skeleton;
 mod slim;
 mod tools;
@@ -35,9 +37,10 @@ use sha2::{Digest, Sha256};
 use crate::{Error, KernelSpec};
 pub use archive::{export, import, import_default};
 pub(crate) use bare::{bare, remove_bare};
-pub use custom::{Recipe, assign, build_own, discard, find, list, remove};
+pub use custom::{assign, build_own, discard, find, list, remove};
 use host_python::HostPython;
 pub use name::{Choice, TemplateName};
+pub use recipe::Recipe;
 
 /// The packages of the default template, with versions and hashes.
 const LOCK: &str = include_str!("../templates/default/requirements.lock");

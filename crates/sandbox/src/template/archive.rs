@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::build::free_bytes;
 use super::command::run;
-use super::custom::PREFIX;
+use super::recipe::PREFIX;
 use super::{BUILDER, BuildProgress, LOCK, MANIFEST, Manifest, REQUIREMENTS, Template, UNFINISHED};
 use super::{at, hex, imported_name, lock, make_directory, name_of, remove_unfinished, set_aside, tree};
 use crate::Error;

@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::build::BuildSite;
 use super::host_python::HostPython;
+use super::site::BuildSite;
 use super::{Manifest, Template, TemplateLock, UNFINISHED, at, libraries, lock, make_directory, skeleton, tree};
 use crate::{Error, KernelSpec};
 

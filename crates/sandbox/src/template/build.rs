@@ -7,9 +7,10 @@ use std::time::Instant;
 
 use sha2::{Digest, Sha256};
 
-use super::custom::{self, Recipe};
 use super::host_python::HostPython;
 use super::packages::PipOptions;
+use super::recipe::{self, Recipe};
+use super::site::BuildSite;
 use super::{BUILDER, BuildProgress, LOCK, MANIFEST, Manifest, REQUIREMENTS, Template, UNFINISHED, at};
 use super::{fonts, hex, libraries, packages, remove_unfinished, resolve, set_aside, skeleton, slim, tools, tree};
 use crate::Error;
@@ -18,33 +19,6 @@ use crate::Error;
 const NEEDED_BYTES: u64 = 2_200_000_000;
 /// The same for a template of whose packages nobody knows the size: the interpreter with its library and pip.
 const LEAST_BYTES: u64 = 600_000_000;
-
-/// Directories and interpreter of a build.
-pub(super) struct BuildSite<'a> {
-    /// The interpreter that it is made from.
-    pub(super) python: &'a HostPython,
-    /// The root filesystem in the making, without links in its path.
-    pub(super) root: PathBuf,
-    /// The builders' lock, held.
-    pub(super) lock: &'a File,
-}
-
-impl BuildSite<'_> {
-    /// The virtual environment that holds the packages.
-    pub(super) fn environment(&self) -> PathBuf {
-        self.root.join("usr/local")
-    }
-
-    /// Returns the directory of the packages.
-    pub(super) fn site_packages(&self) -> PathBuf {
-        self.environment().join("lib").join(self.python.name()).join("site-packages")
-    }
-
-    /// Returns the directory of the standard library. The interpreter looks for it in the directory that it was configured with, beside its own.
-    pub(super) fn stdlib(&self) -> PathBuf {
-        self.root.join("usr").join(&self.python.platlibdir).join(self.python.name())
-    }
-}
 
 /// The packages that a template gets.
 pub(super) enum Packages<'a> {
@@ -73,7 +47,7 @@ impl Packages<'_> {
     fn directory_name(&self, python: &HostPython, list: &str) -> String {
         match self {
             Self::Default => super::name(python),
-            Self::Own(recipe) => custom::directory_name(python, list, &recipe.preload),
+            Self::Own(recipe) => recipe::directory_name(python, list, &recipe.preload),
         }
     }
 }

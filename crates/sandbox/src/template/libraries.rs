@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::build::BuildSite;
+use super::site::BuildSite;
 use super::{at, tree};
 use crate::Error;
 

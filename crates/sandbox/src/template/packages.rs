@@ -6,9 +6,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::build::BuildSite;
 use super::command::run;
 use super::pip_output::PipOutput;
+use super::site::BuildSite;
 use super::{BuildProgress, Package, at, host_python, tree};
 use crate::Error;
 

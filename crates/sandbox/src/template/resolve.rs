@@ -8,10 +8,10 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::build::BuildSite;
 use super::command::run;
-use super::custom::Recipe;
 use super::packages::{PipOptions, pip};
+use super::recipe::Recipe;
+use super::site::BuildSite;
 use super::{BuildProgress, at};
 use crate::Error;
 

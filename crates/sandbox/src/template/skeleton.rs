@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use super::build::BuildSite;
+use super::site::BuildSite;
 use super::{at, tree};
 use crate::Error;
 

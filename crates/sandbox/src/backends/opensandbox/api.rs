@@ -11,7 +11,8 @@ use reqwest::{Client, Method, Response, StatusCode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::execd::{Execd, is_id};
+use super::execd::Execd;
+use super::is_id;
 use super::{Network, OpenSandboxConfig};
 use crate::backends::remote::{self, ANSWER_TIMEOUT, ControlPlane, LIFETIME, client, json, reason, root, secret};
 use crate::{Error, Limits};

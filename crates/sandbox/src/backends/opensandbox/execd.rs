@@ -12,6 +12,7 @@ use tokio_util::bytes::Bytes;
 
 use super::api::OpenSandboxApi;
 use super::events::{ExecdEvent, ExecdEvents};
+use super::is_id;
 use crate::Error;
 use crate::backends::remote::{self, CommandEvent, json, read, reason, root, secret};
 use crate::backends::stdio::OutputChunk;
@@ -244,12 +245,6 @@ impl remote::CommandOutput for ExecdOutput {
             }
         }
     }
-}
-
-/// Returns true if a text can be the id of a sandbox or a command, which becomes a part of addresses.
-pub(super) fn is_id(text: &str) -> bool {
-    let is_char = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
-    (1..=128).contains(&text.len()) && text.bytes().all(is_char)
 }
 
 /// A word as a shell takes it.

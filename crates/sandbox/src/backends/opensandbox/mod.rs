@@ -80,3 +80,9 @@ impl OpenSandbox {
         self.host().url()
     }
 }
+
+/// Returns true if a text can be the id of a sandbox or a command, which becomes a part of addresses.
+fn is_id(text: &str) -> bool {
+    let is_char = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    (1..=128).contains(&text.len()) && text.bytes().all(is_char)
+}

@@ -12,8 +12,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::timeout;
 use tokio_util::sync::PollSemaphore;
 
+use super::CHUNK;
 use super::incoming::Incoming;
-use super::mux::{CHANNEL_WINDOW, CHUNK, ChannelStreams, ChannelTarget, Mux};
+use super::mux::{CHANNEL_WINDOW, ChannelStreams, ChannelTarget, Mux};
 use crate::Error;
 use crate::backend::Connection;
 use crate::process::{Command, Process, PtySize};

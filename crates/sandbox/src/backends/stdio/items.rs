@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tokio_util::bytes::{Bytes, BytesMut};
 
-use super::mux::CHUNK;
+use super::CHUNK;
 use crate::link::OutputStream;
 
 /// Pieces that may wait. Neighbours of the same stream are one piece, so only who changes streams all the time has more.

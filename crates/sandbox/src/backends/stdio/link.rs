@@ -9,9 +9,10 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::bytes::{Buf, BytesMut};
 
+use super::CHUNK;
 use super::SandboxHost;
 use super::items::KernelItem;
-use super::mux::{CHUNK, KernelStreams, Mux, WINDOW};
+use super::mux::{KernelStreams, Mux, WINDOW};
 use crate::frame::{self, FromKernel, MAX_FRAME, ToKernel};
 use crate::link::{KernelExit, Link, LinkControl, LinkInput, OutputStream, Signal};
 use crate::{Error, Usage};

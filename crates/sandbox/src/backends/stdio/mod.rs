@@ -37,6 +37,8 @@ const SANDBOX_PROGRAM: &str = include_str!("../../../kernel/first_process.py");
 const WORKSPACE_PROGRAM: &str = include_str!("../../../kernel/workspace.py");
 /// Runs the program that stdin begins with.
 const BOOTSTRAP: &str = "import os,struct\ndef r(n):\n b=b''\n while len(b)<n:\n  p=os.read(0,n-len(b))\n  if not p: os._exit(0)\n  b+=p\n return b\nexec(compile(r(struct.unpack('>I',r(4))[0]),'aludel','exec'))";
+/// Bytes of one message's payload.
+const CHUNK: usize = 64 << 10;
 /// The longest that the process may take to import what kernels need.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use tokio_util::bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio_util::sync::CancellationToken;
 
+use super::CHUNK;
 use super::incoming::Incoming;
 use super::items::{Items, KernelItem};
 use super::{OutputChunk, Stdio, feed};
@@ -18,8 +19,6 @@ use crate::link::{KernelExit, OutputStream};
 use crate::process::{ExitStatus, PtySize};
 use crate::{Error, Usage};
 
-/// Bytes of one message's payload.
-pub(super) const CHUNK: usize = 64 << 10;
 /// Bytes of a kernel's stream that may be under way.
 pub(super) const WINDOW: usize = 1 << 20;
 /// Bytes of a stream of a command or a connection that may be under way.

@@ -1,0 +1,78 @@
+//! The recipe of a template of the operator's own, and the name of the directory that it makes.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use super::host_python::HostPython;
+use super::{BUILDER, name_of};
+use crate::Error;
+
+/// Prefix of the names of the directories of such templates, which are hashes of all that went in.
+pub(super) const PREFIX: &str = "named-";
+/// Modules that one template may preload.
+const MAX_PRELOAD: usize = 32;
+/// Bytes of the longest path of a module.
+const MAX_MODULE: usize = 128;
+
+/// All that a template of one's own is made from.
+#[derive(Debug, Clone)]
+pub struct Recipe {
+    /// A requirements file, as pip reads it.
+    pub requirements: PathBuf,
+    /// The interpreter, by its path or version; `None` for the host's usual one.
+    pub python: Option<OsString>,
+    /// Directories of packages that pip looks into besides its index.
+    pub find_links: Vec<PathBuf>,
+    /// Modules that are imported before anybody asks.
+    pub preload: Vec<String>,
+    /// True if packages may be built on this host, by the programs that they bring.
+    pub allow_source: bool,
+}
+
+impl Recipe {
+    /// Returns an error unless its modules have names of modules.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        let is_word = |word: &str| {
+            let is_first = |letter: char| letter == '_' || letter.is_ascii_alphabetic();
+            word.starts_with(is_first) && word.chars().all(|letter| is_first(letter) || letter.is_ascii_digit())
+        };
+        let is_module = |name: &&String| name.len() > MAX_MODULE || !name.split('.').all(is_word);
+        if let Some(name) = self.preload.iter().find(is_module) {
+            return Err(Error::Template(format!("--preload {name}: it is no name of a module")));
+        }
+        if self.preload.len() > MAX_PRELOAD {
+            return Err(Error::Template(format!("--preload: a template preloads at most {MAX_PRELOAD} modules")));
+        }
+        Ok(())
+    }
+}
+
+/// Tells such templates apart by all that goes into them.
+pub(super) fn directory_name(python: &HostPython, list: &str, preload: &[String]) -> String {
+    name_of(PREFIX, &[list, &preload.join(","), BUILDER, &python.identity(), std::env::consts::ARCH])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_to_preload_are_names_and_few() {
+        let check = |preload: &[&str]| {
+            let preload = preload.iter().map(|&name| name.to_owned()).collect();
+            let recipe = Recipe {
+                requirements: PathBuf::new(),
+                python: None,
+                find_links: Vec::new(),
+                preload,
+                allow_source: false,
+            };
+            recipe.check()
+        };
+        assert!(check(&["sklearn.ensemble", "_x1"]).is_ok());
+        for wrong in ["", ".", "a..b", "a,b", "1a", "a b", "--lean", &"x".repeat(MAX_MODULE + 1)] {
+            assert!(check(&[wrong]).is_err(), "{wrong:?}");
+        }
+        assert!(check(&["x"; MAX_PRELOAD + 1]).is_err());
+    }
+}

@@ -1,0 +1,33 @@
+//! The place of a build: its directories, and the interpreter that it is made from.
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use super::host_python::HostPython;
+
+/// Directories and interpreter of a build.
+pub(super) struct BuildSite<'a> {
+    /// The interpreter that it is made from.
+    pub(super) python: &'a HostPython,
+    /// The root filesystem in the making, without links in its path.
+    pub(super) root: PathBuf,
+    /// The builders' lock, held.
+    pub(super) lock: &'a File,
+}
+
+impl BuildSite<'_> {
+    /// The virtual environment that holds the packages.
+    pub(super) fn environment(&self) -> PathBuf {
+        self.root.join("usr/local")
+    }
+
+    /// Returns the directory of the packages.
+    pub(super) fn site_packages(&self) -> PathBuf {
+        self.environment().join("lib").join(self.python.name()).join("site-packages")
+    }
+
+    /// Returns the directory of the standard library. The interpreter looks for it in the directory that it was configured with, beside its own.
+    pub(super) fn stdlib(&self) -> PathBuf {
+        self.root.join("usr").join(&self.python.platlibdir).join(self.python.name())
+    }
+}
