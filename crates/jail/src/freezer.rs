@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::sandbox::namespace_of;
+use crate::pid_namespace::namespace_of;
 use crate::{Step, StepError};
 
 /// The longest that a sandbox may take to stop. Its processes are told once in each round, and until then make others.

@@ -27,6 +27,7 @@ pub mod lockdown;
 mod locks;
 pub mod message;
 mod mounts;
+mod pid_namespace;
 mod ports;
 pub mod probe;
 mod sandbox;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use rustix::process::Pid;
 
-use crate::sandbox;
+use crate::pid_namespace;
 
 /// Locks that one sandbox may hold. A database takes five for each of its users.
 const MOST: usize = 1_000;
@@ -46,7 +46,7 @@ impl Locks {
         let mut counts = HashMap::new();
         if self.is_cut || self.count > MOST {
             for (pid, count) in &self.holders {
-                if let Some(namespace) = sandbox::namespace_of(*pid) {
+                if let Some(namespace) = pid_namespace::namespace_of(*pid) {
                     *counts.entry(namespace).or_default() += count;
                 }
             }

@@ -6,7 +6,6 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -18,6 +17,7 @@ use crate::cgroup::Cgroup;
 use crate::freezer::FrozenSandbox;
 use crate::lockdown::Identity;
 use crate::message::{ExitStatus, FIRST_KERNEL, JailLimits, Profile};
+use crate::pid_namespace::namespace_of;
 use crate::sys;
 
 /// Rank (`oom_score_adj`) of all that runs in a sandbox, where memory is out: it is ended first.
@@ -178,11 +178,6 @@ fn write_rank(rank: Option<&File>, score: &str) {
         // It may have ended. Without its rank, the larger process is ended first.
         let _as_before = file.write_at(score.as_bytes(), 0);
     }
-}
-
-/// The process namespace of a process.
-pub(crate) fn namespace_of(pid: Pid) -> Option<PathBuf> {
-    std::fs::read_link(format!("/proc/{}/ns/pid", pid.as_raw_nonzero())).ok()
 }
 
 /// The first message of a process to the warden, before anything of the user's runs in it or when it is woken.

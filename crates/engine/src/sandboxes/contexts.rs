@@ -14,7 +14,7 @@ use aludel_store::random_hex;
 use futures_util::future::BoxFuture;
 use tokio::sync::Mutex;
 
-use super::live::HOME;
+use super::HOME;
 use crate::approvals::Namespace;
 use crate::executions::ProgramTarget;
 use crate::{Error, Missing};

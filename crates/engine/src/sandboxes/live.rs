@@ -14,6 +14,7 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::HOME;
 use super::contexts::Contexts;
 use super::processes::Processes;
 use super::programs::RunningPrograms;
@@ -23,8 +24,6 @@ use crate::environment::{MAX_BYTES, MAX_ENTRIES, check_names};
 use crate::meter::Meter;
 use crate::sessions::LivePermit;
 
-/// The home directory inside: where commands begin, and what relative paths are relative to.
-pub const HOME: &str = "/home/user";
 /// Connections to its programs that go on after their request.
 const MAX_TUNNELS: usize = 32;
 /// Bytes of a template's name.

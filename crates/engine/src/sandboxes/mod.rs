@@ -14,13 +14,17 @@ mod tests;
 mod watches;
 
 pub use contexts::{Context, Contexts};
-pub use live::{HOME, LiveSandbox, NewSandbox};
+pub use live::{LiveSandbox, NewSandbox};
 pub use processes::{
     LogPart, ProcessEnd, ProcessEvent, ProcessSpec, ProcessStream, ProcessView, Processes, PtySize, SandboxProcess,
 };
 pub use programs::{RunningProgram, RunningPrograms};
 pub use registry::Sandboxes;
 pub use watches::Watches;
+
+/// The home directory inside: where commands begin, and what relative paths are relative to.
+pub const HOME: &str = "/home/user";
+
 /// Files of a sandbox by path.
 pub mod files {
     pub use aludel_sandbox::files::{

@@ -15,7 +15,7 @@ use tokio::sync::{Mutex as AsyncMutex, mpsc};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::live::HOME;
+use super::HOME;
 use crate::Error;
 use crate::environment::check_names;
 use crate::meter::{CommandTime, Meter};

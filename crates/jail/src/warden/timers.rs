@@ -11,7 +11,7 @@ use crate::idmap::IdMap;
 use crate::locks::Locks;
 use crate::sandbox::JailSandbox;
 use crate::shell::SpareShell;
-use crate::{StepError, sandbox, sockets};
+use crate::{StepError, pid_namespace, sockets};
 
 /// Time at full processor weight for something new in a sandbox, ahead of others that have run for longer.
 const FOREGROUND: Duration = Duration::from_secs(1);
@@ -149,7 +149,7 @@ impl WardenState {
             // A Linux kernel that shows no locks leaves nothing to enforce.
             let locks = Locks::read().unwrap_or_default();
             let (limit, counts) = (locks.limit(self.sandboxes.len()), locks.by_namespace());
-            let locks = |init| *sandbox::namespace_of(init).and_then(|of| counts.get(&of)).unwrap_or(&0);
+            let locks = |init| *pid_namespace::namespace_of(init).and_then(|of| counts.get(&of)).unwrap_or(&0);
             for sandbox in self.sandboxes.values_mut() {
                 sandbox.rank_checkpoint();
                 let Some(init) = sandbox.init.pid else { continue };
