@@ -20,6 +20,7 @@ mod size;
 mod suggestion;
 #[cfg(test)]
 mod tests;
+mod value;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -30,18 +31,19 @@ pub(crate) use key::KeySource;
 pub(crate) use model::{ApiSetting, ModelSection};
 pub(crate) use raw_value::{ConfigError, RawValue, ValueOrigin};
 pub(crate) use reference::{explain, help, markdown, schema};
-pub(crate) use sandbox::{BackendSetting as BackendChoice, MAX_TEMPLATES, RequireSetting};
+pub(crate) use sandbox::{BackendSetting, MAX_TEMPLATES, RequireSetting};
 pub(crate) use server::{Collector, LogFormatSetting};
 
 use approval::ApprovalSection;
 use declare::SettingKey;
 pub(crate) use duration::DurationValue;
 use model::{Overlay, RawModel};
-use raw_value::{Setting, Switch};
+use raw_value::Setting;
 pub(crate) use sandbox::SandboxSection;
 use server::ServerSection;
 use size::Size;
 use suggestion::nearest;
+use value::Switch;
 
 /// The configuration in effect.
 #[derive(Debug)]

@@ -7,6 +7,7 @@ mod color;
 mod commands;
 mod config;
 mod console;
+mod ending;
 mod exit;
 mod fold;
 #[cfg(test)]

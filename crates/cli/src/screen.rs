@@ -5,17 +5,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use aludel_engine::transcript::Transcript;
 use aludel_engine::turns::{
-    EndReason, EventKind, Failure, FailureKind, Flow, ItemId, OutputPiece, Render, RenderedEvent, TurnEvent,
+    EndReason, EventKind, Failure, Flow, ItemId, OutputPiece, Render, RenderedEvent, TurnEvent,
 };
 use aludel_sandbox::{ExecutionEvent as ProgramEvent, FileEntry, ProgramError};
-use anyhow::anyhow;
 use serde_json::Value;
 
-use crate::exit::Exit;
+use crate::ending::failure_of;
+use crate::json;
 use crate::output_directory::OutputDirectory;
 use crate::show::TurnView;
 use crate::turn_items::TurnItems;
-use crate::{json, state};
 
 /// The audience of a turn.
 pub(crate) enum TurnAudience {
@@ -91,36 +90,6 @@ impl Screen {
     /// The reason for which nothing could be shown, or no turn could be carried out; what a model or a sandbox failed for is an ending.
     pub(crate) fn failure(&mut self) -> Option<anyhow::Error> {
         self.failure.take().or_else(|| self.ending.as_ref().and_then(failure_of))
-    }
-}
-
-/// The error with which a turn ended, if that is neither the model's nor the sandbox's.
-pub(crate) fn failure_of(ending: &EndReason) -> Option<anyhow::Error> {
-    let EndReason::Failed { failure, cause } = ending else { return None };
-    let words = cause.clone().unwrap_or_else(|| failure.message.clone());
-    match failure.kind {
-        FailureKind::RateLimited
-        | FailureKind::Busy
-        | FailureKind::Rejected
-        | FailureKind::Upstream
-        | FailureKind::Sandbox => None,
-        FailureKind::DiskFull | FailureKind::Storage => Some(state::StateError(words).into()),
-        FailureKind::StorageFull | FailureKind::TooLarge | FailureKind::Unavailable | FailureKind::Internal => {
-            Some(anyhow!(words))
-        }
-    }
-}
-
-/// The status of a turn that ended like this.
-pub(crate) fn exit_of(ending: &EndReason) -> Exit {
-    match ending {
-        EndReason::Answered => Exit::Success,
-        EndReason::Refused | EndReason::TooLong | EndReason::Filtered | EndReason::WaitsForClient { .. } => {
-            Exit::ProgramFailed
-        }
-        EndReason::TokenBudget { .. } | EndReason::Budget { .. } => Exit::Limit,
-        EndReason::Failed { .. } => Exit::Ours,
-        EndReason::Cancelled => Exit::Interrupted,
     }
 }
 

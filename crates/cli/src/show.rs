@@ -12,7 +12,7 @@ use crate::image_protocol::ImageProtocol;
 use crate::markdown::Markdown;
 use crate::output_directory::{OutputDirectory, SavedFile};
 use crate::spinner::Spinner;
-use crate::{color, screen, terminal, wrap};
+use crate::{color, ending, terminal, wrap};
 
 /// Shows the events of an execution. The program's stdout goes to ours, everything else to stderr.
 pub(crate) struct ProgramView {
@@ -323,7 +323,7 @@ impl TurnView {
         let console = &mut self.program.console;
         console.end_line(StandardStream::Stdout)?;
         // An error of ours is told as the command's own.
-        if let Some(text) = ending.words().filter(|_| screen::failure_of(ending).is_none()) {
+        if let Some(text) = ending.words().filter(|_| ending::failure_of(ending).is_none()) {
             console.note(&format!("{} {}", color::error("aludel:"), terminal::clean(&text)))?;
         }
         Ok(())

@@ -9,11 +9,12 @@ use clap::Args;
 use super::CommandContext;
 use crate::args::{ModelArgs, SandboxOptions};
 use crate::config::Flag;
+use crate::ending::exit_of;
 use crate::exit::{Exit, usage};
 use crate::output_directory::OutputDirectory;
 use crate::sandboxes::RunningBackend;
 use crate::saved_conversation::SavedConversation;
-use crate::screen::{self, Screen, TurnAudience};
+use crate::screen::{Screen, TurnAudience};
 use crate::show::TurnView;
 use crate::turn::{self, Conversation, FinishedTurn, ModelAndApproval, Question};
 use crate::{inputs, json, state};
@@ -83,7 +84,7 @@ pub(crate) async fn run(mut args: AskArgs, context: &CommandContext) -> anyhow::
     let done = ask(&sandboxes, store, context, asked, kept, question, screen).await;
     sandboxes.backend.shutdown().await;
     let Some(FinishedTurn { mut screen, ending, saved }) = done? else { return Ok(Exit::Interrupted) };
-    let exit = screen::exit_of(&ending);
+    let exit = exit_of(&ending);
     if args.out.is_some() {
         turn::save_transcript(&screen.transcript, &mut screen.out)?;
     }

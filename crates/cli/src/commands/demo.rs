@@ -15,10 +15,11 @@ use clap::Args;
 
 use super::CommandContext;
 use crate::console::StandardStream;
+use crate::ending::exit_of;
 use crate::exit::Exit;
 use crate::output_directory::OutputDirectory;
 use crate::sandboxes::RunningBackend;
-use crate::screen::{self, Screen, TurnAudience};
+use crate::screen::{Screen, TurnAudience};
 use crate::show::TurnView;
 use crate::turn::{self, Conversation, FinishedTurn, ModelAndApproval, Question};
 use crate::{color, inputs, state, upstream};
@@ -78,7 +79,7 @@ pub(crate) async fn run(args: DemoArgs, context: &CommandContext) -> anyhow::Res
     if let TurnAudience::Person(view) = &mut screen.view {
         conclude(view, &ending, &made, &args.out)?;
     }
-    Ok(screen::exit_of(&ending))
+    Ok(exit_of(&ending))
 }
 
 /// Tells the results, and commands to try next.

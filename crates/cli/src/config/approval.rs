@@ -7,7 +7,7 @@ use aludel_rules::Rules;
 
 use super::declare::{choice, settings};
 use super::key::KeySource;
-use super::raw_value::FilePath;
+use super::value::FilePath;
 use super::{ConfigEntry, DurationValue, HostEnvironment};
 
 settings! {

@@ -7,7 +7,8 @@ use std::sync::LazyLock;
 use aludel_server::{MCP_RETURN_AFTER, Origins, RUN_LIFETIME};
 
 use super::declare::{choice, settings, values};
-use super::raw_value::{ConfigError, FilePath, Setting};
+use super::raw_value::{ConfigError, Setting};
+use super::value::FilePath;
 use super::{ConfigEntry, DurationValue, HostEnvironment, Size, Switch};
 
 /// Requests that are answered at once, unless it is said.

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 
 use super::BackendKind;
 use crate::commands::CommandContext;
-use crate::config::{BackendChoice, RequireSetting};
+use crate::config::{BackendSetting, RequireSetting};
 use crate::exit::words;
 use crate::state;
 
@@ -66,7 +66,7 @@ async fn docker(context: &CommandContext) -> (CheckStatus, String) {
 
 async fn e2b(context: &CommandContext) -> anyhow::Result<(CheckStatus, String)> {
     let settings = &context.config.sandbox;
-    if !settings.has_e2b_key() && *settings.backend != BackendChoice::E2b {
+    if !settings.has_e2b_key() && *settings.backend != BackendSetting::E2b {
         return Ok((CheckStatus::Missing, "no key is set (sandbox.e2b.key)".to_owned()));
     }
     let settings = settings.e2b(&context.surroundings)?;
@@ -79,7 +79,7 @@ async fn e2b(context: &CommandContext) -> anyhow::Result<(CheckStatus, String)> 
 
 async fn opensandbox(context: &CommandContext) -> anyhow::Result<(CheckStatus, String)> {
     let settings = &context.config.sandbox;
-    if !settings.has_opensandbox_url() && *settings.backend != BackendChoice::OpenSandbox {
+    if !settings.has_opensandbox_url() && *settings.backend != BackendSetting::OpenSandbox {
         return Ok((CheckStatus::Missing, "no address is set (sandbox.opensandbox.url)".to_owned()));
     }
     let settings = settings.opensandbox(&context.surroundings)?;

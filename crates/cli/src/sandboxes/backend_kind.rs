@@ -2,7 +2,7 @@
 
 use aludel_sandbox::template::Choice;
 
-use crate::config::{BackendChoice, SandboxSection};
+use crate::config::{BackendSetting, SandboxSection};
 
 /// A backend that programs can be given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,15 +49,15 @@ pub(crate) struct Candidates {
 pub(crate) fn candidates(settings: &SandboxSection, template: &Choice) -> Candidates {
     let named = |place| (vec![place], "sandbox.backend names it");
     let (places, reason) = match *settings.backend {
-        BackendChoice::Local => named(BackendKind::Local),
-        BackendChoice::Docker => named(BackendKind::Docker),
-        BackendChoice::E2b => named(BackendKind::E2b),
-        BackendChoice::OpenSandbox => named(BackendKind::OpenSandbox),
+        BackendSetting::Local => named(BackendKind::Local),
+        BackendSetting::Docker => named(BackendKind::Docker),
+        BackendSetting::E2b => named(BackendKind::E2b),
+        BackendSetting::OpenSandbox => named(BackendKind::OpenSandbox),
         // The others have no templates of ours.
-        BackendChoice::Auto if *template != Choice::Default => {
+        BackendSetting::Auto if *template != Choice::Default => {
             (vec![BackendKind::Local], "only local sandboxes have templates (sandbox.template)")
         }
-        BackendChoice::Auto => {
+        BackendSetting::Auto => {
             let places = BackendKind::ALL.iter().copied().filter(|place| place.is_set_up(settings)).collect();
             (places, "it is the first that is ready (sandbox.backend = \"auto\")")
         }

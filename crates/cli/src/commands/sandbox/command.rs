@@ -4,8 +4,7 @@ use std::io::IsTerminal;
 
 use aludel_wire::e2b::Bytes;
 use aludel_wire::e2b::process::{
-    Input, ListResponse, ProcessConfig, ProcessEvent, SelectRequest, Selector, SendInputRequest, SendSignalRequest,
-    Signal, StartRequest,
+    Input, ListResponse, ProcessConfig, ProcessEvent, SelectRequest, Selector, SendSignalRequest, Signal, StartRequest,
 };
 use anyhow::Context as _;
 use clap::Args;
@@ -13,6 +12,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 
 use super::output_printer::{OutputPrinter, status};
+use super::process::{send, started};
 use super::shell;
 use crate::commands::CommandContext;
 use crate::console::{self, Console, StandardStream};
@@ -93,17 +93,6 @@ pub(super) async fn exec(server: &RemoteServer, args: ExecArgs, context: &Comman
     }
 }
 
-/// The number of a command that starts.
-pub(super) async fn started(events: &mut CommandEvents) -> anyhow::Result<u32> {
-    loop {
-        match events.next().await? {
-            ProcessEvent::Start(started) => return Ok(started.pid),
-            ProcessEvent::Keepalive(_) => {}
-            ProcessEvent::Data(_) | ProcessEvent::End(_) => anyhow::bail!("the server answers out of turn"),
-        }
-    }
-}
-
 /// Sends what is read from stdin to a command, and then its end.
 async fn hand_on(sandbox: &Remote, pid: u32) -> anyhow::Result<()> {
     let (mut stdin, mut piece) = (tokio::io::stdin(), vec![0; PIECE]);
@@ -117,12 +106,6 @@ async fn hand_on(sandbox: &Remote, pid: u32) -> anyhow::Result<()> {
         let bytes = piece.get(..read).unwrap_or_default().to_vec();
         send(sandbox, pid, Input::Stdin(Bytes(bytes))).await?;
     }
-}
-
-/// Sends input to a command.
-pub(super) async fn send(sandbox: &Remote, pid: u32, input: Input) -> anyhow::Result<()> {
-    let request = SendInputRequest { process: Selector::Pid(pid), input };
-    sandbox.call::<Value>("/process.Process/SendInput", &request).await.map(drop)
 }
 
 /// Shows what a command prints until it ends. Ctrl-C asks it to end, a second one kills it.

@@ -5,6 +5,7 @@ mod copy;
 mod list;
 mod output_printer;
 mod port;
+mod process;
 mod shell;
 mod stdio;
 

@@ -15,8 +15,8 @@ use serde_json::Value;
 use tokio::io::AsyncReadExt;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::command::{send, started};
 use super::output_printer::status;
+use super::process::{send, started};
 use crate::commands::CommandContext;
 use crate::exit::{Exit, usage};
 use crate::remote::{CommandEvents, Remote, RemoteServer};
