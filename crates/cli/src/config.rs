@@ -219,6 +219,7 @@ impl Config {
             sessions: server.containers.0,
             storage: server.storage.bytes(),
             templates: sandbox.key_templates.0.clone(),
+            environment: sandbox.env.0.clone(),
         }
     }
 

@@ -30,6 +30,11 @@ impl Environment {
         Self::new(self.0.iter().chain(&others.0).map(|(name, value)| (name.clone(), value.clone())).collect())
     }
 
+    /// These variables, below those of another set. Either is within the bounds.
+    pub(crate) fn below(&self, others: Self) -> Self {
+        Self(self.0.clone().into_iter().chain(others.0).collect())
+    }
+
     /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

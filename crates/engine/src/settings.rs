@@ -7,6 +7,8 @@ use aludel_sandbox::Limits;
 use aludel_sandbox::template::TemplateName;
 use aludel_store::Tenant;
 
+use crate::Environment;
+
 /// Limits and expiry of sessions.
 #[derive(Debug, Clone)]
 pub struct SessionSettings {
@@ -30,6 +32,8 @@ pub struct SessionSettings {
     pub storage: u64,
     /// Templates of tenants that do not have the usual one, by tenant. A model's own comes first.
     pub templates: BTreeMap<String, TemplateName>,
+    /// Environment variables of all programs, below those of a session.
+    pub environment: Environment,
 }
 
 impl SessionSettings {
@@ -53,6 +57,7 @@ impl Default for SessionSettings {
             sandbox_lifetime: Duration::from_secs(24 * 3600),
             storage: 20 << 30,
             templates: BTreeMap::new(),
+            environment: Environment::default(),
         }
     }
 }

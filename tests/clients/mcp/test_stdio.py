@@ -1,6 +1,7 @@
 """`aludel mcp` on standard input and output."""
 
 import json
+import os
 import subprocess
 
 from mcp import Client, ClientSession, StdioServerParameters
@@ -16,6 +17,15 @@ async def test_both_generations_are_served(command):
     async with Client(stdio_client(parameters)) as client:
         result = await client.call_tool("python", {"code": "print('marker')"})
         assert result.content[0].text.startswith("marker")
+
+
+async def test_variables_of_the_command_line_and_of_the_client_are_there(command):
+    arguments = [*command[1:], "--env", "REGION=north", "--env", "FROM_THE_CLIENT"]
+    parameters = StdioServerParameters(command=command[0], args=arguments, env={**os.environ, "FROM_THE_CLIENT": "yes", "OTHER": "no"})
+    async with Client(stdio_client(parameters)) as client:
+        code = "import os\nprint(*map(os.environ.get, ('REGION', 'FROM_THE_CLIENT', 'OTHER')))"
+        result = await client.call_tool("python", {"code": code})
+        assert result.content[0].text.startswith("north yes None")
 
 
 def test_it_says_nothing_but_messages_and_ends_with_its_input(command):

@@ -4,17 +4,17 @@ mod install;
 
 use std::sync::Arc;
 
-use aludel_engine::{Engine, sessions};
+use aludel_engine::{Engine, Environment, sessions};
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 
 use super::CommandContext;
 use crate::args::SandboxOptions;
 use crate::config::Flag;
-use crate::exit::Exit;
+use crate::exit::{Exit, usage};
 use crate::sandboxes::RunningBackend;
 use crate::signals::Signals;
-use crate::state;
+use crate::{program, state};
 
 /// Serve the Model Context Protocol (MCP) on stdin and stdout, for a client that starts this itself
 ///
@@ -25,6 +25,9 @@ use crate::state;
 pub(crate) struct McpArgs {
     #[command(flatten)]
     sandbox: SandboxOptions,
+    /// A variable of the environment of all programs; without a value, the one that it has here. May be given several times
+    #[arg(long = "env", value_name = "NAME[=VALUE]")]
+    environment: Vec<String>,
     #[command(subcommand)]
     command: Option<McpCommand>,
 }
@@ -48,16 +51,20 @@ impl McpArgs {
 pub(crate) async fn run(args: McpArgs, context: &CommandContext) -> anyhow::Result<Exit> {
     match args.command {
         Some(McpCommand::Install(args)) => install::run(&args, context),
-        None => serve(context).await,
+        None => serve(&args.environment, context).await,
     }
 }
 
-async fn serve(context: &CommandContext) -> anyhow::Result<Exit> {
+async fn serve(variables: &[String], context: &CommandContext) -> anyhow::Result<Exit> {
+    let variables = program::environment(variables, &context.surroundings)?;
+    let variables =
+        Environment::new(variables.into_iter().collect()).map_err(|error| usage(format!("--env: {error}")))?;
     let mut signals = Signals::listen().context("cannot listen to signals")?;
     let approvals = context.config.approval.settings(&context.surroundings)?;
     let store = state::open(context).await?;
     let RunningBackend { backend, packages } = RunningBackend::start(context, 1).await?;
-    let sessions = context.config.sessions();
+    let mut sessions = context.config.sessions();
+    sessions.environment = sessions.environment.with(&variables).map_err(|error| usage(format!("--env: {error}")))?;
     let engine = Arc::new(Engine::new(store, Arc::clone(&backend), [], approvals, packages, sessions));
     engine.tasks.spawn(sessions::keep(Arc::clone(&engine)));
     let return_after = context.config.server.mcp_return_after.duration();

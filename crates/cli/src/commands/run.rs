@@ -4,7 +4,6 @@ mod audience;
 
 use std::path::PathBuf;
 
-use aludel_engine::Environment;
 use aludel_engine::sessions::LiveSession;
 use aludel_sandbox::{Execution, ExecutionEvent, Finished, Outcome};
 use anyhow::Context as _;
@@ -171,9 +170,8 @@ async fn in_session(
     program: &LoadedProgram,
     audience: &mut Audience,
 ) -> anyhow::Result<Exit> {
-    let session =
-        LiveSession::create(engine.backend.clone(), context.config.sandbox.limits(), None, Environment::default())
-            .await;
+    let sandbox = &context.config.sandbox;
+    let session = LiveSession::create(engine.backend.clone(), sandbox.limits(), None, sandbox.env.0.clone()).await;
     let mut session = session.context("cannot make a sandbox")?;
     inputs::add(&session, &program.inputs).await?;
     if let Some(options) = &program.options {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::LazyLock;
 
+use aludel_engine::Environment;
 use aludel_sandbox::template::{Choice, TemplateName};
 use aludel_sandbox::{DEFAULT_IMAGE, DockerConfig, E2bConfig, Limits, OpenSandboxConfig};
 use aludel_store::KeyId;
@@ -59,6 +60,9 @@ settings! {
         templates: TemplateNames = TemplateNames::default();
         /// Templates of keys, as `{ KEY_ID = "NAME" }` with ids of `aludel keys list`. A model's own comes first.
         key_templates: KeyTemplates = KeyTemplates::default();
+        /// Environment variables of the programs of all sessions, as `{ NAME = "value" }`, below those that a client gives. Programs and models
+        /// can read them. Sandboxes that clients of E2B and OpenSandbox own have those of their clients alone.
+        env: SessionVariables = SessionVariables::default();
         /// Isolation that the host must be able to enforce: with `default` what is missing is said at the start, with `strict` it is an
         /// error. `aludel doctor` lists it.
         require: RequireSetting = RequireSetting::Default;
@@ -124,7 +128,7 @@ settings! {
     }
 }
 
-values! { KeyTemplates: Table, Choice: Text, DirectoryPath: Text, TemplateNames: List, MemorySize: Text, PoolSize: Number, Cores: Number, CpuTime: Text, ProcessCount: Number }
+values! { SessionVariables: Table, KeyTemplates: Table, Choice: Text, DirectoryPath: Text, TemplateNames: List, MemorySize: Text, PoolSize: Number, Cores: Number, CpuTime: Text, ProcessCount: Number }
 
 impl SandboxSection {
     /// Fills in the defaults that follow from other settings, and checks those that depend on each other.
@@ -334,6 +338,32 @@ impl FromStr for KeyTemplates {
 impl fmt::Display for KeyTemplates {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pairs: Vec<String> = self.0.iter().map(|(key, name)| format!("{key}: {name}")).collect();
+        formatter.write_str(&pairs.join(", "))
+    }
+}
+
+/// Environment variables of programs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct SessionVariables(pub(crate) Environment);
+
+impl FromStr for SessionVariables {
+    type Err = String;
+
+    /// Reads lines of `NAME: VALUE`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let pairs = lines.map(|line| {
+            let (name, value) = line.split_once(':').ok_or("needs a table of names and values")?;
+            Ok((name.trim().to_owned(), value.trim().to_owned()))
+        });
+        let variables = Environment::new(pairs.collect::<Result<_, String>>()?);
+        variables.map(Self).map_err(|error| format!("cannot be set: {error}"))
+    }
+}
+
+impl fmt::Display for SessionVariables {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pairs: Vec<String> = self.0.to_vec().iter().map(|(name, value)| format!("{name}: {value}")).collect();
         formatter.write_str(&pairs.join(", "))
     }
 }

@@ -89,6 +89,7 @@ fn every_key_is_understood() {
         templates = ["geo", "bio"]
         shared = "/srv/aludel"
         key_templates = { key_1 = "ml" }
+        env = { REGION = "north: all" }
         require = "strict"
         memory = "512m"
         timeout = "30s"
@@ -158,11 +159,11 @@ fn every_key_is_understood() {
     assert!(left.is_empty(), "{left:?}");
     assert_eq!(**config.server.data, home.0.path().join("state"));
     assert_eq!(shown(&config, "server.origins").0, "https://app.example.com, http://localhost:3000");
-    assert_eq!(shown(&config, "model.gpt-5.key"), ("env:THE_KEY".into(), "file:68".into()));
+    assert_eq!(shown(&config, "model.gpt-5.key"), ("env:THE_KEY".into(), "file:69".into()));
     let secrets = home.0.path().join("secrets/local");
     assert_eq!(shown(&config, "model.local.key").0, format!("file:{}", secrets.display()));
     assert_eq!(shown(&config, "model.local.upstream_name"), ("local".into(), "default".into()));
-    let headers = ("X-Org: (hidden), X-Team: env:TEAM".into(), "file:74".into());
+    let headers = ("X-Org: (hidden), X-Team: env:TEAM".into(), "file:75".into());
     assert_eq!(shown(&config, "model.gpt-5.headers"), headers);
     assert_eq!(config.models.len(), 3);
     assert!(config.warnings.is_empty());

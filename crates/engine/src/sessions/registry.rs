@@ -107,6 +107,11 @@ impl SessionContext {
         self.settings.template_of(tenant).cloned()
     }
 
+    /// The environment variables of all programs.
+    pub(super) fn environment(&self) -> &Environment {
+        &self.settings.environment
+    }
+
     /// The limits of a session, given the memory that it may use as it stands in its row.
     pub(super) fn limits_of(&self, memory: Option<&str>) -> Limits {
         match memory.and_then(MemoryTier::parse) {
@@ -208,6 +213,11 @@ impl Sessions {
     /// The template of a tenant; `None` for the usual one.
     pub(crate) fn template_of(&self, tenant: &Tenant) -> Option<TemplateName> {
         self.shared.template_of(tenant)
+    }
+
+    /// The environment variables of all programs.
+    pub(super) fn environment(&self) -> &Environment {
+        self.shared.environment()
     }
 
     /// The limits of a session that asks for none.

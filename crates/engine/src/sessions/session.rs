@@ -171,7 +171,7 @@ impl Session {
         };
         let creating = async {
             let template = self.template.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let environment = self.environment().await?;
+            let environment = self.shared.environment().below(self.environment().await?);
             let created =
                 LiveSession::create(self.shared.backend.clone(), self.limits.clone(), template, environment).await;
             Span::current().record("result", if created.is_ok() { "ok" } else { "failed" });
@@ -186,7 +186,7 @@ impl Session {
         Ok(live)
     }
 
-    /// The environment variables of its programs.
+    /// The environment variables of its own.
     async fn environment(&self) -> Result<Environment, Error> {
         Environment::from_json(self.shared.store.container_variables(&self.tenant, &self.id).await?.as_deref())
     }
@@ -208,7 +208,7 @@ impl Session {
         };
         drop(state);
         match live {
-            Some(live) => live.set_environment(environment).await,
+            Some(live) => live.set_environment(self.shared.environment().below(environment)).await,
             None => Ok(()),
         }
     }

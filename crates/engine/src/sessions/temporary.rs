@@ -6,9 +6,9 @@ use aludel_sandbox::Limits;
 use aludel_store::Tenant;
 
 use super::{LivePermit, LiveSession, Sessions};
+use crate::Error;
 use crate::approvals::Namespace;
 use crate::executions::ProgramTarget;
-use crate::{Environment, Error};
 
 /// A live session that nothing is stored of, and that is ended for no other. Dropping it ends its sandbox.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl Sessions {
     /// Opens a temporary session with these limits. `id` stands for it in the audit log.
     pub async fn open_temporary(&self, tenant: &Tenant, id: &str, limits: Limits) -> Result<TemporarySession, Error> {
         let permit = self.permit(tenant).await?;
-        let live = LiveSession::create(Arc::clone(self.backend()), limits, None, Environment::default()).await?;
+        let live = LiveSession::create(Arc::clone(self.backend()), limits, None, self.environment().clone()).await?;
         Ok(TemporarySession { live, namespace: Namespace::new(id), _permit: permit })
     }
 }

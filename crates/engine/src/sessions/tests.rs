@@ -296,6 +296,27 @@ async fn variables_stay_with_a_session_and_go_with_it() {
 }
 
 #[tokio::test]
+async fn variables_of_all_programs_are_below_those_of_a_session() {
+    let data = tempfile::tempdir().unwrap();
+    let of = |pairs: &[(&str, &str)]| {
+        Environment::new(pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()).unwrap()
+    };
+    let settings = SessionSettings { environment: of(&[("A", "all"), ("B", "all")]), ..settings() };
+    let store = Store::open(data.path()).await.unwrap();
+    let place = TestSessions::on(Arc::new(MemoryBackend::new(script)), store, settings);
+    let environment = of(&[("B", "own")]);
+    let new = NewSession { name: "s".into(), file_ids: vec![], memory: None, idle: None, environment };
+    let session = place.sessions.create(&me(), new).await.unwrap().0;
+    let sees = async |name: &str| execute(&session, &format!("print(os.environ['{name}'])")).await.0;
+    assert_eq!((&*sees("A").await, &*sees("B").await), ("all\n", "own\n"));
+    // Once more when the session gets another one, and those of all programs are not stored with it.
+    session.add_environment(&of(&[("C", "own")])).await.unwrap();
+    assert_eq!((&*sees("A").await, &*sees("C").await), ("all\n", "own\n"));
+    let stored = place.store.container_variables(&me(), session.id()).await.unwrap();
+    assert_eq!(stored.as_deref(), Some(r#"{"B":"own","C":"own"}"#));
+}
+
+#[tokio::test]
 async fn live_sessions_are_shared_between_tenants() {
     let data = tempfile::tempdir().unwrap();
     let place = TestSessions::enter(data.path(), SessionSettings { sessions: 6, ..settings() }).await;
