@@ -14,17 +14,15 @@ sys.path.append(str(Path(__file__).parent.parent))
 import pages  # noqa: E402
 import server as servers  # noqa: E402
 
-# Beginnings of commands, and the place that runs them: they need an index, a terminal, a second hand, a compiler or root.
+# Beginnings of commands, and the test of `dev/test` that runs them: they need an index, a terminal, a second hand or a compiler.
 ELSEWHERE = {
     "aludel serve": "tests/clients/server.py",
     "aludel doctor --attack": "crates/sandbox/tests/escapes.rs",
     "aludel bench": "crates/cli/tests/info.rs",
-    "aludel chat": "crates/cli/tests/terminal.rs",
     'aludel ask "Which product grows fastest?" --file sales.csv --approve': "crates/cli/tests/terminal.rs",
     "aludel approvals show": "tests/clients/openai/test_approval.py",
     "aludel approvals approve": "tests/clients/openai/test_approval.py",
     "aludel approvals refuse": "tests/clients/openai/test_approval.py",
-    "aludel mcp ": "tests/clients/mcp",
     "aludel sandbox port": "crates/cli/tests/sandboxes.rs",
     "aludel template build": "crates/cli/tests/template.rs",
     "aludel run --template": "crates/cli/tests/template.rs",
@@ -32,16 +30,41 @@ ELSEWHERE = {
     "aludel template rm": "crates/cli/tests/template.rs",
     "aludel template export": "crates/cli/tests/template.rs",
     "aludel template import": "crates/cli/tests/template.rs",
+    # It would take templates away from tests that run beside this one.
     "aludel template prune": "crates/sandbox/src/template/archive.rs",
     "sudo aludel template build": "crates/cli/tests/template.rs",
-    "tar xf aludel-": "dev/package-test",
-    "bin/aludel": "dev/package-test",
-    "docker": "dev/image-test",
-    "dev/": "dev/test",
-    "cargo": "dev/walk",
-    "vllm": "tests/clients/mcp",
     "export": "tests/clients/e2b",
 }
+# Beginnings of commands that `dev/test` does not run, with the reason, and the script that does.
+BY_HAND = {
+    "docker": ("a container engine", "dev/image-test"),
+    "dev/image": ("a container engine", "dev/image-test"),
+    "dev/package": ("a release build, and root to install", "dev/package-test"),
+    "tar xf aludel-": ("an archive of a release build", "dev/package-test"),
+    "bin/aludel": ("an archive of a release build", "dev/package-test"),
+    "dev/test": ("it is that", "dev/test"),
+    "cargo": ("a release build, in an empty root file system", "dev/walk"),
+    # Its client of this address is run, without a GPU.
+    "vllm": ("a GPU", "tests/clients/mcp"),
+}
+# Programs and configuration of the pages by language, and the place that runs or reads them. Frameworks are run by hand, for their size.
+BLOCKS = {
+    ("README.md", "python"): "tests/clients/openai/test_pages.py",
+    ("anthropic.md", "python"): "tests/clients/anthropic/test_messages.py",
+    ("approval.md", "python"): "tests/clients/openai/test_approval.py",
+    ("assistants.md", "python"): "tests/clients/assistants/test_runs.py",
+    ("frameworks.md", "js"): "tests/clients/frameworks/test_node.py",
+    ("frameworks.md", "python"): "tests/clients/frameworks/test_current.py",
+    ("gemini.md", "python"): "tests/clients/gemini/test_generate.py",
+    ("openai.md", "js"): "tests/clients/openai/test_pages.py",
+    ("openai.md", "python"): "tests/clients/openai/test_pages.py",
+    ("rust.md", "rust,no_run"): "crates/agent/src/lib.rs",
+    ("sandboxes.md", "python"): "tests/clients/e2b/test_sandboxes.py",
+    # A service; one of ours takes its place.
+    ("terminal.md", ""): "crates/cli/tests/remote.rs",
+}
+# Languages of which no block runs: configuration that `guide.rs` loads, measurements, and proxies that are not installed here.
+NOT_RUN = {"sh": "below", "toml": "crates/cli/src/guide.rs", "text": "", "nginx": "", "caddyfile": ""}
 
 
 def commands(page):
@@ -90,7 +113,8 @@ def shell(upstream, tmp_path_factory):
 
 
 def place(line):
-    return next((where for start, where in ELSEWHERE.items() if (line + " ").startswith(start)), None)
+    by_hand = {start: where for start, (_reason, where) in BY_HAND.items()}
+    return next((where for start, where in {**ELSEWHERE, **by_hand}.items() if (line + " ").startswith(start)), None)
 
 
 PAGES = [ROOT / "README.md", *sorted(pages.GUIDE.glob("*.md"))]
@@ -114,6 +138,14 @@ def test_commands_of_a_page(shell, page, lines):
 def test_every_other_command_has_its_place():
     lines = [line for page in PAGES for line in commands(page)]
     assert len(lines) > 60
-    for start, where in ELSEWHERE.items():
+    places = [*ELSEWHERE.items(), *((start, where) for start, (_reason, where) in BY_HAND.items())]
+    for start, where in places:
         assert (ROOT / where).exists(), where
         assert any((line + " ").startswith(start) for line in lines), f"no page has `{start}` any more"
+
+
+def test_every_program_of_a_page_has_its_place():
+    found = {(page.name, language) for page in PAGES for language in re.findall(r"^```([^\n]*)\n.*?^```$", page.read_text(), re.S | re.M)}
+    assert {block for block in found if block[1] not in NOT_RUN} == set(BLOCKS)
+    for where in BLOCKS.values():
+        assert (ROOT / where).exists(), where
