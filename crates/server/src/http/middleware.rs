@@ -10,9 +10,8 @@ use std::time::Duration;
 use aludel_engine::permits::NoRoom;
 use aludel_store::Tenant;
 use axum::body::{Body, Bytes, HttpBody};
-use axum::extract::{FromRequestParts, Request, State};
+use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, ORIGIN, RETRY_AFTER};
-use axum::http::request::Parts;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::Next;
@@ -21,6 +20,7 @@ use futures_util::FutureExt;
 use tracing::{Instrument, error};
 
 use super::auth::KeyRefusal;
+use super::caller::Caller;
 use super::throttled_body::ThrottledBody;
 use super::unread_body;
 use crate::app::App;
@@ -50,19 +50,6 @@ const BACKEND: HeaderName = HeaderName::from_static("x-aludel-backend");
 const NO_KEY_BEHIND: &str = "The API key for which this was made was revoked or has expired.";
 /// Tells OpenAI's and Anthropic's clients whether to try again, whatever the status says.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
-
-/// The tenant that asks.
-#[derive(Debug, Clone)]
-pub(crate) struct Caller(pub(crate) Tenant);
-
-impl FromRequestParts<Arc<App>> for Caller {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, _app: &Arc<App>) -> Result<Self, ApiError> {
-        // Only a route outside of the layer below would lack it.
-        parts.extensions.get::<Self>().cloned().ok_or_else(|| ApiError::internal("a route that asks nobody for a key"))
-    }
-}
 
 /// The layer around all routes.
 pub(crate) async fn around(

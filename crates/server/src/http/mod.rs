@@ -2,6 +2,7 @@
 
 mod auth;
 mod budgets;
+mod caller;
 mod cors;
 mod describe;
 mod download;
@@ -20,6 +21,7 @@ mod unread_body;
 
 pub(crate) use auth::{FRESH, KeyCache};
 pub(crate) use budgets::DailyBudgets;
+pub(crate) use caller::Caller;
 pub use cors::Origins;
 pub(crate) use describe::{BYTES, DescribeArgument, Description, FORM, JSON, MediaType, PAGE};
 pub(crate) use download::{download, show};
@@ -28,7 +30,7 @@ pub(crate) use form::{FormParts, MultipartForm, Upload};
 pub(crate) use json::body_memory;
 pub(crate) use json::{Fields, RawBody, RawJson, SILENCE};
 pub(crate) use memory::{MemoryCharge, memory};
-pub(crate) use middleware::{Caller, GuardedBody, HEALTH, READY, around, bearer, is_local_host};
+pub(crate) use middleware::{GuardedBody, HEALTH, READY, around, bearer, is_local_host};
 pub(crate) use mime_types::mime_of;
 pub(crate) use params::Params;
 pub(crate) use routes::{Operation, Routes};

@@ -3,22 +3,20 @@
 //! It is the process's, while every server has a [`super::Telemetry`] of its own. So a request's root span carries its [`Scope`], and whoever needs one finds
 //! it on the way from a span to its root.
 
-use std::fmt;
 use std::sync::{Arc, Once};
 use std::time::{Instant, SystemTime};
 
-use axum::http::HeaderMap;
 use opentelemetry::Context as OtelContext;
-use serde_json::Value;
-use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
-use tracing::{Event, Level, Metadata, Span, Subscriber, dispatcher};
+use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, SubscriberExt};
-use tracing_subscriber::registry::{LookupSpan, SpanRef};
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{Layer, Registry};
 
+use super::tracked_span::TrackedSpan;
+use super::values::Values;
 use super::{Scope, Telemetry, log, model, sandbox, turn};
 
 /// Prefix of the targets of our crates. Libraries are not listened to.
@@ -33,53 +31,6 @@ pub(super) fn install() {
         // A program that uses this crate may have a subscriber of its own, which then hears everything instead.
         let _installed = tracing::subscriber::set_global_default(Registry::default().with(SpanTracker));
     });
-}
-
-/// Attaches something to a span, for all that happens below it.
-pub(super) fn attach<T: Send + Sync + 'static>(span: &Span, value: T) {
-    span.with_subscriber(|(id, dispatch)| {
-        if let Some(span) = dispatch.downcast_ref::<Registry>().and_then(|registry| registry.span(id)) {
-            span.extensions_mut().insert(value);
-        }
-    });
-}
-
-/// Returns the scope of the span that this thread is in.
-pub(super) fn current() -> Option<Scope> {
-    dispatcher::get_default(|dispatch| {
-        let current = dispatch.current_span();
-        scope_of(&dispatch.downcast_ref::<Registry>()?.span(current.id()?)?)
-    })
-}
-
-/// Returns the scope of a span or of the nearest one above that has one.
-fn scope_of<'s, S: LookupSpan<'s>>(span: &SpanRef<'s, S>) -> Option<Scope> {
-    span.scope().find_map(|span| span.extensions().get::<Scope>().cloned())
-}
-
-/// A span that belongs to a request.
-#[derive(Debug)]
-pub(super) struct TrackedSpan {
-    pub(super) scope: Scope,
-    pub(super) began: Instant,
-    pub(super) started: SystemTime,
-    /// Fields that it began with.
-    pub(super) values: Values,
-    /// Context of the span of OpenTelemetry, if it has one.
-    pub(super) context: OtelContext,
-    /// Tokens that were counted.
-    pub(super) spent: (u64, u64),
-}
-
-/// Returns headers that let another program go on with the trace of the span that this thread is in.
-pub(super) fn headers() -> HeaderMap {
-    let found = dispatcher::get_default(|dispatch| {
-        let current = dispatch.current_span();
-        let span = dispatch.downcast_ref::<Registry>()?.span(current.id()?)?;
-        let extensions = span.extensions();
-        extensions.get::<TrackedSpan>().map(|watched| watched.scope.headers(&watched.context))
-    });
-    found.unwrap_or_default()
 }
 
 struct SpanTracker;
@@ -97,7 +48,7 @@ impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for SpanTracker {
 
     // Asked of contents alone: one server may tell them while another one does not.
     fn enabled(&self, metadata: &Metadata<'_>, context: Context<'_, S>) -> bool {
-        let scope = || context.lookup_current().and_then(|span| scope_of(&span));
+        let scope = || context.lookup_current().and_then(|span| Scope::of_span(&span));
         metadata.target() != CONTENTS || scope().is_some_and(|scope| scope.tells_contents())
     }
 
@@ -114,7 +65,7 @@ impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for SpanTracker {
             }
             return;
         }
-        let Some(scope) = scope_of(&span) else { return };
+        let Some(scope) = Scope::of_span(&span) else { return };
         let mut values = Values::default();
         attributes.record(&mut values);
         if span.name() == "answer" {
@@ -175,69 +126,8 @@ impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for SpanTracker {
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
         let mut values = Values::default();
         event.record(&mut values);
-        let scope = context.event_span(event).and_then(|span| scope_of(&span));
+        let scope = context.event_span(event).and_then(|span| Scope::of_span(&span));
         log::tell(*event.metadata().level(), &values.take_message(), values.0, scope.as_ref());
-    }
-}
-
-/// Fields of an event or a span.
-#[derive(Debug, Default)]
-pub(super) struct Values(Vec<(&'static str, Value)>);
-
-impl Values {
-    pub(super) fn text(&self, name: &str) -> Option<&str> {
-        self.get(name)?.as_str()
-    }
-
-    pub(super) fn number(&self, name: &str) -> Option<f64> {
-        self.get(name)?.as_f64()
-    }
-
-    pub(super) fn count(&self, name: &str) -> Option<u64> {
-        self.get(name)?.as_u64()
-    }
-
-    fn get(&self, name: &str) -> Option<&Value> {
-        self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
-    }
-
-    /// Takes the words out, which `tracing` has as one of the fields.
-    fn take_message(&mut self) -> String {
-        let at = self.0.iter().position(|(name, _)| *name == "message");
-        match at.map(|at| self.0.remove(at).1) {
-            Some(Value::String(text)) => text,
-            _ => String::new(),
-        }
-    }
-
-    fn push(&mut self, field: &Field, value: impl Into<Value>) {
-        self.0.push((field.name(), value.into()));
-    }
-}
-
-impl Visit for Values {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.push(field, format!("{value:?}"));
-    }
-
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.push(field, value);
-    }
-
-    fn record_i64(&mut self, field: &Field, value: i64) {
-        self.push(field, value);
-    }
-
-    fn record_u64(&mut self, field: &Field, value: u64) {
-        self.push(field, value);
-    }
-
-    fn record_f64(&mut self, field: &Field, value: f64) {
-        self.push(field, value);
-    }
-
-    fn record_bool(&mut self, field: &Field, value: bool) {
-        self.push(field, value);
     }
 }
 
@@ -245,6 +135,7 @@ impl Visit for Values {
 mod tests {
     use tracing::{enabled, info_span};
 
+    use super::super::attach;
     use super::*;
 
     fn telemetry(contents: bool) -> Arc<Telemetry> {

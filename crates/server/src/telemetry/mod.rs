@@ -9,18 +9,24 @@
 use std::sync::Arc;
 
 use tracing::{Span, info_span};
+use tracing_subscriber::Registry;
+use tracing_subscriber::registry::LookupSpan as _;
 
 mod layer;
 mod log;
+mod log_line;
 mod metrics;
 mod model;
 mod sandbox;
 mod scope;
 mod tail;
 mod traces;
+mod tracked_span;
 mod turn;
+mod values;
 
-pub use log::{LogFormat, LogLevel, log_as, notice};
+pub use log::notice;
+pub use log_line::{LogFormat, LogLevel};
 pub(crate) use metrics::{METRICS, Metrics, scrape};
 pub(crate) use model::{passed_on, watched};
 pub(crate) use scope::Scope;
@@ -44,7 +50,7 @@ impl Telemetry {
     /// Returns a span for work of this server that no request asks for.
     pub(crate) fn span(self: &Arc<Self>) -> Span {
         let span = info_span!(parent: None, "server");
-        layer::attach(&span, Arc::clone(self));
+        attach(&span, Arc::clone(self));
         span
     }
 
@@ -59,4 +65,19 @@ impl Telemetry {
             traces.finish().await;
         }
     }
+}
+
+/// Writes the log of this process in this format from now on.
+pub fn log_as(format: LogFormat) {
+    layer::install();
+    log_line::set_format(format);
+}
+
+/// Attaches something to a span, for all that happens below it.
+fn attach<T: Send + Sync + 'static>(span: &Span, value: T) {
+    span.with_subscriber(|(id, dispatch)| {
+        if let Some(span) = dispatch.downcast_ref::<Registry>().and_then(|registry| registry.span(id)) {
+            span.extensions_mut().insert(value);
+        }
+    });
 }

@@ -13,9 +13,10 @@ use opentelemetry::{Context, KeyValue};
 use serde_json::json;
 
 use super::Scope;
-use super::layer::{self, TrackedSpan, Values};
 use super::metrics::{CallLabels, ModelLabels};
 use super::tail::Tail;
+use super::tracked_span::{self, TrackedSpan};
+use super::values::Values;
 
 /// Returns a model for the current request, whose server is told which trace it works for.
 pub(crate) fn watched(model: &Model) -> Arc<dyn Upstream> {
@@ -42,7 +43,7 @@ impl Upstream for TracedUpstream {
     }
 
     fn call(&self, request: ModelRequest) -> BoxStream<'static, Result<Delta, UpstreamError>> {
-        self.0.call(ModelRequest { headers: layer::headers(), ..request })
+        self.0.call(ModelRequest { headers: tracked_span::headers(), ..request })
     }
 }
 
@@ -59,7 +60,7 @@ where
     let Some(scope) = Scope::current().filter(Scope::is_watched) else { return forward(headers).await };
     scope.facts().model = Some(model.into());
     let mut call = ModelCall::begin(model, provider);
-    headers.extend(call.span().in_scope(layer::headers));
+    headers.extend(call.span().in_scope(tracked_span::headers));
     match forward(headers).await {
         Ok(ForwardedResponse { status, headers, body }) => {
             call.answers(status);

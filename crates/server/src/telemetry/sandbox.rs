@@ -3,8 +3,8 @@
 use opentelemetry::KeyValue;
 use opentelemetry::trace::{SpanBuilder, Status, TraceContextExt};
 
-use super::layer::TrackedSpan;
 use super::metrics::ResultLabels;
+use super::tracked_span::TrackedSpan;
 
 /// Counts a sandbox that was to be created, by what came of it.
 pub(super) fn created(span: &TrackedSpan, result: &str) {

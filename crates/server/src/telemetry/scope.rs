@@ -8,11 +8,13 @@ use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode};
 use opentelemetry::trace::{SpanKind, Status, TraceContextExt};
 use opentelemetry::{Context, KeyValue};
-use tracing::{Span, info_span};
+use tracing::{Span, dispatcher, info_span};
+use tracing_subscriber::Registry;
+use tracing_subscriber::registry::{LookupSpan, SpanRef};
 
-use super::log::{LogLevel, LogLine};
+use super::log_line::{LogLevel, LogLine};
 use super::metrics::{Metrics, RequestLabels, RouteLabels, TokenLabels};
-use super::{Telemetry, Traces, layer};
+use super::{Telemetry, Traces, attach};
 
 /// Headers by which programs tell one another which trace they work for.
 const TRACE: [HeaderName; 2] = [HeaderName::from_static("traceparent"), HeaderName::from_static("tracestate")];
@@ -92,7 +94,7 @@ impl Scope {
         let began = Instant::now();
         let scope = Self(Arc::new(Inner { telemetry, id, method, route, began, trace, context, facts }));
         let span = info_span!(parent: None, "request");
-        layer::attach(&span, scope.clone());
+        attach(&span, scope.clone());
         (scope.clone(), span, OpenRequest(scope))
     }
 
@@ -131,7 +133,15 @@ impl Scope {
 
     /// Returns the request that the current span works for, if it works for one.
     pub(crate) fn current() -> Option<Self> {
-        layer::current()
+        dispatcher::get_default(|dispatch| {
+            let current = dispatch.current_span();
+            Self::of_span(&dispatch.downcast_ref::<Registry>()?.span(current.id()?)?)
+        })
+    }
+
+    /// Returns the request of a span, or of the nearest one above that has one.
+    pub(super) fn of_span<'s, S: LookupSpan<'s>>(span: &SpanRef<'s, S>) -> Option<Self> {
+        span.scope().find_map(|span| span.extensions().get::<Self>().cloned())
     }
 
     /// Its id, `req_…`.

@@ -6,8 +6,9 @@ use opentelemetry::KeyValue;
 use opentelemetry::trace::{SpanBuilder, Status, TraceContextExt};
 use serde_json::json;
 
-use super::layer::{TrackedSpan, Values};
 use super::metrics::{ApiLabels, OutcomeLabels, TurnLabels};
+use super::tracked_span::TrackedSpan;
+use super::values::Values;
 
 /// Characters of a call's id in a span: the model's server makes it up.
 const MAX_ID: usize = 200;

@@ -7,8 +7,8 @@ use axum::body::Bytes;
 use axum::http::StatusCode;
 use tokio::io::AsyncReadExt;
 
+use super::MAX_FILES;
 use super::files;
-use super::inputs::MAX_FILES;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::http::MemoryCharge;

@@ -8,12 +8,10 @@ use aludel_store::BlobName;
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE};
 
+use super::MAX_FILES;
 use super::attachments::{AttachedFiles, Attachment};
 use crate::app::App;
 use crate::error::ApiError;
-
-/// Files of one conversation.
-pub(super) const MAX_FILES: usize = 100;
 
 /// The files of a conversation.
 #[derive(Debug)]

@@ -33,6 +33,9 @@ pub(crate) use upload::Ticket;
 /// The header that the official clients send their key in.
 const API_KEY: &str = "x-goog-api-key";
 
+/// Files of one conversation.
+const MAX_FILES: usize = 100;
+
 /// The dialect.
 pub(crate) const GEMINI: Dialect = Dialect {
     routes,

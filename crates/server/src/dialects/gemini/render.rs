@@ -13,9 +13,6 @@ use super::error;
 use super::program_output::CollectedOutput;
 use super::writer::Writer;
 
-/// The kind of a frame that tells a failure.
-pub(super) const ERROR: &str = "error";
-
 /// The renderer of one answer.
 pub(super) struct Answer {
     writer: Writer,

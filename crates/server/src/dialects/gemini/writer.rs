@@ -15,9 +15,11 @@ use base64::prelude::BASE64_STANDARD;
 
 use super::conversation::program_id;
 use super::program_output::ProgramImage;
-use super::render::ERROR;
 use crate::dialects::stop_words::{StopScan, StopWords};
 use crate::links::Links;
+
+/// The kind of a frame that tells a failure.
+pub(super) const ERROR: &str = "error";
 
 /// An answer that is being written.
 #[derive(Debug)]

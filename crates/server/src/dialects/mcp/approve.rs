@@ -13,7 +13,6 @@ use rmcp::model::{
 use rmcp::service::RequestContext;
 use serde::Deserialize;
 
-use super::calls;
 use super::error::ToolError;
 use super::runs::{Run, Stage};
 use super::server::Server;
@@ -131,7 +130,7 @@ async fn decide(
     let decision = ApprovalUpdate {
         sha256: held.sha256.clone(),
         status: if runs { ApprovalStatus::Approved } else { ApprovalStatus::Refused },
-        by: format!("the user of {}", calls::client(context)),
+        by: format!("the user of {}", client(context)),
         reason: match reason {
             Some(reason) => Some(excerpt::line(&reason, MAX_REASON)),
             None => (!runs).then(|| "the user did not approve it".to_owned()),
@@ -161,4 +160,10 @@ fn form() -> Result<ElicitationSchema, String> {
     let decision = decision.title("Decision").with_default(DENY)?.build();
     let form = ElicitationSchemaBuilder::new().required_enum_schema("decision", decision);
     form.optional_string("reason").build().map_err(str::to_owned)
+}
+
+/// The client's own name, for people who decide about its programs.
+pub(super) fn client(context: &RequestContext<RoleServer>) -> String {
+    let name = context.client_info().map(|client| client.name).unwrap_or_default();
+    format!("MCP client {}", excerpt::line(&name, 80))
 }

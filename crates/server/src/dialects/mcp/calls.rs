@@ -81,7 +81,7 @@ async fn start(
     let program = ClientProgram {
         id: engine.store.owned_turn_id("exec").await?.into(),
         tenant: server.tenant.clone(),
-        sender: client(context),
+        sender: approve::client(context),
         target: ProgramTarget::Session(session),
         code: arguments.code,
         timeout,
@@ -277,10 +277,4 @@ fn seconds(seconds: f64) -> Duration {
     // NaN and infinity are no time: the maximum.
     let seconds = if seconds.is_finite() { seconds.clamp(0.1, MAX_SECONDS) } else { MAX_SECONDS };
     Duration::from_secs_f64(seconds)
-}
-
-/// The client's own name, for people who decide about its programs.
-pub(super) fn client(context: &RequestContext<RoleServer>) -> String {
-    let name = context.client_info().map(|client| client.name).unwrap_or_default();
-    format!("MCP client {}", excerpt::line(&name, 80))
 }

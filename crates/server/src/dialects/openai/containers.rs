@@ -16,8 +16,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::app::App;
+use crate::dialects::openai::environment::environment;
 use crate::dialects::openai::files::{MAX_FILE, no_file};
-use crate::dialects::openai::tools::environment;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, MultipartForm, Params, Upload, download};
 

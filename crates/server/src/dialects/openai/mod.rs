@@ -14,6 +14,7 @@ pub(crate) mod attachment;
 pub(crate) mod chat;
 pub(crate) mod containers;
 pub(crate) mod conversations;
+pub(crate) mod environment;
 pub(crate) mod error;
 pub(crate) mod files;
 mod form;

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use aludel_engine::sessions::{MemoryTier, SessionChoice};
-use aludel_engine::{Environment, Error, Session};
+use aludel_engine::{Environment, Session};
 use aludel_store::{ContainerId, FileId, Tenant};
 use serde_json::{Map, Value};
 
 use crate::app::App;
 use crate::dialects::openai::containers::{MemoryLimit, no_container};
+use crate::dialects::openai::environment::{environment, refused};
 use crate::error::ApiError;
 
 /// The code interpreter, as it was asked for.
@@ -142,30 +143,6 @@ fn auto(container: &Map<String, Value>, param: &str) -> Result<Interpreter, ApiE
         environment: environment(container.get("env"), &format!("{param}.env"))?,
         session: None,
     })
-}
-
-/// Reads the environment variables of a container, an addition of ours to the protocol.
-pub(crate) fn environment(sent: Option<&Value>, param: &str) -> Result<Environment, ApiError> {
-    let variables = match sent {
-        None | Some(Value::Null) => return Ok(Environment::default()),
-        Some(Value::Object(variables)) => variables.iter(),
-        Some(_) => return Err(ApiError::invalid(param, format!("Invalid '{param}': it must be an object of texts."))),
-    };
-    let texts = variables.map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())));
-    let Some(texts) = texts.collect::<Option<_>>() else {
-        return Err(ApiError::invalid(param, format!("Invalid '{param}': every value must be a text.")));
-    };
-    Environment::new(texts).map_err(|error| refused(error, param))
-}
-
-/// An error of the engine about variables that stand at this place of the request.
-fn refused(error: Error, param: &str) -> ApiError {
-    match error {
-        Error::InvalidSandbox { field, reason } => {
-            ApiError::invalid(param, format!("Invalid {field} of the container: {reason}."))
-        }
-        error => error.into(),
-    }
 }
 
 /// Checks the name of a function of the client's.

@@ -14,10 +14,10 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value, json};
 
-use crate::dialects::gemini::inputs::MAX_FILES;
+use crate::dialects::gemini::MAX_FILES;
 use crate::dialects::gemini::models::plain;
 use crate::dialects::gemini::request::{MAX_FUNCTIONS, MAX_STOPS, check_most, check_name, choose};
-use crate::dialects::openai::tools::environment;
+use crate::dialects::openai::environment::environment;
 use crate::error::ApiError;
 use crate::http::Fields;
 
