@@ -5,6 +5,7 @@
 mod assistant;
 mod event;
 mod message;
+mod outcome;
 mod request;
 mod run;
 mod step;
@@ -19,12 +20,13 @@ pub use message::{
     Annotation, Attachment, Content, ContentPart, FilePath, ImageFile, ImageUrl, IncompleteMessage, Message,
     MessageContent, MessageStatus, Role, Text, TextField,
 };
+pub use outcome::{ErrorCode, LastError, Usage};
 pub use request::{
     CreateAssistant, CreateMessage, CreateRun, CreateThread, CreateThreadAndRun, FormatObject, NamedFunction,
     NamedTool, NewToolResources, ResponseFormat, SubmitToolOutputs, ToolChoice, ToolOutput, UpdateMetadata,
     UpdateThread,
 };
-pub use run::{ErrorCode, IncompleteRun, LastError, RequiredAction, Run, RunStatus, SubmitAction, Truncation, Usage};
+pub use run::{IncompleteRun, RequiredAction, Run, RunStatus, SubmitAction, Truncation};
 pub use step::{CalledFunction, CodeCall, CodeOutput, RunStep, StepDetails, StepStatus, ToolCall, WrittenMessage};
 pub use thread::Thread;
 

@@ -1,7 +1,7 @@
 //! The messages of a request.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 /// One message of the conversation.
@@ -141,10 +141,19 @@ pub struct CalledFunction {
     #[serde(default)]
     pub name: String,
     /// The arguments as JSON text. Some servers send the object itself; it is turned into text.
-    #[serde(default, deserialize_with = "super::response::arguments")]
+    #[serde(default, deserialize_with = "arguments")]
     pub arguments: String,
 }
 
 fn function() -> String {
     "function".to_owned()
+}
+
+/// Arguments are JSON text; `null` is none, and an object is turned into its text.
+pub(super) fn arguments<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    Ok(match Value::deserialize(deserializer)? {
+        Value::Null => String::new(),
+        Value::String(text) => text,
+        other => other.to_string(),
+    })
 }

@@ -148,7 +148,7 @@ pub struct CalledFunctionDelta {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The next characters of the arguments.
-    #[serde(default, deserialize_with = "arguments", skip_serializing_if = "String::is_empty")]
+    #[serde(default, deserialize_with = "super::message::arguments", skip_serializing_if = "String::is_empty")]
     pub arguments: String,
 }
 
@@ -234,15 +234,6 @@ impl<'de> Deserialize<'de> for ErrorBody {
             }
         })
     }
-}
-
-/// Arguments are JSON text; `null` is none, and an object is turned into its text.
-pub(super) fn arguments<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    Ok(match Value::deserialize(deserializer)? {
-        Value::Null => String::new(),
-        Value::String(text) => text,
-        other => other.to_string(),
-    })
 }
 
 /// Text as a string, or as the text parts that some servers send; anything else is none.
