@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_engine::processor_time::ProcessorShare;
 use axum::body::{Bytes, HttpBody};
 use axum::extract::{FromRequest, Request};
 use futures_util::StreamExt;
@@ -12,6 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout_at};
 
+use super::background::in_background;
 use super::memory::{MemoryCharge, Shape};
 use crate::app::App;
 use crate::error::ApiError;
@@ -19,8 +19,6 @@ use crate::http::{Caller, message};
 
 /// Bytes of a JSON body: whole histories with images come in it.
 const MAX_BODY: usize = 64 << 20;
-/// Bytes of a body from which on it is large: less takes less than a millisecond.
-const LARGE: usize = 128 << 10;
 /// Time for which a client may stop sending.
 pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 /// Bytes that a client must send each second, on average and after [`SILENCE`].
@@ -55,23 +53,6 @@ async fn read(request: Request, app: &App) -> Result<(Vec<u8>, MemoryCharge), Ap
     }
 }
 
-/// Works on a JSON text of so many bytes. For a large one that takes long, and happens where nobody else's request waits for it.
-pub(super) async fn aside<T: Send + 'static>(
-    app: &App,
-    share: &ProcessorShare,
-    bytes: usize,
-    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
-) -> Result<T, ApiError> {
-    if bytes < LARGE {
-        return work();
-    }
-    share.wait().await;
-    let _permit = app.parsers.acquire().await.map_err(ApiError::internal)?;
-    let share = share.clone();
-    let work = tokio::task::spawn_blocking(move || share.work(work)).await;
-    work.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
-}
-
 /// Bytes of memory that are counted for a body.
 #[cfg(any(fuzzing, test))]
 pub(crate) fn body_memory(bytes: &[u8]) -> Result<usize, ApiError> {
@@ -92,7 +73,7 @@ impl FromRequest<Arc<App>> for Fields {
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
         let (bytes, memory) = read(request, app).await?;
-        aside(app, &memory.share(), bytes.len(), move || {
+        in_background(app, &memory.share(), bytes.len(), move || {
             memory.count(Shape::of_body(&bytes)?.memory(bytes.len()))?;
             Self::parse(&bytes, memory)
         })
@@ -113,7 +94,7 @@ impl FromRequest<Arc<App>> for RawJson {
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
         let (bytes, memory) = read(request, app).await?;
         let size = bytes.len();
-        aside(app, &memory.share(), size, move || {
+        in_background(app, &memory.share(), size, move || {
             Ok(Self { shape: Shape::of_body(&bytes)?, bytes: bytes.into(), memory })
         })
         .await
@@ -132,7 +113,7 @@ impl RawJson {
     pub(crate) async fn fields(self, app: &App) -> Result<Fields, ApiError> {
         let Self { bytes, shape, memory } = self;
         memory.count(shape.memory(bytes.len()))?;
-        aside(app, &memory.share(), bytes.len(), move || Fields::parse(&bytes, memory)).await
+        in_background(app, &memory.share(), bytes.len(), move || Fields::parse(&bytes, memory)).await
     }
 }
 
@@ -159,7 +140,7 @@ impl RawBody {
         part: Bytes,
     ) -> Result<T, ApiError> {
         let memory = self.memory;
-        aside(app, &memory.share(), part.len(), move || {
+        in_background(app, &memory.share(), part.len(), move || {
             memory.count(Shape::of_body(&part)?.memory(part.len()))?;
             serde_json::from_slice(&part)
                 .map_err(|error| ApiError::bad_request(format!("The message cannot be read: {error}.")))

@@ -8,7 +8,7 @@ use aludel_engine::processor_time::ProcessorShare;
 use aludel_store::Tenant;
 use serde::de::DeserializeOwned;
 
-use super::json::aside;
+use super::background::in_background;
 use crate::app::App;
 use crate::error::ApiError;
 
@@ -98,7 +98,7 @@ impl MemoryCharge {
                 .map_err(|error| ApiError::internal(format!("stored JSON is not whole: {error}")))
         };
         let bytes = texts.iter().map(String::len).sum();
-        aside(app, &self.share, bytes, move || texts.into_iter().map(read).collect()).await
+        in_background(app, &self.share, bytes, move || texts.into_iter().map(read).collect()).await
     }
 }
 

@@ -1,6 +1,7 @@
 //! HTTP for every route: callers, and bodies that are read with bounds.
 
 mod auth;
+mod background;
 mod budgets;
 mod caller;
 mod cors;

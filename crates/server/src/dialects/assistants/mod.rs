@@ -29,6 +29,7 @@ use crate::http::{BYTES, FORM, JSON, MediaType, PAGE, Params, Routes, bearer};
 
 mod annotations;
 mod assistant;
+mod checked_message;
 mod context;
 mod error;
 mod messages;

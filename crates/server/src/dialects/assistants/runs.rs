@@ -17,8 +17,8 @@ use axum::response::{IntoResponse, Response};
 use tracing::error;
 
 use super::assistant::MAX_INSTRUCTIONS;
+use super::checked_message::CheckedMessage;
 use super::error::none_found;
-use super::messages::CheckedMessage;
 use super::outcome::{StepEnd, end_of_run, end_of_step, shown};
 use super::render::RendererStart;
 use super::start::{self, LegStart, RunLeg};

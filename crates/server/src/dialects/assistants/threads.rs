@@ -11,8 +11,8 @@ use serde_json::Value;
 use tokio::time::timeout;
 use tracing::error;
 
+use super::checked_message::CheckedMessage;
 use super::error::{check, none_found};
-use super::messages::CheckedMessage;
 use super::{stored, tools, written};
 use crate::app::App;
 use crate::dialects::openai::conversations::checked_metadata;
