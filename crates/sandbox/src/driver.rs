@@ -17,6 +17,7 @@ use crate::kernel::{self, Cell, KernelOptions};
 use crate::link::{KernelExit, Link, LinkControl, LinkInput, OutputStream, Signal};
 use crate::output::{BoundedOutput, rest};
 use crate::process::ExitStatus;
+use crate::running::{Execution, Interrupter};
 use crate::workspace::{Snapshot, WorkspaceUsage};
 use crate::{Error, Language, Limits, Workspace};
 
@@ -172,7 +173,7 @@ impl<L: Link> Driver<L> {
         let (events, receiver) = mpsc::unbounded_channel();
         let (answers, answered) = mpsc::unbounded_channel();
         let (interrupter, interrupted) = watch::channel(false);
-        let interrupter = Interrupter(Arc::new(interrupter));
+        let interrupter = Interrupter::new(interrupter);
         let run = CellRun {
             control: Arc::clone(&self.control),
             state: Arc::clone(&self.state),
@@ -199,7 +200,7 @@ impl<L: Link> Driver<L> {
             displays_enough: false,
         };
         tokio::spawn(run.drive(kernel));
-        Ok(Execution { events: receiver, answers, interrupter, number, is_restarted: false })
+        Ok(Execution::new(receiver, answers, interrupter, number))
     }
 
     /// Sets the working directory and variables for the cells to come.
@@ -291,70 +292,6 @@ impl<L: Link> Drop for KillUnless<'_, L> {
             self.kernel.is_doomed = true;
             self.control.signal(Signal::Kill);
         }
-    }
-}
-
-/// A running execution. Dropping it interrupts the program.
-#[derive(Debug)]
-pub struct Execution {
-    events: mpsc::UnboundedReceiver<ExecutionEvent>,
-    answers: mpsc::UnboundedSender<Vec<ClientAnswer>>,
-    interrupter: Interrupter,
-    number: u64,
-    is_restarted: bool,
-}
-
-impl Execution {
-    /// Tells with the outcome that the sandbox of the executions before was lost: [`VariablesState::Restarted`].
-    #[must_use]
-    pub fn restarted(mut self) -> Self {
-        self.is_restarted = true;
-        self
-    }
-
-    /// The next event; `None` after [`ExecutionEvent::Finished`]. Cancel-safe.
-    pub async fn next(&mut self) -> Option<ExecutionEvent> {
-        let mut event = self.events.recv().await;
-        if let Some(ExecutionEvent::Finished(Finished { state: state @ VariablesState::Kept, .. })) = &mut event
-            && self.is_restarted
-        {
-            *state = VariablesState::Restarted;
-        }
-        event
-    }
-
-    /// Answers the calls of the last [`ExecutionEvent::Calls`], in their order, and lets the program go on. Of a program that waits for none, nothing
-    /// happens.
-    pub fn answer(&self, answers: Vec<ClientAnswer>) {
-        // One that has ended needs none any more.
-        let _ended = self.answers.send(answers);
-    }
-
-    /// The number of the cell in its kernel, from 1. A cell that a checkpoint undid gives its number back.
-    pub fn number(&self) -> u64 {
-        self.number
-    }
-
-    /// A handle that can interrupt the program from elsewhere.
-    pub fn interrupter(&self) -> Interrupter {
-        self.interrupter.clone()
-    }
-}
-
-impl Drop for Execution {
-    fn drop(&mut self) {
-        self.interrupter.interrupt();
-    }
-}
-
-/// Interrupts one execution. Cheap to clone; does nothing once the execution has ended.
-#[derive(Debug, Clone)]
-pub struct Interrupter(Arc<watch::Sender<bool>>);
-
-impl Interrupter {
-    /// SIGINT now; the kernel is killed when the program has not ended after the grace period.
-    pub fn interrupt(&self) {
-        self.0.send_replace(true);
     }
 }
 

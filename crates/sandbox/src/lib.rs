@@ -25,6 +25,7 @@ mod output;
 pub mod probe;
 pub mod process;
 mod random;
+mod running;
 pub mod template;
 mod trial;
 mod workspace;
@@ -43,7 +44,6 @@ pub use backends::memory;
 pub use backends::opensandbox::{Network, OpenSandbox, OpenSandboxConfig};
 pub use backends::templates::Templates;
 pub use conformance::{ConformancePrograms, conformance};
-pub use driver::{Execution, Interrupter};
 pub use error::Error;
 pub use execution::{
     ClientAnswer, ClientCall, ExecutionEvent, Finished, KernelDeath, LimitHit, MimeBundle, MimeData, Outcome,
@@ -54,6 +54,7 @@ pub use kernel::{CHART, Cell, CommandLine, Kernel, KernelOptions, TABLE};
 pub use kernel_spec::{KernelSpec, PYTHON_TOOL};
 pub use language::{Language, NoLanguage};
 pub use limits::Limits;
+pub use running::{Execution, Interrupter};
 pub use template::Template;
 pub use trial::{trial, trial_of};
 pub use workspace::{FileEntry, Fingerprint, Workspace, WorkspaceEntry, WorkspaceUsage, ending_of, mime_of};

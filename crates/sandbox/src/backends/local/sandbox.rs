@@ -11,9 +11,10 @@ use super::warden_client::SandboxHandle;
 use super::{KernelStart, PendingKernel, ReadySandbox, port, process};
 use crate::backend::{Connection, Profile, Sandbox, SandboxId, Usage};
 use crate::backends::registry::Registration;
-use crate::driver::{Driver, Execution};
+use crate::driver::Driver;
 use crate::kernel::{Cell, Kernel, KernelOptions};
 use crate::process::{Command, Process};
+use crate::running::Execution;
 use crate::{Error, KernelSpec, Limits, Workspace};
 
 /// A live sandbox. Dropping it destroys it, once its kernels and processes are dropped, too.

@@ -1,0 +1,86 @@
+//! An execution under way, as whoever asked for it holds it.
+
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, watch};
+
+use crate::execution::{ClientAnswer, ExecutionEvent, Finished, VariablesState};
+
+/// A running execution. Dropping it interrupts the program.
+#[derive(Debug)]
+pub struct Execution {
+    events: mpsc::UnboundedReceiver<ExecutionEvent>,
+    answers: mpsc::UnboundedSender<Vec<ClientAnswer>>,
+    interrupter: Interrupter,
+    number: u64,
+    is_restarted: bool,
+}
+
+impl Execution {
+    /// The execution of the cell of this number.
+    pub(crate) fn new(
+        events: mpsc::UnboundedReceiver<ExecutionEvent>,
+        answers: mpsc::UnboundedSender<Vec<ClientAnswer>>,
+        interrupter: Interrupter,
+        number: u64,
+    ) -> Self {
+        Self { events, answers, interrupter, number, is_restarted: false }
+    }
+
+    /// Tells with the outcome that the sandbox of the executions before was lost: [`VariablesState::Restarted`].
+    #[must_use]
+    pub fn restarted(mut self) -> Self {
+        self.is_restarted = true;
+        self
+    }
+
+    /// The next event; `None` after [`ExecutionEvent::Finished`]. Cancel-safe.
+    pub async fn next(&mut self) -> Option<ExecutionEvent> {
+        let mut event = self.events.recv().await;
+        if let Some(ExecutionEvent::Finished(Finished { state: state @ VariablesState::Kept, .. })) = &mut event
+            && self.is_restarted
+        {
+            *state = VariablesState::Restarted;
+        }
+        event
+    }
+
+    /// Answers the calls of the last [`ExecutionEvent::Calls`], in their order, and lets the program go on. Of a program that waits for none, nothing
+    /// happens.
+    pub fn answer(&self, answers: Vec<ClientAnswer>) {
+        // One that has ended needs none any more.
+        let _ended = self.answers.send(answers);
+    }
+
+    /// The number of the cell in its kernel, from 1. A cell that a checkpoint undid gives its number back.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// A handle that can interrupt the program from elsewhere.
+    pub fn interrupter(&self) -> Interrupter {
+        self.interrupter.clone()
+    }
+}
+
+impl Drop for Execution {
+    fn drop(&mut self) {
+        self.interrupter.interrupt();
+    }
+}
+
+/// Interrupts one execution. Cheap to clone; does nothing once the execution has ended.
+#[derive(Debug, Clone)]
+pub struct Interrupter(Arc<watch::Sender<bool>>);
+
+impl Interrupter {
+    /// A handle that sets this to true.
+    pub(crate) fn new(interrupt: watch::Sender<bool>) -> Self {
+        Self(Arc::new(interrupt))
+    }
+
+    /// SIGINT now; the kernel is killed when the program has not ended after the grace period.
+    pub fn interrupt(&self) {
+        self.0.send_replace(true);
+    }
+}
