@@ -138,18 +138,7 @@ struct StreamOptions {
 impl Ask {
     /// Reads the body of a request.
     pub(super) fn read(mut fields: Fields, kernel: &KernelSpec) -> Result<Self, ApiError> {
-        for name in NOT_WITH_PROGRAMS {
-            let value: Option<Value> = fields.optional(name)?;
-            if value.is_some_and(|value| value != Value::Bool(false) && value != json!(0)) {
-                let message = format!("'{name}' is not available together with the tool 'code_interpreter'.");
-                return Err(ApiError::bad_request(message).param(name).code("unsupported_parameter"));
-            }
-        }
-        let modalities: Option<Vec<String>> = fields.optional("modalities")?;
-        if modalities.is_some_and(|kinds| kinds.iter().any(|kind| kind != "text")) {
-            let message = "With the tool 'code_interpreter', 'modalities' can only be [\"text\"].";
-            return Err(ApiError::invalid("modalities", message));
-        }
+        refuse_unavailable(&mut fields)?;
         let model: String = fields.required("model")?;
         let messages: Vec<Value> = fields.required("messages")?;
         if messages.is_empty() || messages.len() > MAX_MESSAGES {
@@ -231,6 +220,23 @@ impl Ask {
         self.shown = Some(shown).filter(|_| self.sampling.format.is_none());
         self
     }
+}
+
+/// Refuses parameters that cannot be had together with programs.
+fn refuse_unavailable(fields: &mut Fields) -> Result<(), ApiError> {
+    for name in NOT_WITH_PROGRAMS {
+        let value: Option<Value> = fields.optional(name)?;
+        if value.is_some_and(|value| value != Value::Bool(false) && value != json!(0)) {
+            let message = format!("'{name}' is not available together with the tool 'code_interpreter'.");
+            return Err(ApiError::bad_request(message).param(name).code("unsupported_parameter"));
+        }
+    }
+    let modalities: Option<Vec<String>> = fields.optional("modalities")?;
+    if modalities.is_some_and(|kinds| kinds.iter().any(|kind| kind != "text")) {
+        let message = "With the tool 'code_interpreter', 'modalities' can only be [\"text\"].";
+        return Err(ApiError::invalid("modalities", message));
+    }
+    Ok(())
 }
 
 /// The field by which LiteLLM's clients name their session. Several answers of one request have a container each, and so none.

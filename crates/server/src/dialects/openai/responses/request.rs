@@ -89,21 +89,8 @@ impl Ask {
     /// Checks a request. `host` is what the client calls this server.
     pub(super) fn of(request: Request, host: &str, kernel: &KernelSpec) -> Result<Self, ApiError> {
         let input = items(request.input)?;
-        let previous = match &request.previous_response_id {
-            Some(id) => Some(ResponseId::parse(id).ok_or_else(|| no_previous(id))?),
-            None => None,
-        };
-        let conversation = match request.conversation.as_ref().map(ConversationField::id) {
-            Some(id) => Some(
-                ConversationId::parse(id).ok_or_else(|| crate::dialects::openai::conversations::no_conversation(id))?,
-            ),
-            None => None,
-        };
-        if previous.is_some() && conversation.is_some() {
-            let message =
-                "Mutually exclusive parameters: 'previous_response_id' and 'conversation' cannot be used together.";
-            return Err(ApiError::bad_request(message).code("mutually_exclusive_parameters"));
-        }
+        let (previous, conversation) =
+            predecessor(request.previous_response_id.as_deref(), request.conversation.as_ref())?;
         let mut tools = request.tools.unwrap_or_default();
         let choice = request.tool_choice.unwrap_or_else(|| Document::from(Value::from("auto")));
         let Tools { mut interpreter, mcp, mut functions } = Tools::read(&tools, host)?;
@@ -182,6 +169,29 @@ impl Ask {
             answer,
         })
     }
+}
+
+/// Returns the response or the conversation that a request goes on with; there cannot be both.
+fn predecessor(
+    previous: Option<&str>,
+    conversation: Option<&ConversationField>,
+) -> Result<(Option<ResponseId>, Option<ConversationId>), ApiError> {
+    let previous = match previous {
+        Some(id) => Some(ResponseId::parse(id).ok_or_else(|| no_previous(id))?),
+        None => None,
+    };
+    let conversation = match conversation.map(ConversationField::id) {
+        Some(id) => {
+            Some(ConversationId::parse(id).ok_or_else(|| crate::dialects::openai::conversations::no_conversation(id))?)
+        }
+        None => None,
+    };
+    if previous.is_some() && conversation.is_some() {
+        let message =
+            "Mutually exclusive parameters: 'previous_response_id' and 'conversation' cannot be used together.";
+        return Err(ApiError::bad_request(message).code("mutually_exclusive_parameters"));
+    }
+    Ok((previous, conversation))
 }
 
 /// The form of the answer, as Chat Completions has it.
