@@ -37,7 +37,7 @@ pub(crate) async fn create(
     }
     app.store.check_room(&tenant, bytes).await?;
     let mime = crate::http::mime_of(&filename, Some(&fields.required::<String>("mime_type")?));
-    let life = fields.optional::<FileExpiry>("expires_after")?;
+    let life = fields.optional::<Life>("expires_after")?;
     let file_lives = life.map(|life| check_life(Some(&life.anchor), Some(life.seconds))).transpose()?;
     let new = NewUpload { bytes, filename, purpose, mime, expires_at: now() + PATIENCE, file_lives };
     let upload = app.store.add_upload(&tenant, new).await?;
@@ -46,7 +46,7 @@ pub(crate) async fn create(
 
 /// The life of a file, as clients say it.
 #[derive(Deserialize)]
-struct FileExpiry {
+struct Life {
     anchor: String,
     seconds: i64,
 }
