@@ -7,9 +7,13 @@ use std::fmt;
 pub(crate) enum Act {
     /// Imports a module.
     Import(String),
-    /// Calls something or hands it on, by its dotted name.
-    Refer(String),
-    /// Takes attributes, one of the other, of something unknown: it may be of any module that was handed on.
+    /// Uses something that a module holds, by its dotted name.
+    Use(String),
+    /// Uses a name that has this meaning if a star import replaced its own.
+    UseOfStar(String),
+    /// Uses something of what a function returned: `pathlib.Path.unlink` for `pathlib.Path().unlink`.
+    UseOfResult(String),
+    /// Takes attributes, one of the other, of something unknown: it may be any value that escaped.
     Reach(String),
     /// Uses an attribute of this name.
     Attribute(String),
@@ -21,21 +25,23 @@ pub(crate) enum Act {
     Shell(String),
     /// Does something that cannot be known.
     Undecidable(String),
-    /// Does something that cannot be known if it is done to a module, which it is only where modules were handed on.
-    IfModule(String),
+    /// Does something that cannot be known if it is done to a module, which it is only where a module escaped.
+    UndecidableOfModule(String),
 }
 
 impl fmt::Display for Act {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Import(module) => write!(formatter, "imports `{}`", short(module)),
-            Self::Refer(name) => write!(formatter, "uses `{}`", short(name.trim_start_matches('*'))),
+            Self::Use(name) | Self::UseOfStar(name) | Self::UseOfResult(name) => {
+                write!(formatter, "uses `{}`", short(name))
+            }
             Self::Reach(name) => write!(formatter, "uses `.{}` of what may be a module", short(name)),
             Self::Attribute(name) => write!(formatter, "uses the attribute `{}`", short(name)),
             Self::Hostfile(file) => write!(formatter, "names the file `{}`", short(file)),
             Self::Address(address) => write!(formatter, "fetches `{}`", short(address)),
             Self::Shell(command) => write!(formatter, "runs `{}`", short(command)),
-            Self::Undecidable(what) | Self::IfModule(what) => formatter.write_str(&short(what)),
+            Self::Undecidable(what) | Self::UndecidableOfModule(what) => formatter.write_str(&short(what)),
         }
     }
 }
@@ -50,6 +56,6 @@ pub(crate) struct Seen {
     /// From 1; 0 for the program as a whole.
     pub(crate) line: usize,
     pub(crate) act: Act,
-    /// True if a function of an earlier program does it: then only the values handed on now are new to it.
+    /// True if a function of an earlier program does it: then only the values that escape now are new to it.
     pub(crate) is_earlier: bool,
 }

@@ -4,96 +4,86 @@ use ruff_python_ast::{Expr, ExprCall};
 use ruff_text_size::Ranged as _;
 
 use crate::act::Act;
-use crate::canonical::canonical;
+use crate::dotted::{first, last};
 use crate::expressions::elements;
-use crate::meaning::{Meaning, Meanings, add, function, method, result_of, texts, unknown};
-use crate::names::{BY_NAME, is_table, table_of};
+use crate::meaning::{Meaning, Meanings, add, texts, unknown};
+use crate::names::BY_NAME;
 use crate::reader::Reader;
-
-/// Calls that return texts of files and of people.
-const READ: [&str; 4] = ["builtins.open()", "builtins.input()", "io.open()", "pathlib.Path()"];
+use crate::texts;
 
 /// Arguments of a call.
-struct Given<'a> {
+pub(crate) struct Arguments<'a> {
     positional: Vec<Meanings>,
     named: Vec<(Option<&'a str>, Meanings)>,
 }
 
-impl Given<'_> {
+impl Arguments<'_> {
     /// By its place; nothing is known of what is not there.
     fn at(&self, index: usize) -> Meanings {
         self.positional.get(index).cloned().unwrap_or_default()
     }
 
-    fn all(&self) -> impl Iterator<Item = &Meanings> {
+    /// Values of all from a place on that have no names.
+    fn from(&self, index: usize) -> impl Iterator<Item = &Meaning> {
+        self.positional.iter().skip(index).flatten()
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Meanings> {
         self.positional.iter().chain(self.named.iter().map(|(_, meanings)| meanings))
+    }
+
+    /// Returns the one meaning of each, if all have one and none has a name.
+    fn constants(&self) -> Option<Vec<Meaning>> {
+        let only = |meanings: &Meanings| match meanings.first() {
+            Some(only) if meanings.len() == 1 && *only != Meaning::Unknown => Some(only.clone()),
+            _ => None,
+        };
+        self.named.is_empty().then(|| self.positional.iter().map(only).collect())?
     }
 }
 
 impl Reader<'_> {
     pub(crate) fn call(&mut self, call: &ExprCall, at: usize) -> Meanings {
-        let (callee, given) = match &*call.func {
+        let (callee, arguments) = match &*call.func {
             Expr::Attribute(attribute) => {
                 let of = self.value(&attribute.value);
-                let given = self.given(call);
-                if let Some(meanings) = self.method(&of, &attribute.attr, call, &given, at) {
+                let arguments = self.arguments(call);
+                if let Some(meanings) = self.method(&of, &attribute.attr, call, &arguments, at) {
                     return meanings;
                 }
-                (self.attribute(&of, &attribute.attr, at), given)
+                (self.attribute(&of, &attribute.attr, at), arguments)
             }
-            other => (self.value(other), self.given(call)),
+            other => (self.value(other), self.arguments(call)),
         };
-        for argument in given.all() {
+        for argument in arguments.all() {
             self.files_and_addresses(&callee, argument, at);
         }
-        let (mut result, mut is_followed) = (Meanings::new(), !callee.is_empty());
-        for meaning in &callee {
-            let found = match meaning {
-                Meaning::Path(name) => {
-                    self.evaluated(name, &callee, call, &given, at);
-                    self.function(canonical(&name.replace("()", "")), &given, at)
-                }
-                Meaning::Getter(names) => {
-                    let mut of = given.at(0);
-                    for name in names.split('.') {
-                        of = self.attribute(&of, name, at);
-                    }
-                    given.positional.iter().skip(1).for_each(|argument| self.escape(argument, at));
-                    Some(of)
-                }
-                _ => None,
-            };
-            is_followed &= found.is_some();
-            let of_its_own = || match meaning {
-                Meaning::Path(name) => Meanings::from([result_of(name)]),
-                _ => unknown(),
-            };
-            add(&mut result, found.unwrap_or_else(of_its_own));
+        let mut results = Meanings::new();
+        let mut is_followed = !callee.is_empty();
+        for function in &callee {
+            self.evaluated(function, call, &arguments, at);
+            let known = function.canonical().and_then(|name| self.function(name, &arguments, at));
+            is_followed &= known.is_some();
+            add(&mut results, known.unwrap_or_else(|| Meanings::from([function.result()])));
         }
         if !is_followed {
-            given.positional.iter().for_each(|argument| self.escape(argument, at));
-            if given.positional.iter().flatten().any(|meaning| matches!(meaning, Meaning::Path(_) | Meaning::Table(_)))
-            {
-                // It may give back what it was given.
-                result.insert(Meaning::Unknown);
-            }
+            self.escape(arguments.from(0), at);
         }
-        if result.is_empty() { unknown() } else { result }
+        if results.is_empty() { unknown() } else { results }
     }
 
-    fn given<'a>(&mut self, call: &'a ExprCall) -> Given<'a> {
-        let mut given = Given { positional: Vec::new(), named: Vec::new() };
+    fn arguments<'a>(&mut self, call: &'a ExprCall) -> Arguments<'a> {
+        let mut arguments = Arguments { positional: Vec::new(), named: Vec::new() };
         let mut is_spread = false;
         for argument in &call.arguments.args {
             is_spread |= argument.is_starred_expr();
+            let mut meanings = self.value(argument);
             if is_spread {
                 // An argument after a starred one has no known place.
-                self.visit(argument);
-                given.positional.push(unknown());
-            } else {
-                let meanings = self.value(argument);
-                given.positional.push(meanings);
+                self.escape(&meanings, argument.start().to_usize());
+                meanings = unknown();
             }
+            arguments.positional.push(meanings);
         }
         for keyword in &call.arguments.keywords {
             let at = keyword.range.start().to_usize();
@@ -107,278 +97,173 @@ impl Reader<'_> {
                     texts(&key).0.into_iter().for_each(|name| self.note(at, Act::Attribute(name)));
                 }
             }
-            given.named.push((keyword.arg.as_deref(), meanings));
+            arguments.named.push((keyword.arg.as_deref(), meanings));
         }
-        given
+        arguments
     }
 
-    fn visit(&mut self, expr: &Expr) {
-        let meanings = self.value(expr);
-        self.escape(&meanings, expr.range().start().to_usize());
-    }
-
-    /// A call of a function that is known. Its arguments go nowhere else.
-    fn function(&mut self, name: &str, given: &Given<'_>, at: usize) -> Option<Meanings> {
-        Some(match name {
+    /// Calls a function that is known. Its arguments go nowhere else.
+    fn function(&mut self, name: &str, arguments: &Arguments<'_>, at: usize) -> Option<Meanings> {
+        match name {
             "builtins.__import__" | "importlib.__import__" | "importlib.import_module" => {
-                let mut meanings = Meanings::new();
-                for module in self.known_texts(&given.at(0), at, "imports a module by a name") {
-                    self.note_import(&module, at);
-                    self.known.import(&module);
-                    let top = module.split('.').next().unwrap_or_default().to_owned();
-                    // `__import__` gives the outermost module, or the innermost if names are wanted from it.
-                    if !name.ends_with("import_module") {
-                        meanings.insert(Meaning::Path(top));
-                    }
-                    meanings.insert(Meaning::Path(module));
-                }
-                given.positional.iter().skip(1).for_each(|argument| self.escape(argument, at));
-                meanings
+                self.escape(arguments.from(1), at);
+                let modules = self.known_texts(&arguments.at(0), at, "imports a module by a name");
+                modules.iter().for_each(|module| self.import(module, at));
+                // `__import__` gives the outermost module, or the innermost if names are wanted from it.
+                let outermost = modules.iter().map(|module| first(module)).filter(|_| last(name) == "__import__");
+                Some(
+                    modules
+                        .iter()
+                        .map(String::as_str)
+                        .chain(outermost)
+                        .map(|name| Meaning::Path(name.to_owned()))
+                        .collect(),
+                )
             }
             "builtins.getattr" | "builtins.hasattr" | "inspect.getattr_static" => {
-                let mut meanings = given.at(2);
-                for name in self.known_texts(&given.at(1), at, BY_NAME) {
-                    let found = self.attribute(&given.at(0), &name, at);
-                    add(&mut meanings, found);
-                }
-                meanings
+                let mut meanings = arguments.at(2);
+                add(&mut meanings, self.attributes(&arguments.at(0), &arguments.at(1), at));
+                Some(meanings)
             }
             "builtins.setattr" | "builtins.delattr" => {
-                self.escape(&given.at(0), at);
-                self.escape(&given.at(2), at);
-                let (names, is_all) = texts(&given.at(1));
-                if !is_all && given.at(0).iter().all(|of| table_of(of) == Meaning::Table("?".to_owned())) {
-                    self.note(at, Act::IfModule("sets an attribute by a name that is put together".to_owned()));
-                } else if !is_all {
-                    self.undecidable(at, "sets an attribute by a name that is put together");
-                }
-                for name in names {
-                    self.note(at, Act::Attribute(name.clone()));
-                    self.bind_attribute(&name, &given.at(2));
-                }
-                unknown()
+                self.escape(arguments.from(0), at);
+                self.set_attribute(&arguments.at(0), &arguments.at(1), &arguments.at(2), at);
+                Some(unknown())
             }
             "builtins.eval" | "builtins.exec" => {
-                let is_here = |names: &Meanings| names.iter().all(|name| *name == Meaning::Names);
-                if !given.positional.iter().skip(1).all(is_here) || !given.named.is_empty() {
+                if !arguments.from(1).all(|names| *names == Meaning::Globals) || !arguments.named.is_empty() {
                     self.undecidable(at, "runs a text with names of its own");
-                    given.positional.iter().skip(1).for_each(|argument| self.escape(argument, at));
+                    self.escape(arguments.from(1), at);
                 }
-                self.programs(&given.at(0), at);
-                unknown()
+                self.programs(&arguments.at(0), at);
+                Some(unknown())
             }
-            "timeit.timeit" | "timeit.repeat" | "timeit.Timer" => {
-                let named =
-                    given.named.iter().filter(|(name, _)| !matches!(name, Some("number" | "repeat" | "globals")));
-                let programs: Vec<Meanings> =
-                    given.positional.iter().take(2).chain(named.map(|(_, meanings)| meanings)).cloned().collect();
-                for program in programs {
-                    if !program.iter().all(|meaning| *meaning == Meaning::Function) {
-                        self.programs(&program, at);
-                    }
-                }
-                return None;
+            "builtins.vars" if !arguments.positional.is_empty() => {
+                Some(arguments.at(0).iter().map(Meaning::table).collect())
             }
-            "builtins.vars" if given.positional.is_empty() => Meanings::from([Meaning::Names]),
-            "builtins.vars" => given.at(0).iter().map(table_of).collect(),
-            "builtins.globals" | "builtins.locals" => Meanings::from([Meaning::Names]),
-            "builtins.str.format" => {
-                self.fields(&given.at(0), at);
-                return None;
-            }
-            "operator.attrgetter" | "operator.methodcaller" => {
-                let is_method = name.ends_with("methodcaller");
-                let count = if is_method { 1 } else { given.positional.len() };
-                let mut getters = Meanings::new();
-                for names in given.positional.iter().take(count) {
-                    for names in self.known_texts(names, at, BY_NAME) {
-                        // It may be used out of sight.
-                        let mut of = unknown();
-                        for name in names.split('.') {
-                            of = self.attribute(&of, name, at);
-                        }
-                        getters.insert(Meaning::Getter(names));
-                    }
-                }
-                given.positional.iter().skip(count).for_each(|argument| self.escape(argument, at));
-                // Of several attributes it makes a tuple.
-                if count == 1 {
-                    return Some(getters);
-                }
-                getters.insert(Meaning::Unknown);
-                getters
-            }
-            // The function, with some arguments given.
+            "builtins.vars" | "builtins.globals" | "builtins.locals" => Some(Meanings::from([Meaning::Globals])),
+            // The function, with some arguments given, so that those that it is given later have other places.
             "functools.partial" | "functools.wraps" | "functools.lru_cache" | "functools.cache" => {
-                given.positional.iter().skip(1).for_each(|argument| self.escape(argument, at));
-                if given.positional.len() > 1 || !given.named.is_empty() {
-                    // Arguments that it is given later have other places.
-                    self.escape(&given.at(0), at);
-                }
-                given.at(0)
-            }
-            "os.chdir" | "contextlib.chdir" => {
-                let is_path = |one: &Meaning| matches!(one, Meaning::Path(name) if name == "pathlib.Path()");
-                if !texts(&given.at(0)).1 && !given.at(0).iter().any(is_path) {
-                    self.undecidable(at, "goes to a directory that is put together while it runs");
-                }
-                return None;
-            }
-            "importlib.reload" => given.at(0),
-            "numpy.load" if given.positional.len() > 2 || given.named.iter().any(|(name, _)| name.is_none()) => {
-                self.note(at, Act::Attribute("allow_pickle".to_owned()));
-                return None;
+                self.escape(arguments.from(0), at);
+                Some(arguments.at(0))
             }
             _ => {
-                let ones: Option<Vec<Meaning>> = given.positional.iter().map(only).collect();
-                let folded = ones.filter(|ones| ones.len() <= 4 && given.named.is_empty());
-                Meanings::from([folded.and_then(|ones| function(name, &ones))?])
-            }
-        })
-    }
-
-    /// Texts that are run.
-    fn programs(&mut self, texts: &Meanings, at: usize) {
-        if texts
-            .iter()
-            .any(|meaning| matches!(meaning, Meaning::Bytes(bytes) if bytes.windows(6).any(|part| part == b"coding")))
-        {
-            self.undecidable(at, "runs a text in an encoding of its own");
-        }
-        for program in self.known_texts(texts, at, "runs a text") {
-            self.inner(&program, at);
-        }
-    }
-
-    /// Texts that libraries evaluate, with the names that the program has.
-    fn evaluated(&mut self, name: &str, callee: &Meanings, call: &ExprCall, given: &Given<'_>, at: usize) {
-        let of = |package: &str| name.strip_prefix(package).is_some_and(|rest| rest.starts_with('.'));
-        let is_last = |last: &str| name.strip_suffix(last).is_some_and(|rest| rest.ends_with('.'));
-        // Tables come from everywhere; what queries databases and trees is given no expressions.
-        let is_table = of("pandas") || name.starts_with('?') || name.contains("()");
-        let is_query = is_table && (is_last("query") || is_last("eval"));
-        let is_else = callee.iter().any(|one| {
-            let Meaning::Path(name) = one else { return false };
-            ["duckdb.", "sqlalchemy.", "scipy.", "sklearn."].into_iter().any(|package| name.starts_with(package))
-        });
-        let is_template = of("jinja2");
-        let is_model = of("statsmodels") || of("patsy");
-        if !(is_query || is_template || is_model || of("sympy")) {
-            return;
-        }
-        let is_formula =
-            ((of("statsmodels.formula") || of("patsy")) && !name.contains("()")) || is_last("from_formula");
-        let is_read = |one: &Meaning| matches!(one, Meaning::Path(name) if READ.contains(&name.as_str()));
-        if (is_formula || of("sympy")) && given.all().flatten().any(is_read) {
-            self.undecidable(at, "evaluates a text that is read while it runs");
-        }
-        let is_source = (is_query && !is_else) || is_last("Template") || is_last("from_string");
-        if is_source && given.all().next().is_some() && !given.all().any(|argument| texts(argument).1) {
-            self.undecidable(at, "evaluates a text that is put together while it runs");
-        }
-        let mut known: Vec<String> = given.all().flat_map(|argument| texts(argument).0).collect();
-        known.extend(call.arguments.args.iter().flat_map(written).map(str::to_owned));
-        for text in known {
-            if is_template {
-                let reaches = ["attr", "map", "__", "~", "['", "[\""];
-                if reaches.iter().any(|way| text.contains(way)) {
-                    self.undecidable(at, "has a template that reaches into its arguments");
-                }
-                text.split(['{', '%', '}']).for_each(|part| self.formula(part.trim(), at));
-            } else {
-                let plain = text.split('`').step_by(2).collect::<Vec<_>>().join("x").replace('@', "");
-                plain.split('~').for_each(|side| self.formula(side.trim(), at));
+                self.before_call(name, arguments, at);
+                Some(Meanings::from([texts::function(name, &arguments.constants()?)?]))
             }
         }
     }
 
-    /// A call of a method that is known by its object. `None` if it is none.
-    fn method(&mut self, of: &Meanings, name: &str, call: &ExprCall, given: &Given<'_>, at: usize) -> Option<Meanings> {
+    /// Notes acts of functions that are no more known than others.
+    fn before_call(&mut self, name: &str, arguments: &Arguments<'_>, at: usize) {
         match name {
-            "get" | "__getitem__" | "pop" | "setdefault" if of.iter().any(is_table) => {
-                given.positional.iter().skip(1).for_each(|argument| self.escape(argument, at));
-                let mut meanings = self.entry(of, &given.at(0), at);
-                add(&mut meanings, given.at(1));
+            "timeit.timeit" | "timeit.repeat" | "timeit.Timer" => {
+                let is_program = |name: &Option<&str>| !matches!(name, Some("number" | "repeat" | "globals"));
+                let named = arguments.named.iter().filter(|(name, _)| is_program(name)).map(|(_, program)| program);
+                for program in arguments.positional.iter().take(2).chain(named) {
+                    if !program.iter().all(|meaning| *meaning == Meaning::Function) {
+                        self.programs(program, at);
+                    }
+                }
+            }
+            "builtins.str.format" => self.fields(&arguments.at(0), at),
+            "operator.attrgetter" | "operator.methodcaller" => {
+                let is_method = name == "operator.methodcaller";
+                for names in arguments.positional.iter().take(if is_method { 1 } else { usize::MAX }) {
+                    for names in self.known_texts(names, at, BY_NAME) {
+                        names.split('.').fold(unknown(), |of, name| self.attribute(&of, name, at));
+                    }
+                }
+            }
+            "os.chdir" | "contextlib.chdir" => {
+                let directory = arguments.at(0);
+                if !texts(&directory).1 && !directory.iter().any(|one| one.is_result_of("pathlib.Path")) {
+                    self.undecidable(at, "goes to a directory that is put together while it runs");
+                }
+            }
+            "numpy.load"
+                if arguments.positional.len() > 2 || arguments.named.iter().any(|(name, _)| name.is_none()) =>
+            {
+                self.note(at, Act::Attribute("allow_pickle".to_owned()));
+            }
+            _ => {}
+        }
+    }
+
+    /// Sets an attribute of something, by a name that may not be known.
+    pub(crate) fn set_attribute(&mut self, of: &Meanings, name: &Meanings, value: &Meanings, at: usize) {
+        const WHAT: &str = "sets an attribute by a name that is put together while it runs";
+        let (names, is_all) = texts(name);
+        if !is_all && of.iter().any(|of| matches!(of, Meaning::Path(_))) {
+            self.undecidable(at, WHAT);
+        } else if !is_all {
+            self.note(at, Act::UndecidableOfModule(WHAT.to_owned()));
+        }
+        for name in names {
+            self.bind_attribute(&name, value);
+            self.note(at, Act::Attribute(name));
+        }
+    }
+
+    /// Calls a method that is known by its object.
+    fn method(
+        &mut self,
+        of: &Meanings,
+        name: &str,
+        call: &ExprCall,
+        arguments: &Arguments<'_>,
+        at: usize,
+    ) -> Option<Meanings> {
+        let is_table = of.iter().any(Meaning::is_table);
+        match name {
+            "get" | "__getitem__" | "pop" | "setdefault" if is_table => {
+                self.escape(arguments.from(1), at);
+                let mut meanings = self.entry(of, &arguments.at(0), at);
+                add(&mut meanings, arguments.at(1));
                 return Some(meanings);
             }
             "__getattribute__" | "__getattr__" => {
                 self.note(at, Act::Attribute(name.to_owned()));
-                given.positional.iter().for_each(|argument| self.escape(argument, at));
-                let mut meanings = Meanings::new();
-                for name in self.known_texts(&given.at(0), at, BY_NAME) {
-                    let found = self.attribute(of, &name, at);
-                    add(&mut meanings, found);
-                }
-                return Some(meanings);
+                self.escape(arguments.from(0), at);
+                return Some(self.attributes(of, &arguments.at(0), at));
             }
             "format" | "format_map" => self.fields(of, at),
             "join" => {
                 let parts = call.arguments.args.first().map(elements).unwrap_or_default();
-                if !parts.is_empty() && !parts.iter().any(|part| part.is_starred_expr()) {
-                    let mut text: Option<Meanings> = None;
-                    for part in parts {
-                        let part = self.value(part);
-                        text = Some(match text {
-                            None => part,
-                            Some(before) => {
-                                let before = self.joined(&before, of);
-                                self.joined(&before, &part)
-                            }
-                        });
-                    }
-                    return text;
+                if !parts.is_empty() && !parts.iter().any(Expr::is_starred_expr) {
+                    return Some(self.join(of, parts));
                 }
             }
             _ => {}
         }
-        if of.iter().any(is_table) {
-            given.positional.iter().for_each(|argument| self.escape(argument, at));
-            of.iter().filter(|of| is_table(of)).for_each(|of| self.escape(&Meanings::from([of.clone()]), at));
+        if is_table {
+            self.escape(arguments.from(0), at);
+            self.escape(of.iter().filter(|of| of.is_table()), at);
             return Some(unknown());
         }
-        let is_text = of.iter().all(|meaning| matches!(meaning, Meaning::Text(_) | Meaning::Bytes(_)));
-        if is_text && !of.is_empty() {
-            self.note(at, Act::Attribute(name.to_owned()));
-            given.positional.iter().for_each(|argument| self.escape(argument, at));
-            let ones: Option<Vec<Meaning>> = given.positional.iter().map(only).collect();
-            let is_field = name.starts_with("format");
-            let ones = if is_field { Some(Vec::new()) } else { ones.filter(|_| given.named.is_empty()) };
-            let folded = ones.map(|ones| {
-                let made = of.iter().map(|meaning| method(meaning, name, &ones).unwrap_or(Meaning::Unknown));
-                made.collect::<Meanings>()
-            });
-            return Some(folded.unwrap_or_else(unknown));
+        if of.is_empty() || !of.iter().all(|of| matches!(of, Meaning::Text(_) | Meaning::Bytes(_))) {
+            return None;
         }
-        None
+        self.note(at, Act::Attribute(name.to_owned()));
+        self.escape(arguments.from(0), at);
+        let arguments = if name.starts_with("format") { Some(Vec::new()) } else { arguments.constants() };
+        let Some(arguments) = arguments else { return Some(unknown()) };
+        Some(of.iter().map(|of| texts::method(of, name, &arguments).unwrap_or(Meaning::Unknown)).collect())
     }
 
-    /// Fields of a format reach into what they are given.
-    fn fields(&mut self, of: &Meanings, at: usize) {
-        for text in texts(of).0 {
-            for field in text.split('{').skip(1).filter_map(|rest| rest.split('}').next()) {
-                for attribute in field.split(['.', '[', ']']).skip(1) {
-                    self.note(at, Act::Attribute(attribute.to_owned()));
+    /// Joins the elements of a list that is written out.
+    fn join(&mut self, between: &Meanings, parts: &[Expr]) -> Meanings {
+        let mut text = Meanings::new();
+        for (index, part) in parts.iter().enumerate() {
+            let part = self.value(part);
+            text = match index {
+                0 => part,
+                _ => {
+                    let before = self.joined(&text, between);
+                    self.joined(&before, &part)
                 }
-            }
+            };
         }
+        text
     }
-}
-
-/// The texts that are written out in an expression.
-fn written(expr: &Expr) -> Vec<&str> {
-    match expr {
-        Expr::StringLiteral(text) => vec![text.value.to_str()],
-        Expr::Dict(dict) => {
-            let keys = dict.items.iter().filter_map(|item| item.key.as_ref());
-            keys.chain(dict.items.iter().map(|item| &item.value)).flat_map(written).collect()
-        }
-        Expr::Set(set) => set.elts.iter().flat_map(written).collect(),
-        other => elements(other).into_iter().flat_map(written).collect(),
-    }
-}
-
-fn only(meanings: &Meanings) -> Option<Meaning> {
-    let mut all = meanings.iter();
-    let first = all.next()?.clone();
-    (all.next().is_none() && first != Meaning::Unknown).then_some(first)
 }

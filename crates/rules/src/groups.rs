@@ -5,12 +5,12 @@ use std::sync::LazyLock;
 
 use serde::Deserialize;
 
-use crate::policy::fits;
+use crate::dotted::fits;
 
 /// A group of modules, functions and attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Group {
+pub(crate) enum Group {
     /// Other machines.
     Network,
     /// Other programs, and shells.
@@ -40,22 +40,8 @@ static MEMBERS: LazyLock<HashMap<Group, Members>> =
     LazyLock::new(|| toml::from_str(include_str!("groups.toml")).expect("the groups are right: every test reads them"));
 
 impl Group {
-    /// As it is written in a policy.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Network => "network",
-            Self::Processes => "processes",
-            Self::Code => "code",
-            Self::Native => "native",
-            Self::Introspection => "introspection",
-            Self::Deletion => "deletion",
-            Self::Hostfiles => "hostfiles",
-        }
-    }
-
-    pub(crate) fn members(self) -> &'static Members {
-        static NONE: Members = Members { import: Vec::new(), call: Vec::new(), attribute: Vec::new() };
-        MEMBERS.get(&self).unwrap_or(&NONE)
+    pub(crate) fn members(self) -> Option<&'static Members> {
+        MEMBERS.get(&self)
     }
 
     /// Returns true if a name belongs to a group: the rules say what becomes of it.

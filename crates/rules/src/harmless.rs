@@ -4,6 +4,8 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
+use crate::dotted::{last, outwards};
+
 /// Names of each module, in order; `cm=matplotlib.cm` is a module by another name, and `COLOR_*` stands for constants that begin so.
 static MODULES: LazyLock<HashMap<&str, Vec<&str>>> = LazyLock::new(|| {
     let mut modules: HashMap<&str, Vec<&str>> = HashMap::new();
@@ -24,36 +26,30 @@ static MODULES: LazyLock<HashMap<&str, Vec<&str>>> = LazyLock::new(|| {
 /// Returns true if a dotted name is one of a listed module, of a name in it, or of something public inside of that.
 pub(crate) fn has(path: &str) -> bool {
     let is_private = |name: &str| name.starts_with('_') && !name.ends_with("__");
-    let Some(module) = ends(path).find(|module| MODULES.contains_key(module)) else { return false };
-    let mut rest = path.get(module.len() + 1..).unwrap_or_default().splitn(2, '.');
-    let (name, inside) = (rest.next().unwrap_or_default(), rest.next());
+    let Some(module) = outwards(path).find(|module| MODULES.contains_key(module)) else { return false };
+    let (name, inside) = match path.get(module.len() + 1..).unwrap_or_default().split_once('.') {
+        Some((name, inside)) => (name, Some(inside)),
+        None => (last(path), None),
+    };
     if path.split('.').any(is_private) {
         return false;
     }
-    if name.is_empty() || name.starts_with("__") {
+    if path == module || name.starts_with("__") {
         return true;
     }
     // A module has the names of the packages around it, too.
     let constants = name.split_once('_').map(|(beginning, _)| format!("{beginning}_*"));
-    let mut names = ends(module).filter_map(|module| MODULES.get(module));
-    let Some(listed) = names.find_map(|names| {
+    let listed = outwards(module).filter_map(|module| MODULES.get(module)).find_map(|names| {
         let entry = |name| {
             let at = names.binary_search_by_key(&name, |listed| listed.split('=').next().unwrap_or_default());
             at.ok().and_then(|at| names.get(at))
         };
         entry(name).or_else(|| entry(constants.as_deref()?))
-    }) else {
-        return false;
-    };
-    match (listed.split_once('='), inside) {
-        (Some((_, module)), Some(inside)) => has(&format!("{module}.{inside}")),
-        _ => true,
+    });
+    match (listed.map(|listed| listed.split_once('=')), inside) {
+        (Some(Some((_, module))), Some(inside)) => has(&format!("{module}.{inside}")),
+        (listed, _) => listed.is_some(),
     }
-}
-
-/// A dotted name, and what is around it, from inside.
-fn ends(path: &str) -> impl Iterator<Item = &str> {
-    std::iter::successors(Some(path), |path| Some(path.rsplit_once('.')?.0))
 }
 
 #[cfg(test)]

@@ -1,18 +1,9 @@
 //! IPython's transformation of a program before Python reads it.
 
-use ruff_python_ast::Stmt;
-use ruff_python_ast::{Expr, ModModule};
+use ruff_python_ast::{Expr, ModModule, Stmt};
 use ruff_text_size::Ranged as _;
 
-/// Magics of IPython that touch nothing outside, if their arguments are plain words.
-const HARMLESS: [&str; 7] = ["matplotlib", "precision", "who", "whos", "pprint", "load_ext", "pylab"];
-/// Magics whose argument is a program.
-const TIMING: [&str; 4] = ["time", "timeit", "prun", "capture"];
-/// Known arguments of `%matplotlib` and `%load_ext`: any other is a module, which they import.
-const LOADED: [&str; 10] =
-    ["", "inline", "agg", "auto", "notebook", "widget", "ipympl", "autoreload", "osx", "storemagic"];
-/// Magics and aliases that are run without a percent sign, if they are all that a program is.
-const AUTOMATIC: &str = include_str!("automagic.txt");
+use crate::lists::LISTS;
 
 /// Effect of a magic.
 pub(crate) enum Magic<'a> {
@@ -27,16 +18,16 @@ pub(crate) enum Magic<'a> {
 /// Reads a magic and its arguments.
 pub(crate) fn magic(line: &str) -> Magic<'_> {
     let line = line.trim();
-    let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+    let (name, rest) = first_word(line).unwrap_or((line, ""));
     let rest = rest.trim();
-    if HARMLESS.contains(&name) {
-        let loads = matches!(name, "matplotlib" | "load_ext" | "pylab");
-        return if is_plain(rest) && (!loads || LOADED.contains(&rest)) { Magic::Harmless } else { Magic::Open };
+    let is_loaded = rest.is_empty() || LISTS.importing_magics_arguments.contains(rest);
+    if LISTS.harmless_magics.contains(name) && is_plain(rest) && (is_loaded || !LISTS.importing_magics.contains(name)) {
+        Magic::Harmless
+    } else if LISTS.timing_magics.contains(name) {
+        Magic::Program(without_options(rest))
+    } else {
+        Magic::Open
     }
-    if TIMING.contains(&name) {
-        return Magic::Program(without_options(rest));
-    }
-    Magic::Open
 }
 
 /// Returns true if the arguments of a magic or of a question are taken as they stand: others are evaluated.
@@ -44,22 +35,18 @@ pub(crate) fn is_plain(arguments: &str) -> bool {
     arguments.chars().all(|one| one.is_ascii_alphanumeric() || " ._-*%".contains(one))
 }
 
+fn first_word(text: &str) -> Option<(&str, &str)> {
+    text.split_once(char::is_whitespace)
+}
+
 /// The program after the options of a magic: `-n 10 -r1 f()`.
 fn without_options(mut rest: &str) -> &str {
-    while let Some((option, after)) = rest.split_once(char::is_whitespace) {
-        let Some(letter) = option.strip_prefix('-') else { break };
-        let is_option = letter.starts_with(|one: char| one.is_ascii_lowercase())
-            && letter.chars().skip(1).all(|one| one.is_ascii_digit());
-        if !is_option {
-            break;
-        }
-        rest = after.trim_start();
-        if letter.len() == 1
-            && let Some((number, after)) = rest.split_once(char::is_whitespace)
-            && number.bytes().all(|byte| byte.is_ascii_digit())
-        {
-            rest = after.trim_start();
-        }
+    while let Some((option, after)) = rest.strip_prefix('-').and_then(first_word)
+        && option.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    {
+        let number =
+            first_word(after.trim_start()).filter(|(number, _)| number.bytes().all(|byte| byte.is_ascii_digit()));
+        rest = number.map_or(after, |(_, after)| after).trim_start();
     }
     rest
 }
@@ -72,7 +59,7 @@ pub(crate) fn automatic(code: &str) -> Option<&str> {
     let (name, rest) = line.split_at(end);
     let is_used =
         name == "edit" || name == "ed" || !rest.trim().is_empty() && !rest.trim_start().starts_with(['=', ',']);
-    (is_used && AUTOMATIC.lines().any(|magic| magic == name)).then_some(line)
+    (is_used && LISTS.automatic_magics.contains(name)).then_some(line)
 }
 
 /// Returns true if IPython takes prompts out of a program's texts. In texts that are only there to be read they harm nobody.

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use crate::dotted::tails;
+use crate::lists::LISTS;
 use crate::meaning::{MAX_MEANINGS, Meaning, Meanings};
-use crate::stdlib;
 
 /// Bytes that are remembered of one interpreter.
 const MAX_BYTES: usize = 4 << 20;
@@ -22,163 +23,111 @@ pub(crate) struct Function {
     pub(crate) done: HashSet<u64>,
 }
 
+/// Something that has meanings.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Holder<'a> {
+    /// A name, in whatever scope.
+    Name(&'a str),
+    /// An attribute of this name, of whatever object.
+    Attribute(&'a str),
+}
+
 /// Meanings of an interpreter's names after the programs that it ran.
 #[derive(Debug, Clone, Default)]
 pub struct Known {
     names: HashMap<String, Meanings>,
-    /// Values stored under an attribute's name, in whatever object.
     attributes: HashMap<String, Meanings>,
     /// Modules of which everything was imported.
-    stars: BTreeSet<String>,
+    pub(crate) stars: BTreeSet<String>,
     /// Modules that were imported as such.
     modules: BTreeSet<String>,
-    /// Python files that programs named: they may have written them.
+    /// Python files that programs named, without their endings: they may have written them.
     files: BTreeSet<String>,
-    /// Names that were handed on as a value.
-    handed: BTreeSet<String>,
-    /// Those of it that the last program handed on.
-    handed_now: BTreeSet<String>,
+    /// Values that were used where names cannot follow them: they may be reached from anywhere.
+    escaped: BTreeSet<Meaning>,
+    /// Those of them that the last program used so.
+    escaped_now: BTreeSet<Meaning>,
     functions: Vec<Function>,
     bytes: usize,
-    is_lost: bool,
+    /// True if names may mean something unknown: a program could not be read, or there was too much to remember.
+    pub(crate) is_lost: bool,
 }
 
 impl Known {
-    /// Returns true if names may mean something unknown: a program could not be read, or there was too much to remember.
-    pub(crate) fn is_lost(&self) -> bool {
-        self.is_lost
-    }
-
-    pub(crate) fn set_lost(&mut self, is_lost: bool) {
-        self.is_lost = is_lost;
-    }
-
-    pub(crate) fn of_name(&self, name: &str) -> Option<&Meanings> {
-        self.names.get(name)
-    }
-
-    pub(crate) fn of_attribute(&self, name: &str) -> Option<&Meanings> {
-        self.attributes.get(name)
-    }
-
-    pub(crate) fn stars(&self) -> impl Iterator<Item = &str> {
-        self.stars.iter().map(String::as_str)
-    }
-
-    /// Names that were handed on as a value.
-    pub(crate) fn handed(&self) -> &BTreeSet<String> {
-        &self.handed
-    }
-
-    /// Names that the last program handed on.
-    pub(crate) fn handed_now(&self) -> &BTreeSet<String> {
-        &self.handed_now
-    }
-
-    /// A new program begins.
-    pub(crate) fn begin(&mut self) {
-        self.handed_now.clear();
-    }
-
-    /// Returns true if something may be a module, by its name.
-    pub(crate) fn may_be_a_module(&self, path: &str) -> bool {
-        self.modules.contains(path) || stdlib::may_be_a_module(path)
-    }
-
-    fn has_room(&mut self, bytes: usize) -> bool {
-        if self.bytes + bytes > MAX_BYTES {
-            self.is_lost = true;
-            return false;
+    /// Returns the meanings that were given to something.
+    pub(crate) fn meanings(&self, of: Holder<'_>) -> Option<&Meanings> {
+        match of {
+            Holder::Name(name) => self.names.get(name),
+            Holder::Attribute(name) => self.attributes.get(name),
         }
-        self.bytes += bytes;
-        true
     }
 
-    /// Gives a name meanings beside those that it has, or makes it unknown if it is `settled` which ones there are. Whether that is new.
-    pub(crate) fn bind(&mut self, name: &str, meanings: &Meanings, settled: bool) -> bool {
-        let mut names = std::mem::take(&mut self.names);
-        let is_new = self.bind_in(&mut names, name, meanings, settled);
-        self.names = names;
-        is_new
-    }
-
-    /// The same for an attribute of any object.
-    pub(crate) fn bind_attribute(&mut self, name: &str, meanings: &Meanings, settled: bool) -> bool {
-        let mut attributes = std::mem::take(&mut self.attributes);
-        let is_new = self.bind_in(&mut attributes, name, meanings, settled);
-        self.attributes = attributes;
-        is_new
-    }
-
-    fn bind_in(&mut self, all: &mut HashMap<String, Meanings>, name: &str, more: &Meanings, settled: bool) -> bool {
-        if let Some(of) = all.get_mut(name) {
-            return self.join(of, more, settled);
+    /// Gives something meanings beside those that it has, or makes it unknown if it is `settled` which ones there are. Returns true if one
+    /// is new.
+    pub(crate) fn bind(&mut self, to: Holder<'_>, meanings: &Meanings, settled: bool) -> bool {
+        let (Holder::Name(name) | Holder::Attribute(name)) = to;
+        let before = self.holders(to).remove(name);
+        if before.is_none() && !self.has_room(name.len()) {
+            return meanings.iter().filter(|meaning| self.escape(meaning)).count() > 0;
         }
-        if !self.has_room(name.len() + ENTRY) {
-            return self.forget(more);
-        }
-        self.join(all.entry(name.to_owned()).or_default(), more, settled)
-    }
-
-    fn join(&mut self, of: &mut Meanings, more: &Meanings, settled: bool) -> bool {
-        let mut is_new = false;
-        for meaning in more {
-            if of.contains(meaning) {
-                continue;
-            }
-            let size = meaning.size();
-            let is_kept = *meaning == Meaning::Unknown
-                || (!settled && of.len() < MAX_MEANINGS && size <= MAX_TEXT && self.has_room(size + ENTRY));
-            if is_kept {
-                is_new |= of.insert(meaning.clone());
-            } else {
-                is_new |= of.insert(Meaning::Unknown);
-                is_new |= self.forget(&Meanings::from([meaning.clone()]));
-            }
-        }
-        is_new
-    }
-
-    /// Counts names that are no longer remembered as handed on, for they may be anywhere; returns true if one is new.
-    fn forget(&mut self, meanings: &Meanings) -> bool {
+        let mut all = before.unwrap_or_default();
         let mut is_new = false;
         for meaning in meanings {
-            if let Meaning::Path(path) = meaning {
-                is_new |= self.hand_on(path);
+            if all.contains(meaning) {
+                continue;
+            }
+            let is_wanted = !settled && all.len() < MAX_MEANINGS && meaning.size() <= MAX_TEXT;
+            // Everything could be reached by a table that is forgotten.
+            let is_kept =
+                *meaning == Meaning::Unknown || ((is_wanted || meaning.is_table()) && self.has_room(meaning.size()));
+            if is_kept {
+                is_new |= all.insert(meaning.clone());
+            } else {
+                // It may be anywhere.
+                is_new |= all.insert(Meaning::Unknown) | self.escape(meaning);
             }
         }
+        self.holders(to).insert(name.to_owned(), all);
         is_new
     }
 
-    /// Something is used as a value: it may be reached from anywhere now. Whether that is new.
-    pub(crate) fn hand_on(&mut self, path: &str) -> bool {
-        // Of what is inside of an object nothing is known but that it may be a module.
-        let inside = path.starts_with(['?', '*']) || (path.contains("()") && !path.ends_with("()"));
-        let last = path.rsplit('.').next().unwrap_or_default();
-        let path = match inside {
-            true if stdlib::has(last.trim_matches('_')) => format!("?.{last}"),
-            true => return false,
-            false => path.to_owned(),
-        };
-        let is_new = Self::insert(&mut self.handed, path.clone(), &mut self.bytes, &mut self.is_lost);
-        if self.handed.contains(&path) {
-            self.handed_now.insert(path);
+    fn holders(&mut self, of: Holder<'_>) -> &mut HashMap<String, Meanings> {
+        match of {
+            Holder::Name(_) => &mut self.names,
+            Holder::Attribute(_) => &mut self.attributes,
         }
-        is_new
     }
 
-    /// Every module that was imported may be reached from anywhere, and `os` by way of most of them.
-    pub(crate) fn hand_on_modules(&mut self) -> bool {
+    /// Remembers that a value may be reached from anywhere now. Returns true if that is new.
+    pub(crate) fn escape(&mut self, value: &Meaning) -> bool {
+        let Some(value) = value.escaped(|name| LISTS.is_python_module(name)) else { return false };
+        let is_new = !self.escaped.contains(&value);
+        if is_new && !self.has_room(value.size()) {
+            return false;
+        }
+        self.escaped_now.insert(value.clone());
+        self.escaped.insert(value)
+    }
+
+    /// Every module that was imported may be reached from anywhere, and `os` by way of most of them. Returns true if that is new.
+    pub(crate) fn escape_modules(&mut self) -> bool {
         let modules: Vec<String> = self.modules.iter().cloned().chain(["os".to_owned()]).collect();
-        modules.iter().filter(|module| self.hand_on(module)).count() > 0
+        modules.into_iter().filter(|module| self.escape(&Meaning::Path(module.clone()))).count() > 0
     }
 
-    pub(crate) fn import(&mut self, module: &str) {
-        Self::insert(&mut self.modules, module.to_owned(), &mut self.bytes, &mut self.is_lost);
+    /// Returns the values that escaped in any program.
+    pub(crate) fn escaped(&self) -> Escaped<'_> {
+        Escaped::new(&self.escaped, &self.modules)
     }
 
-    /// Takes the functions that earlier programs defined: they have to be put back.
-    pub(crate) fn take_functions(&mut self) -> Vec<Function> {
+    /// Returns the values that escaped in the last program.
+    pub(crate) fn escaped_now(&self) -> Escaped<'_> {
+        Escaped::new(&self.escaped_now, &self.modules)
+    }
+
+    /// Begins a program. Returns the functions that earlier ones defined: they have to be kept again.
+    pub(crate) fn begin(&mut self) -> Vec<Function> {
+        self.escaped_now.clear();
         std::mem::take(&mut self.functions)
     }
 
@@ -201,9 +150,23 @@ impl Known {
         }
     }
 
-    /// A Python file was named.
-    pub(crate) fn write(&mut self, file: &str) {
-        Self::insert(&mut self.files, file.to_owned(), &mut self.bytes, &mut self.is_lost);
+    /// Remembers that a module was imported.
+    pub(crate) fn import(&mut self, module: &str) {
+        if !self.modules.contains(module) && self.has_room(module.len()) {
+            self.modules.insert(module.to_owned());
+        }
+    }
+
+    /// Remembers that everything of a module was imported. Returns true if that is new.
+    pub(crate) fn import_all(&mut self, module: &str) -> bool {
+        !self.stars.contains(module) && self.has_room(module.len()) && self.stars.insert(module.to_owned())
+    }
+
+    /// Remembers that a Python file was named.
+    pub(crate) fn write(&mut self, module: &str) {
+        if !self.files.contains(module) && self.has_room(module.len()) {
+            self.files.insert(module.to_owned());
+        }
     }
 
     /// Returns true if a module may be a file that a program wrote.
@@ -211,20 +174,32 @@ impl Known {
         self.files.contains(module)
     }
 
-    /// Everything of a module was imported.
-    pub(crate) fn import_all(&mut self, module: &str) -> bool {
-        Self::insert(&mut self.stars, module.to_owned(), &mut self.bytes, &mut self.is_lost)
+    /// Takes room for an entry of so many bytes.
+    fn has_room(&mut self, bytes: usize) -> bool {
+        if self.bytes + bytes + ENTRY > MAX_BYTES {
+            self.is_lost = true;
+            return false;
+        }
+        self.bytes += bytes + ENTRY;
+        true
     }
+}
 
-    fn insert(into: &mut BTreeSet<String>, path: String, bytes: &mut usize, is_lost: &mut bool) -> bool {
-        if into.contains(&path) {
-            return false;
+/// Values that may be reached from anywhere.
+#[derive(Debug)]
+pub(crate) struct Escaped<'a> {
+    /// The ends of their names: `path` and `os.path`.
+    pub(crate) ends: HashSet<&'a str>,
+    /// True if one may be a module.
+    pub(crate) is_module: bool,
+}
+
+impl<'a> Escaped<'a> {
+    fn new(values: &'a BTreeSet<Meaning>, modules: &BTreeSet<String>) -> Self {
+        let is_module = |value: &Meaning| matches!(value, Meaning::Path(path) if modules.contains(path) || LISTS.may_be_module(path));
+        Self {
+            ends: values.iter().filter_map(Meaning::origin).flat_map(tails).collect(),
+            is_module: values.iter().any(is_module),
         }
-        if *bytes + path.len() + ENTRY > MAX_BYTES {
-            *is_lost = true;
-            return false;
-        }
-        *bytes += path.len() + ENTRY;
-        into.insert(path)
     }
 }

@@ -11,7 +11,8 @@
 
 mod act;
 mod calls;
-mod canonical;
+mod dotted;
+mod evaluated;
 mod expressions;
 mod files;
 #[cfg(any(fuzzing, test))]
@@ -21,15 +22,16 @@ mod harmless;
 mod ipython;
 mod judge;
 mod known;
+mod lists;
 mod meaning;
 mod names;
 mod nesting;
 mod policy;
 mod reader;
 mod statements;
-mod stdlib;
+mod table;
+mod texts;
 
-pub use groups::Group;
 pub use judge::{Judgement, Reason};
 pub use known::Known;
 pub use policy::{Decision, PolicyError, Rules};

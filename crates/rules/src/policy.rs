@@ -3,6 +3,7 @@
 use serde::Deserialize;
 
 use crate::groups::Group;
+use crate::table::Table;
 
 /// Bytes of a policy.
 const MAX_POLICY: usize = 256 << 10;
@@ -26,6 +27,7 @@ pub enum Decision {
 /// ```toml
 /// default = "allow"            # what a program imports that no rule names
 /// undecidable = "ask"          # what cannot be known by reading, or is on no list of harmless names: ask or refuse
+/// modules = ["house_style"]    # modules that programs may import besides Python's own and those of the default template
 ///
 /// [[rule]]
 /// do = "ask"                   # allow, ask or refuse; of all rules that fit, the strictest holds
@@ -34,23 +36,30 @@ pub enum Decision {
 /// attribute = ["__subclasses__"]             # attributes, whosever they are
 /// uses = ["network", "processes"]            # groups of all that, see [`Group`]
 /// ```
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone)]
 pub struct Rules {
-    /// For imports that no rule names.
-    #[serde(default = "ask")]
     pub(crate) default: Decision,
-    #[serde(default = "ask")]
     pub(crate) undecidable: Decision,
-    /// Modules that programs may import besides Python's own and those of the default template.
-    #[serde(default)]
     pub(crate) modules: Vec<String>,
+    pub(crate) table: Table,
+}
+
+/// A policy as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    #[serde(default = "ask")]
+    default: Decision,
+    #[serde(default = "ask")]
+    undecidable: Decision,
+    #[serde(default)]
+    modules: Vec<String>,
     #[serde(default, rename = "rule")]
-    pub(crate) rules: Vec<Rule>,
+    rules: Vec<Rule>,
 }
 
 /// One rule.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rule {
     #[serde(rename = "do")]
@@ -95,19 +104,19 @@ impl Rules {
         if text.len() > MAX_POLICY {
             return wrong("the policy is larger than 256 KB");
         }
-        let rules: Self = toml::from_str(text).map_err(|error| PolicyError(error.to_string().trim().to_owned()))?;
-        if rules.undecidable == Decision::Allow {
+        let policy: Written = toml::from_str(text).map_err(|error| PolicyError(error.to_string().trim().to_owned()))?;
+        if policy.undecidable == Decision::Allow {
             return wrong(
                 "`undecidable` cannot be \"allow\": then every rule could be walked around; write \"ask\" or \"refuse\"",
             );
         }
-        if rules.rules.is_empty() && rules.default == Decision::Allow {
+        if policy.rules.is_empty() && policy.default == Decision::Allow {
             return wrong("the policy has no rule; add a [[rule]], or use no rules at all");
         }
-        if rules.rules.len() > MAX_RULES {
+        if policy.rules.len() > MAX_RULES {
             return wrong("the policy has more than 1000 rules");
         }
-        for (index, rule) in rules.rules.iter().enumerate() {
+        for (index, rule) in policy.rules.iter().enumerate() {
             let names = || rule.import.iter().chain(&rule.call).chain(&rule.attribute);
             if names().next().is_none() && rule.uses.is_empty() {
                 return wrong(&format!("rule {} names nothing; give it import, call, attribute or uses", index + 1));
@@ -124,16 +133,9 @@ impl Rules {
                 return wrong(&format!("rule {}: {odd:?} is no name, and no name with a * at its end", index + 1));
             }
         }
-        Ok(rules)
+        let table = Table::new(&policy.rules);
+        Ok(Self { default: policy.default, undecidable: policy.undecidable, modules: policy.modules, table })
     }
-}
-
-/// Returns true if a dotted name fits a pattern: the name itself, one below it, or one that begins like it before a `*`.
-pub(crate) fn fits(name: &str, pattern: &str) -> bool {
-    if let Some(beginning) = pattern.strip_suffix('*') {
-        return name.starts_with(beginning) || Some(name) == beginning.strip_suffix('.');
-    }
-    name == pattern || name.strip_prefix(pattern).is_some_and(|rest| rest.starts_with('.'))
 }
 
 #[cfg(test)]
@@ -160,21 +162,5 @@ mod tests {
         assert_eq!(Rules::usual().judge("import socket").decision, Decision::Ask);
         // A policy that says nothing asks about everything that is imported.
         assert_eq!(Rules::parse("").unwrap().default, Decision::Ask);
-    }
-
-    #[test]
-    fn patterns_mean_what_is_below_them() {
-        for (name, pattern) in [
-            ("os", "os"),
-            ("os.path", "os"),
-            ("os.execv", "os.exec*"),
-            ("shutil.rmtree", "shutil.*"),
-            ("shutil", "shutil.*"),
-        ] {
-            assert!(fits(name, pattern), "{name} {pattern}");
-        }
-        for (name, pattern) in [("osx", "os"), ("os", "os.path"), ("posix.execv", "os.exec*")] {
-            assert!(!fits(name, pattern), "{name} {pattern}");
-        }
     }
 }

@@ -1,8 +1,8 @@
 //! Reading a program: what it does, as far as that can be seen.
 //!
 //! Names are followed without regard to order and scope: what a name may mean anywhere, it may mean everywhere, and so may an attribute.
-//! That errs on the side of seeing too much. A module that is handed on as a value is remembered, and every attribute of something
-//! unknown may be one of its own.
+//! That errs on the side of seeing too much. A value that is used where names cannot follow it, such as a module in a list, *escapes*: it
+//! is remembered, and every attribute of something unknown may be one of its own.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
@@ -13,6 +13,7 @@ use ruff_python_parser::{Mode, ParseOptions, parse_unchecked};
 use ruff_text_size::Ranged as _;
 
 use crate::act::{Act, Seen};
+use crate::dotted::first;
 use crate::ipython::{automatic, has_prompts};
 use crate::known::{Function, Known};
 use crate::meaning::{Meanings, texts};
@@ -35,78 +36,43 @@ pub(crate) const LOOK: usize = 700;
 
 /// Reads a program that runs after others.
 pub(crate) fn read(code: &str, known: &mut Known) -> Vec<Seen> {
-    let mut reader = Reader {
-        known,
-        seen: Vec::new(),
-        noted: HashSet::new(),
-        depth: 0,
-        is_quiet: false,
-        starts: std::iter::once(0).chain(code.match_indices('\n').map(|(at, _)| at + 1)).collect(),
-        changed: false,
-        settled: false,
-        is_class: false,
-        defines: false,
-        done: HashSet::new(),
-        is_earlier: false,
-        before: HashSet::new(),
-        fuel: FUEL,
-    };
+    let mut reader = Reader::new(code, known);
     if is_too_deep(code) {
-        reader.known.set_lost(true);
+        reader.known.is_lost = true;
         reader.undecidable(0, "nests too deeply to be read");
         return reader.seen;
     }
     let parse = |code: &str| parse_unchecked(code, ParseOptions::from(Mode::Ipython));
     let parsed = parse(code);
-    let functions = reader.known.take_functions();
-    let earlier: Vec<_> = functions.iter().map(|function| parse(&function.code)).collect();
+    let functions = reader.known.begin();
+    let earlier: Vec<_> = functions.iter().map(|function| (function, parse(&function.code))).collect();
     let mut defined = Vec::new();
-    reader.known.begin();
     for pass in 0..PASSES {
-        reader.seen.clear();
-        reader.noted.clear();
-        reader.changed = false;
-        reader.settled = pass >= FREE_PASSES;
-        defined.clear();
+        reader.begin_pass(pass);
         if let Some(error) = parsed.errors().first() {
             // The interpreter may understand what this parser does not.
             let what = format!("is not understood: {}", error.error);
             reader.undecidable(error.location.start().to_usize(), &what);
         }
         if let Some(line) = automatic(code) {
-            reader.escape_command(IpyEscapeKind::Magic, line, 0);
+            reader.ipython(IpyEscapeKind::Magic, line, 0);
         }
-        if let Mod::Module(module) = parsed.syntax() {
-            if has_prompts(code, module) {
-                reader.undecidable(0, "has prompts, which IPython takes out of its texts");
-            }
-            for statement in &module.body {
-                (reader.defines, reader.done) = (false, HashSet::new());
-                reader.visit_stmt(statement);
-                if reader.defines {
-                    let code = &code[statement.range().start().to_usize()..statement.range().end().to_usize()];
-                    defined.push(Function { code: code.to_owned(), done: std::mem::take(&mut reader.done) });
-                }
-            }
-        }
+        defined = reader.program(code, parsed.syntax());
         // Functions of earlier programs do something else if names mean something else now.
-        for (function, parsed) in functions.iter().zip(&earlier) {
-            if let Mod::Module(module) = parsed.syntax() {
-                (reader.depth, reader.is_earlier, reader.before) = (1, true, function.done.clone());
-                reader.visit_body(&module.body);
-                (reader.depth, reader.is_earlier, reader.before) = (0, false, HashSet::new());
-            }
+        for (function, parsed) in &earlier {
+            reader.earlier(function, parsed.syntax());
         }
         if reader.fuel == 0 || !reader.changed {
             break;
         }
     }
     if reader.fuel == 0 || reader.changed {
-        reader.known.set_lost(true);
+        reader.known.is_lost = true;
         reader.undecidable(0, "is too much to be followed");
     }
+    drop(earlier);
     reader.known.keep_functions(functions.into_iter().chain(defined));
-    if reader.known.is_lost() {
+    if reader.known.is_lost {
         reader.undecidable(0, "comes after programs that could not be read or remembered");
     }
     reader.seen
@@ -143,8 +109,60 @@ pub(crate) struct Reader<'k> {
     pub(crate) fuel: usize,
 }
 
-impl Reader<'_> {
-    /// A program within the program.
+impl<'k> Reader<'k> {
+    fn new(code: &str, known: &'k mut Known) -> Self {
+        Self {
+            known,
+            seen: Vec::new(),
+            noted: HashSet::new(),
+            depth: 0,
+            is_quiet: false,
+            starts: std::iter::once(0).chain(code.match_indices('\n').map(|(at, _)| at + 1)).collect(),
+            changed: false,
+            settled: false,
+            is_class: false,
+            defines: false,
+            done: HashSet::new(),
+            is_earlier: false,
+            before: HashSet::new(),
+            fuel: FUEL,
+        }
+    }
+
+    fn begin_pass(&mut self, pass: usize) {
+        self.seen.clear();
+        self.noted.clear();
+        self.changed = false;
+        self.settled = pass >= FREE_PASSES;
+    }
+
+    /// Reads the program itself. Returns its statements that define functions.
+    fn program(&mut self, code: &str, program: &Mod) -> Vec<Function> {
+        let Mod::Module(module) = program else { return Vec::new() };
+        if has_prompts(code, module) {
+            self.undecidable(0, "has prompts, which IPython takes out of its texts");
+        }
+        let mut defined = Vec::new();
+        for statement in &module.body {
+            (self.defines, self.done) = (false, HashSet::new());
+            self.visit_stmt(statement);
+            if self.defines {
+                let code = code[statement.range()].to_owned();
+                defined.push(Function { code, done: std::mem::take(&mut self.done) });
+            }
+        }
+        defined
+    }
+
+    /// Reads a function of an earlier program again.
+    fn earlier(&mut self, function: &Function, program: &Mod) {
+        let Mod::Module(module) = program else { return };
+        (self.depth, self.is_earlier, self.before) = (1, true, function.done.clone());
+        self.visit_body(&module.body);
+        (self.depth, self.is_earlier, self.before) = (0, false, HashSet::new());
+    }
+
+    /// Reads a program within the program.
     pub(crate) fn inner(&mut self, code: &str, at: usize) {
         if self.depth >= MAX_DEPTH {
             return self.undecidable(at, "runs a program in a program in a program");
@@ -167,7 +185,7 @@ impl Reader<'_> {
         self.depth -= 1;
     }
 
-    /// A text that something may take for an expression.
+    /// Reads a text that something may take for an expression.
     pub(crate) fn formula(&mut self, text: &str, at: usize) {
         let before = std::mem::replace(&mut self.is_quiet, true);
         self.inner(text, at);
@@ -179,7 +197,7 @@ impl Reader<'_> {
         let act_hash = hash(&act);
         self.done.insert(act_hash);
         // The effect on a module depends on the values handed on now.
-        let depends = matches!(act, Act::Reach(_) | Act::IfModule(_));
+        let depends = matches!(act, Act::Reach(_) | Act::UndecidableOfModule(_));
         let is_old = self.noted.contains(&act) || (!depends && self.before.contains(&act_hash));
         if is_old || self.seen.len() > MAX_SEEN {
             return;
@@ -195,19 +213,20 @@ impl Reader<'_> {
         self.seen.push(Seen { line, act, is_earlier: self.is_earlier });
     }
 
-    /// Notes that a module is imported.
-    pub(crate) fn note_import(&mut self, module: &str, at: usize) {
-        if self.known.wrote(module.split('.').next().unwrap_or_default()) {
+    /// Notes that a module is imported, and remembers it.
+    pub(crate) fn import(&mut self, module: &str, at: usize) {
+        if self.known.wrote(first(module)) {
             self.undecidable(at, "imports what may be a file of its own");
         }
         self.note(at, Act::Import(module.to_owned()));
+        self.known.import(module);
     }
 
     pub(crate) fn undecidable(&mut self, at: usize, what: &str) {
         self.note(at, Act::Undecidable(what.to_owned()));
     }
 
-    /// Takes from what may still be done. Whether nothing is left.
+    /// Takes from what may still be done. Returns true if nothing is left.
     pub(crate) fn spend(&mut self, cost: usize) -> bool {
         self.fuel = self.fuel.saturating_sub(cost);
         self.fuel == 0

@@ -1,21 +1,24 @@
 //! Bindings and acts of statements.
 
 use ruff_python_ast::visitor::{Visitor, walk_except_handler, walk_pattern, walk_pattern_keyword, walk_stmt};
-use ruff_python_ast::{Comprehension, ExceptHandler, Expr, IpyEscapeKind, Parameters, Pattern, PatternKeyword, Stmt};
+use ruff_python_ast::{
+    Comprehension, ExceptHandler, Expr, ExprSubscript, IpyEscapeKind, Parameters, Pattern, PatternKeyword, Stmt,
+    StmtClassDef, StmtFunctionDef, StmtImport, StmtImportFrom, WithItem,
+};
 use ruff_text_size::Ranged as _;
 
 use crate::act::Act;
+use crate::dotted::first;
 use crate::expressions::elements;
 use crate::ipython::{Magic, is_plain, magic};
 use crate::meaning::{Meaning, Meanings, add, path, texts, unknown};
-use crate::names::is_table;
 use crate::reader::{LOOK, Reader};
 
 impl Reader<'_> {
     /// `target = value`
     fn assign(&mut self, target: &Expr, value: &Expr) {
         let (targets, values) = (elements(target), elements(value));
-        let is_pairs = targets.len() == values.len() && !values.iter().any(|value| value.is_starred_expr());
+        let is_pairs = targets.len() == values.len() && !values.iter().any(Expr::is_starred_expr);
         if !targets.is_empty() && is_pairs {
             targets.iter().zip(values).for_each(|(target, value)| self.assign(target, value));
         } else {
@@ -33,39 +36,14 @@ impl Reader<'_> {
             }
             Expr::Tuple(_) | Expr::List(_) => {
                 self.escape(meanings, at);
-                elements(target).into_iter().for_each(|target| self.bind_target(target, &unknown(), at));
+                elements(target).iter().for_each(|target| self.bind_target(target, &unknown(), at));
             }
             Expr::Attribute(attribute) => {
                 self.escape(meanings, at);
                 self.visit_expr(target);
                 self.bind_attribute(&attribute.attr, meanings);
             }
-            Expr::Subscript(subscript) => {
-                self.escape(meanings, at);
-                if let Expr::Attribute(holder) = &*subscript.value
-                    && &*holder.attr == "__annotations__"
-                {
-                    self.bind_attribute(&holder.attr, meanings);
-                }
-                let (of, key) = (self.value(&subscript.value), self.value(&subscript.slice));
-                self.escape(&key, at);
-                for table in of.iter().filter(|of| is_table(of)) {
-                    match table {
-                        Meaning::Names => {
-                            for name in self.known_texts(&key, at, "sets a name") {
-                                self.bind(&name, meanings);
-                            }
-                        }
-                        Meaning::Table(_) => {
-                            for name in self.known_texts(&key, at, "sets an attribute by a name") {
-                                self.note(at, Act::Attribute(name.clone()));
-                                self.bind_attribute(&name, meanings);
-                            }
-                        }
-                        _ => self.undecidable(at, "changes what modules are"),
-                    }
-                }
-            }
+            Expr::Subscript(subscript) => self.bind_entry(subscript, meanings, at),
             other => {
                 self.escape(meanings, at);
                 self.visit_expr(other);
@@ -73,83 +51,110 @@ impl Reader<'_> {
         }
     }
 
-    pub(crate) fn parameters(&mut self, parameters: &Parameters) {
-        for parameter in parameters.iter() {
-            if let Some(annotation) = parameter.annotation() {
-                self.visit_annotation(annotation);
-            }
-            let mut meanings = unknown();
-            if let Some(default) = parameter.default() {
-                let at = default.range().start().to_usize();
-                let default = self.value(default);
-                self.escape(&default, at);
-                add(&mut meanings, default);
-            }
-            self.bind(parameter.name(), &meanings);
+    fn bind_entry(&mut self, entry: &ExprSubscript, meanings: &Meanings, at: usize) {
+        self.escape(meanings, at);
+        if let Expr::Attribute(holder) = &*entry.value
+            && &*holder.attr == "__annotations__"
+        {
+            self.bind_attribute(&holder.attr, meanings);
         }
-    }
-
-    pub(crate) fn escape_command(&mut self, kind: IpyEscapeKind, value: &str, at: usize) {
-        match kind {
-            IpyEscapeKind::Help | IpyEscapeKind::Help2 if is_plain(value) => {}
-            IpyEscapeKind::Magic | IpyEscapeKind::Magic2 => match magic(value) {
-                Magic::Harmless => {}
-                Magic::Program(program) => self.inner(program, at),
-                Magic::Open => self.note(at, Act::Shell(format!("{}{value}", kind.as_str()))),
-            },
-            kind => self.note(at, Act::Shell(format!("{}{value}", kind.as_str()))),
-        }
-    }
-
-    fn import(&mut self, statement: &Stmt) {
-        match statement {
-            Stmt::Import(import) => {
-                for alias in &import.names {
-                    let at = alias.range.start().to_usize();
-                    self.spend(4 * LOOK);
-                    self.note_import(&alias.name, at);
-                    self.known.import(&alias.name);
-                    match &alias.asname {
-                        Some(name) => self.bind(name, &path(alias.name.as_str())),
-                        None => {
-                            let top = alias.name.split('.').next().unwrap_or_default();
-                            self.known.import(top);
-                            self.bind(top, &path(top));
-                        }
+        let (of, key) = (self.value(&entry.value), self.value(&entry.slice));
+        self.escape(&key, at);
+        for table in of.iter().filter(|of| of.is_table()) {
+            match table {
+                Meaning::Globals => {
+                    for name in self.known_texts(&key, at, "sets a name") {
+                        self.bind(&name, meanings);
                     }
                 }
-            }
-            Stmt::ImportFrom(import) => {
-                let at = import.range.start().to_usize();
-                let module = import.module.as_ref().map(ToString::to_string).unwrap_or_default();
-                if import.level > 0 {
-                    self.note(at, Act::Import(format!(".{module}")));
-                    return;
-                }
-                self.note_import(&module, at);
-                self.known.import(&module);
-                for alias in &import.names {
-                    if &*alias.name == "*" {
-                        self.changed |= self.known.import_all(&module);
-                        continue;
+                Meaning::Table(_) => {
+                    for name in self.known_texts(&key, at, "sets an attribute by a name") {
+                        self.bind_attribute(&name, meanings);
+                        self.note(at, Act::Attribute(name));
                     }
-                    let meanings = self.attribute(&path(&module), &alias.name, at);
-                    self.bind(alias.asname.as_ref().unwrap_or(&alias.name), &meanings);
                 }
+                _ => self.undecidable(at, "changes what modules are"),
             }
-            _ => {}
         }
     }
 
-    /// Something goes through the elements of something else.
+    /// Reads what IPython does besides Python.
+    pub(crate) fn ipython(&mut self, kind: IpyEscapeKind, value: &str, at: usize) {
+        let effect = match kind {
+            IpyEscapeKind::Help | IpyEscapeKind::Help2 if is_plain(value) => Magic::Harmless,
+            IpyEscapeKind::Magic | IpyEscapeKind::Magic2 => magic(value),
+            _ => Magic::Open,
+        };
+        match effect {
+            Magic::Harmless => {}
+            Magic::Program(program) => self.inner(program, at),
+            Magic::Open => self.note(at, Act::Shell(format!("{}{value}", kind.as_str()))),
+        }
+    }
+
+    fn import_modules(&mut self, import: &StmtImport) {
+        for alias in &import.names {
+            self.spend(4 * LOOK);
+            self.import(&alias.name, alias.range.start().to_usize());
+            let top = first(&alias.name);
+            self.known.import(top);
+            match &alias.asname {
+                Some(name) => self.bind(name, &path(alias.name.as_str())),
+                None => self.bind(top, &path(top)),
+            }
+        }
+    }
+
+    fn import_from(&mut self, import: &StmtImportFrom) {
+        let at = import.range.start().to_usize();
+        let module = import.module.as_ref().map(ToString::to_string).unwrap_or_default();
+        if import.level > 0 {
+            return self.note(at, Act::Import(format!(".{module}")));
+        }
+        self.import(&module, at);
+        for alias in &import.names {
+            if &*alias.name == "*" {
+                self.changed |= self.known.import_all(&module);
+            } else {
+                let meanings = self.attribute(&path(&module), &alias.name, at);
+                self.bind(alias.asname.as_ref().unwrap_or(&alias.name), &meanings);
+            }
+        }
+    }
+
+    fn function_definition(&mut self, function: &StmtFunctionDef) {
+        self.defines = true;
+        function.decorator_list.iter().for_each(|decorator| self.visit_decorator(decorator));
+        // A decorator makes something else of a function.
+        let is_plain = function.decorator_list.is_empty();
+        self.bind(&function.name, &if is_plain { Meanings::from([Meaning::Function]) } else { unknown() });
+        let around = std::mem::replace(&mut self.is_class, false);
+        function.type_params.iter().for_each(|types| self.visit_type_params(types));
+        self.visit_parameters(&function.parameters);
+        function.returns.iter().for_each(|annotation| self.visit_annotation(annotation));
+        self.visit_body(&function.body);
+        self.is_class = around;
+    }
+
+    fn class_definition(&mut self, class: &StmtClassDef) {
+        self.bind(&class.name, &unknown());
+        class.decorator_list.iter().for_each(|decorator| self.visit_decorator(decorator));
+        class.type_params.iter().for_each(|types| self.visit_type_params(types));
+        class.arguments.iter().for_each(|arguments| self.visit_arguments(arguments));
+        let around = std::mem::replace(&mut self.is_class, true);
+        self.visit_body(&class.body);
+        self.is_class = around;
+    }
+
+    /// Binds a target to each element of something.
     fn each(&mut self, target: &Expr, of: &Expr) {
         let ones = elements(of);
-        if ones.is_empty() || ones.iter().any(|one| one.is_starred_expr()) {
+        if ones.is_empty() || ones.iter().any(Expr::is_starred_expr) {
             self.visit_expr(of);
             let at = of.range().start().to_usize();
             self.bind_target(target, &unknown(), at);
         } else {
-            ones.into_iter().for_each(|one| self.assign(target, one));
+            ones.iter().for_each(|one| self.assign(target, one));
         }
     }
 }
@@ -172,7 +177,8 @@ impl<'a> Visitor<'a> for Reader<'_> {
             return;
         }
         match statement {
-            Stmt::Import(_) | Stmt::ImportFrom(_) => self.import(statement),
+            Stmt::Import(import) => self.import_modules(import),
+            Stmt::ImportFrom(import) => self.import_from(import),
             Stmt::Assign(assign) => assign.targets.iter().for_each(|target| self.assign(target, &assign.value)),
             Stmt::AnnAssign(assign) => {
                 self.visit_annotation(&assign.annotation);
@@ -193,57 +199,39 @@ impl<'a> Visitor<'a> for Reader<'_> {
                 self.visit_body(&each.body);
                 self.visit_body(&each.orelse);
             }
-            Stmt::With(with) => {
-                for item in &with.items {
-                    let at = item.context_expr.range().start().to_usize();
-                    let mut meanings = self.value(&item.context_expr);
-                    self.escape(&meanings, at);
-                    if let Some(target) = &item.optional_vars {
-                        meanings.insert(Meaning::Unknown);
-                        self.bind_target(target, &meanings, at);
-                    }
-                }
-                self.visit_body(&with.body);
-            }
-            Stmt::FunctionDef(function) => {
-                self.defines = true;
-                function.decorator_list.iter().for_each(|decorator| self.visit_expr(&decorator.expression));
-                // A decorator makes something else of a function.
-                let is_plain = function.decorator_list.is_empty();
-                let made = if is_plain { Meanings::from([Meaning::Function]) } else { unknown() };
-                self.bind(&function.name, &made);
-                let around = std::mem::replace(&mut self.is_class, false);
-                if let Some(types) = &function.type_params {
-                    self.visit_type_params(types);
-                }
-                self.parameters(&function.parameters);
-                if let Some(annotation) = &function.returns {
-                    self.visit_annotation(annotation);
-                }
-                self.visit_body(&function.body);
-                self.is_class = around;
-            }
-            Stmt::ClassDef(class) => {
-                self.bind(&class.name, &unknown());
-                class.decorator_list.iter().for_each(|decorator| self.visit_expr(&decorator.expression));
-                if let Some(types) = &class.type_params {
-                    self.visit_type_params(types);
-                }
-                if let Some(arguments) = &class.arguments {
-                    self.visit_arguments(arguments);
-                }
-                let around = std::mem::replace(&mut self.is_class, true);
-                self.visit_body(&class.body);
-                self.is_class = around;
-            }
+            Stmt::FunctionDef(function) => self.function_definition(function),
+            Stmt::ClassDef(class) => self.class_definition(class),
             Stmt::TypeAlias(alias) => {
                 self.bind_target(&alias.name, &unknown(), alias.range.start().to_usize());
                 walk_stmt(self, statement);
             }
             Stmt::IpyEscapeCommand(command) => {
-                self.escape_command(command.kind, &command.value, command.range.start().to_usize());
+                self.ipython(command.kind, &command.value, command.range.start().to_usize());
             }
             other => walk_stmt(self, other),
+        }
+    }
+
+    fn visit_with_item(&mut self, item: &'a WithItem) {
+        let at = item.context_expr.range().start().to_usize();
+        let mut meanings = self.value(&item.context_expr);
+        self.escape(&meanings, at);
+        if let Some(target) = &item.optional_vars {
+            meanings.insert(Meaning::Unknown);
+            self.bind_target(target, &meanings, at);
+        }
+    }
+
+    fn visit_parameters(&mut self, parameters: &'a Parameters) {
+        for parameter in parameters {
+            parameter.annotation().into_iter().for_each(|annotation| self.visit_annotation(annotation));
+            let mut meanings = unknown();
+            if let Some(default) = parameter.default() {
+                let value = self.value(default);
+                self.escape(&value, default.start().to_usize());
+                add(&mut meanings, value);
+            }
+            self.bind(parameter.name(), &meanings);
         }
     }
 

@@ -1,0 +1,57 @@
+//! Names that mean something to the reader of programs, as data.
+
+use std::collections::HashSet;
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+
+use crate::dotted::{first, last};
+
+/// The lists of `lists.toml`, which says what is in each of them.
+pub(crate) static LISTS: LazyLock<Lists> =
+    LazyLock::new(|| toml::from_str(include_str!("lists.toml")).expect("the lists are right: every test reads them"));
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Lists {
+    python_modules: HashSet<String>,
+    python_packages: HashSet<String>,
+    template_packages: HashSet<String>,
+    pub(crate) column_names: HashSet<String>,
+    pub(crate) method_names: HashSet<String>,
+    pub(crate) builtins: HashSet<String>,
+    pub(crate) followed_modules: HashSet<String>,
+    pub(crate) name_takers: HashSet<String>,
+    pub(crate) reaching_attributes: HashSet<String>,
+    pub(crate) file_openers: Vec<String>,
+    pub(crate) opening_methods: Vec<String>,
+    pub(crate) address_fetchers: Vec<String>,
+    pub(crate) text_readers: Vec<String>,
+    pub(crate) own_paths: Vec<String>,
+    pub(crate) system_directories: HashSet<String>,
+    pub(crate) harmless_magics: HashSet<String>,
+    pub(crate) importing_magics: HashSet<String>,
+    pub(crate) importing_magics_arguments: HashSet<String>,
+    pub(crate) timing_magics: HashSet<String>,
+    pub(crate) automatic_magics: HashSet<String>,
+}
+
+impl Lists {
+    /// Returns true if Python itself or the default template has the module of a dotted name.
+    pub(crate) fn is_known_module(&self, path: &str) -> bool {
+        let top = first(path);
+        self.python_modules.contains(top) || self.template_packages.contains(top)
+    }
+
+    /// Returns true if Python itself has a module of this name, with or without an underscore.
+    pub(crate) fn is_python_module(&self, name: &str) -> bool {
+        self.python_modules.contains(name.trim_matches('_'))
+    }
+
+    /// Returns true if a dotted name may be one of a module of Python's own, by its spelling.
+    pub(crate) fn may_be_module(&self, path: &str) -> bool {
+        let is_value = first(path) == "builtins" || last(path).chars().any(char::is_uppercase);
+        let is_module = self.is_python_module(last(path)) || self.python_packages.contains(first(path));
+        !is_value && (is_module || path == "os.path")
+    }
+}
