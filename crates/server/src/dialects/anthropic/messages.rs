@@ -17,7 +17,7 @@ use super::container;
 use super::conversation::{Conversation, ToolNames};
 use super::forward;
 use super::render::{Answer, ERROR, PING};
-use super::request::Ask;
+use super::request::ParsedRequest;
 use super::resume;
 use super::writer::{MessageContainer, Writer};
 use crate::app::App;
@@ -37,7 +37,7 @@ pub(super) async fn create(
     }
     let fields = body.fields(&app).await?;
     let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
-    let ask = Ask::read(fields, app.engine.kernel())?;
+    let ask = ParsedRequest::read(fields, app.engine.kernel())?;
     app.engine.models().find(&ask.model)?;
     let stream = ask.stream;
     if ask.is_empty {
@@ -69,7 +69,7 @@ pub(super) async fn create(
 }
 
 /// The answer to a request that only warms a cache.
-fn empty(ask: Ask) -> Response {
+fn empty(ask: ParsedRequest) -> Response {
     let mut writer = Writer::new(fresh_id("msg_"), ask.model, None, ask.stream, Vec::new());
     writer.finish(StopReason::MaxTokens);
     if !ask.stream {
@@ -86,7 +86,7 @@ fn gone(past: PastRequest) -> ApiError {
 }
 
 /// Checks everything that can be wrong with a request, and starts the turn, or goes on with one that waits for its answers.
-async fn start(app: Arc<App>, tenant: Tenant, ask: Ask, live: Arc<LiveRequest>) -> Result<(), ApiError> {
+async fn start(app: Arc<App>, tenant: Tenant, ask: ParsedRequest, live: Arc<LiveRequest>) -> Result<(), ApiError> {
     let id = fresh_id("msg_");
     let memory = MemoryCharge::of(&app, &tenant)?;
     live.hold(memory.clone());
@@ -123,7 +123,7 @@ async fn prepare(
     app: &Arc<App>,
     tenant: &Tenant,
     id: &str,
-    ask: &Ask,
+    ask: &ParsedRequest,
     conversation: Conversation,
 ) -> Result<(TurnPlan, Option<MessageContainer>), ApiError> {
     let instructions = [ask.instructions.as_str(), &conversation.instructions];

@@ -49,7 +49,7 @@ pub(super) enum CodeTool {
 
 /// A request, understood.
 #[derive(Debug)]
-pub(super) struct Ask {
+pub(super) struct ParsedRequest {
     pub(super) model: String,
     pub(super) messages: Vec<MessageDocument>,
     /// The system prompt.
@@ -71,7 +71,7 @@ pub(super) struct Ask {
     pub(super) is_empty: bool,
 }
 
-impl Ask {
+impl ParsedRequest {
     /// Reads the body of a request.
     pub(super) fn read(fields: Fields, kernel: &KernelSpec) -> Result<Self, ApiError> {
         let request: Request = fields.read()?;
@@ -113,7 +113,7 @@ impl Ask {
     }
 }
 
-impl Ask {
+impl ParsedRequest {
     /// Returns true if the model has a shell and an editor, too.
     pub(super) fn has_shell(&self) -> bool {
         self.code == Some(CodeTool::Shell)
@@ -325,12 +325,12 @@ fn effort(request: &Request, config: Option<&OutputConfig>) -> Option<Effort> {
 mod tests {
     use super::*;
 
-    fn ask(body: &Value) -> Result<Ask, ApiError> {
+    fn ask(body: &Value) -> Result<ParsedRequest, ApiError> {
         let mut fields = json!({ "model": "m", "max_tokens": 9, "messages": [{ "role": "user", "content": "hi" }] });
         for (name, value) in body.as_object().unwrap() {
             fields[name] = value.clone();
         }
-        Ask::read(fields.as_object().unwrap().clone().into(), &KernelSpec::python(""))
+        ParsedRequest::read(fields.as_object().unwrap().clone().into(), &KernelSpec::python(""))
     }
 
     fn code_execution() -> Value {

@@ -6,7 +6,7 @@ use aludel_wire::anthropic::{Block, Content, MessageDocument, ServerTool};
 
 use super::conversation::{Conversation, PendingProgram, ProgramCall};
 use super::error::no_container;
-use super::request::Ask;
+use super::request::ParsedRequest;
 use super::writer::{MessageContainer, SERVER_TOOL_USE, TOOL_USE, Writer};
 use crate::app::App;
 use crate::error::ApiError;
@@ -19,7 +19,7 @@ const NO_CONTAINER: &str =
 pub(super) async fn take(
     app: &App,
     tenant: &Tenant,
-    ask: &Ask,
+    ask: &ParsedRequest,
     conversation: &Conversation,
     pending: &PendingProgram,
 ) -> Result<Option<(Box<Suspension>, MessageContainer)>, ApiError> {

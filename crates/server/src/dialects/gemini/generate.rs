@@ -20,7 +20,7 @@ use super::attachments::AttachedFiles;
 use super::conversation::{Conversation, named_in};
 use super::models::plain;
 use super::render::{Answer, framed};
-use super::request::Ask;
+use super::request::ParsedRequest;
 use super::writer::ERROR;
 use super::writer::Writer;
 use crate::app::App;
@@ -73,7 +73,7 @@ pub(super) async fn call(
     let mut fields = fields;
     fields.map.insert("model".into(), model.clone().into());
     let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
-    let ask = Ask::read(fields)?;
+    let ask = ParsedRequest::read(fields)?;
     let (live, is_new) = match app.engine.live.begin(&tenant, fingerprint, TurnId::new()) {
         Err(EarlierRequest::Past(past)) => return Err(gone(past)),
         Err(EarlierRequest::Live(same)) => (same, false),
@@ -126,7 +126,7 @@ async fn start(
     app: Arc<App>,
     tenant: Tenant,
     model: String,
-    ask: Ask,
+    ask: ParsedRequest,
     base: String,
     live: Arc<LiveRequest>,
 ) -> Result<(), ApiError> {
@@ -150,7 +150,7 @@ async fn prepare(
     tenant: &Tenant,
     model: &str,
     id: &str,
-    ask: &Ask,
+    ask: &ParsedRequest,
     memory: &MemoryCharge,
 ) -> Result<(TurnPlan, Option<Arc<Session>>), ApiError> {
     let tool = CodeInterpreter::name_beside(app.engine.kernel(), &ask.functions);

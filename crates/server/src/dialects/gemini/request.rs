@@ -18,7 +18,7 @@ const MAX_NAME: usize = 64;
 
 /// A request, understood.
 #[derive(Debug)]
-pub(super) struct Ask {
+pub(super) struct ParsedRequest {
     pub(super) contents: Vec<Content>,
     pub(super) instructions: String,
     pub(super) runs_code: bool,
@@ -29,7 +29,7 @@ pub(super) struct Ask {
     pub(super) tells_thoughts: bool,
 }
 
-impl Ask {
+impl ParsedRequest {
     /// Reads the body of a request.
     pub(super) fn read(fields: Fields) -> Result<Self, ApiError> {
         let request: GenerateContentRequest = fields.read()?;
@@ -185,12 +185,12 @@ fn sampling(config: GenerationConfig) -> Result<Sampling, ApiError> {
 mod tests {
     use super::*;
 
-    fn ask(body: &Value) -> Result<Ask, ApiError> {
+    fn ask(body: &Value) -> Result<ParsedRequest, ApiError> {
         let mut fields = json!({ "contents": [{ "parts": [{ "text": "hi" }] }] });
         for (name, value) in body.as_object().unwrap() {
             fields[name] = value.clone();
         }
-        Ask::read(fields.as_object().unwrap().clone().into())
+        ParsedRequest::read(fields.as_object().unwrap().clone().into())
     }
 
     #[test]

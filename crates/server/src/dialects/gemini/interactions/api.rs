@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::render::dialect;
-use super::request::Ask;
+use super::request::ParsedRequest;
 use super::start;
 use crate::app::App;
 use crate::error::ApiError;
@@ -31,7 +31,7 @@ pub(in crate::dialects::gemini) async fn create(
     fields: Fields,
 ) -> Result<Response, ApiError> {
     let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
-    let ask = Ask::read(fields)?;
+    let ask = ParsedRequest::read(fields)?;
     let (stream, background) = (ask.stream, ask.background);
     let (live, is_new) = match app.engine.live.begin(&tenant, fingerprint, InteractionId::new().into()) {
         Err(EarlierRequest::Past(past)) => return again(&app, &tenant, past, &ask).await,
@@ -61,7 +61,7 @@ pub(in crate::dialects::gemini) async fn create(
 }
 
 /// Answers a request that was carried out before and is not in memory any more.
-async fn again(app: &App, tenant: &Tenant, past: PastRequest, ask: &Ask) -> Result<Response, ApiError> {
+async fn again(app: &App, tenant: &Tenant, past: PastRequest, ask: &ParsedRequest) -> Result<Response, ApiError> {
     let id = parse(past.id.as_str())?;
     match past.failure {
         Some(failure) if !past.is_stored || !(ask.stream || ask.background) => Err(failure.into()),

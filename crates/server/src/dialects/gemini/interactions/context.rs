@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::request::{Ask, no_previous};
+use super::request::{ParsedRequest, no_previous};
 use crate::app::App;
 use crate::dialects::gemini::attachments::{AttachedFiles, NamedFile};
 use crate::dialects::gemini::inputs::{Inline, Inputs};
@@ -36,7 +36,7 @@ impl Context {
     pub(super) async fn collect(
         app: &App,
         tenant: &Tenant,
-        ask: &Ask,
+        ask: &ParsedRequest,
         tool: &str,
         memory: &MemoryCharge,
     ) -> Result<Self, ApiError> {

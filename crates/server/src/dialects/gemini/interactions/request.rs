@@ -28,7 +28,7 @@ const OTHER_ANSWERS: [&str; 4] = ["image_config", "speech_config", "video_config
 
 /// A request, understood.
 #[derive(Debug)]
-pub(super) struct Ask {
+pub(super) struct ParsedRequest {
     pub(super) model: String,
     /// The input as steps, in the form in which it is kept.
     pub(super) input: Vec<StepDocument>,
@@ -62,7 +62,7 @@ pub(super) struct SourceFile {
     pub(super) bytes: Vec<u8>,
 }
 
-impl Ask {
+impl ParsedRequest {
     /// Reads the body of a request.
     pub(super) fn read(fields: Fields) -> Result<Self, ApiError> {
         let request: CreateInteraction = fields.read()?;
@@ -394,12 +394,12 @@ fn source_file(source: Source, index: usize) -> Result<SourceFile, ApiError> {
 mod tests {
     use super::*;
 
-    fn ask(body: &Value) -> Result<Ask, ApiError> {
+    fn ask(body: &Value) -> Result<ParsedRequest, ApiError> {
         let mut fields = json!({ "model": "models/m", "input": "hi" });
         for (name, value) in body.as_object().unwrap() {
             fields[name] = value.clone();
         }
-        Ask::read(fields.as_object().unwrap().clone().into())
+        ParsedRequest::read(fields.as_object().unwrap().clone().into())
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tracing::{Instrument, info_span};
 
 use super::context::Context;
 use super::render::{Answer, FileLinks, NAME, RendererStart, Stored};
-use super::request::{Ask, SourceFile};
+use super::request::{ParsedRequest, SourceFile};
 use crate::app::App;
 use crate::dialects::times::rfc3339;
 use crate::error::ApiError;
@@ -24,7 +24,7 @@ use crate::links::Links;
 pub(super) async fn new(
     app: Arc<App>,
     tenant: Tenant,
-    ask: Ask,
+    ask: ParsedRequest,
     base: String,
     live: Arc<LiveRequest>,
 ) -> Result<(), ApiError> {
@@ -42,7 +42,7 @@ pub(super) async fn new(
 async fn prepare(
     app: &Arc<App>,
     tenant: &Tenant,
-    ask: Ask,
+    ask: ParsedRequest,
     base: &str,
     live: Arc<LiveRequest>,
 ) -> Result<Run, ApiError> {
@@ -65,7 +65,7 @@ async fn prepare(
 }
 
 /// Opens the session that the request names, that of the conversation, or a new one, with the request's files.
-async fn open(app: &App, tenant: &Tenant, ask: &Ask, context: &Context) -> Result<Arc<Session>, ApiError> {
+async fn open(app: &App, tenant: &Tenant, ask: &ParsedRequest, context: &Context) -> Result<Arc<Session>, ApiError> {
     let (choice, is_new) = match (&ask.environment, &context.session) {
         (Some(id), _) => (SessionChoice::Explicit(id.clone()), false),
         (None, Some(id)) => (SessionChoice::Reuse(id.clone()), false),
@@ -103,7 +103,7 @@ async fn put(app: &App, session: &Session, files: &[SourceFile]) -> Result<(), A
 async fn make(
     app: &Arc<App>,
     tenant: &Tenant,
-    ask: Ask,
+    ask: ParsedRequest,
     context: Context,
     live: Arc<LiveRequest>,
     session: Option<Arc<Session>>,

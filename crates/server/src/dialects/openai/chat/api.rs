@@ -16,7 +16,7 @@ use tracing::{Instrument, info_span};
 use super::markdown::Markdown;
 use super::messages::Conversation;
 use super::render::{Completion, Rounds, framed};
-use super::request::{Ask, Head};
+use super::request::{Head, ParsedRequest};
 use super::writer::{IncludeUsage, Writer};
 use crate::app::App;
 use crate::dialects::forward::{self, ForwardProtocol};
@@ -61,7 +61,7 @@ pub(crate) async fn create(
     let shown = shown.filter(|_| !head.is_ours());
     let fields = body.fields(&app).await?;
     let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
-    let mut ask = Ask::read(fields, app.engine.kernel())?;
+    let mut ask = ParsedRequest::read(fields, app.engine.kernel())?;
     if let Some(shown) = shown {
         ask = ask.with_interpreter(shown, chat(&headers));
     }
@@ -107,7 +107,13 @@ fn chat(headers: &HeaderMap) -> Option<&str> {
 }
 
 /// Checks everything that can be wrong with a request, and starts the turns. Links lead to below `base`.
-async fn start(app: Arc<App>, tenant: Tenant, ask: Ask, base: String, live: Arc<LiveRequest>) -> Result<(), ApiError> {
+async fn start(
+    app: Arc<App>,
+    tenant: Tenant,
+    ask: ParsedRequest,
+    base: String,
+    live: Arc<LiveRequest>,
+) -> Result<(), ApiError> {
     let (app, tenant) = (&app, &tenant);
     app.engine.models().find(&ask.model)?;
     let memory = MemoryCharge::of(app, tenant)?;
@@ -153,7 +159,7 @@ async fn prepare(
     app: &Arc<App>,
     tenant: &Tenant,
     id: &str,
-    ask: &Ask,
+    ask: &ParsedRequest,
     conversation: &Conversation,
 ) -> Result<TurnPlan, ApiError> {
     let spec = TurnSpec {

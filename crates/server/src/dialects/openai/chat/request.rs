@@ -103,7 +103,7 @@ impl Head<'_> {
 
 /// A request, understood.
 #[derive(Debug)]
-pub(super) struct Ask {
+pub(super) struct ParsedRequest {
     pub(super) model: String,
     pub(super) messages: Vec<Value>,
     pub(super) interpreter: Option<Interpreter>,
@@ -135,7 +135,7 @@ struct StreamOptions {
     include_usage: bool,
 }
 
-impl Ask {
+impl ParsedRequest {
     /// Reads the body of a request.
     pub(super) fn read(mut fields: Fields, kernel: &KernelSpec) -> Result<Self, ApiError> {
         refuse_unavailable(&mut fields)?;
@@ -366,12 +366,12 @@ fn tool_choice(
 mod tests {
     use super::*;
 
-    fn ask(body: &Value) -> Result<Ask, ApiError> {
+    fn ask(body: &Value) -> Result<ParsedRequest, ApiError> {
         let mut fields = json!({ "model": "m", "messages": [{ "role": "user", "content": "hi" }] });
         for (name, value) in body.as_object().unwrap() {
             fields[name] = value.clone();
         }
-        Ask::read(fields.as_object().unwrap().clone().into(), &KernelSpec::python(""))
+        ParsedRequest::read(fields.as_object().unwrap().clone().into(), &KernelSpec::python(""))
     }
 
     #[test]

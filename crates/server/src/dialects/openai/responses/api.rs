@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use super::context::Context;
 use super::render::{dialect, is_response, stored};
-use super::request::{Ask, Include};
+use super::request::{Include, ParsedRequest};
 use super::start;
 use super::writer::{shown, shown_document};
 use crate::app::App;
@@ -33,7 +33,7 @@ pub(crate) async fn create(
     fields: Fields,
 ) -> Result<Response, ApiError> {
     let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
-    let ask = Ask::read(fields, host(&headers), app.engine.kernel())?;
+    let ask = ParsedRequest::read(fields, host(&headers), app.engine.kernel())?;
     let (stream, background, include) = (ask.stream, ask.background, ask.include);
     let (live, is_new) = match app.engine.live.begin(&tenant, fingerprint, ResponseId::new().into()) {
         Err(EarlierRequest::Past(past)) => return again(&app, &tenant, past, &ask).await,
@@ -64,7 +64,7 @@ pub(crate) async fn create(
 }
 
 /// Answers a request that was carried out before and is not in memory any more.
-async fn again(app: &App, tenant: &Tenant, past: PastRequest, ask: &Ask) -> Result<Response, ApiError> {
+async fn again(app: &App, tenant: &Tenant, past: PastRequest, ask: &ParsedRequest) -> Result<Response, ApiError> {
     let id = parse(past.id.as_str())?;
     match past.failure {
         Some(failure) if !past.is_stored || !(ask.stream || ask.background) => Err(failure.into()),
@@ -231,7 +231,7 @@ pub(crate) async fn input_tokens(
 ) -> Result<Json<InputTokens>, ApiError> {
     fields.default("model", "");
     fields.default("input", "");
-    let ask = Ask::read(fields, host(&headers), app.engine.kernel())?;
+    let ask = ParsedRequest::read(fields, host(&headers), app.engine.kernel())?;
     let context = Context::collect(&app, &tenant, &ask).await?;
     let instructions = ask.instructions.as_deref().map_or(0, |text| text.len().div_ceil(4));
     let (object, input_tokens) = (InputTokensObject::It, context.tokens() + instructions);

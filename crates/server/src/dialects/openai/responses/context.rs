@@ -18,7 +18,7 @@ use aludel_wire::openai::responses::{
 use serde::de::IgnoredAny;
 use sha2::{Digest, Sha256};
 
-use super::request::{Ask, no_previous};
+use super::request::{ParsedRequest, no_previous};
 use crate::app::App;
 use crate::dialects::openai::attachment::{inline_file, stored_file};
 use crate::dialects::openai::conversations::no_conversation;
@@ -43,7 +43,7 @@ pub(super) struct Context {
 
 impl Context {
     /// Collects the items that the request refers to.
-    pub(super) async fn collect(app: &App, tenant: &Tenant, ask: &Ask) -> Result<Self, ApiError> {
+    pub(super) async fn collect(app: &App, tenant: &Tenant, ask: &ParsedRequest) -> Result<Self, ApiError> {
         let memory = MemoryCharge::of(app, tenant)?;
         let mut items = match (&ask.previous, &ask.conversation) {
             (Some(previous), _) => chain(app, tenant, previous, &memory).await?,

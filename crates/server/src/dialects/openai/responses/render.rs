@@ -312,13 +312,13 @@ mod tests {
     use aludel_engine::KernelSpec;
     use serde_json::json;
 
-    use super::super::request::Ask;
+    use super::super::request::ParsedRequest;
     use super::*;
 
     #[test]
     fn a_request_that_is_closed_a_second_later_is_stored_as_its_client_was_told() {
         let ask = json!({ "model": "m", "input": "?" }).as_object().unwrap().clone();
-        let base = Ask::read(ask.into(), "", &KernelSpec::python("")).unwrap().answer;
+        let base = ParsedRequest::read(ask.into(), "", &KernelSpec::python("")).unwrap().answer;
         let mut answer = Answer::new(RendererStart { base, include: Include::default(), mcp: None, container: None });
         let ended = EventKind::Ended { item: ItemId::new(), ending: EndReason::Answered, linked: Vec::new() };
         let kinds = [EventKind::Created { background: false }, EventKind::Started, ended, EventKind::Closed];

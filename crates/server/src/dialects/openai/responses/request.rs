@@ -26,7 +26,7 @@ pub(super) const PYTHON: &str = "python";
 
 /// A request, understood.
 #[derive(Debug)]
-pub(super) struct Ask {
+pub(super) struct ParsedRequest {
     pub(super) model: String,
     /// New items, in the form in which they are kept.
     pub(super) input: Vec<ItemDocument>,
@@ -80,7 +80,7 @@ impl Include {
     }
 }
 
-impl Ask {
+impl ParsedRequest {
     /// Reads the body of a request.
     pub(super) fn read(fields: Fields, host: &str, kernel: &KernelSpec) -> Result<Self, ApiError> {
         Self::of(fields.read()?, host, kernel)

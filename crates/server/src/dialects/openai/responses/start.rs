@@ -12,7 +12,7 @@ use tracing::{Instrument, info_span};
 
 use super::context::Context;
 use super::render::{Answer, NAME, RendererStart, Stored};
-use super::request::Ask;
+use super::request::ParsedRequest;
 use crate::app::App;
 use crate::error::ApiError;
 
@@ -22,7 +22,12 @@ const UNSTORED: i64 = 600;
 const ITEM: u64 = 1024;
 
 /// Checks everything that can be wrong with a request, and starts the turn.
-pub(super) async fn new(app: Arc<App>, tenant: Tenant, ask: Ask, live: Arc<LiveRequest>) -> Result<(), ApiError> {
+pub(super) async fn new(
+    app: Arc<App>,
+    tenant: Tenant,
+    ask: ParsedRequest,
+    live: Arc<LiveRequest>,
+) -> Result<(), ApiError> {
     let (app, tenant) = (&app, &tenant);
     let context = Context::collect(app, tenant, &ask).await?;
     live.hold(context.memory());
@@ -40,7 +45,7 @@ pub(super) async fn new(app: Arc<App>, tenant: Tenant, ask: Ask, live: Arc<LiveR
 async fn prepare(
     app: &Arc<App>,
     tenant: &Tenant,
-    ask: Ask,
+    ask: ParsedRequest,
     context: Context,
     live: Arc<LiveRequest>,
 ) -> Result<Run, ApiError> {
@@ -69,7 +74,7 @@ async fn prepare(
 async fn make(
     app: &Arc<App>,
     tenant: &Tenant,
-    ask: Ask,
+    ask: ParsedRequest,
     context: Context,
     live: Arc<LiveRequest>,
     session: Option<Arc<Session>>,

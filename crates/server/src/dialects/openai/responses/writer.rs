@@ -599,7 +599,7 @@ mod tests {
     use aludel_store::{ContainerFileId, FileOrigin};
     use serde_json::{Value, json};
 
-    use super::super::request::Ask;
+    use super::super::request::ParsedRequest;
     use super::*;
 
     fn file(path: &str) -> SessionFile {
@@ -641,7 +641,7 @@ mod tests {
 
     #[test]
     fn one_program_and_an_answer_come_in_the_recorded_order() {
-        let ask = Ask::read(
+        let ask = ParsedRequest::read(
             json!({ "model": "m", "input": "?" }).as_object().unwrap().clone().into(),
             "",
             &KernelSpec::python(""),
