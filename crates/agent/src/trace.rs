@@ -36,7 +36,7 @@ impl ProgramSpan {
     }
 
     /// Takes note of what the program `code` tells.
-    pub fn see(&mut self, code: &str, event: &ExecutionEvent) {
+    pub fn record(&mut self, code: &str, event: &ExecutionEvent) {
         if let Some(output) = &mut self.output {
             output.push(contents::output_of(event));
         }

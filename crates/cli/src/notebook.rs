@@ -96,7 +96,7 @@ impl Notebook {
     }
 
     /// Takes an event of the program that runs now.
-    pub(crate) fn see(&mut self, event: &ExecutionEvent) {
+    pub(crate) fn record(&mut self, event: &ExecutionEvent) {
         let ended = self.ended;
         let Some(cell) = self.code_cells().nth(ended) else { return };
         let count = ended + 1;
@@ -219,7 +219,7 @@ mod tests {
             finished(),
             ExecutionEvent::Stdout("nobody asked".into()),
         ] {
-            notebook.see(&event);
+            notebook.record(&event);
         }
         let mut expected: Value = serde_json::from_str(NOTEBOOK).unwrap();
         expected["cells"][1]["execution_count"] = 1.into();

@@ -78,8 +78,8 @@ impl Screen {
             EventKind::Ended { ending, .. } => self.ending = Some(ending.clone()),
             _ => {}
         }
-        self.transcript.see(event);
-        self.exchange.see(event);
+        self.transcript.record(event);
+        self.exchange.record(event);
         let of_program = program_event(event);
         match &mut self.view {
             TurnAudience::Person(view) => view.see(event, of_program.as_ref(), &mut self.out),

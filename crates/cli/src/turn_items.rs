@@ -16,7 +16,7 @@ pub(crate) struct TurnItems {
 
 impl TurnItems {
     /// Takes the next event.
-    pub(crate) fn see(&mut self, event: &EventKind) {
+    pub(crate) fn record(&mut self, event: &EventKind) {
         match event {
             EventKind::RoundStarted { .. } => self.end_text(),
             EventKind::Text { delta, .. } => self.text.push_str(delta),
@@ -84,7 +84,7 @@ mod tests {
             ready("interrupted"),
             text("So"),
         ] {
-            exchange.see(&event);
+            exchange.record(&event);
         }
         let call = Call { id: "a".into(), name: "python".into(), arguments: r#"{"code":"1"}"#.into() };
         let expected = [

@@ -251,7 +251,7 @@ impl Task {
             let Some(event) = event else {
                 return Err(DirectEnd::Failed(Error::internal("an execution ended without an end")));
             };
-            traced.see(&self.program.code, &event);
+            traced.record(&self.program.code, &event);
             let place = effects::FileTarget { session, purpose: None };
             match effects::piece(event, place, &mut figures).await {
                 Ok(ExecutionPiece::Output(output)) => self.tell(DirectEvent::Output(output)).await,

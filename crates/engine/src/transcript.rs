@@ -56,7 +56,7 @@ impl Transcript {
     }
 
     /// Takes the next event.
-    pub fn see(&mut self, event: &EventKind) {
+    pub fn record(&mut self, event: &EventKind) {
         match event {
             EventKind::Text { delta, .. } => match self.entries.last_mut() {
                 Some(Entry::Text(before)) => before.push_str(delta),
@@ -345,7 +345,7 @@ mod tests {
             text("Two."),
             EventKind::Ended { item: ItemId::new(), ending: EndReason::Answered, linked: Vec::new() },
         ] {
-            transcript.see(&event);
+            transcript.record(&event);
         }
         transcript
     }
@@ -362,7 +362,7 @@ mod tests {
     fn programs_are_shown_as_what_their_kernel_takes() {
         let shell = KernelSpec { language: "bash".into(), fences: vec!["sh".into()], ..KernelSpec::python("") };
         let mut transcript = Transcript::new("q", "m", &shell);
-        transcript.see(&ready(&ItemId::new(), "ls"));
+        transcript.record(&ready(&ItemId::new(), "ls"));
         assert!(transcript.markdown("figures").contains("```sh\nls\n```"));
         let notebook: Value = serde_json::from_str(&transcript.notebook()).unwrap();
         assert_eq!(notebook["metadata"]["language_info"]["name"], "bash");
@@ -388,9 +388,9 @@ mod tests {
     fn a_program_that_was_stopped_is_said_to_be_in_both() {
         let mut transcript = Transcript::new("q", "m", &KernelSpec::python(""));
         let item = ItemId::new();
-        transcript.see(&ready(&item, "while True: pass"));
+        transcript.record(&ready(&item, "while True: pass"));
         let limit = Duration::from_secs(60);
-        transcript.see(&ended(&item, Outcome::Limit(LimitHit::WallClock { limit }), 60_000));
+        transcript.record(&ended(&item, Outcome::Limit(LimitHit::WallClock { limit }), 60_000));
         for text in [transcript.markdown("figures"), transcript.notebook()] {
             assert!(text.contains("stopped after 60 s"), "{text}");
         }
@@ -400,7 +400,7 @@ mod tests {
     fn what_programs_and_servers_say_of_themselves_is_no_markup() {
         let mut transcript = Transcript::new("q", "m", &KernelSpec::python(""));
         let reason = "no tool `<img src=http://evil/>` [x](http://evil)";
-        transcript.see(&EventKind::ToolRejected { item: None, call_id: "c".into(), reason: reason.into() });
+        transcript.record(&EventKind::ToolRejected { item: None, call_id: "c".into(), reason: reason.into() });
         for text in [transcript.markdown("figures"), transcript.notebook()] {
             assert!(text.contains("\\<img") && !text.contains("[x]("), "{text}");
         }

@@ -121,9 +121,9 @@ impl State {
                 }
                 Some(event) => event,
             };
-            observer.see(&event);
+            observer.record(&event);
             let last = matches!(event, ExecutionEvent::Finished(_));
-            traced.see(code, &event);
+            traced.record(code, &event);
             self.sink.send(Event::Execution { call_id: call_id.to_owned(), event }).await;
             if last {
                 return (observer, stopped);

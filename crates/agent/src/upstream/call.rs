@@ -18,7 +18,7 @@ pub(crate) fn call(upstream: &dyn Upstream, request: ModelRequest) -> BoxStream<
         *asked = messages(&request.items).to_string();
     }
     let deltas = call.span.in_scope(|| upstream.call(request));
-    deltas.inspect(move |delta| call.see(delta)).boxed()
+    deltas.inspect(move |delta| call.record(delta)).boxed()
 }
 
 /// A call of a model that is going on. Dropping it ends its span, with what came of it until then.
@@ -80,7 +80,7 @@ impl ModelCall {
         self.usage = Some(usage);
     }
 
-    fn see(&mut self, delta: &Result<Delta, UpstreamError>) {
+    fn record(&mut self, delta: &Result<Delta, UpstreamError>) {
         match delta {
             Ok(Delta::Retrying { .. }) => {}
             Ok(Delta::Usage(usage)) => self.costs(*usage),

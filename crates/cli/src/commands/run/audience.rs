@@ -26,7 +26,7 @@ impl Audience {
     /// Shows an event and writes it down.
     pub(super) fn see(&mut self, event: &ExecutionEvent) -> anyhow::Result<()> {
         if let Some((_, notebook)) = &mut self.notebook {
-            notebook.see(event);
+            notebook.record(event);
         }
         match &mut self.view {
             ProgramAudience::Person(view) => view.see(event, &mut self.out),

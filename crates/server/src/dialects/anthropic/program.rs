@@ -71,7 +71,7 @@ impl CollectedOutput {
         self.tool
     }
 
-    pub(super) fn see(&mut self, output: &OutputPiece) {
+    pub(super) fn record(&mut self, output: &OutputPiece) {
         match output {
             OutputPiece::Stdout(text) => self.stdout.push_str(text),
             OutputPiece::Stderr(text) => self.stderr.push_str(text),
@@ -206,9 +206,9 @@ mod tests {
 
     fn ended(end: ToolEnd) -> ProgramEnd {
         let mut printed = CollectedOutput::of(ToolKind::Python);
-        printed.see(&OutputPiece::Stdout("half".into()));
-        printed.see(&OutputPiece::Result(RichValue { text: Some("42".into()), image: None, others: Vec::new() }));
-        printed.see(&OutputPiece::Stderr("oh".into()));
+        printed.record(&OutputPiece::Stdout("half".into()));
+        printed.record(&OutputPiece::Result(RichValue { text: Some("42".into()), image: None, others: Vec::new() }));
+        printed.record(&OutputPiece::Stderr("oh".into()));
         let words = "how it ended".to_owned();
         printed.end(&ToolOutcome {
             end,
@@ -247,8 +247,8 @@ mod tests {
     /// The end of a call of this tool whose program printed a line and had this value.
     fn called(tool: ToolKind, value: &str) -> serde_json::Value {
         let mut printed = CollectedOutput::of(tool);
-        printed.see(&OutputPiece::Stdout("one\n".into()));
-        printed.see(&OutputPiece::Result(RichValue { text: Some(value.into()), image: None, others: Vec::new() }));
+        printed.record(&OutputPiece::Stdout("one\n".into()));
+        printed.record(&OutputPiece::Result(RichValue { text: Some(value.into()), image: None, others: Vec::new() }));
         let outcome = ToolOutcome {
             end: ToolEnd::Completed,
             words: String::new(),

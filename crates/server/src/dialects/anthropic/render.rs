@@ -57,13 +57,13 @@ impl Answer {
             }
             EventKind::ToolResumed { item, tool, output } => {
                 let mut printed = CollectedOutput::of(*tool);
-                output.iter().for_each(|output| printed.see(output));
+                output.iter().for_each(|output| printed.record(output));
                 self.printed.insert(item.clone(), printed);
                 self.writer.resume_program(item, *tool);
             }
             EventKind::Output { item, output } => {
                 if let Some(printed) = self.printed.get_mut(item) {
-                    printed.see(output);
+                    printed.record(output);
                 }
             }
             EventKind::ToolEnded { item, outcome } => {

@@ -19,7 +19,7 @@ pub(super) struct ProgramImage {
 
 impl CollectedOutput {
     /// Adds a piece.
-    pub(super) fn see(&mut self, output: &OutputPiece) {
+    pub(super) fn record(&mut self, output: &OutputPiece) {
         match output {
             OutputPiece::Stdout(text) | OutputPiece::Stderr(text) => self.text.push_str(text),
             OutputPiece::Display(RichValue { image: Some(image), .. })

@@ -41,7 +41,7 @@ impl Answer {
             EventKind::TextEnded { .. } => self.writer.end_text(),
             EventKind::Reasoning { delta, .. } => self.writer.think(delta),
             EventKind::ToolReady { item, input, .. } => self.writer.program(item, input),
-            EventKind::Output { item, output } => self.printed.entry(item.clone()).or_default().see(output),
+            EventKind::Output { item, output } => self.printed.entry(item.clone()).or_default().record(output),
             EventKind::ToolEnded { item, outcome } => self.end_program(item, outcome),
             EventKind::ToolRejected { item: Some(item), reason, .. } => self.refuse_program(item, reason.clone()),
             EventKind::ApprovalDecided { item, refused: Some(reason) } => {

@@ -56,7 +56,7 @@ pub(super) struct ProgramEnd {
 
 impl Collector {
     /// Takes note of what a program puts out.
-    pub(super) fn see(&mut self, output: OutputPiece) {
+    pub(super) fn record(&mut self, output: OutputPiece) {
         match output {
             OutputPiece::Stdout(text) => self.stdout.push(&text),
             OutputPiece::Stderr(text) => self.stderr.push(&text),

@@ -128,7 +128,7 @@ async fn collect(mut execution: DirectExecution, stage: watch::Sender<Stage>) {
                 stage.send_replace(Stage::Running { last_line: String::new() });
             }
             DirectEvent::Output(output) => {
-                collector.see(output);
+                collector.record(output);
                 let last_line = collector.last_line();
                 stage.send_replace(Stage::Running { last_line });
             }

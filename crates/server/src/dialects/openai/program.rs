@@ -53,7 +53,7 @@ impl ProgramEnd {
 }
 
 impl CollectedOutput {
-    pub(crate) fn see(&mut self, output: &OutputPiece) {
+    pub(crate) fn record(&mut self, output: &OutputPiece) {
         match output {
             OutputPiece::Stdout(text) | OutputPiece::Stderr(text) => self.logs.push_str(text),
             OutputPiece::Display(RichValue { image: Some(image), .. })

@@ -46,7 +46,7 @@ impl Completion {
             EventKind::ToolStarted { item, .. } => self.writer.start_program(index, item),
             EventKind::ToolInput { item, delta } => self.writer.code(index, item, delta),
             EventKind::ToolReady { item, input, .. } => self.writer.code_done(index, item, input),
-            EventKind::Output { item, output } => self.printed.entry(item.clone()).or_default().see(output),
+            EventKind::Output { item, output } => self.printed.entry(item.clone()).or_default().record(output),
             EventKind::ToolEnded { item, outcome } => {
                 let ended = self.printed.remove(item).unwrap_or_default().end(outcome);
                 self.writer.end_program(index, item, ended);

@@ -95,7 +95,7 @@ impl Answer {
             }
             EventKind::Output { item, output } => {
                 if let Some(program) = self.programs.get_mut(item) {
-                    program.printed.see(output);
+                    program.printed.record(output);
                 }
             }
             EventKind::ToolEnded { item, outcome } => {
