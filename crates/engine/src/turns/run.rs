@@ -332,7 +332,7 @@ impl Run {
                 }
                 continue;
             }
-            let flow = match self.see(turn, event, progress).await {
+            let flow = match self.handle(turn, event, progress).await {
                 Ok(flow) => flow,
                 Err(failure) => {
                     self.end_turn(turn, EndReason::failed(failure), progress).await;

@@ -65,7 +65,7 @@ pub(super) struct RunningCall {
 
 impl Run {
     /// Takes one event of an agent: stores its effects, then tells of it.
-    pub(super) async fn see(
+    pub(super) async fn handle(
         &mut self,
         turn: usize,
         event: AgentEvent,

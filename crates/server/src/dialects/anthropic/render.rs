@@ -32,7 +32,7 @@ impl Answer {
         Self { writer, printed: HashMap::new(), failure: None, request_id }
     }
 
-    fn see(&mut self, kind: &EventKind) -> Flow {
+    fn handle(&mut self, kind: &EventKind) -> Flow {
         match kind {
             EventKind::Ended { ending, .. } => return self.end(ending),
             EventKind::Closed => self.close(),
@@ -144,7 +144,7 @@ impl Answer {
 impl Render for Answer {
     fn render(&mut self, event: &TurnEvent) -> RenderedEvent {
         self.writer.set_time(event.at_ms / 1000);
-        let flow = self.see(&event.kind);
+        let flow = self.handle(&event.kind);
         RenderedEvent { frames: self.writer.take_frames(), flow, ..RenderedEvent::default() }
     }
 

@@ -63,7 +63,7 @@ impl Answer {
         Self { beginning, writer, waiting: VecDeque::new(), is_interrupted: false, saved: (0, 0) }
     }
 
-    fn see(&mut self, kind: &EventKind, at_ms: i64) {
+    fn handle(&mut self, kind: &EventKind, at_ms: i64) {
         match kind {
             EventKind::Created { .. } => {
                 let RendererStart { thread, answered, .. } = &self.beginning;
@@ -251,7 +251,7 @@ impl Render for Answer {
         if !matches!(event.kind, EventKind::Closed) {
             self.writer.set_time(event.at_ms / 1000);
         }
-        self.see(&event.kind, event.at_ms);
+        self.handle(&event.kind, event.at_ms);
         let (steps, messages) = (self.writer.steps.len(), self.writer.messages.len());
         let (saved_steps, saved_messages) = std::mem::replace(&mut self.saved, (steps, messages));
         let save = (steps > saved_steps).then(|| {

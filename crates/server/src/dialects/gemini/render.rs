@@ -26,7 +26,7 @@ impl Answer {
         Self { writer, printed: HashMap::new(), failure: None }
     }
 
-    fn see(&mut self, kind: &EventKind) -> Flow {
+    fn handle(&mut self, kind: &EventKind) -> Flow {
         match kind {
             EventKind::Ended { ending, .. } => return self.end(ending),
             EventKind::Closed => self.close(),
@@ -126,7 +126,7 @@ impl Answer {
 
 impl Render for Answer {
     fn render(&mut self, event: &TurnEvent) -> RenderedEvent {
-        let flow = self.see(&event.kind);
+        let flow = self.handle(&event.kind);
         RenderedEvent { frames: self.writer.take_frames(), flow, ..RenderedEvent::default() }
     }
 

@@ -58,7 +58,7 @@ impl Answer {
         Self { writer: Writer::new(answer, links, stop, tells_thoughts), printed: HashMap::new(), failure: None }
     }
 
-    fn see(&mut self, kind: &EventKind) -> Flow {
+    fn handle(&mut self, kind: &EventKind) -> Flow {
         match kind {
             EventKind::Created { background } => {
                 self.writer.create(if *background { Status::Queued } else { Status::InProgress });
@@ -146,7 +146,7 @@ impl Render for Answer {
         if !matches!(event.kind, EventKind::Closed) {
             self.writer.set_time(event.at_ms / 1000);
         }
-        let flow = self.see(&event.kind);
+        let flow = self.handle(&event.kind);
         RenderedEvent { frames: self.writer.take_frames(), flow, ..RenderedEvent::default() }
     }
 

@@ -30,7 +30,7 @@ impl Completion {
         Self { writer, printed: HashMap::new(), failure: None }
     }
 
-    fn see(&mut self, event: &TurnEvent) -> Flow {
+    fn handle(&mut self, event: &TurnEvent) -> Flow {
         let index = event.turn;
         match &event.kind {
             EventKind::Ended { ending, .. } => return self.end(index, ending),
@@ -118,7 +118,7 @@ impl Completion {
 
 impl Render for Completion {
     fn render(&mut self, event: &TurnEvent) -> RenderedEvent {
-        let flow = self.see(event);
+        let flow = self.handle(event);
         RenderedEvent { frames: self.writer.take_chunks(), flow, ..RenderedEvent::default() }
     }
 

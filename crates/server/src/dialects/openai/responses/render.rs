@@ -60,7 +60,7 @@ impl Answer {
         Self { writer, status: Status::InProgress, programs: HashMap::new(), failure: None }
     }
 
-    fn see(&mut self, kind: &EventKind) {
+    fn handle(&mut self, kind: &EventKind) {
         match kind {
             EventKind::Created { background } => {
                 if *background {
@@ -148,7 +148,7 @@ impl Render for Answer {
         if !matches!(event.kind, EventKind::Closed) {
             self.writer.set_time(event.at_ms / 1000);
         }
-        self.see(&event.kind);
+        self.handle(&event.kind);
         RenderedEvent { frames: self.writer.take_events(), ..RenderedEvent::default() }
     }
 
