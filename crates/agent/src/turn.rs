@@ -179,16 +179,16 @@ impl State {
                 delta = deltas.next() => delta,
             };
             let Some(delta) = delta else { break };
-            self.tell(reply.hear(delta.map_err(Ending::Upstream)?)).await;
+            self.send(reply.hear(delta.map_err(Ending::Upstream)?)).await;
             if self.usage.total().saturating_add(reply.least_tokens()) > budget {
                 return Err(Ending::Budget(Budget::Tokens(budget)));
             }
         }
-        self.tell(reply.end()).await;
+        self.send(reply.end()).await;
         Ok(())
     }
 
-    async fn tell(&self, events: Vec<Event>) {
+    async fn send(&self, events: Vec<Event>) {
         for event in events {
             self.sink.send(event).await;
         }

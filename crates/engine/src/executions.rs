@@ -180,7 +180,7 @@ impl Task {
             self.engine.tasks.spawn(Arc::clone(&self.gate).cut_off_later().in_current_span());
         }
         drop(permit);
-        self.tell(DirectEvent::Ended(end)).await;
+        self.send(DirectEvent::Ended(end)).await;
     }
 
     async fn carry_out(&self) -> Result<DirectEnd, DirectEnd> {
@@ -202,7 +202,7 @@ impl Task {
             // The kernel may be busy with another program.
             execution = self.program.target.execute(code).instrument(span.clone()) => execution.map_err(DirectEnd::Failed)?,
         };
-        self.tell(DirectEvent::Started).await;
+        self.send(DirectEvent::Started).await;
         self.watch(execution, traced).instrument(span).await
     }
 
@@ -219,7 +219,7 @@ impl Task {
                 Ok(()) = held.changed() => {
                     let record = held.borrow_and_update().clone();
                     if let Some(record) = record {
-                        self.tell(DirectEvent::Held(record)).await;
+                        self.send(DirectEvent::Held(record)).await;
                     }
                 }
             }
@@ -254,7 +254,7 @@ impl Task {
             traced.record(&self.program.code, &event);
             let place = effects::FileTarget { session, purpose: None };
             match effects::piece(event, place, &mut figures).await {
-                Ok(ExecutionPiece::Output(output)) => self.tell(DirectEvent::Output(output)).await,
+                Ok(ExecutionPiece::Output(output)) => self.send(DirectEvent::Output(output)).await,
                 // It was given no tools.
                 Ok(ExecutionPiece::Calls(_)) => execution.answer(Vec::new()),
                 Ok(ExecutionPiece::Finished(mut finished)) => {
@@ -282,7 +282,7 @@ impl Task {
         }
     }
 
-    async fn tell(&self, event: DirectEvent) {
+    async fn send(&self, event: DirectEvent) {
         // Whoever listened may have gone: then the program is cancelled, too.
         let _heard = self.events.send(event).await;
     }

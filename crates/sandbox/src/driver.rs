@@ -431,7 +431,7 @@ impl<C: LinkControl> CellRun<C> {
         };
         // The kernel is free for the next execution before the caller learns of the end of this one.
         drop(kernel);
-        self.tell(ExecutionEvent::Finished(finished));
+        self.send(ExecutionEvent::Finished(finished));
     }
 
     /// Passes on what the kernel tells and enforces the limits, until the cell or the kernel has ended.
@@ -612,7 +612,7 @@ impl<C: LinkControl> CellRun<C> {
             return refused("The arguments of a tool are a JSON object, nested no deeper than 100 levels.");
         }
         self.waiting = Some(PendingCalls { number, count: calls.len(), since: Instant::now() });
-        self.tell(ExecutionEvent::Calls(calls));
+        self.send(ExecutionEvent::Calls(calls));
         None
     }
 
@@ -630,7 +630,7 @@ impl<C: LinkControl> CellRun<C> {
             FromKernel::Error(error) if self.error.is_none() => {
                 self.says_not_permitted |= error.value.contains(NOT_PERMITTED);
                 self.error = Some(error.clone());
-                self.tell(ExecutionEvent::Error(error));
+                self.send(ExecutionEvent::Error(error));
             }
             // Out of place; only user code that plays with the channel sends them.
             FromKernel::Ready
@@ -649,12 +649,12 @@ impl<C: LinkControl> CellRun<C> {
         self.displays += 1;
         self.displayed += bundle.0.iter().map(|(mime, data)| mime.len() + length(data)).sum::<usize>();
         if !self.displays_enough && self.displays < MAX_DISPLAYS && self.displayed < MAX_DISPLAYED {
-            self.tell(event(bundle));
+            self.send(event(bundle));
         } else if !self.displays_enough {
             // Said once: from here on nothing is displayed, whatever its size.
             self.displays_enough = true;
             let text = "[too much was displayed; the rest is left out]".to_owned();
-            self.tell(event(MimeBundle(vec![("text/plain".into(), MimeData::Text(text))])));
+            self.send(event(MimeBundle(vec![("text/plain".into(), MimeData::Text(text))])));
         }
     }
 
@@ -726,14 +726,14 @@ impl<C: LinkControl> CellRun<C> {
 
     fn tell_text(&self, stream: OutputStream, text: String) {
         if !text.is_empty() {
-            self.tell(match stream {
+            self.send(match stream {
                 OutputStream::Stdout => ExecutionEvent::Stdout(text),
                 OutputStream::Stderr => ExecutionEvent::Stderr(text),
             });
         }
     }
 
-    fn tell(&self, event: ExecutionEvent) {
+    fn send(&self, event: ExecutionEvent) {
         // Nobody may be listening any more; the execution is being interrupted then.
         let _nobody = self.events.send(event);
     }

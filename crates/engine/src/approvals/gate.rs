@@ -355,7 +355,7 @@ impl Gate {
         // From here on somebody may have seen it, so the turn outlives the process.
         self.holding.send_replace(Some(asked.clone()));
         if is_new && let Some(webhook) = policy.webhook.clone() {
-            let telling = webhook.tell(Arc::clone(&self.engine), asked.clone());
+            let telling = webhook.deliver(Arc::clone(&self.engine), asked.clone());
             self.engine.tasks.spawn(telling.in_current_span());
         }
         let decided = async {

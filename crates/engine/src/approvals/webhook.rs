@@ -65,7 +65,7 @@ impl Webhook {
     }
 
     /// Tells of a program that waits, until it was heard; an answer may decide.
-    pub(super) async fn tell(self, engine: Arc<Engine>, asked: ApprovalRecord) {
+    pub(super) async fn deliver(self, engine: Arc<Engine>, asked: ApprovalRecord) {
         let body = json!({ "type": "approval.requested", "timestamp": now(), "data": describe(&asked) }).to_string();
         let mut wait = FIRST_WAIT;
         for attempt in 1..=ATTEMPTS {

@@ -393,7 +393,7 @@ impl SandboxProcess {
     }
 
     /// Tells followers, and waits for those that are slow; keeps output if there are none.
-    async fn tell(&self, event: ProcessEvent) {
+    async fn publish(&self, event: ProcessEvent) {
         let followers = {
             let mut output = self.output();
             output.followers.retain(|follower| !follower.is_closed());
@@ -523,7 +523,7 @@ async fn run(
     if let Err(error) = note.write(AuditEvent::Ended, "", &outcome).await {
         tracing::error!("{}: a command has no end in the audit log until the next start: {error}", note.place);
     }
-    process.tell(ProcessEvent::Ended(exit)).await;
+    process.publish(ProcessEvent::Ended(exit)).await;
     process.ended.cancel();
     process.output().followers.clear();
 }
@@ -547,7 +547,7 @@ async fn read_all(
         };
         let Ok(count @ 1..) = read else { return };
         let bytes = Bytes::copy_from_slice(buffer.get(..count).unwrap_or_default());
-        process.tell(ProcessEvent::Output(stream, bytes)).await;
+        process.publish(ProcessEvent::Output(stream, bytes)).await;
     }
 }
 

@@ -366,7 +366,7 @@ fn ran_code(failure: Option<&Failure>) -> bool {
 
 impl LiveRequest {
     /// Lets all followers have these frames.
-    pub fn tell(&self, frames: Vec<Frame>) {
+    pub fn publish(&self, frames: Vec<Frame>) {
         if frames.is_empty() {
             return;
         }
@@ -463,7 +463,7 @@ mod tests {
     /// Begins a request whose stream has so many bytes.
     fn begun(all: &LiveRequests, tenant: &Tenant, name: &str, bytes: usize) -> Arc<LiveRequest> {
         let live = all.begin(tenant, key(name), ResponseId::new().into()).unwrap();
-        live.tell(vec![Frame { sequence: 0, kind: String::new(), text: "x".repeat(bytes) }]);
+        live.publish(vec![Frame { sequence: 0, kind: String::new(), text: "x".repeat(bytes) }]);
         live
     }
 

@@ -136,7 +136,7 @@ async fn take_up(engine: &Arc<Engine>, dialect: &dyn Dialect, turn: TurnRecord) 
     }
     let live = engine.live.begin(&turn.tenant, RequestFingerprint::none(), turn.id.clone());
     let Ok(live) = live else { return Err(Error::internal(format!("{} goes on already", turn.id))) };
-    live.tell(frames);
+    live.publish(frames);
     let next_frame = state.reserved_frames;
     let journal = Journal::of(&engine.store, turn.lease(), turn.next_sequence, true, state);
     let mut run = Run::new(engine, &turn.tenant, Arc::clone(&live), Vec::new(), render);

@@ -181,7 +181,7 @@ mod tests {
         let live = LiveRequests::default()
             .begin(&Tenant::local(), RequestFingerprint::none(), ResponseId::new().into())
             .unwrap();
-        live.tell(vec![Frame { sequence: 0, kind: String::new(), text: "x".repeat(1 << 20) }]);
+        live.publish(vec![Frame { sequence: 0, kind: String::new(), text: "x".repeat(1 << 20) }]);
         let followed = Arc::clone(&live);
         let answer = service_fn(move |_: hyper::Request<Incoming>| {
             let answer = follow(Arc::clone(&followed), None, None, StreamFormat::of(|frame| frame.text.clone()));

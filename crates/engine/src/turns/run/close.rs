@@ -27,7 +27,7 @@ impl Run {
         let failure = self.render.failure();
         // Only a client that was told of no program may ask again.
         let failure = failure.map(|failure| Failure { should_retry: ran_code.then_some(false), ..failure });
-        self.live.tell(frames);
+        self.live.publish(frames);
         let end = RequestEnd { document, failure };
         if self.journal.is_some() && stored.is_ok() {
             return self.engine.live.end_stored(&self.live, end);

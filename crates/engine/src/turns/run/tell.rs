@@ -61,7 +61,7 @@ impl Run {
                 error!("{}: {error}", self.live.id);
             }
         }
-        self.live.tell(frames);
+        self.live.publish(frames);
     }
 
     /// Makes an event and renders it. It is stored with the next flush. Where there is no room for it, there is no such event, and the request

@@ -338,12 +338,12 @@ impl ScriptedKernel {
             }
             match ended {
                 Ok(()) => {}
-                Err(CellEnd::Raised(name, value)) => self.tell(FromKernel::Error(raised(&code, name, &value))).await,
-                Err(CellEnd::Failed(error)) => self.tell(FromKernel::Error(error)).await,
+                Err(CellEnd::Raised(name, value)) => self.send(FromKernel::Error(raised(&code, name, &value))).await,
+                Err(CellEnd::Failed(error)) => self.send(FromKernel::Error(error)).await,
                 Err(CellEnd::Died(status)) => return status,
             }
             *self.checkpoint.lock().unwrap_or_else(PoisonError::into_inner) = variables;
-            self.tell(FromKernel::Done).await;
+            self.send(FromKernel::Done).await;
         }
         Some(ExitStatus::Code(0))
     }
@@ -365,11 +365,11 @@ impl ScriptedKernel {
             }
             ScriptStep::Display(bundle) => {
                 self.displays += 1;
-                self.tell(FromKernel::Display(bundle, self.displays)).await;
+                self.send(FromKernel::Display(bundle, self.displays)).await;
                 self.unless_interrupted(std::future::ready(())).await
             }
             ScriptStep::Result(bundle) => {
-                self.tell(FromKernel::Result(bundle)).await;
+                self.send(FromKernel::Result(bundle)).await;
                 Ok(())
             }
             ScriptStep::Call(calls) => {
@@ -398,7 +398,7 @@ impl ScriptedKernel {
     /// Calls tools of the client's and waits for the answers.
     async fn call(&mut self, calls: Vec<ClientCall>) -> Result<Vec<ClientAnswer>, CellEnd> {
         self.displays += 1;
-        self.tell(FromKernel::Calls(calls, self.displays)).await;
+        self.send(FromKernel::Calls(calls, self.displays)).await;
         loop {
             let answers = tokio::select! {
                 biased;
@@ -419,7 +419,7 @@ impl ScriptedKernel {
         self.unless_interrupted(async move { drop(inputs.send(LinkInput::Printed(stream, bytes)).await) }).await
     }
 
-    async fn tell(&self, frame: FromKernel) {
+    async fn send(&self, frame: FromKernel) {
         let _nobody = self.inputs.send(LinkInput::Frame(frame, 0)).await;
     }
 

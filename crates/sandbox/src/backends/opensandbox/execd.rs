@@ -143,7 +143,7 @@ impl remote::CommandRunner for Execd {
 }
 
 impl ExecdInput {
-    async fn tell(&self, step: &str, method: Method, body: Bytes) -> Result<(), Error> {
+    async fn post(&self, step: &str, method: Method, body: Bytes) -> Result<(), Error> {
         let position = self.position.fetch_add(body.len() as u64, Ordering::Relaxed);
         let mut tries = 0;
         loop {
@@ -164,11 +164,11 @@ impl ExecdInput {
 
 impl remote::CommandInput for ExecdInput {
     async fn send(&self, bytes: &[u8]) -> Result<(), Error> {
-        self.tell("give a command its input", Method::POST, Bytes::copy_from_slice(bytes)).await
+        self.post("give a command its input", Method::POST, Bytes::copy_from_slice(bytes)).await
     }
 
     async fn close(&self) -> Result<(), Error> {
-        self.tell("end the input of a command", Method::DELETE, Bytes::new()).await
+        self.post("end the input of a command", Method::DELETE, Bytes::new()).await
     }
 
     async fn kill(&self) -> Result<(), Error> {

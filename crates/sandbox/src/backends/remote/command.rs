@@ -89,7 +89,7 @@ async fn follow(
     if started.send(Ok(Stdio { output, input: Box::pin(input) })).is_ok() {
         tokio::select! {
             () = feed(&stdin, ours) => {}
-            is_over = tell(&mut events, told) => if is_over { return },
+            is_over = forward(&mut events, told) => if is_over { return },
             () = ended.cancelled() => {}
         }
     }
@@ -124,7 +124,7 @@ async fn feed(stdin: &impl CommandInput, mut input: DuplexStream) {
 }
 
 /// Passes on what is printed. Returns true at the command's end, and false if nobody reads any more or the events broke off.
-async fn tell(events: &mut impl CommandOutput, told: mpsc::Sender<Result<OutputChunk, String>>) -> bool {
+async fn forward(events: &mut impl CommandOutput, told: mpsc::Sender<Result<OutputChunk, String>>) -> bool {
     loop {
         let piece = match events.next().await {
             Ok(CommandEvent::Printed(piece)) => Ok(piece),
