@@ -181,7 +181,7 @@ impl Writer {
         Some(Container { id: id.clone(), expires_at: rfc3339(self.now.saturating_add(left)) })
     }
 
-    fn tell(&mut self, event: &Event) {
+    fn emit(&mut self, event: &Event) {
         if !self.streams {
             return;
         }
@@ -201,19 +201,19 @@ impl Writer {
     fn begin(&mut self, block: Block) -> usize {
         self.end_block();
         let index = self.content.len();
-        self.tell(&Event::ContentBlockStart { index, content_block: block.clone() });
+        self.emit(&Event::ContentBlockStart { index, content_block: block.clone() });
         self.content.push(block);
         index
     }
 
     fn delta(&mut self, delta: Delta) {
         let index = self.content.len().saturating_sub(1);
-        self.tell(&Event::ContentBlockDelta { index, delta });
+        self.emit(&Event::ContentBlockDelta { index, delta });
     }
 
     fn stop_block(&mut self) {
         let index = self.content.len().saturating_sub(1);
-        self.tell(&Event::ContentBlockStop { index });
+        self.emit(&Event::ContentBlockStop { index });
     }
 
     /// Ends the block that is being written, if one is.
@@ -450,14 +450,14 @@ impl Writer {
             stop_sequence: self.stop_sequence.clone(),
             container: self.container(),
         };
-        self.tell(&Event::MessageDelta { delta, usage: usage_of(&self.usage) });
-        self.tell(&Event::MessageStop);
+        self.emit(&Event::MessageDelta { delta, usage: usage_of(&self.usage) });
+        self.emit(&Event::MessageStop);
     }
 
     /// Ends a stream with an error. Nothing comes after it.
     pub(super) fn fail(&mut self, envelope: anthropic::ErrorEnvelope) {
         let anthropic::ErrorEnvelope { error, request_id } = envelope;
-        self.tell(&Event::Error { error, request_id });
+        self.emit(&Event::Error { error, request_id });
     }
 }
 

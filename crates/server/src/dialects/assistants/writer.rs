@@ -81,7 +81,7 @@ impl Writer {
         std::mem::take(&mut self.frames)
     }
 
-    fn tell(&mut self, name: EventName, object: &impl Serialize) {
+    fn emit(&mut self, name: EventName, object: &impl Serialize) {
         let text = written(object).to_string();
         self.tell_text(name, text);
     }
@@ -93,16 +93,16 @@ impl Writer {
 
     fn tell_run(&mut self, name: EventName) {
         let run = shown(self.run.clone());
-        self.tell(name, &run);
+        self.emit(name, &run);
     }
 
     /// Tells that the run is there: all of it at its beginning, with the thread that was made for it, or that the client has answered.
     pub(super) fn create(&mut self, thread: Option<&Thread>, answered: Option<&RunStep>) {
         if let Some(thread) = thread {
-            self.tell(EventName::ThreadCreated, thread);
+            self.emit(EventName::ThreadCreated, thread);
         }
         match answered {
-            Some(step) => self.tell(EventName::StepCompleted, step),
+            Some(step) => self.emit(EventName::StepCompleted, step),
             None => self.tell_run(EventName::RunCreated),
         }
         self.tell_run(EventName::RunQueued);
@@ -160,8 +160,8 @@ impl Writer {
     }
 
     fn start_step(&mut self, step: &RunStep) {
-        self.tell(EventName::StepCreated, step);
-        self.tell(EventName::StepInProgress, step);
+        self.emit(EventName::StepCreated, step);
+        self.emit(EventName::StepInProgress, step);
     }
 
     /// Writes the next characters of a message. The first ones begin it, after the images that were shown before.
@@ -178,7 +178,7 @@ impl Writer {
         text.push_str(delta);
         let (id, index) = (message.id.clone(), message.content.len());
         let text = TextDelta { value: Some(delta.to_owned()), annotations };
-        self.tell(EventName::MessageDelta, &MessageDelta::new(&id, ContentDelta::Text { index, text }));
+        self.emit(EventName::MessageDelta, &MessageDelta::new(&id, ContentDelta::Text { index, text }));
     }
 
     fn start_message(&mut self, item: &ItemId) {
@@ -202,12 +202,12 @@ impl Writer {
             attachments: Vec::new(),
             metadata: Default::default(),
         };
-        self.tell(EventName::MessageCreated, &message);
-        self.tell(EventName::MessageInProgress, &message);
+        self.emit(EventName::MessageCreated, &message);
+        self.emit(EventName::MessageInProgress, &message);
         for (index, file_id) in std::mem::take(&mut self.images).into_iter().enumerate() {
             let image_file = ImageFile { file_id, detail: None };
             let delta = ContentDelta::ImageFile { index, image_file: image_file.clone() };
-            self.tell(EventName::MessageDelta, &MessageDelta::new(&id, delta));
+            self.emit(EventName::MessageDelta, &MessageDelta::new(&id, delta));
             message.content.push(Content::ImageFile { image_file });
         }
         self.open = Some(Open::Message { item: item.clone(), step, message: Box::new(message), text: String::new() });
@@ -230,7 +230,7 @@ impl Writer {
         if !annotations.is_empty() {
             let text = TextDelta { value: None, annotations: Some(numbered(&annotations)) };
             let delta = ContentDelta::Text { index: message.content.len(), text };
-            self.tell(EventName::MessageDelta, &MessageDelta::new(&message.id, delta));
+            self.emit(EventName::MessageDelta, &MessageDelta::new(&message.id, delta));
         }
         message.content.push(Content::Text { text: Text { value: text, annotations } });
         if is_last {
@@ -253,7 +253,7 @@ impl Writer {
             }
         }
         let name = if reason.is_none() { EventName::MessageCompleted } else { EventName::MessageIncomplete };
-        self.tell(name, &message);
+        self.emit(name, &message);
         self.messages.push(*message);
         self.end_step(step, end);
     }
@@ -267,7 +267,7 @@ impl Writer {
             StepEnd::Expired => EventName::StepExpired,
             StepEnd::Failed(_) => EventName::StepFailed,
         };
-        self.tell(name, &step);
+        self.emit(name, &step);
         self.steps.push(step);
     }
 
@@ -285,7 +285,7 @@ impl Writer {
 
     fn tell_code(&mut self, step: &str, id: Option<String>, code_interpreter: CodeDelta) {
         let call = ToolCallDelta::Code { index: 0, id, r#type: Default::default(), code_interpreter };
-        self.tell(EventName::StepDelta, &StepDelta::new(step, vec![call]));
+        self.emit(EventName::StepDelta, &StepDelta::new(step, vec![call]));
     }
 
     /// Writes the next characters of the program.
@@ -374,7 +374,7 @@ impl Writer {
             ToolCallDelta::Function { index, id: call.item.with_prefix(CALL), r#type: Default::default(), function }
         });
         let deltas = StepDelta::new(&step.id, deltas.collect());
-        self.tell(EventName::StepDelta, &deltas);
+        self.emit(EventName::StepDelta, &deltas);
         let all = |output: Option<Option<String>>| {
             let call = move |call: &AskedCall| {
                 let (name, arguments) = (call.name.clone(), call.arguments.clone());

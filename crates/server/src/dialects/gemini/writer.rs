@@ -112,13 +112,13 @@ impl Writer {
 
     pub(super) fn think(&mut self, piece: &str) {
         if self.tells_thoughts {
-            self.tell(Part { thought: Some(true), ..Part::text(piece) });
+            self.emit(Part { thought: Some(true), ..Part::text(piece) });
         }
     }
 
     fn say(&mut self, text: String) {
         if !text.is_empty() {
-            self.tell(Part::text(text));
+            self.emit(Part::text(text));
         }
     }
 
@@ -127,7 +127,7 @@ impl Writer {
         self.end_text();
         self.running.push(item.clone());
         let code = ExecutableCode { id: Some(self.id_of(item)), language: Language::Python, code: code.to_owned() };
-        self.tell(Part { executable_code: Some(code), ..Part::default() });
+        self.emit(Part { executable_code: Some(code), ..Part::default() });
     }
 
     /// It ended. One that was never told of is told of first.
@@ -142,7 +142,7 @@ impl Writer {
             }
         }
         let result = CodeExecutionResult { id: Some(self.id_of(item)), outcome, output };
-        self.tell(Part { code_execution_result: Some(result), ..Part::default() });
+        self.emit(Part { code_execution_result: Some(result), ..Part::default() });
     }
 
     /// The id by which the next request finds the session.
@@ -156,7 +156,7 @@ impl Writer {
     pub(super) fn show(&mut self, pictures: Vec<ProgramImage>) {
         for ProgramImage { file, bytes } in pictures {
             let blob = Blob { mime_type: file.mime.clone(), data: BASE64_STANDARD.encode(bytes), display_name: None };
-            self.tell(Part { inline_data: Some(blob), ..Part::default() });
+            self.emit(Part { inline_data: Some(blob), ..Part::default() });
             self.pictures.push(file);
         }
     }
@@ -173,7 +173,7 @@ impl Writer {
         self.end_text();
         let args = serde_json::from_str(&call.arguments).unwrap_or_default();
         let call = FunctionCall { id: Some(call.call_id.clone()), name: call.name.clone(), args };
-        self.tell(Part { function_call: Some(call), ..Part::default() });
+        self.emit(Part { function_call: Some(call), ..Part::default() });
     }
 
     /// The answer is complete.
@@ -190,7 +190,7 @@ impl Writer {
         if let Some(links) = self.links.as_ref().filter(|_| !self.files.is_empty()) {
             let list = links.list(&self.files);
             let is_first = self.parts.iter().all(|part| part.text.is_none());
-            self.tell(Part::text(if is_first { list } else { format!("\n\n{list}") }));
+            self.emit(Part::text(if is_first { list } else { format!("\n\n{list}") }));
         }
         self.finish = Some(reason);
     }
@@ -230,7 +230,7 @@ impl Writer {
     }
 
     /// Tells one part, and keeps it for the whole: pieces of one text are one part there.
-    fn tell(&mut self, part: Part) {
+    fn emit(&mut self, part: Part) {
         let content = Content { role: Some(Role::Model), parts: vec![part.clone()] };
         let frame = self.response(Candidate { content, ..Candidate::default() });
         self.push("", &serde_json::to_string(&frame).unwrap_or_default());

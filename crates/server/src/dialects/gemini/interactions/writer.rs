@@ -118,14 +118,14 @@ impl Writer {
     pub(super) fn create(&mut self, status: Status) {
         self.answer.status = status;
         let interaction = self.snapshot();
-        self.tell(Event::Created { interaction });
+        self.emit(Event::Created { interaction });
     }
 
     /// Tells that it is under way.
     pub(super) fn begin(&mut self) {
         self.answer.status = Status::InProgress;
         let interaction_id = self.answer.id.clone();
-        self.tell(Event::StatusUpdate { interaction_id, status: Status::InProgress });
+        self.emit(Event::StatusUpdate { interaction_id, status: Status::InProgress });
     }
 
     /// Counts the tokens of one round: what the model reads again after the first counts as read for the sake of its programs.
@@ -292,14 +292,14 @@ impl Writer {
     pub(super) fn end(&mut self, status: Status) {
         self.answer.status = status;
         let interaction = self.snapshot();
-        self.tell(Event::Completed { interaction });
+        self.emit(Event::Completed { interaction });
     }
 
     /// Tells that it failed. Nothing comes after it.
     pub(super) fn fail(&mut self, error: InteractionError) {
         self.answer.status = Status::Failed;
         self.answer.errors = vec![error.clone()];
-        self.tell(Event::Error { error });
+        self.emit(Event::Error { error });
     }
 
     /// Tells a step that comes in one piece.
@@ -315,21 +315,21 @@ impl Writer {
 
     fn start(&mut self, step: Step) {
         let index = self.steps.len();
-        self.tell(Event::StepStart { index, step: step.clone() });
+        self.emit(Event::StepStart { index, step: step.clone() });
         self.steps.push(step);
     }
 
     fn go_on(&mut self, delta: Delta) {
         let index = self.steps.len().saturating_sub(1);
-        self.tell(Event::StepDelta { index, delta });
+        self.emit(Event::StepDelta { index, delta });
     }
 
     fn stop_step(&mut self) {
         let index = self.steps.len().saturating_sub(1);
-        self.tell(Event::StepStop { index });
+        self.emit(Event::StepStop { index });
     }
 
-    fn tell(&mut self, event: Event) {
+    fn emit(&mut self, event: Event) {
         let (sequence, kind) = (self.sequence, event.kind().to_owned());
         let text = StreamEvent { event, event_id: sequence.to_string() }.json();
         self.frames.push(Frame { sequence, kind, text });

@@ -123,7 +123,7 @@ impl Writer {
         self.choices.get(index).is_none_or(|choice| choice.finish.is_some())
     }
 
-    fn tell(&mut self, index: usize, mut delta: Value, finish: Option<&'static str>) {
+    fn emit(&mut self, index: usize, mut delta: Value, finish: Option<&'static str>) {
         let Some(choice) = self.choices.get_mut(index).filter(|_| self.stream.is_some()) else { return };
         if !std::mem::replace(&mut choice.has_begun, true)
             && let Some(fields) = delta.as_object_mut()
@@ -185,7 +185,7 @@ impl Writer {
         let text = if needs_break { format!("\n\n{text}") } else { text.to_owned() };
         choice.in_text = true;
         choice.content.push_str(&text);
-        self.tell(index, json!({ "content": text }), None);
+        self.emit(index, json!({ "content": text }), None);
     }
 
     /// Nothing more comes of the text so far.
@@ -209,7 +209,7 @@ impl Writer {
         if let Some(choice) = self.choices.get_mut(index) {
             choice.thoughts.push_str(piece);
         }
-        self.tell(index, json!({ "reasoning_content": piece }), None);
+        self.emit(index, json!({ "reasoning_content": piece }), None);
     }
 
     /// The model begins a program.
@@ -224,7 +224,7 @@ impl Writer {
         choice.programs.push(Program { id: id.clone(), item, has_ended: false });
         match choice.markdown.as_ref().map(Markdown::begin) {
             Some(begun) => self.say(index, &begun.unwrap_or_default()),
-            None => self.tell(index, json!({ "code_interpreter_calls": [delta] }), None),
+            None => self.emit(index, json!({ "code_interpreter_calls": [delta] }), None),
         }
     }
 
@@ -255,7 +255,7 @@ impl Writer {
     fn tell_code(&mut self, index: usize, place: usize, piece: &str) {
         match self.choices.get(index).and_then(|choice| choice.markdown.as_ref()).map(Markdown::begin) {
             None => {
-                self.tell(index, json!({ "code_interpreter_calls": [{ "index": place, "code": piece }] }), None);
+                self.emit(index, json!({ "code_interpreter_calls": [{ "index": place, "code": piece }] }), None);
             }
             Some(Some(_)) => self.say(index, piece),
             Some(None) => {}
@@ -282,7 +282,7 @@ impl Writer {
                 self.say(index, &end);
                 self.end_text(index);
             }
-            None => self.tell(index, json!({ "code_interpreter_calls": [delta] }), None),
+            None => self.emit(index, json!({ "code_interpreter_calls": [delta] }), None),
         }
         if let Some(choice) = self.choices.get_mut(index) {
             for file in ended.made {
@@ -307,7 +307,7 @@ impl Writer {
         let mut delta = call.clone();
         delta["index"] = choice.calls.len().into();
         choice.calls.push(call);
-        self.tell(index, json!({ "tool_calls": [delta] }), None);
+        self.emit(index, json!({ "tool_calls": [delta] }), None);
     }
 
     /// An answer is complete.
@@ -336,7 +336,7 @@ impl Writer {
             let files: Vec<SessionFile> = choice.files.iter().filter(|file| !is_seen(file)).cloned().collect();
             let list = markdown.files(&files);
             self.say(index, &list);
-            return self.tell(index, json!({}), Some(reason));
+            return self.emit(index, json!({}), Some(reason));
         }
         let files = choice.files();
         if !files.is_empty() {
@@ -348,9 +348,9 @@ impl Writer {
                     file
                 })
                 .collect();
-            self.tell(index, json!({ "files": indexed }), None);
+            self.emit(index, json!({ "files": indexed }), None);
         }
-        self.tell(index, json!({}), Some(reason));
+        self.emit(index, json!({}), Some(reason));
     }
 
     /// Ends a stream. Nothing comes after it.

@@ -159,26 +159,26 @@ impl Writer {
     /// Tells that the response exists.
     pub(super) fn create(&mut self, status: &Status) {
         let response = self.shown(status);
-        self.tell(Event::Created { response });
+        self.emit(Event::Created { response });
     }
 
     /// Tells that the response waits for its turn.
     pub(super) fn queue(&mut self) {
         let response = self.shown(&Status::Queued);
-        self.tell(Event::Queued { response });
+        self.emit(Event::Queued { response });
     }
 
     /// Tells that the response is being written.
     pub(super) fn begin(&mut self) {
         let response = self.shown(&Status::InProgress);
-        self.tell(Event::InProgress { response });
+        self.emit(Event::InProgress { response });
     }
 
     fn shown(&self, status: &Status) -> Box<Response> {
         Box::new(shown(self.object(status), self.include))
     }
 
-    fn tell(&mut self, event: Event) {
+    fn emit(&mut self, event: Event) {
         let sequence = self.sequence;
         let kind = event.kind().to_owned();
         let text = StreamEvent { event, sequence_number: sequence }.json();
@@ -188,13 +188,13 @@ impl Writer {
 
     fn tell_of_start(&mut self, place: usize) {
         if let Some(item) = self.shown_at(place) {
-            self.tell(Event::OutputItemAdded { output_index: place, item });
+            self.emit(Event::OutputItemAdded { output_index: place, item });
         }
     }
 
     fn tell_of_end(&mut self, place: usize) {
         if let Some(item) = self.shown_at(place) {
-            self.tell(Event::OutputItemDone { output_index: place, item });
+            self.emit(Event::OutputItemDone { output_index: place, item });
         }
     }
 
@@ -218,7 +218,7 @@ impl Writer {
         };
         let Some((item_id, text)) = self.message_at(place) else { return };
         text.text.push_str(delta);
-        self.tell(Event::OutputTextDelta {
+        self.emit(Event::OutputTextDelta {
             item_id,
             output_index: place,
             content_index: 0,
@@ -248,7 +248,7 @@ impl Writer {
         if let Some(Item::Message(message)) = self.output.get_mut(place) {
             message.content = Some(MessageContent::Parts(vec![part.clone()]));
         }
-        self.tell(Event::ContentPartAdded { item_id: id, output_index: place, content_index: 0, part });
+        self.emit(Event::ContentPartAdded { item_id: id, output_index: place, content_index: 0, part });
         self.message = Some(place);
         place
     }
@@ -267,7 +267,7 @@ impl Writer {
         }
         annotations.extend(linked.iter().map(|(start, end, file)| citation(&container, file, *start, *end)));
         for (annotation_index, annotation) in annotations.iter().enumerate() {
-            self.tell(Event::OutputTextAnnotationAdded {
+            self.emit(Event::OutputTextAnnotationAdded {
                 item_id: item_id.clone(),
                 output_index: place,
                 content_index: 0,
@@ -275,7 +275,7 @@ impl Writer {
                 annotation: annotation.clone(),
             });
         }
-        self.tell(Event::OutputTextDone {
+        self.emit(Event::OutputTextDone {
             item_id: item_id.clone(),
             output_index: place,
             content_index: 0,
@@ -287,7 +287,7 @@ impl Writer {
             message.content = Some(MessageContent::Parts(vec![part.clone()]));
             message.status = Some(status);
         }
-        self.tell(Event::ContentPartDone { item_id, output_index: place, content_index: 0, part });
+        self.emit(Event::ContentPartDone { item_id, output_index: place, content_index: 0, part });
         self.tell_of_end(place);
     }
 
@@ -339,7 +339,7 @@ impl Writer {
             container_id: self.container.clone(),
             outputs: Some(Vec::new()),
         }));
-        self.tell(Event::CodeInterpreterCallInProgress { item_id: id, output_index: place });
+        self.emit(Event::CodeInterpreterCallInProgress { item_id: id, output_index: place });
         let program = Program { place, code: String::new(), is_written: false, is_running: false };
         self.programs.insert(item.clone(), program);
     }
@@ -357,7 +357,7 @@ impl Writer {
         program.code.push_str(delta);
         let output_index = program.place;
         let item_id = self.id_at(output_index);
-        self.tell(Event::CodeInterpreterCallCodeDelta { item_id, output_index, delta: delta.to_owned() });
+        self.emit(Event::CodeInterpreterCallCodeDelta { item_id, output_index, delta: delta.to_owned() });
     }
 
     /// The program is complete; this is what is run.
@@ -370,7 +370,7 @@ impl Writer {
         if let Some(call) = self.program_at(output_index) {
             call.code = Some(code.to_owned());
         }
-        self.tell(Event::CodeInterpreterCallCodeDone { item_id, output_index, code: code.to_owned() });
+        self.emit(Event::CodeInterpreterCallCodeDone { item_id, output_index, code: code.to_owned() });
     }
 
     /// A program that was approved, or need not be, is about to run.
@@ -387,8 +387,8 @@ impl Writer {
             container_id: self.container.clone(),
             ..McpCall::default()
         }));
-        self.tell(Event::McpCallInProgress { item_id: item_id.clone(), output_index });
-        self.tell(Event::McpCallArgumentsDone { item_id, output_index, arguments: arguments.clone() });
+        self.emit(Event::McpCallInProgress { item_id: item_id.clone(), output_index });
+        self.emit(Event::McpCallArgumentsDone { item_id, output_index, arguments: arguments.clone() });
         if let Some(Item::McpCall(call)) = self.output.get_mut(output_index) {
             call.arguments = arguments;
         }
@@ -420,7 +420,7 @@ impl Writer {
             call.status = Some(ItemStatus::Interpreting);
         }
         let item_id = self.id_at(output_index);
-        self.tell(Event::CodeInterpreterCallInterpreting { item_id, output_index });
+        self.emit(Event::CodeInterpreterCallInterpreting { item_id, output_index });
     }
 
     /// The program ended.
@@ -444,10 +444,10 @@ impl Writer {
                 call.status = Some(status);
                 if status == ItemStatus::Completed {
                     call.output = Some(logs);
-                    self.tell(Event::McpCallCompleted { item_id, output_index });
+                    self.emit(Event::McpCallCompleted { item_id, output_index });
                 } else {
                     call.error = Some(logs);
-                    self.tell(Event::McpCallFailed { item_id, output_index });
+                    self.emit(Event::McpCallFailed { item_id, output_index });
                 }
             }
             Some(Item::CodeInterpreterCall(call)) => {
@@ -455,7 +455,7 @@ impl Writer {
                 call.outputs = Some(outputs);
                 call.status = Some(status);
                 if status == ItemStatus::Completed {
-                    self.tell(Event::CodeInterpreterCallCompleted { item_id, output_index });
+                    self.emit(Event::CodeInterpreterCallCompleted { item_id, output_index });
                 }
             }
             _ => {}
@@ -476,9 +476,9 @@ impl Writer {
         }));
         let arguments = call.arguments.clone();
         let delta = arguments.clone();
-        self.tell(Event::FunctionCallArgumentsDelta { item_id: item_id.clone(), output_index, delta });
+        self.emit(Event::FunctionCallArgumentsDelta { item_id: item_id.clone(), output_index, delta });
         let (name, whole) = (call.name.clone(), arguments.clone());
-        self.tell(Event::FunctionCallArgumentsDone { item_id, output_index, name, arguments: whole });
+        self.emit(Event::FunctionCallArgumentsDone { item_id, output_index, name, arguments: whole });
         if let Some(Item::FunctionCall(call)) = self.output.get_mut(output_index) {
             call.arguments = arguments;
             call.status = Some(ItemStatus::Completed);
@@ -507,7 +507,7 @@ impl Writer {
     /// Tells how it ended. Nothing comes after it.
     pub(super) fn end(&mut self, status: &Status) {
         let response = self.shown(status);
-        self.tell(match status {
+        self.emit(match status {
             Status::Failed { .. } => Event::Failed { response },
             Status::Completed => Event::Completed { response },
             // There is no event for a response that was cancelled; its object says it.
