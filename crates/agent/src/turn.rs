@@ -179,7 +179,7 @@ impl State {
                 delta = deltas.next() => delta,
             };
             let Some(delta) = delta else { break };
-            self.send(reply.hear(delta.map_err(Ending::Upstream)?)).await;
+            self.send(reply.read(delta.map_err(Ending::Upstream)?)).await;
             if self.usage.total().saturating_add(reply.least_tokens()) > budget {
                 return Err(Ending::Budget(Budget::Tokens(budget)));
             }

@@ -91,7 +91,7 @@ impl ModelReply {
     }
 
     /// Takes the next piece and tells what it means.
-    pub(super) fn hear(&mut self, delta: Delta) -> Vec<Event> {
+    pub(super) fn read(&mut self, delta: Delta) -> Vec<Event> {
         match delta {
             Delta::Retrying { wait, reason } => vec![Event::Retrying { wait, reason }],
             Delta::Text(text) => match &mut self.scanner {
@@ -212,7 +212,7 @@ mod tests {
     fn ids_are_unique_whatever_the_upstream_gives() {
         let mut reply = ModelReply::of_calls(Vec::new(), HashSet::from(["used".to_owned()]));
         for id in ["", "", "used", "new", "new"] {
-            reply.hear(started(id));
+            reply.read(started(id));
         }
         let ids: HashSet<_> = reply.calls.iter().map(|call| call.id.as_str()).collect();
         assert_eq!(ids.len(), 5);
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn arguments_of_no_call_are_dropped() {
         let mut reply = ModelReply::of_calls(Vec::new(), HashSet::new());
-        assert_eq!(reply.hear(Delta::CallArguments { index: 3, fragment: "{}".into() }), []);
+        assert_eq!(reply.read(Delta::CallArguments { index: 3, fragment: "{}".into() }), []);
     }
 
     #[test]
@@ -238,8 +238,8 @@ mod tests {
                 vec!["python".into()],
                 HashSet::new(),
             );
-            reply.hear(Delta::Text(text.into()));
-            reply.hear(Delta::Finished(finish));
+            reply.read(Delta::Text(text.into()));
+            reply.read(Delta::Finished(finish));
             reply.end();
             assert_eq!(reply.calls.first().map(|call| call.arguments.as_str()), expected, "{text:?}");
         }

@@ -23,7 +23,7 @@ impl StopWords {
     }
 
     /// Takes the next piece.
-    pub(crate) fn hear(&mut self, piece: &str) -> StopScan {
+    pub(crate) fn scan(&mut self, piece: &str) -> StopScan {
         let mut text = std::mem::take(&mut self.held);
         text.push_str(piece);
         // The word that was complete first, as a model would have stopped: how the text is cut changes nothing.
@@ -57,7 +57,7 @@ mod tests {
         let mut stop = StopWords::new(words.iter().map(|word| (*word).to_owned()).collect());
         let mut told = String::new();
         for piece in pieces {
-            match stop.hear(piece) {
+            match stop.scan(piece) {
                 StopScan::Text(text) => told.push_str(&text),
                 StopScan::Stopped { text, .. } => return (told + &text, true),
             }

@@ -287,7 +287,7 @@ impl WardenClient {
             let before = self.heard.load(Ordering::Relaxed);
             let waited =
                 self.warden.wait_for_reply(self.patience / PARTS_OF_PATIENCE).map_err(|error| error.to_string());
-            if let Err(reason) = waited.and_then(|()| self.hear()) {
+            if let Err(reason) = waited.and_then(|()| self.receive()) {
                 break reason;
             }
             // Others hear it, too.
@@ -316,7 +316,7 @@ impl WardenClient {
     }
 
     /// Hands on what the warden has said by now, without waiting. Fails with the reason for which it will say nothing any more.
-    fn hear(&self) -> Result<(), String> {
+    fn receive(&self) -> Result<(), String> {
         let mut over = lock(&self.hearing);
         loop {
             if let Some(reason) = &*over {
@@ -657,7 +657,7 @@ impl KernelHandle {
     /// Takes note of what the warden has told by now.
     pub(super) fn catch_up(&self) {
         // Its end is the listener's to tell.
-        let _over = self.sandbox.client.hear();
+        let _over = self.sandbox.client.receive();
     }
 
     /// Returns when the warden has seen to everything that it was sent, and has told what it heard by then.

@@ -243,7 +243,7 @@ impl Writer {
 
     /// The model writes. Returns whether it is to go on: a stop sequence ends the message.
     pub(super) fn text(&mut self, piece: &str) -> bool {
-        match self.stop.hear(piece) {
+        match self.stop.scan(piece) {
             StopScan::Text(text) => {
                 self.say(&text);
                 true

@@ -143,7 +143,7 @@ impl Writer {
 
     /// The model writes. Returns whether it is to go on: a stop word ends the answer.
     pub(super) fn text(&mut self, piece: &str) -> bool {
-        let (text, goes_on) = match self.stop.hear(piece) {
+        let (text, goes_on) = match self.stop.scan(piece) {
             StopScan::Text(text) => (text, true),
             StopScan::Stopped { text, .. } => (text, false),
         };

@@ -159,7 +159,7 @@ impl Writer {
             held.push_str(piece);
             return true;
         }
-        let (text, goes_on) = match choice.stop.hear(piece) {
+        let (text, goes_on) = match choice.stop.scan(piece) {
             StopScan::Text(text) => (text, true),
             StopScan::Stopped { text, .. } => (text, false),
         };
