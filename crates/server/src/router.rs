@@ -28,7 +28,7 @@ type ClaimedRoutes = (fn(&Request) -> bool, Router);
 pub(crate) fn routes(app: &Arc<App>) -> AllRoutes {
     let claimed = dialects::ALL.iter().filter_map(|dialect| {
         let routes = (dialect.routes)().into_router().fallback(no_route);
-        Some((dialect.claims?, around(routes, app, dialect)))
+        Some((dialect.claims?, with_middleware(routes, app, dialect)))
     });
     let (claimed, shared): (Arc<[ClaimedRoutes]>, Router) = (claimed.collect(), shared(app));
     BoxCloneSyncService::new(service_fn(move |request: Request| {
@@ -39,9 +39,9 @@ pub(crate) fn routes(app: &Arc<App>) -> AllRoutes {
 
 /// The routes of the server itself, and of the dialects whose paths are theirs alone.
 fn shared(app: &Arc<App>) -> Router {
-    let own = around(own().into_router().fallback(no_route), app, &dialects::ALL[0]);
+    let own = with_middleware(own().into_router().fallback(no_route), app, &dialects::ALL[0]);
     let dialects = dialects::ALL.iter().filter(|dialect| dialect.claims.is_none());
-    dialects.fold(own, |routes, dialect| routes.merge(around((dialect.routes)().into_router(), app, dialect)))
+    dialects.fold(own, |routes, dialect| routes.merge(with_middleware((dialect.routes)().into_router(), app, dialect)))
 }
 
 /// The routes of the server itself.
@@ -68,9 +68,9 @@ pub(crate) fn own() -> Routes {
 }
 
 /// Puts the layer around routes, whose refusals are in the words of `dialect`.
-fn around(routes: Router<Arc<App>>, app: &Arc<App>, dialect: &'static Dialect) -> Router {
+fn with_middleware(routes: Router<Arc<App>>, app: &Arc<App>, dialect: &'static Dialect) -> Router {
     let app = Arc::clone(app);
-    let layer = from_fn_with_state((Arc::clone(&app), dialect), http::around);
+    let layer = from_fn_with_state((Arc::clone(&app), dialect), http::middleware);
     let routes = routes.method_not_allowed_fallback(no_method).layer(layer);
     let pages = app.origins.layer().filter(|_| dialect.answers_pages);
     match pages {

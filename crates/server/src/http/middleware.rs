@@ -52,7 +52,7 @@ const NO_KEY_BEHIND: &str = "The API key for which this was made was revoked or 
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// The layer around all routes.
-pub(crate) async fn around(
+pub(crate) async fn middleware(
     State((app, dialect)): State<(Arc<App>, &'static Dialect)>,
     request: Request,
     next: Next,
@@ -308,7 +308,7 @@ mod tests {
         let routes = Router::new()
             .route("/panic", get(async || -> &'static str { panic!("a secret of the server") }))
             .route("/plain", get(async || (axum::http::StatusCode::IM_A_TEAPOT, "words of its own")))
-            .layer(from_fn_with_state((Arc::clone(&app), &crate::dialects::ALL[0]), around))
+            .layer(from_fn_with_state((Arc::clone(&app), &crate::dialects::ALL[0]), middleware))
             .with_state(app);
         for (path, status, kind) in [("/panic", 500, "server_error"), ("/plain", 418, "invalid_request_error")] {
             for _ in 0..2 {

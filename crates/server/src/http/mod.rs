@@ -31,7 +31,7 @@ pub(crate) use form::{FormParts, MultipartForm, Upload};
 pub(crate) use json::body_memory;
 pub(crate) use json::{Fields, RawBody, RawJson, SILENCE};
 pub(crate) use memory::{MemoryCharge, memory};
-pub(crate) use middleware::{GuardedBody, HEALTH, READY, around, bearer, is_local_host};
+pub(crate) use middleware::{GuardedBody, HEALTH, READY, bearer, is_local_host, middleware};
 pub(crate) use mime_types::mime_of;
 pub(crate) use params::Params;
 pub(crate) use routes::{Operation, Routes};
