@@ -1,39 +1,12 @@
-//! Arguments of the command line.
-
-use std::path::PathBuf;
+//! Arguments that several commands have.
 
 use aludel_engine::approvals::ApprovalMode;
-use clap::Parser;
 
-use crate::commands::{CliCommand, CommandContext};
 use crate::config::{Flag, ModelSection, Section, help};
-use crate::exit::{self, usage};
+use crate::context::CommandContext;
+use crate::exit::usage;
 use crate::turn::ModelAndApproval;
 use crate::{approval, color, console, terminal, upstream};
-
-/// A self-hosted code interpreter: a model writes code, this machine runs it in a sandbox.
-#[derive(Debug, Parser)]
-#[command(name = "aludel", version, max_term_width = 100, after_help = exit::HELP)]
-pub(crate) struct Arguments {
-    /// Configuration file [default: ./aludel.toml, then ~/.config/aludel/aludel.toml, then /etc/aludel/aludel.toml]
-    #[arg(long, global = true, value_name = "FILE", help_heading = "Global options")]
-    pub(crate) config: Option<PathBuf>,
-    #[arg(long, global = true, value_name = "DIR", help_heading = "Global options", help = help(Section::Server, "data"))]
-    data: Option<String>,
-    /// Say more about what is going on
-    #[arg(short, long, global = true, help_heading = "Global options")]
-    pub(crate) verbose: bool,
-    #[command(subcommand)]
-    pub(crate) command: CliCommand,
-}
-
-impl Arguments {
-    /// The parts of the configuration that are given here.
-    pub(crate) fn flags(&self) -> Vec<Flag> {
-        let data = flag("--data", Section::Server, "data", self.data.as_ref());
-        data.into_iter().chain(self.command.flags()).collect()
-    }
-}
 
 /// A part of the configuration, if it was given.
 pub(crate) fn flag(flag: &'static str, section: Section, key: &'static str, text: Option<&String>) -> Option<Flag> {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser;
 
-use crate::args::Arguments;
+use crate::command_line::Arguments;
 use crate::config::{self, HostEnvironment};
 
 /// A fenced block of a page.

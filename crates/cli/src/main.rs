@@ -4,9 +4,11 @@
 mod approval;
 mod args;
 mod color;
+mod command_line;
 mod commands;
 mod config;
 mod console;
+mod context;
 mod ending;
 mod exit;
 mod fold;
@@ -40,9 +42,9 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::Parser;
 
-use args::Arguments;
-use commands::CommandContext;
+use command_line::Arguments;
 use config::HostEnvironment;
+use context::CommandContext;
 use exit::Exit;
 
 fn main() -> ExitCode {

@@ -10,7 +10,7 @@ use aludel_store::ContainerId;
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
-use crate::commands::CommandContext;
+use crate::context::CommandContext;
 use crate::exit::usage;
 use crate::state;
 

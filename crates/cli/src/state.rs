@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use aludel_store::{Store, Tenant};
 use anyhow::Context as _;
 
-use crate::commands::CommandContext;
+use crate::context::CommandContext;
 use crate::exit::usage;
 
 /// Returns the directory of the state. It is one of its own, so that nobody else can read it.

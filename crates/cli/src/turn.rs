@@ -17,7 +17,7 @@ use anyhow::Context as _;
 use serde_json::Value;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::commands::CommandContext;
+use crate::context::CommandContext;
 use crate::exit::{usage, words};
 use crate::inputs::{self, InputFile};
 use crate::output_directory::{FIGURES, OutputDirectory, SavedFile};

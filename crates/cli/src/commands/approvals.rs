@@ -7,8 +7,8 @@ use anyhow::Context as _;
 use clap::Subcommand;
 use serde_json::json;
 
-use super::CommandContext;
 use crate::console::{Console, StandardStream};
+use crate::context::CommandContext;
 use crate::exit::{Exit, usage};
 use crate::{console, state, terminal};
 

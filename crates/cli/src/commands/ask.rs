@@ -6,9 +6,9 @@ use aludel_engine::transcript::Transcript;
 use aludel_store::Store;
 use clap::Args;
 
-use super::CommandContext;
 use crate::args::{ModelArgs, SandboxOptions};
 use crate::config::Flag;
+use crate::context::CommandContext;
 use crate::ending::exit_of;
 use crate::exit::{Exit, usage};
 use crate::output_directory::OutputDirectory;

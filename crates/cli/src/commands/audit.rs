@@ -10,8 +10,8 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use jiff::civil::Date;
 
-use super::CommandContext;
 use crate::console::{Console, StandardStream};
+use crate::context::CommandContext;
 use crate::exit::Exit;
 use crate::{console, state, terminal};
 

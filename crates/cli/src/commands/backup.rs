@@ -6,8 +6,8 @@ use aludel_agent::size;
 use anyhow::{Context as _, bail};
 use clap::Args;
 
-use super::CommandContext;
 use crate::console::Console;
+use crate::context::CommandContext;
 use crate::exit::{Exit, usage};
 use crate::state;
 

@@ -13,8 +13,8 @@ use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use super::CommandContext;
 use crate::console::{Console, StandardStream};
+use crate::context::CommandContext;
 use crate::exit::{Exit, usage};
 use crate::sandboxes::RunningBackend;
 use crate::{color, json};

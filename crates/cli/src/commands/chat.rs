@@ -11,9 +11,9 @@ use clap::Args;
 
 use self::command::{ChatCommand, HELP, HELP_COLUMN};
 use self::line::{ChatLine, LineReader};
-use super::CommandContext;
 use crate::args::{ModelArgs, SandboxOptions};
 use crate::config::Flag;
+use crate::context::CommandContext;
 use crate::exit::{Exit, words};
 use crate::output_directory::OutputDirectory;
 use crate::sandboxes::RunningBackend;

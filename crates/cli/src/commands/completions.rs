@@ -3,7 +3,7 @@
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-use crate::args::Arguments;
+use crate::command_line::Arguments;
 use crate::console::{Console, StandardStream};
 use crate::exit::Exit;
 

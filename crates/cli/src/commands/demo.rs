@@ -13,8 +13,8 @@ use aludel_engine::turns::EndReason;
 use anyhow::Context as _;
 use clap::Args;
 
-use super::CommandContext;
 use crate::console::StandardStream;
+use crate::context::CommandContext;
 use crate::ending::exit_of;
 use crate::exit::Exit;
 use crate::output_directory::OutputDirectory;

@@ -10,8 +10,8 @@ use anyhow::Context as _;
 use clap::Args;
 use serde_json::json;
 
-use super::CommandContext;
 use crate::console::{Console, StandardStream};
+use crate::context::CommandContext;
 use crate::exit::Exit;
 use crate::sandboxes::{BackendCheck, BackendKind, Candidates, candidates, examine};
 use crate::wrap::hanging;

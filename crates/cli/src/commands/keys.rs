@@ -10,9 +10,9 @@ use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 
-use super::CommandContext;
 use crate::config::DurationValue;
 use crate::console::{Console, StandardStream};
+use crate::context::CommandContext;
 use crate::exit::{Exit, usage};
 use crate::{config, console, state, terminal, wrap};
 

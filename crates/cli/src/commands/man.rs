@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::CommandFactory;
 
-use crate::args::Arguments;
+use crate::command_line::Arguments;
 use crate::exit::Exit;
 
 /// Write the manual pages

@@ -8,9 +8,9 @@ use aludel_engine::{Engine, Environment, sessions};
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 
-use super::CommandContext;
 use crate::args::SandboxOptions;
 use crate::config::Flag;
+use crate::context::CommandContext;
 use crate::exit::{Exit, usage};
 use crate::sandboxes::RunningBackend;
 use crate::signals::Signals;

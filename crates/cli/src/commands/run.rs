@@ -9,9 +9,9 @@ use aludel_sandbox::{Execution, ExecutionEvent, Finished, Outcome};
 use anyhow::Context as _;
 use clap::Args;
 
-use super::CommandContext;
 use crate::args::SandboxOptions;
 use crate::config::Flag;
+use crate::context::CommandContext;
 use crate::exit::{Exit, usage};
 use crate::inputs;
 use crate::output_directory::OutputDirectory;

@@ -10,10 +10,10 @@ use anyhow::Context as _;
 use clap::Args;
 use tokio::net::TcpListener;
 
-use super::CommandContext;
 use crate::args::flag;
 use crate::config::{Collector, Config, Flag, LogFormatSetting, Section, help};
 use crate::console::{Console, MessageLevel, StandardStream};
+use crate::context::CommandContext;
 use crate::exit::{Exit, usage, words};
 use crate::sandboxes::RunningBackend;
 use crate::signals::{Hangups, Signals};

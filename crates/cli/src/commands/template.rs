@@ -9,8 +9,8 @@ use aludel_sandbox::template::{self, Choice, TemplateName, TemplateState};
 use anyhow::Context as _;
 use clap::Subcommand;
 
-use super::CommandContext;
 use crate::console::{Console, StandardStream};
+use crate::context::CommandContext;
 use crate::exit::{Exit, usage};
 use crate::{color, console, sandboxes, wrap};
 

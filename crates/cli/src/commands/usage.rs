@@ -11,8 +11,8 @@ use jiff::ToSpan as _;
 use jiff::civil::{Date, date};
 use serde_json::json;
 
-use super::CommandContext;
 use crate::console::{Console, StandardStream};
+use crate::context::CommandContext;
 use crate::exit::{Exit, usage};
 use crate::{color, console, json, state, terminal};
 

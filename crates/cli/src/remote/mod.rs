@@ -16,8 +16,8 @@ use serde::de::DeserializeOwned;
 
 pub(crate) use self::stream::CommandEvents;
 
-use crate::commands::CommandContext;
 use crate::config::{KeySource, RawValue, ValueOrigin};
+use crate::context::CommandContext;
 use crate::exit::usage;
 use crate::{socket, terminal};
 

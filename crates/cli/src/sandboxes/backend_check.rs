@@ -5,8 +5,8 @@ use aludel_sandbox::{Docker, E2b, Error, OpenSandbox};
 use anyhow::Context as _;
 
 use super::BackendKind;
-use crate::commands::CommandContext;
 use crate::config::{BackendSetting, RequireSetting};
+use crate::context::CommandContext;
 use crate::exit::words;
 use crate::state;
 

@@ -6,8 +6,8 @@ use aludel_sandbox::{Docker, E2b, OpenSandbox};
 use anyhow::Context as _;
 
 use super::{BackendOptions, RunningBackend, tell};
-use crate::commands::CommandContext;
 use crate::config::RequireSetting;
+use crate::context::CommandContext;
 use crate::{console, state};
 
 /// Starts the docker backend.

@@ -17,8 +17,8 @@ use anyhow::Context as _;
 
 pub(crate) use self::backend_check::{BackendCheck, examine};
 pub(crate) use self::backend_kind::{BackendKind, Candidates, candidates};
-use crate::commands::CommandContext;
 use crate::config::MAX_TEMPLATES;
+use crate::context::CommandContext;
 use crate::exit::{usage, words};
 use crate::progress::TemplateProgress;
 use crate::{console, state};

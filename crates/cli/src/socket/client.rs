@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::frames::{self, FrameReader, MAX_ANSWER};
 use super::listener::is_of;
 use super::message::{ClientMessage, MAX_FILES, PeerIdentity, ProgramRequest, ServerMessage};
-use crate::commands::CommandContext;
+use crate::context::CommandContext;
 use crate::exit::usage;
 use crate::output_directory::OutputFiles;
 use crate::program::LoadedProgram;

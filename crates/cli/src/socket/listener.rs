@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 
 use super::connection::{SocketServer, visit};
 use super::message::PeerIdentity;
-use crate::commands::CommandContext;
+use crate::context::CommandContext;
 
 /// Clients at once. One more starts a sandbox of its own.
 const MAX_VISITS: usize = 256;

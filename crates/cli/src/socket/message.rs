@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde::{Deserialize, Serialize};
 
-use crate::commands::CommandContext;
+use crate::context::CommandContext;
 
 /// Files of one request: what the system takes in one message.
 pub(super) const MAX_FILES: usize = 200;

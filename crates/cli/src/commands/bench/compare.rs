@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::contenders::{Contender, others};
 use super::{POOL, Times};
-use crate::commands::CommandContext;
 use crate::console::{self, Console, StandardStream};
+use crate::context::CommandContext;
 use crate::sandboxes::{self, RunningBackend};
 use crate::{color, json};
 

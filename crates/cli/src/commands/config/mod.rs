@@ -5,9 +5,10 @@ mod import;
 use clap::{Args, Subcommand};
 use serde_json::{Map, json};
 
-use super::{CommandContext, serve};
+use super::serve;
 use crate::config::{self, ConfigEntry, ValueOrigin};
 use crate::console::{Console, StandardStream};
+use crate::context::CommandContext;
 use crate::exit::{Exit, usage};
 use crate::{color, json, terminal};
 

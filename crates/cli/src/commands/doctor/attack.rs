@@ -10,8 +10,8 @@ use anyhow::Context as _;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::commands::CommandContext;
 use crate::console::{Console, StandardStream};
+use crate::context::CommandContext;
 use crate::exit::Exit;
 use crate::sandboxes::RunningBackend;
 use crate::{color, json, terminal};

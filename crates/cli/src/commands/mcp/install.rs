@@ -7,10 +7,10 @@ use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use super::CommandContext;
 use crate::color;
 use crate::config::ValueOrigin;
 use crate::console::{Console, StandardStream};
+use crate::context::CommandContext;
 use crate::exit::Exit;
 
 /// Print the lines of configuration by which a client knows this server

@@ -15,9 +15,9 @@ use std::time::Duration;
 use aludel_wire::e2b::NewSandbox;
 use clap::{Args, Subcommand};
 
-use crate::commands::CommandContext;
 use crate::config::DurationValue;
 use crate::console::{Console, StandardStream};
+use crate::context::CommandContext;
 use crate::exit::{Exit, usage};
 use crate::program;
 use crate::remote::{RemoteServer, ServerArgs};

@@ -17,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::output_printer::status;
 use super::process::{send, started};
-use crate::commands::CommandContext;
+use crate::context::CommandContext;
 use crate::exit::{Exit, usage};
 use crate::remote::{CommandEvents, Remote, RemoteServer};
 use crate::signals::Signals;

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::sync::{Mutex, Semaphore};
 
-use crate::commands::CommandContext;
+use crate::context::CommandContext;
 use crate::exit::Exit;
 use crate::json;
 use crate::sandboxes::RunningBackend;

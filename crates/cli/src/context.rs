@@ -1,0 +1,25 @@
+//! Everything that a command is run with besides its arguments.
+
+use std::path::PathBuf;
+
+use crate::config::{Config, ConfigError, Flag, HostEnvironment};
+
+/// Context of every command.
+pub(crate) struct CommandContext {
+    /// The configuration, all layers together.
+    pub(crate) config: Config,
+    /// The environment.
+    pub(crate) surroundings: HostEnvironment,
+    /// The configuration file that was asked for, and what flags gave: to read all of it again.
+    pub(crate) asked: (Option<PathBuf>, Vec<Flag>),
+    /// True with `--verbose`.
+    pub(crate) verbose: bool,
+}
+
+impl CommandContext {
+    /// The configuration as it is now.
+    pub(crate) fn reload(&self) -> Result<Config, ConfigError> {
+        let (file, flags) = &self.asked;
+        crate::config::load(&self.surroundings, file.as_deref(), flags)
+    }
+}
