@@ -116,7 +116,7 @@ impl Warden {
     }
 
     /// Waits for the next reply; `None` when the warden has ended. May be called from one thread while others send.
-    /// Descriptors come alongside where [`message::Request`] says so.
+    /// Descriptors come alongside where [`message::WardenRequest`] says so.
     pub fn receive(&self) -> io::Result<Option<(WardenMessage, Vec<OwnedFd>)>> {
         message::receive(&self.control)
     }
