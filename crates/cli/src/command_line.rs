@@ -12,7 +12,7 @@ use crate::exit;
 /// A self-hosted code interpreter: a model writes code, this machine runs it in a sandbox.
 #[derive(Debug, Parser)]
 #[command(name = "aludel", version, max_term_width = 100, after_help = exit::HELP)]
-pub(crate) struct Arguments {
+pub(crate) struct CliArguments {
     /// Configuration file [default: ./aludel.toml, then ~/.config/aludel/aludel.toml, then /etc/aludel/aludel.toml]
     #[arg(long, global = true, value_name = "FILE", help_heading = "Global options")]
     pub(crate) config: Option<PathBuf>,
@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     pub(crate) command: CliCommand,
 }
 
-impl Arguments {
+impl CliArguments {
     /// The parts of the configuration that are given here.
     pub(crate) fn flags(&self) -> Vec<Flag> {
         let data = flag("--data", Section::Server, "data", self.data.as_ref());

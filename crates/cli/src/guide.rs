@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser;
 
-use crate::command_line::Arguments;
+use crate::command_line::CliArguments;
 use crate::config::{self, HostEnvironment};
 
 /// A fenced block of a page.
@@ -68,7 +68,7 @@ fn every_command_of_a_page_is_understood() {
                 continue;
             }
             let end = words.iter().position(|word| word == ">" || word == "&").unwrap_or(words.len());
-            let parsed = Arguments::try_parse_from(&words[start..end]);
+            let parsed = CliArguments::try_parse_from(&words[start..end]);
             assert!(parsed.is_ok(), "{}: {line}\n{}", page.display(), parsed.unwrap_err());
             seen += 1;
         }

@@ -42,20 +42,20 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::Parser;
 
-use command_line::Arguments;
+use command_line::CliArguments;
 use config::HostEnvironment;
 use context::CommandContext;
 use exit::Exit;
 
 fn main() -> ExitCode {
     aludel_jail::give_back_large_memory();
-    let arguments = Arguments::parse();
+    let arguments = CliArguments::parse();
     let speaks_json = arguments.command.speaks_json();
     let exit = run(arguments).unwrap_or_else(|error| report(&error, speaks_json));
     exit.into()
 }
 
-fn run(arguments: Arguments) -> anyhow::Result<Exit> {
+fn run(arguments: CliArguments) -> anyhow::Result<Exit> {
     let surroundings = HostEnvironment::of_this_process();
     let asked = (arguments.config.clone(), arguments.flags());
     let config = config::load(&surroundings, asked.0.as_deref(), &asked.1)?;

@@ -5,7 +5,7 @@
 
 mod table;
 
-use self::table::Table;
+use self::table::MarkdownTable;
 use crate::wrap::Wrap;
 
 const BOLD: &str = "\u{1b}[1m";
@@ -45,7 +45,7 @@ pub(crate) struct Markdown {
     before: char,
     /// Text from a bracket on that may become a link.
     link: Option<String>,
-    table: Table,
+    table: MarkdownTable,
 }
 
 /// The line that is being written.
@@ -74,7 +74,7 @@ impl Markdown {
             mark: None,
             before: ' ',
             link: None,
-            table: Table::default(),
+            table: MarkdownTable::default(),
         }
     }
 

@@ -3,7 +3,7 @@
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-use crate::command_line::Arguments;
+use crate::command_line::CliArguments;
 use crate::console::{Console, StandardStream};
 use crate::exit::Exit;
 
@@ -17,7 +17,7 @@ pub(crate) struct CompletionsArgs {
 
 pub(super) fn run(args: &CompletionsArgs) -> anyhow::Result<Exit> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Arguments::command(), "aludel", &mut script);
+    clap_complete::generate(args.shell, &mut CliArguments::command(), "aludel", &mut script);
     Console::new().write(StandardStream::Stdout, &String::from_utf8_lossy(&script))?;
     Ok(Exit::Success)
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::CommandFactory;
 
-use crate::command_line::Arguments;
+use crate::command_line::CliArguments;
 use crate::exit::Exit;
 
 /// Write the manual pages
@@ -18,7 +18,7 @@ pub(crate) struct ManArgs {
 pub(super) fn run(args: &ManArgs) -> anyhow::Result<Exit> {
     let directory = &args.directory;
     let written =
-        std::fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(Arguments::command(), directory));
+        std::fs::create_dir_all(directory).and_then(|()| clap_mangen::generate_to(CliArguments::command(), directory));
     written.with_context(|| format!("the manual pages cannot be written to {}", directory.display()))?;
     Ok(Exit::Success)
 }

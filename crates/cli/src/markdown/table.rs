@@ -12,11 +12,11 @@ const MAX_COLUMNS: usize = 40;
 
 /// The rows of a table, as far as they were written.
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(super) struct MarkdownTable {
     lines: Vec<String>,
 }
 
-impl Table {
+impl MarkdownTable {
     /// Takes a line; false when it has to begin another table.
     pub(super) fn add(&mut self, line: &str) -> bool {
         let has_room = self.lines.len() < MAX_ROWS;
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn wide_columns_give_way_to_the_terminal() {
-        let mut table = Table::default();
+        let mut table = MarkdownTable::default();
         for line in ["|name|words|n|", "|---|---|--:|", "|a|日本語の長い文章です|1|", "|b|a short one|2|", "|c|"]
         {
             assert!(table.add(line));
