@@ -187,7 +187,7 @@ fn keys_are_made_listed_and_revoked_while_the_server_runs() {
     let guest = short.stdout.trim_end();
     let says_so = || ask(&address, "GET /v1/models", Some(guest), "").contains("has expired");
     wait_until(says_so, "a key is served long after it expired");
-    assert!(keys(&["list"]).stdout.lines().any(|line| line.contains("expired") && line.contains("guest  until 20")));
+    assert!(keys(&["list"]).stdout.lines().any(|line| line.contains("expired") && line.contains("guest   until 20")));
     assert!(keys(&["expire", "guest", "2200-01-01"]).stdout.contains("expires at 2200-01-01T00:00:00Z"));
     let is_served = || ask(&address, "GET /v1/models", Some(guest), "").starts_with("HTTP/1.1 200 ");
     wait_until(is_served, "a key that was given more time is refused");
@@ -198,7 +198,7 @@ fn keys_are_made_listed_and_revoked_while_the_server_runs() {
     let says_so = || ask(&address, "POST /v1/conversations", Some(guest), "{}").contains("budget of 0 requests a day");
     wait_until(says_so, "a budget that is used up is not seen");
     assert!(keys(&["limit", "guest", "--requests", "none"]).stdout.ends_with(" 9 tokens a day\n"));
-    assert!(keys(&["list"]).stdout.contains("guest  9 tokens a day"));
+    assert!(keys(&["list"]).stdout.contains("guest   9 tokens a day"));
     let over = keys(&["create", "late", "--expires", "2020-01-01"]);
     assert!(over.status == Some(2) && over.stderr.contains("is over already"), "{over:#?}");
 
