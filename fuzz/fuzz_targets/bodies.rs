@@ -6,7 +6,7 @@ use peak_alloc::PeakAlloc;
 static MEMORY: PeakAlloc = PeakAlloc;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    let Some(request) = aludel_server::fuzzing::Body::read(bytes) else { return };
+    let Some(request) = aludel_server::fuzzing::JsonBody::read(bytes) else { return };
     MEMORY.reset_peak_usage();
     let before = MEMORY.current_usage();
     request.send();
