@@ -15,7 +15,7 @@ use tower::{ServiceExt, service_fn};
 use crate::app::App;
 use crate::dialects::{self, Dialect};
 use crate::error::ApiError;
-use crate::http::{BYTES, JSON, PAGE, Routes};
+use crate::http::{BYTES, JSON, PAGE, Routes, no_method};
 use crate::{approvals, http, links, openapi, telemetry};
 
 /// All routes as one service.
@@ -95,8 +95,4 @@ async fn no_route(method: Method, uri: Uri) -> ApiError {
     let path = uri.path();
     let advice = if path.starts_with("/v1/") { "There is no such API here." } else { "The API is under /v1." };
     ApiError::not_found(format!("Unknown request URL: {method} {path}. {advice}")).code("unknown_url")
-}
-
-async fn no_method(method: Method, uri: Uri) -> ApiError {
-    ApiError::method_not_allowed(format!("{} cannot be asked with {method}.", uri.path())).code("method_not_allowed")
 }

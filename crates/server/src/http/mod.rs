@@ -34,4 +34,4 @@ pub(crate) use memory::{MemoryCharge, memory};
 pub(crate) use middleware::{GuardedBody, HEALTH, READY, bearer, is_local_host, middleware};
 pub(crate) use mime_types::mime_of;
 pub(crate) use params::Params;
-pub(crate) use routes::{Operation, Routes};
+pub(crate) use routes::{Operation, Routes, no_method};

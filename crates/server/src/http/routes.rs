@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::Request;
 use axum::handler::Handler;
-use axum::http::Method;
+use axum::http::{Method, Uri};
 use axum::response::IntoResponse;
 use axum::routing::{MethodFilter, Route, any, on};
 use schemars::JsonSchema;
@@ -14,6 +14,7 @@ use tower::{Layer, Service};
 
 use super::describe::{Described, Description, JSON, MediaType};
 use crate::app::App;
+use crate::error::ApiError;
 
 /// Routes of a dialect, with what they do.
 pub(crate) struct Routes {
@@ -172,7 +173,7 @@ impl Routes {
         Self { router: self.router.nest(path, other.router), ..self }
     }
 
-    /// Puts a layer around the routes that are there.
+    /// Puts a layer around the routes that are there, whatever the method that they are asked with.
     pub(crate) fn layer<L>(self, layer: L) -> Self
     where
         L: Layer<Route> + Clone + Send + Sync + 'static,
@@ -181,7 +182,7 @@ impl Routes {
         <L::Service as Service<Request>>::Error: Into<Infallible> + 'static,
         <L::Service as Service<Request>>::Future: Send + 'static,
     {
-        Self { router: self.router.layer(layer), ..self }
+        Self { router: self.router.method_not_allowed_fallback(no_method).layer(layer), ..self }
     }
 
     /// The router.
@@ -193,4 +194,9 @@ impl Routes {
     pub(crate) fn operations(&self) -> &[Operation] {
         &self.operations
     }
+}
+
+/// Refuses a method that a path does not have.
+pub(crate) async fn no_method(method: Method, uri: Uri) -> ApiError {
+    ApiError::method_not_allowed(format!("{} cannot be asked with {method}.", uri.path())).code("method_not_allowed")
 }

@@ -146,7 +146,8 @@ async fn a_sandbox_is_reached_with_its_own_token_alone() {
         assert_eq!(ask(&server, &sandbox, 49999, "/contexts", wrong, json!({})).await.status, 401);
     }
     let traffic = &[("E2B-Traffic-Access-Token", traffic)];
-    for path in ["/", "/any/path", "/execute", "/docs", "/openapi.json", "/healthz"] {
+    // The last two are ours with another method.
+    for path in ["/", "/any/path", "/execute", "/docs", "/openapi.json", "/healthz", "/metrics", "/health"] {
         assert_eq!(ask(&server, &sandbox, 8001, path, &[], json!({})).await.status, 401);
         let closed = ask(&server, &sandbox, 8001, path, traffic, json!({})).await;
         assert_eq!((closed.status.as_u16(), &closed.json()["port"]), (502, &json!(8001)), "{path}");
