@@ -27,6 +27,8 @@ const MAX_ARGUMENTS: usize = 128 << 10;
 const INPUT: &str = ".aludel-stdin";
 /// The program of a directory, as Python has it.
 const MAIN: &str = "__main__.py";
+/// Words of programs that ask at a terminal.
+const ASKERS: [&str; 2] = ["input(", "breakpoint("];
 /// Words of programs that read standard input.
 const READERS: [&str; 4] = ["stdin", "input(", "fileinput", "open(0"];
 
@@ -48,6 +50,8 @@ pub(crate) struct LoadedProgram {
     pub(crate) inputs: Vec<InputFile>,
     /// Command line and environment for its kernel, if there are any.
     pub(crate) options: Option<KernelOptions>,
+    /// True if it may ask the person at the terminal.
+    pub(crate) asks: bool,
     /// Standard input, which one of the files refers to.
     _input: Option<File>,
 }
@@ -89,6 +93,7 @@ impl LoadedProgram {
             }
         };
         let names_input = READERS.iter().any(|word| code.contains(word)) || arguments.iter().any(|word| word == "-");
+        let asks = reads_input && io::stdin().is_terminal() && ASKERS.iter().any(|word| code.contains(word));
         let input = if reads_input && names_input { standard_input()? } else { None };
         if let Some(file) = &input {
             inputs.push(InputFile::new(INPUT, format!("/proc/self/fd/{}", file.as_raw_fd())), "standard input")?;
@@ -107,7 +112,7 @@ impl LoadedProgram {
             Some((_, notebook)) => notebook.programs(),
             None => vec![code],
         };
-        Ok(Self { cells, notebook, inputs: inputs.0, options, _input: input })
+        Ok(Self { cells, notebook, inputs: inputs.0, options, asks, _input: input })
     }
 }
 

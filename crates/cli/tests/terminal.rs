@@ -124,6 +124,43 @@ fn tables_are_as_wide_as_the_terminal() {
     assert!(piped.contains("widths None 80 75") && piped.contains("..."), "{piped}");
 }
 
+#[test]
+fn a_program_asks_at_the_terminal() {
+    let directory = tempfile::tempdir().unwrap();
+    let start = |program: &str| {
+        let mut command = aludel_in_session(directory.path(), &["--ctty"]);
+        command.args(["run", "-c", program]);
+        Session::start(command)
+    };
+    let mut quiz = start("name = input('Name? ')\nprint('Hello', name, len(name))\nprint('again', input())");
+    quiz.expect("Name? ");
+    quiz.type_in("Zoë\n");
+    quiz.expect("Hello Zoë 3");
+    quiz.type_in("and again\n");
+    let (status, seen) = quiz.finish();
+    assert!(status == Some(0) && seen.contains("again and again\r\n"), "{seen}");
+
+    // The end of the input, and an interrupt.
+    let mut ending = start("try: input('? ')\nexcept EOFError as error: print('ended:', error)");
+    ending.expect("? ");
+    ending.type_in("\u{4}");
+    let (status, seen) = ending.finish();
+    assert!(status == Some(0) && seen.contains("ended: EOF when reading a line"), "{seen}");
+    let mut interrupted = start("try: input('? ')\nexcept KeyboardInterrupt: print('interrupted')");
+    interrupted.expect("? ");
+    interrupted.type_in("\u{3}");
+    let (_, seen) = interrupted.finish();
+    assert!(seen.contains("interrupted"), "{seen}");
+
+    let mut stopped = start("x = 42\nbreakpoint()\nprint('over')");
+    stopped.expect("(Pdb) ");
+    stopped.type_in("p x\n");
+    stopped.expect("42");
+    stopped.type_in("c\n");
+    let (status, seen) = stopped.finish();
+    assert!(status == Some(0) && seen.contains("over"), "{seen}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_reads_tables_no_narrower_than_elsewhere() {
     for (columns, width) in [(160, "160"), (40, "80")] {

@@ -9,6 +9,7 @@ resumed.
 """
 
 import _signal
+import contextlib
 import ctypes
 import gc
 import os
@@ -24,6 +25,8 @@ from kernel_pages import WrittenPages
 from kernel_preload import INLINE, Unsuitable, preload, preloaded_modules  # noqa: F401: the zygote asks for them here
 from kernel_shell import build_shell, load_beside, show_forms
 
+# The name among a cell's tools by which input() asks the client.
+INPUT = "__input__"
 # Bytes of a Mersenne Twister's state that are random, the first ones.
 MERSENNE_STATE = 624 * 4
 # Rehearsals after which the interpreter has adapted the code of a cell to its types, and writes to it no more.
@@ -97,12 +100,8 @@ class Kernel:
                 if self.is_checkpoint_due() and self.checkpoints.take():
                     # The cell has run, in the kernel whose place this one took.
                     continue
-                with Variables(frame.get("environment", ())):
-                    if "tools" in frame:
-                        with load_beside("kernel_tools").Tools(self.output, self.shell.user_ns, frame["tools"]):
-                            self.execute(frame["code"])
-                    else:
-                        self.execute(frame["code"])
+                with Variables(frame.get("environment", ())), self.client(frame.get("tools", ())):
+                    self.execute(frame["code"])
                 self.checkpoints.drop()
             elif kind == "start":
                 self.start(frame)
@@ -112,6 +111,15 @@ class Kernel:
                 self.configure(frame)
             elif kind == "touch":
                 self.touch()
+
+    def client(self, tools):
+        """As a context: all that a cell can ask its client for."""
+        client = contextlib.ExitStack()
+        if INPUT in tools:
+            client.enter_context(load_beside("kernel_input").Input(self.output, INPUT))
+        if tools := [name for name in tools if name != INPUT]:
+            client.enter_context(load_beside("kernel_tools").Tools(self.output, self.shell.user_ns, tools))
+        return client
 
     def take_ahead(self):
         """Takes a checkpoint before the next cell is there, for it to find it taken and for a thread that ends the kernel meanwhile."""

@@ -14,6 +14,7 @@ import kernel_channel
 import kernel_checkpoint
 import kernel_errors
 import kernel_fork
+import kernel_input
 import kernel_limits
 import kernel_output
 import kernel_pages
@@ -345,6 +346,41 @@ asyncio.create_task(g({}))""")
         with self.assertRaises(KeyboardInterrupt):
             self.run_cell("try: await f({})\nexcept Exception: pass")
         self.assertEqual(self.client.batches(), [["f"]])
+
+
+class InputTest(unittest.TestCase):
+    def setUp(self):
+        self.output = kernel_output.Output()
+        self.output.in_cell = True
+        self.output.channel = self.client = Client(lambda call: {"text": json.loads(call["arguments"])["prompt"] * 2})
+
+    def test_a_cell_asks_for_a_line_and_others_do_not(self):
+        before = input
+        with kernel_input.Input(self.output, "__input__"):
+            self.assertEqual((input("a"), input()), ("aa", ""))
+        self.assertIs(input, before)
+        self.assertEqual(self.client.batches(), [["__input__"]] * 2)
+
+    def test_an_end_and_no_answer_are_the_end_of_the_input(self):
+        for answer in ({"text": "EOF when reading a line", "is_error": True}, None):
+            self.client.receive = lambda answer=answer: {"number": self.client.number, "answers": [answer] if answer else []}
+            with kernel_input.Input(self.output, "__input__"), self.assertRaises(EOFError):
+                input()
+
+    def test_a_thread_asks_nobody(self):
+        raised = []
+
+        def ask():
+            try:
+                input()
+            except RuntimeError as error:
+                raised.append(str(error))
+
+        with kernel_input.Input(self.output, "__input__"):
+            thread = threading.Thread(target=ask)
+            thread.start()
+            thread.join()
+        self.assertIn("not in a thread", raised[0])
 
 
 class PagesTest(unittest.TestCase):

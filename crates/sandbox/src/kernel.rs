@@ -39,6 +39,9 @@ pub struct Cell<'a> {
     pub tools: &'a [String],
 }
 
+/// The name among a cell's tools that lets Python's `input()` ask the client: with `{"prompt": TEXT}`, for a line without its end.
+pub const INPUT: &str = "__input__";
+
 impl<'a> Cell<'a> {
     /// A cell without variables of its own and without tools.
     pub fn new(code: &'a str) -> Self {

@@ -66,7 +66,7 @@ const FORK: (&str, &str) = ("kernel_fork.py", include_str!("../kernel/kernel_for
 const CHANNEL: (&str, &str) = ("kernel_channel.py", include_str!("../kernel/kernel_channel.py"));
 
 /// The kernel's programs for Python.
-const PYTHON_PROGRAMS: [(&str, &str); 17] = [
+const PYTHON_PROGRAMS: [(&str, &str); 18] = [
     ZYGOTE,
     HEAP,
     FORK,
@@ -81,6 +81,7 @@ const PYTHON_PROGRAMS: [(&str, &str); 17] = [
     ("kernel_preload.py", include_str!("../kernel/kernel_preload.py")),
     ("kernel_shell.py", include_str!("../kernel/kernel_shell.py")),
     ("kernel_tools.py", include_str!("../kernel/kernel_tools.py")),
+    ("kernel_input.py", include_str!("../kernel/kernel_input.py")),
     ("kernel_width.py", include_str!("../kernel/kernel_width.py")),
     ("forms.py", include_str!("../kernel/forms.py")),
     (crate::files::PROGRAM, include_str!("../kernel/files.py")),

@@ -50,7 +50,7 @@ pub use execution::{
     ProgramError, VariablesState,
 };
 pub use interpreter::{Interpreter, InterpreterBuilder, RunOutput};
-pub use kernel::{CHART, Cell, CommandLine, Kernel, KernelOptions, TABLE};
+pub use kernel::{CHART, Cell, CommandLine, INPUT, Kernel, KernelOptions, TABLE};
 pub use kernel_spec::{KernelSpec, PYTHON_TOOL};
 pub use language::{Language, NoLanguage};
 pub use limits::Limits;

@@ -1,11 +1,12 @@
 //! `aludel run`: one program in a sandbox of its own.
 
 mod audience;
+mod input;
 
 use std::path::PathBuf;
 
 use aludel_engine::sessions::LiveSession;
-use aludel_sandbox::{Execution, ExecutionEvent, Finished, Outcome};
+use aludel_sandbox::{Cell, Execution, ExecutionEvent, Finished, INPUT, Outcome};
 use anyhow::Context as _;
 use clap::Args;
 
@@ -22,13 +23,14 @@ use crate::signals::Signals;
 use crate::socket::{self, ProgramUpdate, ServerLookup, ServerProgram};
 use crate::{console, json, terminal};
 use audience::{Audience, ProgramAudience};
+use input::LineRead;
 
 /// Run a Python program in a fresh sandbox
 ///
 /// The program's output is streamed; the value of its last expression is shown; images that it displays are saved. It works in a directory
 /// of its own (/mnt/data) that holds itself and the files given with --file, without network, and what it made is copied out at its end.
 /// Standard input is read to its end, 64 MB at most, and handed over if the program's text has stdin, input(, fileinput or open(0, or an
-/// argument is -. Ctrl-C interrupts the program, a second one kills it.
+/// argument is -; at a terminal, input() asks there. Ctrl-C interrupts the program, a second one kills it.
 #[derive(Debug, Args)]
 #[command(override_usage = "aludel run [OPTIONS] <FILE | DIR | - | -c CODE> [ARG]... [-- ARG...]")]
 #[command(after_long_help = format!("{}\n\n{}", json::PROGRAM_HELP, crate::exit::HELP))]
@@ -101,7 +103,9 @@ pub(crate) async fn run(mut args: RunArgs, context: &CommandContext) -> anyhow::
     };
     let view = if args.json { ProgramAudience::Program } else { ProgramAudience::Person(ProgramView::of_program()) };
     let mut audience = Audience { view, out, notebook: program.notebook.take() };
-    if context.config.server.socket.0 && !args.no_server {
+    program.asks &= !args.json;
+    // A server runs programs that need nobody.
+    if context.config.server.socket.0 && !args.no_server && !program.asks {
         let declined = match socket::reach(context, &program).await? {
             ServerLookup::Server(visit) => match at_server(visit, context, &mut audience).await? {
                 ServerOutcome::Over(exit) => return Ok(exit),
@@ -179,8 +183,10 @@ async fn in_session(
     }
     let mut signals = Signals::listen().context("cannot listen to signals")?;
     let (mut made, mut cells) = (Vec::new(), program.cells.iter().peekable());
+    let tools: Vec<String> = program.asks.then(|| INPUT.to_owned()).into_iter().collect();
     while let Some(code) = cells.next() {
-        let execution = session.execute(code).await.context("cannot start the program")?;
+        let cell = Cell { tools: &tools, ..Cell::new(code) };
+        let execution = session.execute(cell).await.context("cannot start the program")?;
         let Some(mut finished) = watch(execution, &mut signals, audience).await? else { return Ok(Exit::Interrupted) };
         let is_last = finished.outcome != Outcome::Completed || cells.peek().is_none();
         if is_last {
@@ -204,9 +210,13 @@ async fn watch(
     signals: &mut Signals,
     audience: &mut Audience,
 ) -> anyhow::Result<Option<Finished>> {
-    let mut interrupted = false;
+    let (mut interrupted, mut line) = (false, LineRead::default());
     loop {
         let event = tokio::select! {
+            answer = line.next() => {
+                execution.answer(vec![answer]);
+                continue;
+            }
             event = execution.next() => event.context("the program's end is not known: its sandbox is gone")?,
             () = signals.next() => {
                 if interrupted {
@@ -219,6 +229,10 @@ async fn watch(
         };
         match event {
             ExecutionEvent::Finished(finished) => return Ok(Some(finished)),
+            ExecutionEvent::Calls(calls) => {
+                audience.see(&ExecutionEvent::Stdout(input::prompt(&calls)))?;
+                line.begin();
+            }
             event => audience.see(&event)?,
         }
     }
