@@ -3,10 +3,19 @@
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
+use crate::sixel::sixel;
+
 /// Bytes of an image that is shown.
 const MAX_IMAGE: usize = 4 << 20;
 /// Bytes of base64 in one sequence of the kitty protocol.
 const CHUNK: usize = 4096;
+
+/// Beginnings of `TERM` in terminals that show Sixel.
+const SIXEL_TERMS: [&str; 4] = ["foot", "mlterm", "contour", "yaft"];
+/// The first Konsole that does, 22.04.
+const SIXEL_KONSOLE: u32 = 220_400;
+/// Pixels of a line in a terminal that does not tell them.
+const UNKNOWN_WIDTH: usize = 800;
 
 /// The way in which a terminal shows images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +24,8 @@ pub(crate) enum ImageProtocol {
     Kitty,
     /// That of iTerm2 and WezTerm.
     Iterm,
+    /// That of foot, mlterm, Contour, mintty, Konsole and Windows Terminal.
+    Sixel,
 }
 
 impl ImageProtocol {
@@ -27,7 +38,13 @@ impl ImageProtocol {
         match (term.as_str(), program.as_str()) {
             ("xterm-kitty" | "xterm-ghostty", _) | (_, "ghostty") => Some(Self::Kitty),
             (_, "iTerm.app" | "WezTerm") => Some(Self::Iterm),
-            _ => None,
+            (_, "mintty" | "contour") => Some(Self::Sixel),
+            (term, _) if SIXEL_TERMS.iter().any(|prefix| term.starts_with(prefix)) => Some(Self::Sixel),
+            _ if variable("WT_SESSION").is_some() => Some(Self::Sixel),
+            _ => {
+                let konsole = variable("KONSOLE_VERSION").and_then(|version| version.parse::<u32>().ok());
+                konsole.filter(|version| *version >= SIXEL_KONSOLE).map(|_| Self::Sixel)
+            }
         }
     }
 
@@ -45,7 +62,10 @@ impl ImageProtocol {
                     |(_, pixels): &(u16, u16)| width_of(image).is_some_and(|width| width > u32::from(*pixels));
                 Some(kitty(&data, terminal.filter(too_wide).map(|(columns, _)| columns)))
             }
-            Self::Kitty => None,
+            Self::Sixel if mime == "image/png" => {
+                sixel(image, terminal.map_or(UNKNOWN_WIDTH, |(_, pixels)| usize::from(pixels)))
+            }
+            Self::Kitty | Self::Sixel => None,
         }
     }
 }
@@ -89,6 +109,7 @@ mod tests {
         };
         assert_eq!(of("xterm-kitty", ""), Some(ImageProtocol::Kitty));
         assert_eq!(of("xterm-256color", "iTerm.app"), Some(ImageProtocol::Iterm));
+        assert_eq!(of("foot", ""), Some(ImageProtocol::Sixel));
         assert_eq!(of("tmux-256color", "iTerm.app"), None);
         assert_eq!(of("xterm-256color", "Apple_Terminal"), None);
     }

@@ -28,6 +28,7 @@ mod saved_conversation;
 mod screen;
 mod show;
 mod signals;
+mod sixel;
 mod socket;
 mod spinner;
 mod state;
