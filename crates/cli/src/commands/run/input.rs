@@ -9,14 +9,14 @@ use tokio::sync::oneshot;
 
 /// The arguments of a call.
 #[derive(Deserialize)]
-struct Question {
+struct InputArguments {
     prompt: String,
 }
 
 /// The words before the line that is asked for.
 pub(super) fn prompt(calls: &[ClientCall]) -> String {
     let question = calls.first().and_then(|call| serde_json::from_str(&call.arguments).ok());
-    question.map_or_else(String::new, |Question { prompt }| prompt)
+    question.map_or_else(String::new, |InputArguments { prompt }| prompt)
 }
 
 /// A line that is being read, if one is. A thread of its own reads, because reading from a terminal cannot be cancelled.
