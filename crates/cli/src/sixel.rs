@@ -10,6 +10,8 @@ use png::{ColorType, Decoder, Limits, Transformations};
 const MAX_COLORS: usize = 256;
 /// Pixels of an image that is shown.
 const MAX_PIXELS: u32 = 16 << 20;
+/// Rows of an image that is shown; a higher one would take what stands above it out of sight.
+const MAX_ROWS: usize = 4096;
 /// Share of the pixels that are looked at to find the colours of a photograph: one in so many.
 const SAMPLE: i32 = 10;
 /// Rows of one band.
@@ -24,11 +26,14 @@ struct Pixels {
     colors: Vec<[u8; 3]>,
 }
 
-/// The sequence that shows a PNG, no wider than so many pixels; `None` if it cannot be read.
+/// The sequence that shows a PNG, no wider than so many pixels; `None` if it cannot be read or is too large.
 pub(crate) fn sixel(png: &[u8], most_wide: usize) -> Option<String> {
     let image = read(png)?.fit(most_wide);
+    let height = image.colors.len() / image.width;
+    if height > MAX_ROWS {
+        return None;
+    }
     let (palette, indexes) = with_few_colors(&image.colors);
-    let height = indexes.len() / image.width;
     let mut out = format!("\u{1b}P0;1q\"1;1;{};{height}", image.width);
     for (number, color) in palette.iter().enumerate() {
         let [red, green, blue] = color.map(|part| (u32::from(part) * 100 + 127) / 255);
@@ -180,5 +185,7 @@ mod tests {
         let mut large = png(1, &[[0; 4]]);
         large[16..24].copy_from_slice(&[0, 0, 0x40, 0, 0, 0, 0x40, 1]);
         assert_eq!(sixel(&large, 100), None);
+        assert!(sixel(&png(1, &[[0; 4]; MAX_ROWS]), 100).is_some());
+        assert_eq!(sixel(&png(1, &[[0; 4]; MAX_ROWS + 1]), 100), None);
     }
 }
