@@ -168,6 +168,51 @@ async fn a_sandbox_is_reached_with_its_own_token_alone() {
     server.stop().await;
 }
 
+/// The ways of a sandbox lead to what its own port serves: neither to the control plane of its tenant nor from one port to another's routes.
+#[tokio::test]
+async fn a_sandbox_is_no_way_to_the_rest_of_its_tenant() {
+    let data = tempfile::tempdir().unwrap();
+    let server = start(data.path()).await;
+    let key = server.store.create_key("one", None).await.unwrap();
+    tokio::time::sleep(KEYS_FRESH).await;
+    let server = server.with_key(&key.secret);
+    let sandbox = create(&server, json!({})).await;
+    let (id, token) = (sandbox["sandboxID"].as_str().unwrap(), sandbox["envdAccessToken"].as_str().unwrap());
+    let stranger = crate::common::client();
+    let control = ["/sandboxes", "/v2/sandboxes", "/snapshots", "/templates/aliases/base"].map(str::to_owned);
+    let own = ["", "/timeout", "/connect", "/pause", "/refreshes", "/resume", "/metrics", "/logs"];
+    let control = control.into_iter().chain(own.map(|rest| format!("/sandboxes/{id}{rest}")));
+    let envd = ["/files?path=x", "/envs", "/metrics", "/process.Process/List", "/filesystem.Filesystem/Stat"];
+    let interpreter = ["/execute", "/contexts", "/contexts/x", "/contexts/x/restart"];
+    let elsewhere = |paths: &[&str], port: u16| paths.iter().map(|path| ((*path).to_owned(), port)).collect::<Vec<_>>();
+    let mut ways: Vec<(String, u16)> = control.flat_map(|path| [(path.clone(), 49983), (path, 49999)]).collect();
+    ways.extend(elsewhere(&envd, 49999).into_iter().chain(elsewhere(&interpreter, 49983)));
+    for (path, port) in ways {
+        for method in [Method::GET, Method::POST, Method::DELETE] {
+            // By headers, and by the name of the host; a stranger without the token, and somebody who was given it.
+            let host = format!("{port}-{id}.sandboxes.example");
+            for (by_name, token) in [(false, None), (true, None), (false, Some(token)), (true, Some(token))] {
+                let way =
+                    stranger.request(method.clone(), format!("http://{}{path}", crate::common::connector::HOST_NAME));
+                let way = match by_name {
+                    true => way.header("host", &host),
+                    false => way.header("E2b-Sandbox-Id", id).header("E2b-Sandbox-Port", port),
+                };
+                let way = token.iter().fold(way, |way, token| way.header("X-Access-Token", *token));
+                let answer = server.ask(way.json(&json!({ "templateID": "base", "timeout": 60 }))).await;
+                let what = format!("{method} {path} at {port} {token:?} {}", String::from_utf8_lossy(&answer.bytes));
+                assert!(matches!(answer.status.as_u16(), 401 | 404), "{}: {what}", answer.status);
+            }
+        }
+    }
+    // The control: the same paths, each at its own place.
+    assert_eq!(server.get("/sandboxes").await.ok().as_array().unwrap().len(), 1);
+    let own = [("X-Access-Token", token)];
+    assert_eq!(ask(&server, &sandbox, 49983, "/process.Process/List", &own, json!({})).await.status, 200);
+    assert_eq!(ask(&server, &sandbox, 49999, "/contexts", &[], json!({})).await.status, 200);
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn programs_run_in_contexts_and_tell_line_by_line() {
     let data = tempfile::tempdir().unwrap();

@@ -48,6 +48,11 @@ pub(super) async fn no_route(uri: axum::http::Uri) -> ApiError {
     ApiError::not_found(format!("there is no {} here", uri.path()))
 }
 
+/// The refusal of a path that a port of ours does not serve.
+pub(super) fn not_served(port: u16, path: &str) -> ApiError {
+    ApiError::not_found(format!("there is no {path} at port {port} of a sandbox"))
+}
+
 /// The refusal for a port of which nothing answers.
 pub(super) fn closed_port(id: &str, port: u16, error: PortError) -> Response {
     let message = match error {

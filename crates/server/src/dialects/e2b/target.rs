@@ -25,6 +25,11 @@ const ENVD: u16 = 49983;
 /// The port of the code interpreter.
 pub(super) const INTERPRETER: u16 = 49999;
 
+/// Paths that the port of commands and files serves, and those below them.
+const ENVD_PATHS: [&str; 6] = ["/health", "/files", "/envs", "/metrics", "/process.Process", "/filesystem.Filesystem"];
+/// Paths that the port of the code interpreter serves, and those below them.
+const INTERPRETER_PATHS: [&str; 3] = ["/health", "/execute", "/contexts"];
+
 /// The sandbox that a request is for.
 #[derive(Debug, Clone)]
 pub(super) struct TargetSandbox {
@@ -81,8 +86,24 @@ pub(super) fn proof(app: &App, request: &mut Request) -> Option<Result<Tenant, A
     }))
 }
 
+/// Returns true for a path that is served at a port of a sandbox. The dialect's other routes are its control plane's, which takes a key:
+/// who speaks to a sandbox counts as its tenant, with its token or, for some paths, without.
+fn is_served(port: u16, path: &str) -> bool {
+    let paths: &[&str] = match port {
+        ENVD => &ENVD_PATHS,
+        INTERPRETER => &INTERPRETER_PATHS,
+        _ => return true,
+    };
+    let is_below =
+        |start: &&str| path.strip_prefix(*start).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    paths.iter().any(is_below)
+}
+
 fn check(app: &App, request: &Request, id: &str, port: u16) -> Result<TargetSandbox, ApiError> {
     let live = app.engine.sandboxes.of_any_tenant(id).ok_or_else(|| error::no_sandbox(id))?;
+    if !is_served(port, request.uri().path()) {
+        return Err(error::not_served(port, request.uri().path()));
+    }
     let headers = request.headers();
     let brings =
         |name: &str, secret: &str| headers.get(name).is_some_and(|value| is_same(value.as_bytes(), secret.as_bytes()));
