@@ -2,6 +2,8 @@
 
 import os
 
+from kernel_shell import load_beside
+
 # Shows figures at the end of a cell.
 INLINE = "module://matplotlib_inline.backend_inline"
 PRELOAD = "--preload="
@@ -27,6 +29,9 @@ def preload(shell, modules):
         repr(frame.groupby("b").sum())
     if is_installed("matplotlib"):
         preload_matplotlib(shell)
+    # Compiling them takes longer than all else about a kernel whose client wants them.
+    for name in ("forms", "kernel_tools", "kernel_width"):
+        load_beside(name)
     for name in modules:
         import_single_threaded(name)
 
