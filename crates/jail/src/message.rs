@@ -58,8 +58,8 @@ pub struct JailLimits {
 /// A sandbox that is to be made.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct JailSpec {
-    /// The way in which the kernel comes to life.
-    pub start: KernelStart,
+    /// The way in which its first kernel comes to life; `None` for a sandbox without one.
+    pub start: Option<KernelStart>,
     /// Tells sandboxes apart by uid where the host allows it; below [`MAX_SLOTS`].
     pub slot: u32,
     /// The workspace.
@@ -98,15 +98,15 @@ pub enum WardenRequest {
         /// The workspace.
         workspace: u64,
     },
-    /// Makes a sandbox with one kernel, [`FIRST_KERNEL`], which speaks on its own socket once this is answered. Descriptors: the kernel's
-    /// control socket, its stdout, its stderr.
+    /// Makes a sandbox. If it has a kernel, [`FIRST_KERNEL`], that speaks on its own socket once this is answered. Descriptors of one with a
+    /// kernel: the kernel's control socket, its stdout, its stderr.
     Create {
         /// Chosen by the caller, unique while the sandbox lives.
         id: u64,
         /// The sandbox.
         spec: JailSpec,
     },
-    /// Makes a further kernel in a sandbox, under the same limits. Descriptors and answer as of [`WardenRequest::Create`].
+    /// Makes a further kernel in a sandbox, under the same limits. Descriptors and answer as of [`WardenRequest::Create`] with a kernel.
     StartKernel {
         /// The sandbox.
         id: u64,

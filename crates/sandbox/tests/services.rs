@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_sandbox::process::{Command, ExitStatus, Process, PtySize};
-use aludel_sandbox::{Backend, Error, Limits, Outcome, Profile, Sandbox, SandboxId, SandboxSpec};
+use aludel_sandbox::{Backend, Error, KernelOptions, Limits, Outcome, Profile, Sandbox, SandboxId, SandboxSpec};
 use common::{limits, run, sandbox, shared, wait_beside};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
@@ -184,4 +184,35 @@ async fn a_terminal_that_nobody_reads_waits_and_ends_with_its_process() {
     assert_eq!(run(&sandbox, open).await.stdout, "64 28\n");
     let output = sandbox.run(command(&["true"], Some(SIZE)), b"", LONG, 100).await.unwrap();
     assert_eq!(output.status, Some(ExitStatus::Code(0)));
+}
+
+/// Processes of the sandbox beside its init and whoever counts them.
+const OTHERS: &str = "import os\nprint(sum(entry.isdigit() for entry in os.listdir('/proc')) - 2)";
+
+#[tokio::test]
+async fn the_kernel_starts_with_the_first_program() {
+    let sandbox = services().await;
+    let others = async || {
+        let output = sandbox.run(command(&["python3", "-c", OTHERS], None), b"", LONG, 100).await.unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(sandbox.is_alive());
+    assert_eq!(others().await, "0\n");
+    sandbox.pause().await.unwrap();
+    assert!(matches!(sandbox.execute("1").await, Err(Error::Paused)));
+    sandbox.resume().await.unwrap();
+    assert_eq!(run(&sandbox, "print(1)").await.stdout, "1\n");
+    assert_eq!(others().await, "1\n");
+}
+
+#[tokio::test]
+async fn a_kernel_that_was_closed_before_it_started_never_starts() {
+    let sandbox = services().await;
+    let kernel = sandbox.first_kernel();
+    assert!(kernel.is_alive());
+    kernel.close().await;
+    assert!(!kernel.is_alive() && !sandbox.is_alive());
+    assert!(matches!(sandbox.execute("1").await, Err(Error::KernelGone(_))));
+    let further = sandbox.start_kernel(KernelOptions::default()).await.unwrap();
+    assert!(further.is_alive());
 }

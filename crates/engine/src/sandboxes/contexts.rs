@@ -42,6 +42,9 @@ pub struct Context {
 #[derive(Clone)]
 struct Running {
     kernel: Arc<dyn Kernel>,
+    /// True if the kernel knows its directory and its variables. The first one is told of them with its first program: many sandboxes run
+    /// none, and their kernel need not be started.
+    is_configured: bool,
     namespace: Arc<Namespace>,
 }
 
@@ -58,6 +61,12 @@ impl fmt::Debug for Context {
 }
 
 impl Context {
+    fn new(running: Running, directory: &str, language: Option<Language>) -> Arc<Self> {
+        let id = format!("{:.32}", random_hex());
+        let (directory, running) = (directory.to_owned(), Mutex::new(running));
+        Arc::new(Self { id, directory, language, running, executions: AtomicU64::new(0) })
+    }
+
     /// Its id.
     pub fn id(&self) -> &str {
         &self.id
@@ -81,19 +90,12 @@ impl Context {
 
 impl Contexts {
     /// Makes the sandbox's first kernel the default context.
-    pub(super) async fn new(
-        sandbox: Arc<dyn Sandbox>,
-        place: &str,
-        environment: &BTreeMap<String, String>,
-    ) -> Result<Self, Error> {
+    pub(super) fn new(sandbox: Arc<dyn Sandbox>, place: &str, environment: &BTreeMap<String, String>) -> Self {
         let environment = environment.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
-        let contexts =
-            Self { sandbox, place: place.to_owned(), environment, known: Mutex::default(), making: Mutex::default() };
-        let kernel = contexts.sandbox.first_kernel();
-        kernel.configure(&contexts.options(HOME, None)).await?;
-        let default = contexts.context(kernel, HOME, None);
-        contexts.known.lock().await.push(default);
-        Ok(contexts)
+        let namespace = Namespace::of_language(place, None);
+        let running = Running { kernel: sandbox.first_kernel(), is_configured: false, namespace };
+        let known = Mutex::new(vec![Context::new(running, HOME, None)]);
+        Self { sandbox, place: place.to_owned(), environment, known, making: Mutex::default() }
     }
 
     fn options(&self, directory: &str, language: Option<&Language>) -> KernelOptions {
@@ -104,12 +106,6 @@ impl Contexts {
             command_line: None,
             language: language.cloned(),
         }
-    }
-
-    fn context(&self, kernel: Arc<dyn Kernel>, directory: &str, language: Option<Language>) -> Arc<Context> {
-        let running = Mutex::new(Running { kernel, namespace: Namespace::of_language(&self.place, language.clone()) });
-        let id = format!("{:.32}", random_hex());
-        Arc::new(Context { id, directory: directory.to_owned(), language, running, executions: AtomicU64::new(0) })
     }
 
     /// The language of this name; `None` if it is the sandbox's own.
@@ -123,9 +119,8 @@ impl Contexts {
     /// Starts a further kernel, of this language or of the sandbox's own.
     pub async fn create(&self, directory: Option<&str>, language: Option<Language>) -> Result<Arc<Context>, Error> {
         let directory = directory.unwrap_or(HOME);
-        let options = self.options(directory, language.as_ref());
-        let kernel = self.sandbox.start_kernel(options).await.map_err(|error| refused(error, language.as_ref()))?;
-        let context = self.context(kernel, directory, language);
+        let running = self.start(directory, language.as_ref()).await?;
+        let context = Context::new(running, directory, language);
         self.known.lock().await.push(Arc::clone(&context));
         Ok(context)
     }
@@ -166,11 +161,16 @@ impl Contexts {
     }
 
     async fn fresh(&self, context: &Context) -> Result<Running, Error> {
-        let options = self.options(&context.directory, context.language.as_ref());
-        let started = self.sandbox.start_kernel(options).await;
-        let kernel = started.map_err(|error| refused(error, context.language.as_ref()))?;
+        let running = self.start(&context.directory, context.language.as_ref()).await?;
         context.executions.store(0, Ordering::Relaxed);
-        Ok(Running { kernel, namespace: Namespace::of_language(&self.place, context.language.clone()) })
+        Ok(running)
+    }
+
+    async fn start(&self, directory: &str, language: Option<&Language>) -> Result<Running, Error> {
+        let started = self.sandbox.start_kernel(self.options(directory, language)).await;
+        let kernel = started.map_err(|error| refused(error, language))?;
+        let namespace = Namespace::of_language(&self.place, language.cloned());
+        Ok(Running { kernel, is_configured: true, namespace })
     }
 
     /// Ends a context. The default one is there again when it is next asked for.
@@ -195,7 +195,12 @@ impl Contexts {
         if !running.kernel.is_alive() {
             *running = self.fresh(context).await?;
         }
-        let Running { kernel, namespace } = running.clone();
+        if !running.is_configured {
+            let options = self.options(&context.directory, context.language.as_ref());
+            running.kernel.configure(&options).await?;
+            running.is_configured = true;
+        }
+        let Running { kernel, namespace, .. } = running.clone();
         let environment = environment.into_iter().collect();
         let runtime = ContextRuntime { sandbox: Arc::clone(&self.sandbox), kernel, environment };
         Ok(ProgramTarget::Kernel { runtime: Arc::new(runtime), namespace })

@@ -128,14 +128,14 @@ impl fmt::Debug for LiveSandbox {
 }
 
 impl LiveSandbox {
-    pub(super) async fn new(
+    pub(super) fn new(
         tenant: Tenant,
         mut new: NewSandbox,
         sandbox: Arc<dyn Sandbox>,
         store: Store,
         meter: Meter,
         permit: LivePermit,
-    ) -> Result<Self, Error> {
+    ) -> Self {
         static ORDER: AtomicU64 = AtomicU64::new(0);
         let now = Instant::now();
         // A name of hosts, in lower case and without a dash.
@@ -143,8 +143,8 @@ impl LiveSandbox {
         if let Some(name) = new.id_variable {
             new.environment.insert(name.to_owned(), id.clone());
         }
-        Ok(Self {
-            contexts: Contexts::new(Arc::clone(&sandbox), &id, &new.environment).await?,
+        Self {
+            contexts: Contexts::new(Arc::clone(&sandbox), &id, &new.environment),
             watches: Watches::default(),
             programs: RunningPrograms::default(),
             metadata: StdMutex::new(new.metadata.clone()),
@@ -164,7 +164,7 @@ impl LiveSandbox {
             tunnels: Arc::new(Semaphore::new(MAX_TUNNELS)),
             ended: CancellationToken::new(),
             _permit: permit,
-        })
+        }
     }
 
     /// A place for a connection to one of its programs that goes on after its request, if there is one.

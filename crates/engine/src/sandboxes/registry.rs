@@ -65,7 +65,7 @@ impl Sandboxes {
         let spec = SandboxSpec { owner, profile, template, ..SandboxSpec::new(limits) };
         let sandbox = self.backend().create(SandboxId::unique(), spec).await?;
         let (store, meter) = (self.sessions.store().clone(), self.sessions.meter().clone());
-        let live = Arc::new(LiveSandbox::new(tenant.clone(), new, sandbox, store, meter, permit).await?);
+        let live = Arc::new(LiveSandbox::new(tenant.clone(), new, sandbox, store, meter, permit));
         self.lock().insert(live.id().to_owned(), Arc::clone(&live));
         self.tasks.spawn(self.clone().end_in_time(Arc::clone(&live)));
         Ok(live)

@@ -48,7 +48,10 @@ struct Forking {
 impl WardenState {
     pub(super) fn create(&mut self, id: u64, spec: JailSpec, descriptors: &[OwnedFd]) -> Result<(), StepError> {
         let JailSpec { start, slot, workspace, limits, profile } = spec;
-        let [_control, _stdout, _stderr] = descriptors else { return Err(invalid("three descriptors are needed")) };
+        let expected = if start.is_some() { 3 } else { 0 };
+        if descriptors.len() != expected {
+            return Err(invalid("a kernel needs three descriptors"));
+        }
         if slot >= MAX_SLOTS || self.sandboxes.contains_key(&id) {
             return Err(invalid("the slot or the id cannot be used"));
         }
@@ -60,7 +63,8 @@ impl WardenState {
         let init = spare.init().ok_or_else(|| invalid("the shell's init ended early"))?;
         // The zygote forks while the rest is made.
         let place = ProcessTarget { init, identity, limits: &limits, profile };
-        let forking = self.begin_fork(place, Kind::FirstKernel(start), descriptors)?;
+        let begin = |start| self.begin_fork(place, Kind::FirstKernel(start), descriptors);
+        let forking = start.map(begin).transpose()?;
         let tree = mounts::open_workspace(&self.workspace_path(workspace))?;
         let terminals = match profile {
             Profile::Data => None,
@@ -103,6 +107,10 @@ impl WardenState {
             workspace,
             closing: false,
             closers: Vec::new(),
+        };
+        let Some(forking) = forking else {
+            self.sandboxes.insert(id, sandbox);
+            return Ok(());
         };
         match self.finish_fork(forking, sandbox.landlock.as_ref(), &joins) {
             Ok((kernel, socket)) => {

@@ -1,5 +1,6 @@
 //! The local backend: a warden, its zygote, and a pool of sandboxes that are ready before anyone asks.
 
+mod first_kernel;
 mod link;
 mod pool;
 mod port;
@@ -19,6 +20,7 @@ pub use aludel_jail::message::KernelStart;
 use aludel_jail::message::{self, JailSpec, Setup, WardenRequest};
 use futures_util::future::BoxFuture;
 
+use self::first_kernel::FirstKernel;
 use self::link::LocalLink;
 use self::pool::LocalPool;
 use self::sandbox::LocalSandbox;
@@ -173,7 +175,7 @@ impl Local {
         let pooled = if is_usual { pool.take(&limits) } else { None };
         let made = match pooled {
             Some(made) => {
-                registration.bind(&made.handle)?;
+                registration.bind(made.handle())?;
                 made
             }
             None => {
@@ -185,7 +187,7 @@ impl Local {
                 made?
             }
         };
-        Ok(Arc::new(LocalSandbox::new(registration, made, kernel, shared.start, profile)))
+        Ok(Arc::new(LocalSandbox::new(registration, made, kernel, profile)))
     }
 }
 
@@ -236,13 +238,6 @@ impl Drop for Inner {
     }
 }
 
-/// A sandbox that is ready, whoever it will be for. Dropping it destroys it.
-#[derive(Debug)]
-struct ReadySandbox {
-    handle: Arc<SandboxHandle>,
-    kernel: Arc<Driver<LocalLink>>,
-}
-
 impl Shared {
     /// Makes a sandbox that goes by this id on an empty workspace, once more where the warden ends meanwhile.
     async fn make_anywhere(
@@ -250,7 +245,7 @@ impl Shared {
         registration: &Registration<SandboxHandle>,
         limits: Limits,
         profile: Profile,
-    ) -> Result<ReadySandbox, Error> {
+    ) -> Result<Arc<FirstKernel>, Error> {
         let client = self.supervisor.client().await?;
         match self.make_at(&client, registration, limits.clone(), profile, None).await {
             Err(Error::Over(_)) => {
@@ -268,7 +263,7 @@ impl Shared {
         registration: &Registration<SandboxHandle>,
         limits: Limits,
         profile: Profile,
-    ) -> Result<ReadySandbox, Error> {
+    ) -> Result<Arc<FirstKernel>, Error> {
         let client = Arc::clone(LocalWorkspace::of(&workspace).ok_or(FOREIGN)?.mount().client());
         match self.make_at(&client, registration, limits, profile, Some(workspace)).await {
             Err(Error::Over(_)) => Err(Error::WorkspaceLost),
@@ -283,7 +278,7 @@ impl Shared {
         limits: Limits,
         profile: Profile,
         workspace: Option<Arc<dyn Workspace>>,
-    ) -> Result<ReadySandbox, Error> {
+    ) -> Result<Arc<FirstKernel>, Error> {
         // Made before anything is asked for: from here on, giving up drops the handle, which destroys the sandbox.
         let handle = Arc::new(SandboxHandle::new(client)?);
         registration.bind(&handle)?;
@@ -300,7 +295,7 @@ impl Shared {
         limits: Limits,
         profile: Profile,
         workspace: Option<Arc<dyn Workspace>>,
-    ) -> Result<ReadySandbox, Error> {
+    ) -> Result<Arc<FirstKernel>, Error> {
         let client = handle.client();
         // Asked for together with the sandbox on it.
         let opening = match &workspace {
@@ -315,20 +310,31 @@ impl Shared {
             }
             (None, None) => return Err(FOREIGN),
         };
-        let (start, jail_limits) = (self.start, jail_limits(&limits));
-        let spec = JailSpec { start, slot, workspace: id, limits: jail_limits, profile };
+        let start = match profile {
+            Profile::Data => Some(self.start),
+            Profile::Services => None,
+        };
+        let spec = JailSpec { start, slot, workspace: id, limits: jail_limits(&limits), profile };
         let request = WardenRequest::Create { id: handle.id(), spec };
-        let checkpoint = profile == Profile::Data;
-        let kernel = Arc::new(handle.kernel(limits.kernels.max(1), checkpoint)?);
-        let starting = PendingKernel::begin(&kernel, request)?;
+        let starting = match start {
+            Some(_) => PendingSandbox::WithKernel(PendingKernel::begin(&handle, handle.first_kernel()?, request)?),
+            None => PendingSandbox::Bare(client.begin(request, Vec::new())?),
+        };
         let workspace: Arc<dyn Workspace> = match (opening, workspace) {
             (Some(opening), _) => Arc::new(opening.opened(client).await?),
             (None, workspace) => workspace.ok_or(FOREIGN)?,
         };
-        let streams = starting.ready(&limits).await?;
+        let driver = match starting {
+            PendingSandbox::WithKernel(kernel) => Some(kernel.driver(&workspace, &limits).await?),
+            PendingSandbox::Bare(asked) => {
+                asked.answer("sandbox", CREATE_TIMEOUT).await?;
+                // Whoever asked for its end before this request was sent was answered that there is no such sandbox.
+                handle.check()?;
+                None
+            }
+        };
         client.prove();
-        let kernel = Arc::new(Driver::new(LocalLink { handle: kernel, streams }, workspace, limits));
-        Ok(ReadySandbox { handle, kernel })
+        Ok(Arc::new(FirstKernel::new(Arc::clone(&handle), self.start, workspace, limits, driver)))
     }
 
     fn open_workspace<'a>(
@@ -362,24 +368,30 @@ impl PendingWorkspace<'_> {
     }
 }
 
+/// A sandbox that was asked for.
+enum PendingSandbox<'a> {
+    WithKernel(PendingKernel<'a>),
+    Bare(PendingRequest<'a>),
+}
+
 /// A kernel that was asked for.
 struct PendingKernel<'a> {
-    handle: &'a KernelHandle,
+    handle: KernelHandle,
     streams: Streams,
     asked: PendingRequest<'a>,
 }
 
 impl<'a> PendingKernel<'a> {
     /// Asks for a kernel by this request.
-    fn begin(handle: &'a KernelHandle, request: WardenRequest) -> Result<Self, Error> {
+    fn begin(sandbox: &'a SandboxHandle, handle: KernelHandle, request: WardenRequest) -> Result<Self, Error> {
         let (streams, KernelEnds { control, stdout, stderr }) = Streams::pair()?;
-        handle.sandbox().check()?;
-        let asked = handle.sandbox().client().begin(request, vec![control, stdout, stderr])?;
+        sandbox.check()?;
+        let asked = sandbox.client().begin(request, vec![control, stdout, stderr])?;
         Ok(Self { handle, streams, asked })
     }
 
     /// Waits until the kernel is ready.
-    async fn ready(self, limits: &Limits) -> Result<Streams, Error> {
+    async fn driver(self, workspace: &Arc<dyn Workspace>, limits: &Limits) -> Result<Driver<LocalLink>, Error> {
         let Self { handle, mut streams, asked } = self;
         let threads = (limits.cpus.ceil() as u32).max(1);
         let hard = !handle.sandbox().client().memory_is_bounded();
@@ -391,7 +403,8 @@ impl<'a> PendingKernel<'a> {
         handle.sandbox().check()?;
         sent.map_err(|error| Error::KernelGone(error.to_string()))?;
         streams.ready(CREATE_TIMEOUT).await?;
-        Ok(streams)
+        let link = LocalLink { handle: Arc::new(handle), streams };
+        Ok(Driver::new(link, Arc::clone(workspace), limits.clone()))
     }
 }
 

@@ -7,10 +7,12 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::Shared;
+use super::first_kernel::FirstKernel;
 use super::link::LocalLink;
 use super::warden_client::{SandboxHandle, lock};
-use super::{ReadySandbox, Shared};
 use crate::driver::Driver;
+use crate::kernel::Kernel as _;
 use crate::{Error, Limits, Profile};
 
 /// The pause after a sandbox that could not be made.
@@ -27,7 +29,7 @@ const LOOK: Duration = Duration::from_millis(1);
 pub(super) struct LocalPool {
     size: usize,
     limits: Limits,
-    ready: Mutex<VecDeque<ReadySandbox>>,
+    ready: Mutex<VecDeque<Arc<FirstKernel>>>,
     wanted: Notify,
     /// Those that were taken, and have perhaps not run a program.
     taken: Mutex<Vec<(Instant, Weak<Driver<LocalLink>>)>>,
@@ -47,13 +49,13 @@ impl LocalPool {
     }
 
     /// Takes a sandbox with these limits, if one is ready.
-    pub(super) fn take(&self, limits: &Limits) -> Option<ReadySandbox> {
+    pub(super) fn take(&self, limits: &Limits) -> Option<Arc<FirstKernel>> {
         if *limits != self.limits {
             return None;
         }
-        let made = std::iter::from_fn(|| lock(&self.ready).pop_front()).find(|made| made.kernel.is_alive());
+        let made = std::iter::from_fn(|| lock(&self.ready).pop_front()).find(|made| made.is_alive());
         if let Some(made) = &made {
-            lock(&self.taken).push((Instant::now(), Arc::downgrade(&made.kernel)));
+            lock(&self.taken).push((Instant::now(), made.downgrade()));
         }
         self.wanted.notify_one();
         made
@@ -62,7 +64,7 @@ impl LocalPool {
     /// Returns how many are ready, and lets go of those that have died.
     pub(super) fn ready(&self) -> usize {
         let mut ready = lock(&self.ready);
-        ready.retain(|made| made.kernel.is_alive());
+        ready.retain(|made| made.is_alive());
         ready.len()
     }
 
@@ -128,10 +130,10 @@ impl LocalPool {
         }
     }
 
-    async fn make(&self, shared: &Shared) -> Result<ReadySandbox, Error> {
+    async fn make(&self, shared: &Shared) -> Result<Arc<FirstKernel>, Error> {
         let handle = Arc::new(SandboxHandle::new(&shared.supervisor.client().await?)?);
         let made = shared.make(handle, self.limits.clone(), Profile::Data, None).await?;
-        made.kernel.touch().await?;
+        made.touch().await?;
         Ok(made)
     }
 }

@@ -3,15 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use aludel_jail::message::WardenRequest;
 use futures_util::future::BoxFuture;
 
-use super::link::LocalLink;
+use super::first_kernel::FirstKernel;
 use super::warden_client::SandboxHandle;
-use super::{KernelStart, PendingKernel, ReadySandbox, port, process};
+use super::{port, process};
 use crate::backend::{Connection, Profile, Sandbox, SandboxId, Usage};
 use crate::backends::registry::Registration;
-use crate::driver::Driver;
 use crate::kernel::{Cell, Kernel, KernelOptions};
 use crate::process::{Command, Process};
 use crate::running::Execution;
@@ -20,11 +18,9 @@ use crate::{Error, KernelSpec, Limits, Workspace};
 /// A live sandbox. Dropping it destroys it, once its kernels and processes are dropped, too.
 #[derive(Debug)]
 pub(super) struct LocalSandbox {
-    kernel: Arc<Driver<LocalLink>>,
+    kernel: Arc<FirstKernel>,
     spec: Arc<KernelSpec>,
-    start: KernelStart,
     profile: Profile,
-    handle: Arc<SandboxHandle>,
     processes: AtomicU64,
     registration: Registration<SandboxHandle>,
 }
@@ -32,13 +28,15 @@ pub(super) struct LocalSandbox {
 impl LocalSandbox {
     pub(super) fn new(
         registration: Registration<SandboxHandle>,
-        made: ReadySandbox,
+        kernel: Arc<FirstKernel>,
         spec: Arc<KernelSpec>,
-        start: KernelStart,
         profile: Profile,
     ) -> Self {
-        let ReadySandbox { handle, kernel } = made;
-        Self { kernel, spec, start, profile, handle, processes: AtomicU64::new(0), registration }
+        Self { kernel, spec, profile, processes: AtomicU64::new(0), registration }
+    }
+
+    fn handle(&self) -> &Arc<SandboxHandle> {
+        self.kernel.handle()
     }
 }
 
@@ -72,21 +70,11 @@ impl Sandbox for LocalSandbox {
     }
 
     fn start_kernel(&self, options: KernelOptions) -> BoxFuture<'_, Result<Arc<dyn Kernel>, Error>> {
-        Box::pin(async move {
-            self.handle.check_running()?;
-            let handle = Arc::new(self.handle.kernel(self.limits().kernels, false)?);
-            let request =
-                WardenRequest::StartKernel { id: self.handle.id(), kernel: handle.number(), start: self.start };
-            let (workspace, limits) = (Arc::clone(self.workspace()), self.limits().clone());
-            let streams = PendingKernel::begin(&handle, request)?.ready(&limits).await?;
-            let kernel = Arc::new(Driver::new(LocalLink { handle, streams }, workspace, limits));
-            kernel.configure(&options).await?;
-            Ok(kernel as _)
-        })
+        Box::pin(async move { self.kernel.start_another(&options).await })
     }
 
     fn usage(&self) -> BoxFuture<'_, Usage> {
-        Box::pin(self.handle.usage())
+        Box::pin(self.handle().usage())
     }
 
     fn spawn(&self, command: Command) -> BoxFuture<'_, Result<Process, Error>> {
@@ -95,19 +83,19 @@ impl Sandbox for LocalSandbox {
             if command.pty.is_some() && self.profile != Profile::Services {
                 return Err(Error::NotSupported("a terminal in a sandbox for data"));
             }
-            self.handle.check_running()?;
-            process::spawn(&self.handle, number, command).await
+            self.handle().check_running()?;
+            process::spawn(self.handle(), number, command).await
         })
     }
 
     fn pause(&self) -> BoxFuture<'_, Result<(), Error>> {
         // In a task, as below: a caller that goes away halfway would leave it stopped with its clocks running.
-        let handle = Arc::clone(&self.handle);
+        let handle = Arc::clone(self.handle());
         Box::pin(finished(tokio::spawn(async move { handle.pause().await })))
     }
 
     fn resume(&self) -> BoxFuture<'_, Result<(), Error>> {
-        let handle = Arc::clone(&self.handle);
+        let handle = Arc::clone(self.handle());
         Box::pin(finished(tokio::spawn(async move { handle.resume().await })))
     }
 
@@ -116,13 +104,13 @@ impl Sandbox for LocalSandbox {
             if self.profile != Profile::Services {
                 return Err(Error::NotSupported("connections to a sandbox for data"));
             }
-            self.handle.check_running()?;
-            port::connect(&self.handle, port).await
+            self.handle().check_running()?;
+            port::connect(self.handle(), port).await
         })
     }
 
     fn close(&self) -> BoxFuture<'_, Result<(), Error>> {
-        Box::pin(self.handle.destroy())
+        Box::pin(self.handle().destroy())
     }
 }
 

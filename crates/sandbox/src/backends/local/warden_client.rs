@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use aludel_jail::Warden;
 use aludel_jail::message::{
-    self, FIRST_KERNEL, NumberedRequest, TerminalSize, WardenAnswer, WardenMessage, WardenRequest,
+    self, FIRST_KERNEL, KernelStart, NumberedRequest, TerminalSize, WardenAnswer, WardenMessage, WardenRequest,
 };
 use tokio::sync::{oneshot, watch};
 
@@ -444,8 +444,6 @@ pub(crate) struct SandboxHandle {
 pub(crate) struct KernelHandle {
     sandbox: Arc<SandboxHandle>,
     number: u64,
-    /// True if it keeps a checkpoint. Only the first one does.
-    checkpoint: bool,
     exit: watch::Receiver<Option<KernelExit>>,
 }
 
@@ -454,24 +452,37 @@ impl SandboxHandle {
     pub(super) fn new(client: &Arc<WardenClient>) -> Result<Self, Error> {
         let id = client.next_id();
         client.state()?.live.insert(id, Live::default());
-        let (next_kernel, ended) = (AtomicU64::new(FIRST_KERNEL), AtomicBool::new(false));
+        let (next_kernel, ended) = (AtomicU64::new(FIRST_KERNEL + 1), AtomicBool::new(false));
         Ok(Self { id, client: Arc::clone(client), next_kernel, paused: watch::Sender::new(false), ended })
     }
 
-    /// A handle of a kernel that is to be made in it, if there are fewer than `most`. The first one is the one that it is made with.
-    pub(super) fn kernel(self: &Arc<Self>, most: u32, checkpoint: bool) -> Result<KernelHandle, Error> {
+    /// A handle of the kernel that it is to be made with, which keeps a checkpoint.
+    pub(super) fn first_kernel(self: &Arc<Self>) -> Result<KernelHandle, Error> {
+        self.insert_kernel(FIRST_KERNEL, 1)
+    }
+
+    /// A handle of a kernel that is to be made in it, if there are fewer than `most`.
+    pub(super) fn kernel(self: &Arc<Self>, most: u32) -> Result<KernelHandle, Error> {
+        self.insert_kernel(self.next_kernel.fetch_add(1, Ordering::Relaxed), most)
+    }
+
+    fn insert_kernel(self: &Arc<Self>, number: u64, most: u32) -> Result<KernelHandle, Error> {
         let mut state = self.client.state()?;
         let live = state.live.get_mut(&self.id).ok_or_else(|| Error::KernelGone("the sandbox ended".into()))?;
         let living = live.kernels.values().filter(|kernel| kernel.exit.borrow().is_none()).count();
         if living as u64 >= most.into() {
             return Err(Error::Full);
         }
-        let number = self.next_kernel.fetch_add(1, Ordering::Relaxed);
         let kernel = LiveKernel::default();
         let exit = kernel.exit.subscribe();
         live.kernels.insert(number, kernel);
         drop(state);
-        Ok(KernelHandle { sandbox: Arc::clone(self), number, checkpoint, exit })
+        Ok(KernelHandle { sandbox: Arc::clone(self), number, exit })
+    }
+
+    /// Returns true until its end was asked for, or its warden has ended.
+    pub(super) fn is_there(&self) -> bool {
+        !self.ended.load(Ordering::SeqCst) && self.client.state().is_ok()
     }
 
     /// The number that the sandbox has at the warden.
@@ -594,14 +605,14 @@ impl Drop for SandboxHandle {
 }
 
 impl KernelHandle {
-    /// The number that the kernel has in its sandbox.
-    pub(super) fn number(&self) -> u64 {
-        self.number
+    /// The request that makes the kernel, if it is a further one.
+    pub(super) fn start_request(&self, start: KernelStart) -> WardenRequest {
+        WardenRequest::StartKernel { id: self.sandbox.id, kernel: self.number, start }
     }
 
-    /// Returns true if it keeps a checkpoint.
+    /// Returns true if it keeps a checkpoint: the kernel does that its sandbox was made with.
     pub(super) fn keeps_checkpoint(&self) -> bool {
-        self.checkpoint
+        self.number == FIRST_KERNEL
     }
 
     /// Its sandbox.
@@ -632,7 +643,7 @@ impl KernelHandle {
         let Ok(state) = self.sandbox.client.state() else { return false };
         let Some(live) = state.live.get(&self.sandbox.id) else { return false };
         let is_other = |(number, kernel): (&u64, &LiveKernel)| *number != self.number && kernel.exit.borrow().is_none();
-        self.checkpoint && live.processes.is_empty() && !live.kernels.iter().any(is_other)
+        self.keeps_checkpoint() && live.processes.is_empty() && !live.kernels.iter().any(is_other)
     }
 
     /// Lets the checkpoint take the place of a kernel that ended. `control` is the kernel's end of its new channel.
@@ -668,7 +679,7 @@ impl KernelHandle {
 
 impl Drop for KernelHandle {
     fn drop(&mut self) {
-        if self.number != FIRST_KERNEL {
+        if !self.keeps_checkpoint() {
             if let Some(live) = lock(&self.sandbox.client.state).live.get_mut(&self.sandbox.id) {
                 live.kernels.remove(&self.number);
             }

@@ -1,0 +1,113 @@
+//! The first kernel of a sandbox: made with it where a sandbox is for data, else when it is first needed. Most sandboxes for services run
+//! commands alone.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use futures_util::future::BoxFuture;
+use tokio::sync::OnceCell;
+
+use super::link::LocalLink;
+use super::warden_client::SandboxHandle;
+use super::{KernelStart, PendingKernel};
+use crate::driver::Driver;
+use crate::kernel::{Cell, Kernel, KernelOptions};
+use crate::running::Execution;
+use crate::{Error, Limits, Workspace};
+
+/// The first kernel, and the parts of its sandbox that starting it takes.
+#[derive(Debug)]
+pub(super) struct FirstKernel {
+    handle: Arc<SandboxHandle>,
+    start: KernelStart,
+    workspace: Arc<dyn Workspace>,
+    limits: Limits,
+    started: OnceCell<Arc<Driver<LocalLink>>>,
+    is_closed: AtomicBool,
+}
+
+impl FirstKernel {
+    /// The kernel of this sandbox; `started` if it was made with it.
+    pub(super) fn new(
+        handle: Arc<SandboxHandle>,
+        start: KernelStart,
+        workspace: Arc<dyn Workspace>,
+        limits: Limits,
+        started: Option<Driver<LocalLink>>,
+    ) -> Self {
+        let started = OnceCell::new_with(started.map(Arc::new));
+        Self { handle, start, workspace, limits, started, is_closed: AtomicBool::new(false) }
+    }
+
+    /// Its sandbox.
+    pub(super) fn handle(&self) -> &Arc<SandboxHandle> {
+        &self.handle
+    }
+
+    /// The files.
+    pub(super) fn workspace(&self) -> &Arc<dyn Workspace> {
+        &self.workspace
+    }
+
+    /// The limits.
+    pub(super) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// The kernel, if it has been started, for whoever does not keep it alive.
+    pub(super) fn downgrade(&self) -> Weak<Driver<LocalLink>> {
+        self.started.get().map_or_else(Weak::new, Arc::downgrade)
+    }
+
+    /// Makes the kernel rehearse a first cell.
+    pub(super) async fn touch(&self) -> Result<(), Error> {
+        self.driver().await?.touch().await
+    }
+
+    /// Starts a further kernel in the sandbox.
+    pub(super) async fn start_another(&self, options: &KernelOptions) -> Result<Arc<dyn Kernel>, Error> {
+        let kernel = Arc::new(self.start_kernel().await?);
+        kernel.configure(options).await?;
+        Ok(kernel)
+    }
+
+    async fn driver(&self) -> Result<&Arc<Driver<LocalLink>>, Error> {
+        if self.is_closed.load(Ordering::Relaxed) {
+            return Err(Error::KernelGone("it ended before".into()));
+        }
+        self.started.get_or_try_init(async || self.start_kernel().await.map(Arc::new)).await
+    }
+
+    async fn start_kernel(&self) -> Result<Driver<LocalLink>, Error> {
+        self.handle.check_running()?;
+        let kernel = self.handle.kernel(self.limits.kernels)?;
+        let request = kernel.start_request(self.start);
+        PendingKernel::begin(&self.handle, kernel, request)?.driver(&self.workspace, &self.limits).await
+    }
+}
+
+impl Kernel for FirstKernel {
+    fn is_alive(&self) -> bool {
+        match self.started.get() {
+            Some(driver) => driver.is_alive(),
+            None => !self.is_closed.load(Ordering::Relaxed) && self.handle.is_there(),
+        }
+    }
+
+    fn execute<'a>(&'a self, cell: Cell<'a>) -> BoxFuture<'a, Result<Execution, Error>> {
+        Box::pin(async move { self.driver().await?.execute(cell).await })
+    }
+
+    fn configure<'a>(&'a self, options: &'a KernelOptions) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move { self.driver().await?.configure(options).await })
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.is_closed.store(true, Ordering::Relaxed);
+        Box::pin(async move {
+            if let Some(driver) = self.started.get() {
+                driver.close().await;
+            }
+        })
+    }
+}
