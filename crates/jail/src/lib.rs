@@ -2,14 +2,17 @@
 //!
 //! A **warden** is a small process that [`Warden::spawn`] starts from the running executable. It is pid 1 of a pid namespace, so its
 //! death, however it comes, ends every process below it. It starts one **zygote** (an interpreter with its libraries imported, in a
-//! user namespace and a read-only root) and, for every sandbox, a **shell**: a tiny init in fresh namespaces with its mounts and its
-//! cgroup. The zygote then forks a kernel into the shell, and the kernel runs the [`lockdown`] before anything else.
+//! user namespace and a read-only root), one **spawner** (a small process in the same namespaces) and, for every sandbox, a **shell**: a
+//! tiny init in fresh namespaces with its mounts and its cgroup. The zygote forks kernels into the shell and the spawner forks commands, and
+//! both run the [`lockdown`] before anything else.
 //!
 //! ```text
 //! aludel (async) ──socket── warden (pid 1 of namespace Z)
 //!                             ├── zygote           user, mount, net, ipc, uts namespaces; read-only root
+//!                             ├── spawner          the same namespaces
 //!                             ├── init of shell 1   own mount, pid, net, ipc, uts, cgroup namespaces
-//!                             └── kernel of shell 1 forked by the zygote, child of the warden, member of shell 1
+//!                             ├── kernel of shell 1 forked by the zygote, child of the warden, member of shell 1
+//!                             └── command in shell 1 forked by the spawner, child of the warden, member of shell 1
 //! ```
 //!
 //! Invariants: no async, no network, no knowledge of what the zygote is beyond "a program that speaks [`message`]"; the only crate with `unsafe`,
@@ -17,6 +20,7 @@
 
 pub mod cgroup;
 mod entry;
+mod fork_server;
 mod freezer;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
@@ -33,6 +37,7 @@ pub mod probe;
 mod sandbox;
 mod shell;
 mod sockets;
+mod spawner;
 pub mod sweep;
 mod sys;
 pub mod syscalls;

@@ -1,7 +1,8 @@
 //! The last steps of every process in a sandbox, in order, as data.
 //!
-//! The zygote's children, kernels and commands alike, interpret it with raw system calls. A step that fails ends the process with the
-//! step's name: nothing is ever skipped. The zygote itself goes through [`inherited`] before its first child: the bounding set, which none
+//! Kernels, the zygote's children, interpret it with raw system calls in `zygote.py`, and commands, the spawner's, by [`run`]. A step that
+//! fails ends the process with the step's name: nothing is ever skipped. Zygote and spawner themselves go through [`inherited`] before
+//! their first child: the bounding set, which none
 //! of its children may gain from, and limits that are the same for all. The order matters:
 //!
 //! 0. where others may be in the sandbox already: its memory is closed to them, until Landlock does that;
@@ -15,10 +16,12 @@
 //! 8. Landlock, then seccomp, which forbids all of the above;
 //! 9. the listener goes to the warden, then the limit of open files, which bounds what may be handed over.
 
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
 use serde::{Deserialize, Serialize};
 
 use crate::message::{JailLimits, Profile};
-use crate::{StepError, sys, syscalls};
+use crate::{Step, StepError, sys, syscalls};
 
 /// One system call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,11 +78,13 @@ pub enum Descriptor {
 }
 
 /// The descriptor on which the control socket is found afterwards.
-const CONTROL_FD: i64 = 3;
+pub(crate) const CONTROL_FD: RawFd = 3;
 /// The descriptor on which the warden is reached afterwards.
-const WARDEN_FD: i64 = 4;
+pub(crate) const WARDEN_FD: RawFd = 4;
 /// Descriptor that holds the Landlock ruleset until it is applied.
-const LANDLOCK_FD: i64 = 5;
+const LANDLOCK_FD: RawFd = 5;
+/// Where descriptors that come with a request have to be: above all that the steps choose.
+pub(crate) const FIRST_FREE_FD: RawFd = 10;
 /// Processes of all sandboxes together, where they share a user id.
 const SHARED_PROCESSES: u64 = 4096;
 /// Signals of one user id that wait to be taken. The user namespace has one number for all sandboxes together, the host's own limit.
@@ -142,6 +147,7 @@ impl Lockdown<'_> {
         let mut step = |name: &str, number: libc::c_long, arguments: Vec<Argument>| {
             steps.push(LockdownStep::new(name, number, arguments));
         };
+        let number = |descriptor: RawFd| Int(descriptor.into());
         let prctl = |option: i64, value: i64| vec![Int(option), Int(value), Int(0), Int(0), Int(0)];
         if self.joins_others {
             // They see it from its first moment. On a kernel without Landlock, and with the same user id, they could reach its memory between
@@ -160,16 +166,28 @@ impl Lockdown<'_> {
         step("replace stdout", libc::SYS_dup3, vec![Fd(Descriptor::Stdout), Int(1), Int(0)]);
         step("replace stderr", libc::SYS_dup3, vec![Fd(Descriptor::Stderr), Int(2), Int(0)]);
         let cloexec = i64::from(libc::O_CLOEXEC);
-        step("place the control socket", libc::SYS_dup3, vec![Fd(Descriptor::Control), Int(CONTROL_FD), Int(cloexec)]);
-        step("place the warden's socket", libc::SYS_dup3, vec![Fd(Descriptor::Warden), Int(WARDEN_FD), Int(cloexec)]);
+        step(
+            "place the control socket",
+            libc::SYS_dup3,
+            vec![Fd(Descriptor::Control), number(CONTROL_FD), Int(cloexec)],
+        );
+        step(
+            "place the warden's socket",
+            libc::SYS_dup3,
+            vec![Fd(Descriptor::Warden), number(WARDEN_FD), Int(cloexec)],
+        );
         if self.landlock {
-            step("place the ruleset", libc::SYS_dup3, vec![Fd(Descriptor::Landlock), Int(LANDLOCK_FD), Int(cloexec)]);
+            step(
+                "place the ruleset",
+                libc::SYS_dup3,
+                vec![Fd(Descriptor::Landlock), number(LANDLOCK_FD), Int(cloexec)],
+            );
         }
         let first_foreign = if self.landlock { LANDLOCK_FD + 1 } else { LANDLOCK_FD };
         step(
             "close what is not its own",
             libc::SYS_close_range,
-            vec![Int(first_foreign), Int(u32::MAX.into()), Int(0)],
+            vec![number(first_foreign), Int(u32::MAX.into()), Int(0)],
         );
 
         // Counted for each user id: a second lock behind the control group where the sandbox has its own, and a bound on fork bombs at
@@ -212,8 +230,8 @@ impl Lockdown<'_> {
         step("gain no privileges by exec", libc::SYS_prctl, prctl(libc::PR_SET_NO_NEW_PRIVS.into(), 1));
         step("die with the warden", libc::SYS_prctl, prctl(libc::PR_SET_PDEATHSIG.into(), libc::SIGKILL.into()));
         if self.landlock {
-            step("apply Landlock", libc::SYS_landlock_restrict_self, vec![Int(LANDLOCK_FD), Int(0)]);
-            step("close the ruleset", libc::SYS_close, vec![Int(LANDLOCK_FD)]);
+            step("apply Landlock", libc::SYS_landlock_restrict_self, vec![number(LANDLOCK_FD), Int(0)]);
+            step("close the ruleset", libc::SYS_close, vec![number(LANDLOCK_FD)]);
             if self.joins_others && self.is_kernel {
                 // A domain of its own keeps its memory from others from here on. Without Landlock it stays as it is.
                 step("own its /proc/self", libc::SYS_prctl, prctl(libc::PR_SET_DUMPABLE.into(), 1));
@@ -272,6 +290,92 @@ impl LockdownStep {
 fn limiting(resource: i64, limit: u64) -> Vec<Argument> {
     let bytes = [limit.to_ne_bytes(), limit.to_ne_bytes()].concat();
     vec![Argument::Int(0), Argument::Int(resource), Argument::Bytes(bytes), Argument::Int(0)]
+}
+
+/// The compiled filters that [`Argument::Filter`] refers to.
+pub(crate) struct Filters([Vec<u8>; 5]);
+
+impl Filters {
+    /// Compiles them.
+    pub(crate) fn compile() -> Result<Self, StepError> {
+        filters().map(Self)
+    }
+}
+
+/// The descriptors that came with a request and with the word that the shell is ready, by their purpose.
+#[derive(Debug, Default)]
+pub(crate) struct ChildDescriptors {
+    /// Init, control socket, stdin, stdout, stderr, the warden's socket.
+    first: Vec<OwnedFd>,
+    landlock: Option<OwnedFd>,
+    cgroups: Vec<OwnedFd>,
+}
+
+impl ChildDescriptors {
+    /// Those of a request for a command.
+    pub(crate) fn of_command(first: Vec<OwnedFd>) -> Self {
+        Self { first, ..Self::default() }
+    }
+
+    /// Takes those that come once the shell is ready.
+    pub(crate) fn add_late(&mut self, late: Vec<OwnedFd>, landlock: bool) {
+        let mut late = late.into_iter();
+        self.landlock = if landlock { late.next() } else { None };
+        self.cgroups = late.collect();
+    }
+
+    /// The descriptor for this purpose.
+    pub(crate) fn get(&self, descriptor: Descriptor) -> Result<BorrowedFd<'_>, StepError> {
+        let found = match descriptor {
+            Descriptor::Shell => self.first.first(),
+            Descriptor::Control => self.first.get(1),
+            Descriptor::Stdin => self.first.get(2),
+            Descriptor::Stdout => self.first.get(3),
+            Descriptor::Stderr => self.first.get(4),
+            Descriptor::Warden => self.first.get(5),
+            Descriptor::Landlock => self.landlock.as_ref(),
+            Descriptor::Cgroup(place) => self.cgroups.get(place),
+            Descriptor::Listener => None,
+        };
+        found.map(AsFd::as_fd).ok_or_else(|| {
+            let step = format!("find the descriptor {descriptor:?}");
+            StepError { step, source: std::io::ErrorKind::NotFound.into() }
+        })
+    }
+}
+
+/// Goes through the steps in the calling process. `keep` takes the number of the descriptor that one of them returned, if one does, before
+/// the next step. Returns true if it was called.
+pub(crate) fn run(
+    steps: &[LockdownStep],
+    descriptors: &ChildDescriptors,
+    filters: &Filters,
+    mut keep: impl FnMut(RawFd) -> Result<(), StepError>,
+) -> Result<bool, StepError> {
+    let mut is_kept = false;
+    for LockdownStep { name, number, arguments, returns } in steps {
+        // They live until the call is over.
+        let mut programs = Vec::with_capacity(1);
+        let mut values = [0; 6];
+        for (value, argument) in values.iter_mut().zip(arguments) {
+            *value = match argument {
+                Argument::Int(value) => *value,
+                Argument::Bytes(bytes) => bytes.as_ptr() as i64,
+                Argument::Descriptor(descriptor) => descriptors.get(*descriptor)?.as_raw_fd().into(),
+                Argument::Filter(place) => {
+                    let filter = filters.0.get(*place).map(Vec::as_slice).unwrap_or_default();
+                    programs.push(Box::new(sys::filter_program(filter).step(name.clone())?));
+                    programs.last().map_or(0, |program| &raw const **program as i64)
+                }
+            };
+        }
+        let result = sys::raw(*number, values).step(name.clone())?;
+        if returns.is_some() {
+            keep(result as RawFd)?;
+            is_kept = true;
+        }
+    }
+    Ok(is_kept)
 }
 
 /// The compiled filters that [`Argument::Filter`] refers to, as the bytes of their instructions.

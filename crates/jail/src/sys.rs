@@ -217,12 +217,17 @@ pub(crate) fn last_capability() -> libc::c_ulong {
         .unwrap_or(40)
 }
 
-/// Filters the process's system calls from here on.
-pub(crate) fn install_filter(instructions: &[u8]) -> io::Result<()> {
-    let program = libc::sock_fprog {
+/// The argument of `seccomp` for these instructions, which have to outlive it.
+pub(crate) fn filter_program(instructions: &[u8]) -> io::Result<libc::sock_fprog> {
+    Ok(libc::sock_fprog {
         len: u16::try_from(instructions.len() / size_of::<libc::sock_filter>()).map_err(io::Error::other)?,
         filter: instructions.as_ptr().cast::<libc::sock_filter>().cast_mut(),
-    };
+    })
+}
+
+/// Filters the process's system calls from here on.
+pub(crate) fn install_filter(instructions: &[u8]) -> io::Result<()> {
+    let program = filter_program(instructions)?;
     // JUSTIFICATION: not wrapped. SAFETY: `program` and the instructions it points to live for the call, and the kernel copies them
     // without minding their alignment.
     check(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) }).map(drop)
@@ -305,6 +310,18 @@ pub(crate) fn exit_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
     // JUSTIFICATION: not wrapped. SAFETY: `info` has the size that the request's number says; the kernel writes no more than that.
     let asked = unsafe { libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_INFO as _, &raw mut info) };
     (check(asked.into()).is_ok() && info.mask & PIDFD_INFO_EXIT != 0).then_some(info.status)
+}
+
+/// The descriptor of a process that has gone through the lockdown, by the number that this gave it.
+pub(crate) fn descriptor(number: RawFd) -> BorrowedFd<'static> {
+    // JUSTIFICATION: the lockdown chooses numbers, by `dup3`. SAFETY: it has put a descriptor there, which nothing closes before the exec.
+    unsafe { BorrowedFd::borrow_raw(number) }
+}
+
+/// Takes over a descriptor that a system call of the lockdown returned.
+pub(crate) fn take(number: RawFd) -> OwnedFd {
+    // JUSTIFICATION: the lockdown is data, and so is what it returns. SAFETY: the descriptor is new and nobody else's.
+    unsafe { OwnedFd::from_raw_fd(number) }
 }
 
 /// Runs one raw system call with integer arguments.

@@ -1,4 +1,4 @@
-//! The warden's loop: requests from aludel, kernels from the zygote, ends of children.
+//! The warden's loop: requests from aludel, processes from the fork servers, ends of children.
 
 mod processes;
 mod requests;
@@ -17,13 +17,13 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use self::timers::LateCheckpoint;
 use self::watches::{EpollSource, EpollWatch};
 use crate::cgroup::{self, Hierarchy};
+use crate::fork_server::ForkServer;
 use crate::idmap::IdMap;
 use crate::lockdown::RefusalHandling;
 use crate::message::{self, ExitStatus, FIRST_KERNEL, NumberedRequest, Setup, WardenAnswer, WardenMessage};
 use crate::sandbox::JailSandbox;
 use crate::shell::SpareShell;
-use crate::zygote::Zygote;
-use crate::{Step, StepError, landlock, mounts, sweep, sys};
+use crate::{Step, StepError, landlock, mounts, spawner, sweep, sys, zygote};
 
 /// Directory of the workspaces, within an instance's directory.
 pub const WORKSPACES: &str = "workspaces";
@@ -49,7 +49,8 @@ enum Role {
 /// State of the warden.
 struct WardenState {
     control: OwnedFd,
-    zygote: Zygote,
+    zygote: ForkServer,
+    spawner: ForkServer,
     map: IdMap,
     hierarchy: Hierarchy,
     has_landlock: bool,
@@ -77,11 +78,11 @@ struct WardenState {
     spare: Option<SpareShell>,
     /// When one may be made.
     spare_due: Instant,
-    /// True if its owner was told that it makes no more sandboxes: the zygote has ended.
+    /// True if its owner was told that it makes no more sandboxes: a fork server has ended.
     is_unusable: bool,
 }
 
-/// Runs until aludel closes the control socket or the zygote ends, then removes everything. Runs as pid 1 of its pid namespace.
+/// Runs until aludel closes the control socket or a fork server ends, then removes everything. Runs as pid 1 of its pid namespace.
 pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Result<Hierarchy>) {
     let start = || -> Result<(WardenState, OwnedFd, Vec<String>), StepError> {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step("die with the parent")?;
@@ -110,9 +111,11 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
             epoll::add(&epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
                 .step("watch the sockets")?;
         }
+        let zygote = zygote::start(setup, map)?;
         let warden = WardenState {
             control: clone_of(&control)?,
-            zygote: Zygote::start(setup, map)?,
+            spawner: spawner::start(setup, map, zygote.pidfd.as_fd())?,
+            zygote,
             map,
             hierarchy,
             has_landlock,
@@ -232,8 +235,9 @@ impl WardenState {
     /// Takes note of every child that ended.
     fn reap(&mut self) {
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
-            if pid == self.zygote.pid {
-                self.give_up(&format!("the zygote ended ({:?})", exit_status(status)));
+            let fork_server = self.fork_servers().into_iter().find(|server| server.pid == pid);
+            if let Some(name) = fork_server.map(|server| server.name) {
+                self.give_up(&format!("the {name} ended ({:?})", exit_status(status)));
                 continue;
             }
             self.connecting.remove(&pid);
@@ -299,7 +303,7 @@ impl WardenState {
         self.workspaces.join(workspace.to_string())
     }
 
-    /// Ends everything: aludel is gone or wants it so, or the zygote is gone.
+    /// Ends everything: aludel is gone or wants it so, or a fork server is gone.
     fn end(&mut self, children: &OwnedFd) {
         self.spare = None;
         for sandbox in self.sandboxes.values_mut() {
@@ -315,7 +319,13 @@ impl WardenState {
             let _timeout = message::is_readable(children.as_fd(), Duration::from_millis(50));
             drain(children);
         }
-        let _ended = rustix::process::pidfd_send_signal(&self.zygote.pidfd, Signal::KILL);
+        for ForkServer { pidfd, .. } in self.fork_servers() {
+            let _ended = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
+        }
+    }
+
+    fn fork_servers(&self) -> [&ForkServer; 2] {
+        [&self.zygote, &self.spawner]
     }
 }
 

@@ -1,4 +1,4 @@
-"""The zygote: a process that has imported everything, and forks a kernel, or another program, whenever it is asked to.
+"""The zygote: a process that has imported everything, and forks a kernel whenever it is asked to.
 
 It runs inside the template's root, with no network and no secrets, and speaks JSON datagrams with the warden over descriptor 3. It has
 exactly one thread, always: a fork copies one thread, and the locks that others held would stay locked for ever in the child.
@@ -8,7 +8,6 @@ import ctypes
 import gc
 import json
 import os
-import signal
 import socket
 import sys
 
@@ -147,13 +146,8 @@ def lock_down(calls):
 
 
 def descriptors_by_name(received, stdin):
-    """Names the descriptors in the order in which the warden sends them. A program without a stdin among them gets this one."""
-    received = list(received)
-    names = {"shell": received.pop(0), "control": received.pop(0)}
-    names["stdin"] = received.pop(0) if stdin is None else stdin
-    for name in ("stdout", "stderr", "warden"):
-        names[name] = received.pop(0)
-    return names
+    """Names the descriptors in the order in which the warden sends them."""
+    return {**dict(zip(("shell", "control", "stdout", "stderr", "warden"), received)), "stdin": stdin}
 
 
 def wait_for_shell(warden, has_landlock):
@@ -168,7 +162,7 @@ def wait_for_shell(warden, has_landlock):
     return names
 
 
-def become(program, calls, missing, descriptors, has_landlock):
+def become(start, calls, missing, descriptors, has_landlock):
     """Runs in the child; never returns. Nothing of the user's runs before the last step of the lockdown."""
     control = descriptors["control"]
     status = 1
@@ -185,9 +179,7 @@ def become(program, calls, missing, descriptors, has_landlock):
         control = kernel.CONTROL_FD
         if listener is None:
             hand_over(None)
-        if program == "command":
-            run_command(**kernel.Channel(control).receive()["command"])
-        elif program["kernel"] == "fresh":
+        if start == "fresh":
             run_fresh_kernel()
         else:
             kernel.run()
@@ -212,18 +204,6 @@ def hand_over(listener):
         else:
             socket.send_fds(warden, [b"ready"], [listener])
             os.close(listener)
-
-
-def run_command(arguments, environment, directory):
-    os.chdir(directory)
-    # A signal that the zygote ignores would stay ignored.
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    kernel.Channel(kernel.CONTROL_FD).send({"type": "started", "number": os.getpid()})
-    try:
-        os.execvpe(arguments[0], arguments, {**os.environ, **dict(environment)})
-    except OSError as error:
-        raise StepFailed(f"{arguments[0]}: {error.strerror}") from None
 
 
 def run_fresh_kernel():
@@ -280,19 +260,17 @@ def main():
         if not message:
             return
         number, request = understood.request(message)
-        program = request["program"]
         # A kernel's own: flags of a shared one would be seen by all sandboxes.
-        stdin = None if program == "command" else os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        stdin = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         descriptors = descriptors_by_name(received, stdin)
         calls, missing = understood.calls(descriptors)
-        if stdin is not None:
-            received.append(stdin)
+        received.append(stdin)
         if libc.setns(descriptors["shell"], CLONE_NEWPID) < 0:
             answer = {"failed": [number, f"join the process namespace: {os.strerror(ctypes.get_errno())}"]}
         else:
             pid = fork(quietly)
             if pid == 0:
-                become(program, calls, missing, descriptors, request["landlock"])
+                become(request["kernel"], calls, missing, descriptors, request["landlock"])
             failure = f"clone: {os.strerror(ctypes.get_errno())}"
             answer = {"forked": [number, pid]} if pid > 0 else {"failed": [number, failure]}
         warden.send(json.dumps(answer).encode())

@@ -7,7 +7,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use aludel_sandbox::{Backend, BackendStatus, Error, Local, Outcome, SandboxId, SandboxSpec, VariablesState};
-use common::{Held, all_pids, backend_at, config_at, limits, listen, only_entry, parent_of, run, sandbox, warden_of};
+use common::{
+    Held, all_pids, backend_at, config_at, fork_servers_of, limits, listen, only_entry, parent_of, run, sandbox,
+    warden_of,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::Mutex;
 
@@ -21,6 +24,7 @@ enum Victim {
     /// The warden's parent, in the host's process namespace.
     Outside,
     Zygote,
+    Spawner,
 }
 
 impl Victim {
@@ -29,18 +33,11 @@ impl Victim {
         let pid = match self {
             Self::Warden => warden,
             Self::Outside => parent_of(warden),
-            // The only child of the warden that is in its process namespace.
-            Self::Zygote => all_pids()
-                .find(|pid| parent_of(*pid) == warden && namespace(*pid) == namespace(warden))
-                .expect("a zygote"),
+            Self::Zygote => fork_servers_of(warden)[0],
+            Self::Spawner => fork_servers_of(warden)[1],
         };
         kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
     }
-}
-
-/// The process namespace of a process.
-fn namespace(pid: i32) -> Option<std::path::PathBuf> {
-    std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
 }
 
 /// Waits until the backend knows that its warden is gone.
@@ -59,7 +56,7 @@ async fn wait_until(mut is_so: impl FnMut() -> bool, words: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn local_sandbox_another_warden_takes_over() {
     let _alone = ALONE.lock().await;
-    for victim in [Victim::Warden, Victim::Outside, Victim::Zygote] {
+    for victim in [Victim::Warden, Victim::Outside, Victim::Zygote, Victim::Spawner] {
         let data = tempfile::tempdir().unwrap();
         let local = backend_at(data.path(), limits(), 1).await;
         let busy = sandbox(&local, limits()).await;

@@ -1,4 +1,4 @@
-//! Sandboxes, kernels and commands, made by the zygote.
+//! Sandboxes, kernels and commands, made by the fork servers.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,12 +8,12 @@ use rustix::process::{PidfdFlags, pidfd_open};
 use super::watches::EpollSource;
 use super::{Role, WardenState, invalid};
 use crate::cgroup::Cgroup;
+use crate::fork_server::{ForkRequest, ForkServer, ShellReady};
 use crate::idmap::{FIRST_SLOT, IdMap};
 use crate::lockdown::{Identity, Lockdown};
 use crate::message::{self, FIRST_KERNEL, JailLimits, JailSpec, KernelStart, MAX_SLOTS, Profile};
 use crate::mounts::TerminalSources;
 use crate::sandbox::{JailSandbox, ProcessHandle};
-use crate::zygote::{ChildProgram, ForkRequest, ShellReady};
 use crate::{Step, StepError, mounts, terminals};
 
 /// A process that is to be made in a sandbox.
@@ -37,8 +37,9 @@ struct ProcessTarget<'a> {
     profile: Profile,
 }
 
-/// A process that the zygote was asked for, which waits for its shell.
+/// A process that was asked for, which waits for its shell.
 struct Forking {
+    kind: Kind,
     /// The number of the request.
     number: u64,
     /// Our end of its socket to the warden.
@@ -201,7 +202,14 @@ impl WardenState {
         self.finish_fork(forking, landlock.as_ref(), &joins)
     }
 
-    /// Asks the zygote for a process, which waits until [`WardenState::finish_fork`]. If that is never called, it ends.
+    fn fork_server(&self, kind: Kind) -> &ForkServer {
+        match kind {
+            Kind::FirstKernel(_) | Kind::Kernel(_) => &self.zygote,
+            Kind::Command { .. } => &self.spawner,
+        }
+    }
+
+    /// Asks for a process, which waits until [`WardenState::finish_fork`]. If that is never called, it ends.
     fn begin_fork(&self, place: ProcessTarget<'_>, kind: Kind, descriptors: &[OwnedFd]) -> Result<Forking, StepError> {
         let (socket, theirs) = rustix::net::socketpair(
             rustix::net::AddressFamily::UNIX,
@@ -226,13 +234,14 @@ impl WardenState {
         let mut sent = vec![init];
         sent.extend(descriptors.iter().map(AsFd::as_fd));
         sent.push(theirs.as_fd());
-        let program = match kind {
-            Kind::FirstKernel(start) | Kind::Kernel(start) => ChildProgram::Kernel(start),
-            Kind::Command { .. } => ChildProgram::Command,
+        let kernel = match kind {
+            Kind::FirstKernel(start) | Kind::Kernel(start) => Some(start),
+            Kind::Command { .. } => None,
         };
-        let (number, landlock) = (self.zygote.next_number(), self.has_landlock);
-        self.zygote.ask(&ForkRequest { number, landlock, lockdown: lockdown.steps(), program }, &sent)?;
-        Ok(Forking { number, socket })
+        let server = self.fork_server(kind);
+        let (number, landlock) = (server.next_number(), self.has_landlock);
+        server.ask(&ForkRequest { number, landlock, lockdown: lockdown.steps(), kernel }, &sent)?;
+        Ok(Forking { kind, number, socket })
     }
 
     /// Lets a process go on whose shell is ready.
@@ -242,14 +251,14 @@ impl WardenState {
         landlock: Option<&OwnedFd>,
         joins: &[OwnedFd],
     ) -> Result<(ProcessHandle, OwnedFd), StepError> {
-        let Forking { number, socket } = forking;
+        let Forking { kind, number, socket } = forking;
         if landlock.is_some() != self.has_landlock {
             return Err(invalid("the shell came without its Landlock ruleset"));
         }
         let sent: Vec<_> = landlock.into_iter().chain(joins).map(AsFd::as_fd).collect();
         let told = message::send(&socket, &ShellReady, &sent).step("tell the process of its shell");
         // First of all the reason for which there may be none.
-        let pid = self.zygote.forked(number)?;
+        let pid = self.fork_server(kind).forked(number)?;
         told?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).step("open the new process")?;
         Ok((ProcessHandle { pid: Some(pid), pidfd }, socket))

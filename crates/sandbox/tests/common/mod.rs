@@ -151,6 +151,20 @@ pub fn parent_of(pid: i32) -> i32 {
     stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1)?.parse().ok()).unwrap_or(0)
 }
 
+/// The process namespace of a process.
+pub fn namespace(pid: i32) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
+}
+
+/// The processes in a warden's own process namespace that it forks others from: the zygote, and the spawner.
+pub fn fork_servers_of(warden: i32) -> [i32; 2] {
+    let is_own = |pid: &i32| parent_of(*pid) == warden && namespace(*pid) == namespace(warden);
+    let is_spawner =
+        |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "aludel-spawner\n");
+    let (spawner, zygote): (Vec<i32>, Vec<i32>) = all_pids().filter(is_own).partition(is_spawner);
+    [*zygote.first().expect("a zygote"), *spawner.first().expect("a spawner")]
+}
+
 /// Every process of the host.
 pub fn all_pids() -> impl Iterator<Item = i32> {
     std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
@@ -159,7 +173,7 @@ pub fn all_pids() -> impl Iterator<Item = i32> {
 /// Resources that a backend holds at its warden.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Held {
-    /// Children of the warden beside the zygote, the shell of the next sandbox among them.
+    /// Children of the warden beside the zygote and the spawner, the shell of the next sandbox among them.
     pub processes: usize,
     /// Descriptors of the init processes among them, of which each needs one as long as it waits.
     pub descriptors: usize,
@@ -189,13 +203,14 @@ impl Held {
         let mounts = std::fs::read_to_string(format!("/proc/{warden}/mountinfo")).expect("the warden's mounts");
         let workspaces = instance.join("workspaces");
         let below = format!("{}/", workspaces.display());
-        let children: Vec<i32> = all_pids().filter(|pid| parent_of(*pid) == warden).collect();
+        let is_in_shell = |pid: &i32| parent_of(*pid) == warden && namespace(*pid) != namespace(warden);
+        let children: Vec<i32> = all_pids().filter(is_in_shell).collect();
         let is_init = |pid: &&i32| {
             std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(b"aludel-jail"))
         };
         let descriptors = |pid: &i32| entries(Path::new(&format!("/proc/{pid}/fd"))).count();
         Self {
-            processes: children.len() - 1,
+            processes: children.len(),
             descriptors: children.iter().filter(is_init).map(descriptors).sum(),
             groups: groups.lines().map(of_sandboxes).sum(),
             mounts: mounts.lines().filter(|line| line.contains(&below)).count(),

@@ -1,0 +1,240 @@
+//! The spawner: a small process with the zygote's namespaces that forks commands. It is to the zygote as a shell is to an interpreter with
+//! all its libraries: its fork copies little, and a command needs nothing of an interpreter's.
+
+use std::ffi::{CStr, CString};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::process::{DumpableBehavior, Signal};
+use serde::{Deserialize, Serialize};
+
+use crate::fork_server::{ForkReply, ForkRequest, ForkServer, ShellReady};
+use crate::idmap::IdMap;
+use crate::lockdown::{self, ChildDescriptors, Descriptor, Filters};
+use crate::message::{self, Setup};
+use crate::{Step, StepError, shell, sys};
+
+/// Limit of its start.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// Bytes of the message that tells a child its command; the system takes 2 MiB of arguments and variables.
+const MAX_COMMAND: usize = 32 << 20;
+/// Path of programs where the command's environment has none.
+const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// The message that tells a child its command, after four bytes of length, the most significant first.
+#[derive(Deserialize)]
+struct RunFrame {
+    command: Command,
+}
+
+#[derive(Deserialize)]
+struct Command {
+    arguments: Vec<String>,
+    environment: Vec<(String, String)>,
+    directory: String,
+}
+
+/// The child's words, framed like those to it.
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum ChildFrame {
+    /// The number that it has in the sandbox. The next thing is the exec, which closes the socket.
+    Started {
+        number: u32,
+    },
+    Failed {
+        reason: String,
+    },
+}
+
+/// Starts the spawner and waits until it is ready.
+pub(crate) fn start(setup: &Setup, map: IdMap, zygote: BorrowedFd<'_>) -> Result<ForkServer, StepError> {
+    let (socket, theirs) = rustix::net::socketpair(
+        rustix::net::AddressFamily::UNIX,
+        rustix::net::SocketType::SEQPACKET,
+        rustix::net::SocketFlags::CLOEXEC,
+        None,
+    )
+    .step("make the spawner's socket")?;
+    match sys::fork(0).step("fork the spawner")? {
+        sys::Fork::Parent(pid) => {
+            drop(theirs);
+            let spawner = ForkServer::new("spawner", pid, socket)?;
+            spawner.greet(&(), START_TIMEOUT)?;
+            Ok(spawner)
+        }
+        sys::Fork::Child => {
+            let served = prepare(map, zygote, &theirs).and_then(|filters| serve(setup, &theirs, &filters));
+            if let Err(error) = served {
+                let _lost = message::send(&theirs, &ForkReply::Failed(0, error.to_string()), &[]);
+            }
+            sys::exit(1)
+        }
+    }
+}
+
+/// Joins the zygote's namespaces, and takes on all that a command is to inherit.
+fn prepare(map: IdMap, zygote: BorrowedFd<'_>, socket: &OwnedFd) -> Result<Filters, StepError> {
+    let user = if map == IdMap::Single { 0 } else { libc::CLONE_NEWUSER };
+    let namespaces = user | libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+    sys::setns(zygote, namespaces).step("join the zygote's namespaces")?;
+    if map != IdMap::Single {
+        shell::become_root_inside()?;
+    }
+    sys::close_all_but(socket.as_fd()).step("close the warden's descriptors")?;
+    sys::reset_signals().step("reset the signals")?;
+    rustix::thread::set_name(c"aludel-spawner").step("take a name")?;
+    // After the ids: changing them clears it, and makes the process undumpable, whose children could not write to their own /proc.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step("die with the warden")?;
+    rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable).step("own its /proc/self")?;
+    let filters = Filters::compile()?;
+    lockdown::run(&lockdown::inherited(), &ChildDescriptors::default(), &filters, |_| Ok(()))?;
+    Ok(filters)
+}
+
+/// Forks a command for each request, until the warden hangs up.
+fn serve(setup: &Setup, socket: &OwnedFd, filters: &Filters) -> Result<(), StepError> {
+    // Low numbers are taken, so that a received descriptor never sits where the lockdown will put another.
+    let mut taken = Vec::new();
+    while taken.last().is_none_or(|last: &std::fs::File| last.as_raw_fd() < lockdown::FIRST_FREE_FD) {
+        taken.push(std::fs::File::open("/dev/null").step("open /dev/null")?);
+    }
+    let _hello: Option<((), _)> = message::receive(socket).step("hear the warden")?;
+    message::send(socket, &ForkReply::Ready, &[]).step("tell the warden")?;
+    while let Some((request, descriptors)) = message::receive::<ForkRequest>(socket).step("hear the warden")? {
+        let number = request.number;
+        let reply = match fork(&request, descriptors, setup, filters) {
+            Ok(pid) => ForkReply::Forked(number, pid),
+            Err(error) => ForkReply::Failed(number, error.to_string()),
+        };
+        message::send(socket, &reply, &[]).step("tell the warden")?;
+    }
+    Ok(())
+}
+
+/// Forks one command into the process namespace of its shell, as a child of the warden.
+fn fork(request: &ForkRequest, descriptors: Vec<OwnedFd>, setup: &Setup, filters: &Filters) -> Result<i32, StepError> {
+    let descriptors = ChildDescriptors::of_command(descriptors);
+    sys::setns(descriptors.get(Descriptor::Shell)?, libc::CLONE_NEWPID).step("join the process namespace")?;
+    match sys::fork(libc::CLONE_PARENT).step("fork")? {
+        sys::Fork::Parent(pid) => Ok(pid.as_raw_nonzero().get()),
+        sys::Fork::Child => become_command(request, descriptors, setup, filters),
+    }
+}
+
+/// Runs in the child. Nothing of the user's runs before the last step of the lockdown.
+fn become_command(request: &ForkRequest, mut descriptors: ChildDescriptors, setup: &Setup, filters: &Filters) -> ! {
+    let mut is_placed = false;
+    let mut start = || -> Result<std::convert::Infallible, StepError> {
+        // Where the host's memory is out, sandboxes go first, however small their processes are.
+        std::fs::write("/proc/self/oom_score_adj", "1000").step("rank the process")?;
+        let ready = message::receive::<ShellReady>(descriptors.get(Descriptor::Warden)?).step("wait for the shell")?;
+        let (ShellReady, late) = ready.ok_or_else(|| failed("there is no shell"))?;
+        descriptors.add_late(late, request.landlock);
+        let has_listener = lockdown::run(&request.lockdown, &descriptors, filters, |listener| {
+            is_placed = true;
+            // It must not stay here.
+            let listener = sys::take(listener);
+            let sent = message::send(sys::descriptor(lockdown::WARDEN_FD), &"ready", &[listener.as_fd()]);
+            sent.step("hand the listener over")
+        })?;
+        is_placed = true;
+        if !has_listener {
+            message::send(sys::descriptor(lockdown::WARDEN_FD), &"ready", &[]).step("greet the warden")?;
+        }
+        run_command(setup)
+    };
+    let reason = match start() {
+        Ok(never) => match never {},
+        Err(StepError { step, source }) => format!("{step}: {}", words(&source)),
+    };
+    // The socket is at its old place or, later, at its new one.
+    let control =
+        if is_placed { Some(sys::descriptor(lockdown::CONTROL_FD)) } else { descriptors.get(Descriptor::Control).ok() };
+    if let Some(control) = control {
+        let _nobody = send(control, &ChildFrame::Failed { reason });
+    }
+    sys::exit(1)
+}
+
+/// Hears which command it is to become, and becomes it.
+fn run_command(setup: &Setup) -> Result<std::convert::Infallible, StepError> {
+    let control = sys::descriptor(lockdown::CONTROL_FD);
+    let RunFrame { command: Command { arguments, environment, directory } } =
+        receive(control).step("hear the command")?;
+    std::env::set_current_dir(&directory).step(directory)?;
+    let mut variables = setup.environment.clone();
+    for (name, value) in environment {
+        variables.retain(|(known, _)| *known != name);
+        variables.push((name, value));
+    }
+    let program = arguments.first().ok_or_else(|| failed("there is no command"))?;
+    let argv = arguments.iter().map(|argument| text(argument)).collect::<Result<Vec<_>, _>>()?;
+    let environment = variables.iter().map(|(name, value)| text(&format!("{name}={value}")));
+    let environment = environment.collect::<Result<Vec<_>, _>>()?;
+    let path = variables.iter().find(|(name, _)| name == "PATH").map_or(DEFAULT_PATH, |(_, path)| path);
+    send(control, &ChildFrame::Started { number: std::process::id() }).step("say that it starts")?;
+    Err(exec(program, path, &borrowed(&argv), &borrowed(&environment))).step(program.clone())
+}
+
+/// Replaces the process by a program that is looked up in the path, and returns why that failed.
+fn exec(program: &str, path: &str, arguments: &[&CStr], environment: &[&CStr]) -> io::Error {
+    let at = |program: &Path| match CString::new(program.as_os_str().as_encoded_bytes()) {
+        Ok(program) => sys::exec(&program, arguments, environment),
+        Err(error) => error.into(),
+    };
+    if program.contains('/') {
+        return at(Path::new(program));
+    }
+    // Like a shell: a program that is there and cannot be run is told of before one that is not there.
+    let mut told = io::Error::from_raw_os_error(libc::ENOENT);
+    for directory in path.split(':') {
+        let error = at(&Path::new(directory).join(program));
+        if !matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) && told.kind() == io::ErrorKind::NotFound
+        {
+            told = error;
+        }
+    }
+    told
+}
+
+/// The error in the system's words, without its number.
+fn words(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error ").next().unwrap_or_default().to_owned()
+}
+
+fn borrowed(texts: &[CString]) -> Vec<&CStr> {
+    texts.iter().map(CString::as_c_str).collect()
+}
+
+fn text(text: &str) -> Result<CString, StepError> {
+    CString::new(text).step("a text with a zero byte")
+}
+
+fn receive<T: for<'a> Deserialize<'a>>(socket: BorrowedFd<'_>) -> io::Result<T> {
+    let mut stream = UnixStream::from(socket.try_clone_to_owned()?);
+    let mut length = [0; 4];
+    stream.read_exact(&mut length)?;
+    let length = u32::from_be_bytes(length) as usize;
+    if length > MAX_COMMAND {
+        return Err(io::Error::other(format!("a command of {length} bytes is too long")));
+    }
+    let mut bytes = vec![0; length];
+    stream.read_exact(&mut bytes)?;
+    Ok(serde_json::from_slice(&bytes)?)
+}
+
+fn send(socket: BorrowedFd<'_>, frame: &ChildFrame) -> io::Result<()> {
+    let bytes = serde_json::to_vec(frame)?;
+    let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
+    let mut stream = UnixStream::from(socket.try_clone_to_owned()?);
+    stream.write_all(&[length.to_be_bytes().as_slice(), &bytes].concat())
+}
+
+fn failed(reason: &str) -> StepError {
+    StepError { step: "start a command".into(), source: io::Error::other(reason.to_owned()) }
+}
