@@ -317,7 +317,10 @@ impl Shared {
         let spec = JailSpec { start, slot, workspace: id, limits: jail_limits(&limits), profile };
         let request = WardenRequest::Create { id: handle.id(), spec };
         let starting = match start {
-            Some(_) => PendingSandbox::WithKernel(PendingKernel::begin(&handle, handle.first_kernel()?, request)?),
+            Some(_) => {
+                let kernel = PendingKernel::begin(&handle, handle.first_kernel()?, request)?;
+                PendingSandbox::WithKernel(Box::new(kernel))
+            }
             None => PendingSandbox::Bare(client.begin(request, Vec::new())?),
         };
         let workspace: Arc<dyn Workspace> = match (opening, workspace) {
@@ -370,7 +373,7 @@ impl PendingWorkspace<'_> {
 
 /// A sandbox that was asked for.
 enum PendingSandbox<'a> {
-    WithKernel(PendingKernel<'a>),
+    WithKernel(Box<PendingKernel<'a>>),
     Bare(PendingRequest<'a>),
 }
 
