@@ -83,7 +83,7 @@ pub(crate) const CONTROL_FD: RawFd = 3;
 pub(crate) const WARDEN_FD: RawFd = 4;
 /// Descriptor that holds the Landlock ruleset until it is applied.
 const LANDLOCK_FD: RawFd = 5;
-/// Where descriptors that come with a request have to be: above all that the steps choose.
+/// The least number of a descriptor that comes with a request: above all that the steps choose.
 pub(crate) const FIRST_FREE_FD: RawFd = 10;
 /// Processes of all sandboxes together, where they share a user id.
 const SHARED_PROCESSES: u64 = 4096;

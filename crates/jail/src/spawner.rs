@@ -129,7 +129,7 @@ fn fork(request: &ForkRequest, descriptors: Vec<OwnedFd>, setup: &Setup, filters
 fn become_command(request: &ForkRequest, mut descriptors: ChildDescriptors, setup: &Setup, filters: &Filters) -> ! {
     let mut is_placed = false;
     let mut start = || -> Result<std::convert::Infallible, StepError> {
-        // Where the host's memory is out, sandboxes go first, however small their processes are.
+        // Sandboxes go first when the host's memory is out, however small their processes are.
         std::fs::write("/proc/self/oom_score_adj", "1000").step("rank the process")?;
         let ready = message::receive::<ShellReady>(descriptors.get(Descriptor::Warden)?).step("wait for the shell")?;
         let (ShellReady, late) = ready.ok_or_else(|| failed("there is no shell"))?;
