@@ -25,8 +25,11 @@ MAX_HANDLES = 256
 MAX_WATCHES = 32
 # Directories of one watch.
 MAX_WATCHED = 4096
-# Events of one watch that nobody has fetched.
+# Events of one watch that nobody has fetched, and their bytes: they are told in one frame.
 MAX_EVENTS = 1000
+MAX_EVENT_BYTES = MAX_FRAME // 2
+# Reads of what the system tells of one watch before something else has its turn.
+MAX_DRAINED = 8
 MAX_METADATA = 16 << 10
 # Bytes of a file in which text is replaced.
 MAX_REPLACED = 64 << 20
@@ -373,7 +376,7 @@ class Watch:
 
     def __init__(self, root, recursive, entries):
         self.root, self.recursive, self.entries = root, recursive, entries
-        self.events = []
+        self.events, self.size = [], 0
         self.dropped = 0
         # The request that waits for events.
         self.waiting = None
@@ -382,7 +385,7 @@ class Watch:
         if self.descriptor < 0:
             raise OSError(ctypes.get_errno(), "watching is not possible here")
         try:
-            self.add(root, 0)
+            self.add_below(self.add(root, 0))
         except BaseException:
             os.close(self.descriptor)
             raise
@@ -391,6 +394,7 @@ class Watch:
         os.close(self.descriptor)
 
     def add(self, directory, flags):
+        """Watches one directory, and returns those in it; None if it was watched before under this name."""
         if len(self.directories) >= MAX_WATCHED:
             raise Refused("too_many", f"more than {MAX_WATCHED} directories would be watched")
         number = libc.inotify_add_watch(
@@ -398,25 +402,34 @@ class Watch:
         )
         if number < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        if self.directories.get(number) == directory:
+            return None
         self.directories[number] = directory
-        if self.recursive:
-            with os.scandir(directory) as children:
-                for child in children:
-                    if child.is_dir(follow_symlinks=False):
-                        self.add_new(child.path)
+        if not self.recursive:
+            return []
+        with os.scandir(directory) as children:
+            return [child.path for child in children if child.is_dir(follow_symlinks=False)]
 
-    def add_new(self, directory):
-        """Watches a directory that may be gone by now."""
-        try:
-            self.add(directory, IN_DONT_FOLLOW)
-        except OSError:
-            pass
-        except Refused:
-            self.dropped += 1
+    def add_below(self, directories):
+        """Watches directories and all below them, of which some may be gone by now. Returns those that are new."""
+        added = []
+        while directories:
+            directory = directories.pop()
+            try:
+                inner = self.add(directory, IN_DONT_FOLLOW)
+                if inner is not None:
+                    added.append(directory)
+                    directories += inner
+            except OSError:
+                pass
+            except Refused:
+                self.dropped += 1
+                break
+        return added
 
     def drain(self):
         """Takes what the system has to tell."""
-        while True:
+        for _ in range(MAX_DRAINED):
             try:
                 data = os.read(self.descriptor, 64 << 10)
             except BlockingIOError:
@@ -443,10 +456,8 @@ class Watch:
             if mask & bits:
                 self.tell(kind, path)
         if self.recursive and mask & IN_ISDIR and mask & (IN_CREATE | IN_MOVED_TO):
-            before = set(self.directories.values())
-            self.add_new(path)
             # Directories made in it before it was watched.
-            for added in set(self.directories.values()) - before:
+            for added in self.add_below([path]):
                 self.tell_contents(added)
 
     def tell_contents(self, directory):
@@ -469,11 +480,16 @@ class Watch:
                 told["entry"] = entry(path)
             except OSError:
                 pass  # gone meanwhile
+        size = len(encoded(told))
+        if self.size + size > MAX_EVENT_BYTES:
+            self.dropped += 1
+            return
         self.events.append(told)
+        self.size += size
 
     def fetch(self):
         told = {"events": self.events, "dropped": self.dropped}
-        self.events, self.dropped = [], 0
+        self.events, self.size, self.dropped = [], 0, 0
         return told
 
 

@@ -121,6 +121,10 @@ fn refused(refusal: &ApiError, dialect: &Dialect, request_id: &str) -> Response 
 }
 
 async fn admit(app: &Arc<App>, dialect: &Dialect, mut request: Request, next: Next) -> Result<Response, ApiError> {
+    if request.headers().get_all(HOST).iter().count() > 1 {
+        // A proxy before this server may have gone by the other one.
+        return Err(ApiError::bad_request("The request has more than one Host header."));
+    }
     let path = request.uri().path();
     // A dialect that claims requests has none of the server's own paths: there they are of programs in sandboxes.
     let may_be_own = dialect.claims.is_none();

@@ -17,6 +17,7 @@ mod paced_body;
 mod params;
 mod routes;
 mod throttled_body;
+mod timed_body;
 mod ttl_cache;
 mod unread_body;
 
@@ -35,3 +36,4 @@ pub(crate) use middleware::{GuardedBody, HEALTH, READY, bearer, is_local_host, m
 pub(crate) use mime_types::mime_of;
 pub(crate) use params::Params;
 pub(crate) use routes::{Operation, Routes, no_method};
+pub(crate) use timed_body::TimedBody;

@@ -13,7 +13,7 @@ use aludel_agent::upstream::http::{HttpOptions, HttpUpstream, Protocol};
 use aludel_engine::execution::Limits;
 use aludel_engine::{ApprovalPolicy, Engine, Model};
 use aludel_sandbox::memory::{Memory, ScriptedCell};
-use aludel_sandbox::{MimeBundle, MimeData};
+use aludel_sandbox::{Backend, MimeBundle, MimeData};
 use aludel_server::{App, Listener, serve};
 use aludel_store::Store;
 use connector::{Connector, HOST_NAME};
@@ -114,6 +114,18 @@ async fn run(
         serve(app, listener, stopped).await.unwrap();
     });
     Server { way, store, client: client(), key: None, stop, running }
+}
+
+/// A server with keys on a port of its own and on a backend, as long as the runtime lives.
+pub async fn serve_on(data: &Path, settings: Settings, backend: Arc<dyn Backend>) -> (SocketAddr, Store, Arc<Engine>) {
+    let (store, Settings { engine, server }) = (Store::open(data).await.unwrap(), settings);
+    let engine = Engine::new(store.clone(), backend, Vec::new(), ApprovalPolicy::default(), Vec::new(), engine);
+    let engine = Arc::new(engine);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let app = App::new(Arc::clone(&engine), server);
+    tokio::spawn(async move { serve(app, listener, std::future::pending()).await.unwrap() });
+    (address, store, engine)
 }
 
 /// The behaviour of programs.

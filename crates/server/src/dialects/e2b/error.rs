@@ -58,6 +58,7 @@ pub(super) fn closed_port(id: &str, port: u16, error: PortError) -> Response {
     let message = match error {
         PortError::Closed => "The sandbox is running but port is not open",
         PortError::NoHttp => "The program at this port did not answer in HTTP",
+        PortError::Silent => return ApiError::too_slow().into_response(),
     };
     let body = e2b::NoSandbox { sandbox_id: id.to_owned(), message: message.to_owned(), code: 502, port: Some(port) };
     let mut response = (StatusCode::BAD_GATEWAY, Json(body)).into_response();

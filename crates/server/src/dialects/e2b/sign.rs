@@ -39,7 +39,8 @@ impl FileQuery {
     /// Returns true if it was signed with this secret.
     fn is_signed_with(&self, method: &Method, secret: &str) -> bool {
         let Some(signature) = &self.signature else { return false };
-        let operation = if method == Method::GET { "read" } else { "write" };
+        let is_read = matches!(*method, Method::GET | Method::HEAD);
+        let operation = if is_read { "read" } else { "write" };
         let (path, user) = (self.path.as_deref().unwrap_or_default(), self.username.as_deref().unwrap_or_default());
         if path.len() + user.len() > MAX_SIGNED {
             return false;

@@ -153,6 +153,7 @@ async fn hand_on(live: &Arc<LiveSandbox>, share: &ProcessorShare, port: u16, mut
             let message = match failure {
                 PortError::Closed => format!("Nothing listens on port {port} of the sandbox."),
                 PortError::NoHttp => format!("The program at port {port} of the sandbox did not answer in HTTP."),
+                PortError::Silent => return ApiError::too_slow().into_response(),
             };
             ApiError { status: StatusCode::BAD_GATEWAY, ..ApiError::bad_request(message) }.into_response()
         }

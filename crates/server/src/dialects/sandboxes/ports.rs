@@ -9,7 +9,7 @@ use aludel_store::KEY_PREFIX;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::{
-    CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use axum::response::Response;
@@ -20,7 +20,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::tunnel::Tunnel;
 use crate::error::RenderedMark;
-use crate::http::GuardedBody;
+use crate::http::{GuardedBody, TimedBody};
 
 /// Time that a program may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -28,15 +28,22 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_HEAD: usize = 64 << 10;
 const MAX_HEADERS: usize = 128;
 /// Headers that are of one connection alone.
-const HOP_BY_HOP: [HeaderName; 7] =
-    [CONNECTION, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE];
+const HOP_BY_HOP: [HeaderName; 8] = [
+    CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
 /// Headers that are meant for us.
-const OURS: [&str; 10] = [
+const OURS: [&str; 9] = [
     "e2b-sandbox-id",
     "e2b-sandbox-port",
     "x-access-token",
     "e2b-traffic-access-token",
-    "keep-alive",
     "open-sandbox-api-key",
     "open-sandbox-client-ip",
     "opensandbox-secure-access",
@@ -54,6 +61,8 @@ pub(crate) enum PortError {
     Closed,
     /// The program that accepts them does not answer in HTTP.
     NoHttp,
+    /// The client sent nothing of its request's body for too long.
+    Silent,
 }
 
 /// Hands a request on to whatever listens on a port of the sandbox. The work takes from the share of the sandbox's tenant.
@@ -64,9 +73,7 @@ pub(crate) async fn hand_on(
     request: Request,
 ) -> Result<Response, PortError> {
     match timeout(CONNECT_TIMEOUT, live.sandbox().connect(port)).await {
-        Ok(Ok(connection)) => {
-            speak(live, share, TokioIo::new(connection), request).await.map_err(|_| PortError::NoHttp)
-        }
+        Ok(Ok(connection)) => speak(live, share, TokioIo::new(connection), request).await,
         Ok(Err(_)) | Err(_) => Err(PortError::Closed),
     }
 }
@@ -76,10 +83,10 @@ async fn speak(
     share: &ProcessorShare,
     connection: impl hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
     mut request: Request,
-) -> Result<Response, hyper::Error> {
+) -> Result<Response, PortError> {
     let mut http = http1::Builder::new();
     http.max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS);
-    let (mut sender, driver) = http.handshake(connection).await?;
+    let (mut sender, driver) = http.handshake(connection).await.map_err(|_| PortError::NoHttp)?;
     // Ends with the answer's body, or with the tunnel. What a program sends is read for its tenant's account.
     let driver = AbortOnDropHandle::new(tokio::spawn(share.pace(driver.with_upgrades())));
     let mut tunnel = Tunnel::asked_for(live, &mut request);
@@ -94,10 +101,21 @@ async fn speak(
     if let Some(tunnel) = &tunnel {
         tunnel.name(&mut parts.headers);
     }
-    let mut response = sender.send_request(Request::from_parts(parts, body)).await?;
-    tunnel = tunnel.filter(|_| response.status() == StatusCode::SWITCHING_PROTOCOLS);
+    let request = Request::from_parts(parts, Body::new(TimedBody::new(body)));
+    let refused = |error: hyper::Error| if error.is_user() { PortError::Silent } else { PortError::NoHttp };
+    let mut response = sender.send_request(request).await.map_err(refused)?;
+    let is_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    if is_switched && tunnel.is_none() {
+        // A client, or a proxy before it, that asked for no tunnel would take what follows for something else.
+        return Err(PortError::NoHttp);
+    }
+    tunnel = tunnel.filter(|_| is_switched);
     let program = hyper::upgrade::on(&mut response);
     let (mut parts, body) = response.into_parts();
+    if parts.headers.contains_key(TRANSFER_ENCODING) {
+        // It says where the body ends; a length beside it says something else.
+        parts.headers.remove(CONTENT_LENGTH);
+    }
     without_hops(&mut parts.headers);
     if let Some(tunnel) = tunnel {
         tunnel.name(&mut parts.headers);

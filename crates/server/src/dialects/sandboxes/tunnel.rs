@@ -1,6 +1,8 @@
 //! Connections to programs of a sandbox that stop speaking HTTP, as WebSockets do.
 
+use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use aludel_engine::sandboxes::LiveSandbox;
 use axum::extract::Request;
@@ -8,9 +10,13 @@ use axum::http::header::{CONNECTION, UPGRADE};
 use axum::http::{HeaderMap, HeaderValue};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, copy, split};
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
+
+/// Time for which one end may go on after the other has ended: a program that ignores the end of its client would keep the tunnel.
+const LINGER: Duration = Duration::from_secs(10);
 
 /// A tunnel that a client asked for. There are so many for each sandbox, and none beyond them: the program then sees a request like others.
 pub(super) struct Tunnel {
@@ -39,13 +45,21 @@ impl Tunnel {
         headers.insert(UPGRADE, self.protocol.clone());
     }
 
-    /// Carries bytes in both directions until one end is gone or the sandbox ends.
+    /// Carries bytes in both directions until one end is gone, and the other for [`LINGER`] more, or the sandbox ends.
     pub(super) async fn carry<T>(self, program: OnUpgrade, _driver: AbortOnDropHandle<T>) {
         let Self { live, client, permit, .. } = self;
         let carried = async {
             let (Ok(client), Ok(program)) = tokio::join!(client, program) else { return };
-            // An end that breaks off is an end.
-            let _ended = copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(program)).await;
+            let (client, program) = (split(TokioIo::new(client)), split(TokioIo::new(program)));
+            let (up, down) = (pass(client.0, program.1), pass(program.0, client.1));
+            tokio::pin!(up, down);
+            let (first, other) = tokio::select! {
+                ended = &mut up => (ended, down),
+                ended = &mut down => (ended, up),
+            };
+            if first.is_ok() {
+                let _ended = timeout(LINGER, other).await;
+            }
         };
         tokio::select! {
             () = carried => {}
@@ -53,4 +67,10 @@ impl Tunnel {
         }
         drop(permit);
     }
+}
+
+/// Passes bytes on until their end, and then tells the other side. An end that breaks off is an end of both.
+async fn pass(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) -> io::Result<()> {
+    copy(&mut from, &mut to).await?;
+    to.shutdown().await
 }
