@@ -1,9 +1,11 @@
-"""Further forms of what cells show: tables by column, and the data of charts, for clients that draw them themselves.
+"""Further forms of what cells show: tables by column, and the data of charts, for clients that draw them themselves; and pictures that are saved.
 
 Loaded by a kernel whose client wants them, and by no other.
 """
 
 import datetime
+import functools
+import importlib.util
 import json
 import re
 import sys
@@ -63,6 +65,44 @@ def install(shell):
     for formatter in (Table, Chart, Structure):
         made = formatter(parent=shell.display_formatter)
         formatters[made.format_type] = made
+    if (pictures := sys.modules.get("PIL.Image")) is not None:
+        show_saved(pictures)
+    else:
+        sys.meta_path.insert(0, Pictures())
+
+
+class Pictures:
+    """A finder for one module, Pillow's: pictures are shown from its first import on."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "PIL.Image":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def exec_module(module):
+                load(module)
+                show_saved(module)
+
+            spec.loader.exec_module = exec_module
+        return spec
+
+
+def show_saved(pictures):
+    """Has pictures shown when a program saves them under a name, as clients of hosted interpreters know it."""
+    kept = pictures.Image.save
+
+    @functools.wraps(kept)
+    def save(image, fp, format=None, **options):
+        if isinstance(fp, str):
+            from IPython.display import display
+
+            display(image)
+        kept(image, fp, format, **options)
+
+    pictures.Image.save = save
 
 
 def scalar(value):
@@ -84,9 +124,9 @@ def plain(value):
 
 
 def chart_of_figure(figure):
-    charts = [chart_of_axes(axes) for axes in figure.axes]
-    if not charts:
+    if not any(axes.has_data() for axes in figure.axes):
         return {}
+    charts = [chart_of_axes(axes) for axes in figure.axes]
     if len(charts) == 1:
         return charts[0]
     title = figure._suptitle.get_text() if figure._suptitle is not None else None
@@ -103,8 +143,11 @@ def chart_of_axes(axes):
     chart = {"type": kind, "title": axes.get_title() or None, "elements": elements}
     if kind in ("pie", "unknown"):
         return chart
-    chart["x_label"], chart["y_label"] = axes.get_xlabel() or None, axes.get_ylabel() or None
-    chart["x_unit"], chart["y_unit"] = unit(axes.get_xlabel()), unit(axes.get_ylabel())
+    labels = [axes.get_xlabel(), axes.get_ylabel()]
+    if is_lying(axes, kind):
+        labels.reverse()  # as if it stood, which is how its elements are told
+    for name, label in zip("xy", labels):
+        chart[f"{name}_label"], chart[f"{name}_unit"] = label or None, unit(label)
     if kind in ("line", "scatter"):
         for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
             scale = scale_of(axis)
@@ -137,6 +180,13 @@ def kind_of(axes):
     return "unknown"
 
 
+def is_lying(axes, kind):
+    """Returns true for a chart of bars or boxes that lie."""
+    if kind == "bar":
+        return any(bars_lie(container) for container in axes.containers)
+    return kind == "box_and_whisker" and not boxes_along(axes, 0)[1] and boxes_along(axes, 1)[1]
+
+
 def unit(label):
     """The text in brackets of an axis' label."""
     found = re.search(r"[(\[]([^)\]]*)[)\]]", label or "")
@@ -164,7 +214,7 @@ def coordinate(axis, scale, value):
         from matplotlib.dates import num2date
 
         if type(value).__name__ == "datetime64":
-            return str(value)
+            return str(value.astype("datetime64[s]"))
         return num2date(value).isoformat()
     return plain(value)
 
@@ -199,13 +249,17 @@ def scatter(axes):
     ]
 
 
+def bars_lie(container):
+    """Returns true for bars that lie: their lengths differ and their heights do not."""
+    heights = {bar.get_height() for bar in container}
+    return len(heights) == 1 and any(bar.get_x() == 0 for bar in container) and getattr(container, "orientation", None) == "horizontal"
+
+
 def bars(axes):
     elements = []
     for number, container in enumerate(axes.containers):
         group = label_of(container, "Group", number)
-        heights = [bar.get_height() for bar in container]
-        # Of bars that lie down, the lengths differ and the heights do not.
-        is_lying = len(set(heights)) == 1 and any(bar.get_x() == 0 for bar in container) and getattr(container, "orientation", None) == "horizontal"
+        is_lying = bars_lie(container)
         axis = axes.yaxis if is_lying else axes.xaxis
         labels = {place: text.get_text() for place, text in zip(axis.get_ticklocs(), axis.get_ticklabels())}
         for bar in container:
@@ -224,7 +278,7 @@ def pie(axes):
     return [
         {
             "label": wedge.get_label(),
-            "angle": round(abs(wedge.theta2 - wedge.theta1), 3),
+            "angle": round(float(abs(wedge.theta2 - wedge.theta1)), 3),
             "radius": plain(wedge.r),
         }
         for wedge in wedges
@@ -232,23 +286,37 @@ def pie(axes):
 
 
 def boxes(axes):
-    """Boxes from what is drawn: the corners of each, its median, and the whiskers and outliers at its place."""
+    """Boxes that stand, or else that lie."""
+    standing, is_whole = boxes_along(axes, 0)
+    if is_whole:
+        return standing
+    lying, is_whole = boxes_along(axes, 1)
+    return lying if is_whole else standing
+
+
+def boxes_along(axes, place):
+    """Boxes from what is drawn: the corners of each, its median, and the whiskers and outliers at its place on one axis. Returns them, and
+    true if each has a median."""
+    from matplotlib import rcParams
     from matplotlib.patches import PathPatch
 
-    labels = [text.get_text() for text in axes.xaxis.get_ticklabels()]
+    labels = [text.get_text() for text in (axes.yaxis if place else axes.xaxis).get_ticklabels()]
     drawn = [artist for artist in axes.patches if isinstance(artist, PathPatch)]
-    elements = []
+    elements, is_whole = [], bool(drawn)
     for number, box in enumerate(drawn):
         corners = box.get_path().vertices
-        left, right = float(min(corners[:, 0])), float(max(corners[:, 0]))
-        first, third = float(min(corners[:, 1])), float(max(corners[:, 1]))
-        median, ends, outliers = None, [first, third], []
+        places, values = corners[:, place], corners[:, 1 - place]
+        left, right = float(min(places)), float(max(places))
+        first, third = float(min(values)), float(max(values))
+        median, ends, alone = None, [first, third], []
         for line in axes.get_lines():
-            xs, ys = [float(x) for x in line.get_xdata()], [float(y) for y in line.get_ydata()]
+            data = [[float(value) for value in values] for values in (line.get_xdata(), line.get_ydata())]
+            xs, ys = data[place], data[1 - place]
             if not xs or not all(left <= x <= right for x in xs):
                 continue
             if line.get_linestyle() == "None":
-                outliers.extend(ys)
+                is_mean = line.get_marker() == rcParams["boxplot.meanprops.marker"]
+                alone.extend([] if is_mean else ys)
             elif len(set(xs)) == 1:
                 ends.extend(ys)
             elif len(set(ys)) == 1 and (min(xs), max(xs)) == (left, right) and first <= ys[0] <= third:
@@ -261,7 +329,8 @@ def boxes(axes):
                 "median": median,
                 "third_quartile": third,
                 "max": max(ends),
-                "outliers": outliers,
+                "outliers": [value for value in alone if not min(ends) <= value <= max(ends)],
             }
         )
-    return elements
+        is_whole = is_whole and median is not None
+    return elements, is_whole

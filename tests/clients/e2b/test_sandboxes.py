@@ -42,6 +42,44 @@ def test_programs_share_a_kernel_and_show_all_kinds_of_results(sandbox):
     assert sandbox.run_code("!pwd").logs.stdout == ["/home/user\n"]
 
 
+def test_pictures_that_are_saved_or_shown_are_results(make):
+    save = """
+from PIL import Image
+picture = Image.new("RGB", (2, 2), "red")
+picture.save("red.png")
+with open("red.bmp", "wb") as file:
+    picture.save(file, "bmp")
+"""
+    # Of the second, Pillow is there before the client is.
+    for first in ["", "import matplotlib.pyplot, PIL.Image"]:
+        sandbox = make()
+        sandbox.run_code(first)
+        execution = sandbox.run_code(save)
+        assert execution.error is None
+        assert [(bool(result.png), result.is_main_result) for result in execution.results] == [(True, False)]
+        assert [bool(result.png) for result in sandbox.run_code("picture.show()").results] == [True]
+        kept = sandbox.run_code("picture.save('red.nothing')")
+        assert (kept.error.name, len(kept.results)) == ("ValueError", 1)
+        assert sandbox.files.read("red.png", format="bytes")[:4] == b"\x89PNG"
+
+
+def test_boxes_are_told_with_their_outliers(sandbox):
+    def chart(options):
+        program = f"""
+import matplotlib.pyplot as plt
+plt.boxplot([[1, 2, 3, 4, 50], [2, 3, 4, 5, 6]], patch_artist=True, showmeans=True, {options})
+plt.xlabel("x"); plt.ylabel("y (m)"); plt.show()"""
+        return sandbox.run_code(program).results[0].chart
+
+    for options, labels in [("tick_labels=['a', 'b']", ("x", "y (m)")), ("tick_labels=['a', 'b'], orientation='horizontal'", ("y (m)", "x"))]:
+        told = chart(options)
+        assert (told.x_label, told.y_label) == labels
+        first, second = told.elements
+        assert (first.label, first.min, first.median, first.max, first.outliers) == ("a", 1, 3, 4, [50])
+        assert (second.first_quartile, second.median, second.third_quartile, second.outliers) == (3, 4, 5, [])
+    assert not sandbox.run_code("plt.subplots()[0]").results[0].chart
+
+
 def test_contexts_are_apart(sandbox):
     context = sandbox.create_code_context(cwd="/tmp")
     sandbox.run_code("x = 1", context=context)
