@@ -1,6 +1,6 @@
 // The official Node client, unchanged.
 import assert from "node:assert/strict";
-import { Sandbox } from "@e2b/code-interpreter";
+import { AuthenticationError, FileNotFoundError, InvalidArgumentError, NotFoundError, Sandbox } from "@e2b/code-interpreter";
 
 const sandbox = await Sandbox.create({ metadata: { client: "node" } });
 assert.equal((await sandbox.runCode("1 + 1")).text, "2");
@@ -16,6 +16,11 @@ await sandbox.files.write("a/new.txt", "x");
 for (let tries = 0; events.length === 0 && tries < 50; tries += 1) await new Promise((done) => setTimeout(done, 50));
 assert.equal(events[0], "new.txt");
 await watch.stop();
+await assert.rejects(sandbox.files.watchDir("nothing", () => {}), FileNotFoundError);
+await assert.rejects(sandbox.files.watchDir("a/b.txt", () => {}), InvalidArgumentError);
+await assert.rejects(sandbox.commands.run("true", { cwd: "/nowhere" }), InvalidArgumentError);
+await assert.rejects(sandbox.commands.run("true", { user: "root" }), AuthenticationError);
+await assert.rejects(sandbox.commands.connect(999_999), NotFoundError);
 const command = await sandbox.commands.run("echo out; echo err >&2");
 assert.deepEqual([command.stdout, command.stderr, command.exitCode], ["out\n", "err\n", 0]);
 const background = await sandbox.commands.run("cat", { background: true, stdin: true });

@@ -259,9 +259,19 @@ async fn frames_that_are_none_are_refused() {
     };
     let streams = "application/connect+json";
     for body in [&b""[..], b"{}", b"\0\0\0\0\x09{}", b"\x01\0\0\0\x02{}", b"\0\0\0\0\x02[]", b"\0\0\0\0\x02{x"] {
+        // Told in the last frame, where clients of streams look.
         let refused = send("/process.Process/Connect", streams, body.to_vec()).await;
-        assert_eq!((refused.status.as_u16(), &refused.json()["code"]), (400, &json!("invalid_argument")), "{body:?}");
+        let end: Value = serde_json::from_slice(&refused.bytes[5..]).unwrap();
+        assert_eq!(
+            (refused.status.as_u16(), &refused.headers["content-type"], refused.bytes[0]),
+            (200, &streams.parse().unwrap(), 2)
+        );
+        assert_eq!(end["error"]["code"], "invalid_argument", "{body:?}");
     }
+    assert_eq!(
+        send("/process.Process/Connect", "application/json", b"{}".to_vec()).await.json()["code"],
+        "unimplemented"
+    );
     let deep = [vec![b'['; 200], vec![b']'; 200]].concat();
     assert_eq!(send("/process.Process/List", "application/json", b"{}".to_vec()).await.status, 200);
     for (path, kind, body, code) in [

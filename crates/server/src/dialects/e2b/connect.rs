@@ -114,6 +114,25 @@ impl From<FilesError> for Failure {
     }
 }
 
+/// A failure before the first message of a stream, which clients of streams read in its last frame alone.
+#[derive(Debug)]
+pub(super) struct StreamFailure(Failure);
+
+impl<E> From<E> for StreamFailure
+where
+    Failure: From<E>,
+{
+    fn from(error: E) -> Self {
+        Self(error.into())
+    }
+}
+
+impl IntoResponse for StreamFailure {
+    fn into_response(self) -> Response {
+        frames(Body::from(frame(END, &EndStream { error: Some(self.0.0) })))
+    }
+}
+
 /// The message of a call.
 pub(super) struct Message<T>(pub(super) T);
 
@@ -147,15 +166,20 @@ impl<T: JsonSchema> DescribeArgument for FirstFrame<T> {
 }
 
 impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<App>> for FirstFrame<T> {
-    type Rejection = Failure;
+    type Rejection = Response;
 
-    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Failure> {
-        is_json(request.headers(), FRAMES)?;
-        let body = RawBody::from_request(request, app).await?;
-        let message = first_frame(&body.bytes).ok_or_else(|| Failure::invalid("the body is no frame of Connect"))?;
-        let message = body.bytes.slice_ref(message);
-        Ok(Self(body.json(app, message).await?))
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Response> {
+        // Nobody knows how a client that speaks otherwise would read frames.
+        is_json(request.headers(), FRAMES).map_err(IntoResponse::into_response)?;
+        first_message(request, app).await.map(Self).map_err(|failure| StreamFailure(failure).into_response())
     }
+}
+
+async fn first_message<T: DeserializeOwned + Send + 'static>(request: Request, app: &Arc<App>) -> Result<T, Failure> {
+    let body = RawBody::from_request(request, app).await?;
+    let message = first_frame(&body.bytes).ok_or_else(|| Failure::invalid("the body is no frame of Connect"))?;
+    let message = body.bytes.slice_ref(message);
+    Ok(body.json(app, message).await?)
 }
 
 fn is_json(headers: &HeaderMap, wanted: &str) -> Result<(), Failure> {
@@ -213,8 +237,13 @@ where
     };
     // Polled by the body itself, so that it ends with it.
     let driver = futures_util::stream::once(driver).filter_map(|()| None::<Bytes>);
-    let frames = futures_util::stream::select(ReceiverStream::new(receiver), driver);
-    let mut response = Body::from_stream(frames.map(Ok::<_, Infallible>)).into_response();
+    let told = futures_util::stream::select(ReceiverStream::new(receiver), driver);
+    frames(Body::from_stream(told.map(Ok::<_, Infallible>)))
+}
+
+/// An answer of frames.
+fn frames(body: Body) -> Response {
+    let mut response = body.into_response();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(FRAMES));
     response
 }

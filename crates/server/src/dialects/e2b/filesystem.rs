@@ -12,7 +12,7 @@ use axum::Json;
 use axum::http::HeaderMap;
 use axum::response::Response;
 
-use super::connect::{Client, Failure, FirstFrame, Gone, Message, keepalive, stream};
+use super::connect::{Client, Failure, FirstFrame, Gone, Message, StreamFailure, keepalive, stream};
 use super::describe;
 use super::target::TargetSandbox;
 
@@ -119,7 +119,7 @@ pub(super) async fn watch_dir(
     reached: TargetSandbox,
     headers: HeaderMap,
     FirstFrame(request): FirstFrame<WatchRequest>,
-) -> Result<Response, Failure> {
+) -> Result<Response, StreamFailure> {
     let watch = files(&reached).await?.watch(&request.path, request.recursive, request.include_entry).await?;
     let pause = keepalive(&headers);
     Ok(stream(move |client| tell(client, watch, pause)))

@@ -22,7 +22,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use tokio::time::timeout;
 
-use super::connect::{Client, Failure, FirstFrame, Gone, Message, deadline, keepalive, stream};
+use super::connect::{Client, Failure, FirstFrame, Gone, Message, StreamFailure, deadline, keepalive, stream};
 use super::describe;
 use super::target::TargetSandbox;
 use crate::app::App;
@@ -72,7 +72,7 @@ pub(super) async fn start(
     TargetSandbox { live, .. }: TargetSandbox,
     headers: HeaderMap,
     FirstFrame(request): FirstFrame<StartRequest>,
-) -> Result<Response, Failure> {
+) -> Result<Response, StreamFailure> {
     check_user(&headers)?;
     check_approval(&app)?;
     let StartRequest { process, pty, tag, stdin } = request;
@@ -106,7 +106,7 @@ pub(super) async fn connect(
     TargetSandbox { live, .. }: TargetSandbox,
     headers: HeaderMap,
     FirstFrame(request): FirstFrame<SelectRequest>,
-) -> Result<Response, Failure> {
+) -> Result<Response, StreamFailure> {
     Ok(follow(find(&live, &request.process)?.attach()?, keepalive(&headers)))
 }
 
