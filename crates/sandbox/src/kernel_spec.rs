@@ -1,6 +1,9 @@
 //! A language as data.
 
+use std::path::Path;
 use std::sync::{Arc, LazyLock};
+
+use crate::Language;
 
 /// A kernel's language: how its programs are started, and how models know it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,6 +19,8 @@ pub struct KernelSpec {
     pub env: Vec<(String, String)>,
     /// The kernel's programs: files in [`KernelSpec::PROGRAMS`], by name.
     pub programs: Vec<(String, String)>,
+    /// Further languages that are known to have kernels there, besides which there may be others.
+    pub further: Vec<Language>,
     /// True if a copy of the kernel from before a cell takes over when the cell ends the kernel.
     pub checkpoints: bool,
     /// The name of the tool that models are offered.
@@ -87,6 +92,10 @@ const PYTHON_PROGRAMS: [(&str, &str); 18] = [
     (crate::files::PROGRAM, include_str!("../kernel/files.py")),
 ];
 
+/// Files of a template by which it has kernels of further languages.
+const FURTHER: [(&str, &str); 2] =
+    [("usr/local/bin/deno", "javascript"), ("usr/local/share/jupyter/kernels/javascript", "javascript")];
+
 /// The kernel of a backend that names none.
 static DEFAULT: LazyLock<Arc<KernelSpec>> = LazyLock::new(|| Arc::new(KernelSpec::python("python3")));
 
@@ -121,6 +130,15 @@ impl KernelSpec {
         self
     }
 
+    /// The same kernel in the template of this directory.
+    #[must_use]
+    pub(crate) fn within(mut self, root: &Path) -> Self {
+        let there = FURTHER.iter().filter(|(file, _)| root.join(file).exists());
+        self.further = there.filter_map(|(_, language)| language.parse().ok()).collect();
+        self.further.dedup();
+        self
+    }
+
     /// Python without a package, for a trial of a sandbox.
     pub(crate) fn trial(interpreter: &str) -> Self {
         let programs = [ZYGOTE, HEAP, FORK, CHANNEL, ("kernel.py", include_str!("../kernel/trial.py"))];
@@ -138,6 +156,7 @@ impl KernelSpec {
             argv: vec![interpreter.to_owned(), "-s".into(), format!("{}/zygote.py", Self::PROGRAMS)],
             env: ENV.iter().chain(&PYTHON_ENV).map(owned).collect(),
             programs: PYTHON_PROGRAMS.iter().map(owned).collect(),
+            further: Vec::new(),
             checkpoints: true,
             tool_name: PYTHON_TOOL.into(),
             description: "Runs Python in a stateful notebook: variables persist between calls, top-level await works, \
@@ -151,12 +170,24 @@ impl KernelSpec {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
     use std::process::Command;
 
     use super::*;
 
     const DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kernel");
+
+    #[test]
+    fn a_template_with_a_kernel_of_javascript_has_the_language_once() {
+        let root = tempfile::tempdir().unwrap();
+        let further = || KernelSpec::python("").within(root.path()).further;
+        assert!(further().is_empty());
+        for (file, _) in FURTHER {
+            let file = root.path().join(file);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, "").unwrap();
+            assert_eq!(further().iter().map(Language::as_str).collect::<Vec<_>>(), ["javascript"]);
+        }
+    }
 
     #[test]
     fn each_part_of_the_kernel_program_is_carried_into_the_sandbox() {

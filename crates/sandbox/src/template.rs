@@ -216,7 +216,7 @@ impl Template {
         let in_use = TemplateLock(File::open(&root).ok()?);
         in_use.take(&root)?;
         let manifest: Manifest = serde_json::from_slice(&fs::read(root.join(MANIFEST)).ok()?).ok()?;
-        let kernel = Arc::new(KernelSpec::python(PYTHON).preloading(&manifest.preload));
+        let kernel = Arc::new(KernelSpec::python(PYTHON).preloading(&manifest.preload).within(&root));
         Some(Self { root, manifest, kernel, _in_use: Arc::new(in_use) })
     }
 }

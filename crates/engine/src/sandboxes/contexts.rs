@@ -34,7 +34,8 @@ pub struct Context {
     id: String,
     directory: String,
     language: Option<Language>,
-    running: Mutex<Running>,
+    /// `None` until its kernel is started.
+    running: Mutex<Option<Running>>,
     executions: AtomicU64,
 }
 
@@ -61,7 +62,7 @@ impl fmt::Debug for Context {
 }
 
 impl Context {
-    fn new(running: Running, directory: &str, language: Option<Language>) -> Arc<Self> {
+    fn new(running: Option<Running>, directory: &str, language: Option<Language>) -> Arc<Self> {
         let id = format!("{:.32}", random_hex());
         let (directory, running) = (directory.to_owned(), Mutex::new(running));
         Arc::new(Self { id, directory, language, running, executions: AtomicU64::new(0) })
@@ -94,7 +95,7 @@ impl Contexts {
         let environment = environment.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
         let namespace = Namespace::of_language(place, None);
         let running = Running { kernel: sandbox.first_kernel(), is_configured: false, namespace };
-        let known = Mutex::new(vec![Context::new(running, HOME, None)]);
+        let known = Mutex::new(vec![Context::new(Some(running), HOME, None)]);
         Self { sandbox, place: place.to_owned(), environment, known, making: Mutex::default() }
     }
 
@@ -120,9 +121,21 @@ impl Contexts {
     pub async fn create(&self, directory: Option<&str>, language: Option<Language>) -> Result<Arc<Context>, Error> {
         let directory = directory.unwrap_or(HOME);
         let running = self.start(directory, language.as_ref()).await?;
-        let context = Context::new(running, directory, language);
+        let context = Context::new(Some(running), directory, language);
         self.known.lock().await.push(Arc::clone(&context));
         Ok(context)
+    }
+
+    /// Lists a context for each further language that the sandbox is known to have, beside those that there are. Its kernel starts when it is
+    /// first used.
+    pub async fn list_further(&self) {
+        let _one_at_a_time = self.making.lock().await;
+        let mut known = self.known.lock().await;
+        for language in &self.sandbox.kernel().further {
+            if !known.iter().any(|context| context.language.as_ref() == Some(language)) {
+                known.push(Context::new(None, HOME, Some(language.clone())));
+            }
+        }
     }
 
     /// All of them, in the order in which they were made.
@@ -155,8 +168,10 @@ impl Contexts {
     pub async fn restart(&self, id: &str) -> Result<(), Error> {
         let context = self.get(Some(id)).await?;
         let mut running = context.running.lock().await;
-        running.kernel.close().await;
-        *running = self.fresh(&context).await?;
+        if let Some(before) = running.take() {
+            before.kernel.close().await;
+        }
+        *running = Some(self.fresh(&context).await?);
         Ok(())
     }
 
@@ -176,7 +191,9 @@ impl Contexts {
     /// Ends a context. The default one is there again when it is next asked for.
     pub async fn remove(&self, id: &str) -> Result<(), Error> {
         let context = self.get(Some(id)).await?;
-        context.running.lock().await.kernel.close().await;
+        if let Some(running) = &*context.running.lock().await {
+            running.kernel.close().await;
+        }
         let mut known = self.known.lock().await;
         let is_default = known.first().is_some_and(|default| default.id == context.id);
         if !is_default {
@@ -192,9 +209,10 @@ impl Contexts {
         environment: BTreeMap<String, String>,
     ) -> Result<ProgramTarget, Error> {
         let mut running = context.running.lock().await;
-        if !running.kernel.is_alive() {
-            *running = self.fresh(context).await?;
-        }
+        let running = match &mut *running {
+            Some(running) if running.kernel.is_alive() => running,
+            running => running.insert(self.fresh(context).await?),
+        };
         if !running.is_configured {
             let options = self.options(&context.directory, context.language.as_ref());
             running.kernel.configure(&options).await?;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use aludel_sandbox::Backend;
 use aludel_sandbox::memory::{Memory, simple};
+use aludel_sandbox::{Backend, KernelSpec, Language};
 use aludel_store::{Store, Tenant};
 
 use super::*;
@@ -49,6 +49,31 @@ async fn nothing_of_one_tenant_is_there_for_another() {
     first.ended().await;
     drop(first);
     assert_eq!(backend.list(None).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_further_language_has_a_context_before_its_kernel_starts() {
+    let data = tempfile::tempdir().unwrap();
+    let store = Store::open(data.path()).await.unwrap();
+    let kernel = KernelSpec { further: vec!["js".parse().unwrap()], ..KernelSpec::python("") };
+    let backend = Arc::new(Memory::with_kernel(simple, kernel));
+    let engine = Engine::new(store, backend, [], Default::default(), Vec::new(), SessionSettings::default());
+    let live = engine.sandboxes.create(&Tenant::local(), new(60)).await.unwrap();
+    let contexts = live.contexts();
+    assert_eq!(contexts.list().await.len(), 1);
+    contexts.list_further().await;
+    let made = contexts.create(None, None).await.unwrap();
+    contexts.list_further().await;
+    let listed = contexts.list().await;
+    let languages: Vec<_> = listed.iter().map(|context| context.language().map(Language::as_str)).collect();
+    assert_eq!(languages, [None, Some("javascript"), None]);
+    assert_eq!(listed.last().map(|last| last.id()), Some(made.id()));
+    let javascript = contexts.of_language(Some("javascript".parse().unwrap())).await.unwrap();
+    assert_eq!(javascript.id(), listed[1].id());
+    // Here there is no such kernel; where there is one, this is its start.
+    assert!(contexts.target(&javascript, Default::default()).await.unwrap_err().to_string().contains("javascript"));
+    contexts.remove(javascript.id()).await.unwrap();
+    assert_eq!(contexts.list().await.len(), 2);
 }
 
 #[tokio::test]

@@ -56,8 +56,9 @@ fn refused(refusal: Error) -> Refusal {
     }
 }
 
-/// `GET /contexts`
+/// `GET /contexts`: clients expect that JavaScript has a context, too, where there is JavaScript.
 pub(super) async fn list_contexts(TargetSandbox { live, .. }: TargetSandbox) -> Json<Vec<Context>> {
+    live.contexts().list_further().await;
     Json(live.contexts().list().await.iter().map(|context| shown(context)).collect())
 }
 
@@ -68,6 +69,8 @@ pub(super) async fn create_context(
 ) -> Result<Json<Context>, Refusal> {
     let request: CreateContext = body.read()?;
     let contexts = live.contexts();
+    // Before this one, which is the last in their list.
+    contexts.list_further().await;
     let language = request.language.as_deref().map(|name| contexts.language(name)).transpose().map_err(refused)?;
     let context = contexts.create(request.cwd.as_deref(), language.flatten()).await.map_err(refused)?;
     Ok(Json(shown(&context)))
