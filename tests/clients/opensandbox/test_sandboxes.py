@@ -1,5 +1,6 @@
 """First calls of most users of the SDKs, and things that they must not do."""
 
+import os
 import subprocess
 import threading
 import time
@@ -354,3 +355,11 @@ def test_resources_hold_up_to_the_operators(make):
         make(resource={"nvidia.com/gpu": "1"})
     with pytest.raises(SandboxApiException, match="at least 64Mi"):
         make(resource={"memory": "1Mi"})
+
+
+def test_node(server):
+    if "NODE_CLIENTS" not in os.environ:
+        pytest.skip("npm is not installed")
+    target = Path(os.environ["NODE_CLIENTS"]) / "node.mjs"
+    target.write_text((Path(__file__).parent / "node.mjs").read_text())
+    subprocess.run(["node", target, server.url.split("//")[1]], check=True, timeout=60)

@@ -43,6 +43,8 @@ pub(crate) struct Dialect {
     pub(crate) answers_pages: bool,
     /// The header in which clients look for their request's id, besides `x-request-id`.
     pub(crate) request_id: &'static str,
+    /// True if the id that a request brings in `x-request-id` is told back in place of one of ours.
+    pub(crate) keeps_request_ids: bool,
     /// The answer to a request of this id that is refused before or in place of its own answer: a status and a body.
     pub(crate) refuse: fn(&ApiError, &str) -> Response,
     /// Its kinds of stored requests.

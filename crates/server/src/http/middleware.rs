@@ -38,6 +38,8 @@ pub(crate) const HEALTH: &str = "/healthz";
 pub(crate) const READY: &str = "/readyz";
 /// The header that tells the id of a request, whatever else its dialect calls it.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Bytes of a request's id that a client chose.
+const MAX_GIVEN_ID: usize = 128;
 /// Tells a proxy whether to collect an answer before it passes it on.
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 /// Address of the client of a proxy.
@@ -58,6 +60,7 @@ pub(crate) async fn middleware(
     next: Next,
 ) -> Response {
     let (scope, span, open) = Scope::begin(&app.telemetry, &request);
+    let given = dialect.keeps_request_ids.then(|| given_id(request.headers())).flatten();
     let (request, rest) = unread_body::share(request);
     // A path may have the token of a link.
     let line = format!("{} {}", request.method(), scope.route());
@@ -76,7 +79,7 @@ pub(crate) async fn middleware(
     rest.clear(&mut response).await;
     if let Ok(id) = HeaderValue::from_str(scope.id()) {
         response.headers_mut().insert(HeaderName::from_static(dialect.request_id), id.clone());
-        response.headers_mut().insert(REQUEST_ID, id);
+        response.headers_mut().insert(REQUEST_ID, given.unwrap_or(id));
     }
     let backend = HeaderValue::from_static(app.engine.sandboxes.capabilities().backend);
     response.headers_mut().insert(BACKEND, backend);
@@ -86,6 +89,12 @@ pub(crate) async fn middleware(
     }
     scope.note_status(response.status());
     response.map(|body| Body::new(GuardedBody::new(body, open)))
+}
+
+/// The id that a request brings, if it is a text that may be told back.
+fn given_id(headers: &HeaderMap) -> Option<HeaderValue> {
+    let is_plain = |id: &&HeaderValue| id.to_str().is_ok_and(|id| (1..=MAX_GIVEN_ID).contains(&id.len()));
+    headers.get(REQUEST_ID).filter(is_plain).cloned()
 }
 
 /// Returns true if the answer is told piece by piece.

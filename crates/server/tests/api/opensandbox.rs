@@ -53,6 +53,28 @@ async fn run(server: &Server, id: &str, code: &str) -> Vec<Value> {
 }
 
 #[tokio::test]
+async fn the_id_of_a_request_is_the_clients_and_an_empty_answer_has_a_length() {
+    let data = tempfile::tempdir().unwrap();
+    let server = start(data.path()).await;
+    let answered = async |path: &str, id: &str| {
+        let answer = server.ask(server.request(Method::GET, path).header("x-request-id", id)).await;
+        answer.headers["x-request-id"].to_str().unwrap().to_owned()
+    };
+    assert_eq!(answered("/v1/sandboxes", "mine").await, "mine");
+    assert_eq!(answered("/v1/sandboxes/missing", &"x".repeat(128)).await, "x".repeat(128));
+    for (path, id) in [("/v1/sandboxes", ""), ("/v1/sandboxes", &*"x".repeat(129)), ("/v1/models", "mine")] {
+        assert!(answered(path, id).await.starts_with("req_"), "{path} {id}");
+    }
+    let id = create(&server, json!({})).await;
+    // Without a length it would be chunked, and clients would look for JSON in it.
+    let deleted = ask(&server, &id, Method::DELETE, "/code/contexts?language=python", None).await;
+    assert_eq!(
+        (deleted.status.as_u16(), &deleted.headers["content-length"], deleted.bytes.len()),
+        (200, &"0".parse().unwrap(), 0)
+    );
+}
+
+#[tokio::test]
 async fn sandboxes_are_made_found_and_ended() {
     let data = tempfile::tempdir().unwrap();
     let server = start(data.path()).await;

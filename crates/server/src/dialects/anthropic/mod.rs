@@ -47,6 +47,7 @@ pub(crate) const ANTHROPIC: Dialect = Dialect {
     proof: |_, _| None,
     answers_pages: true,
     request_id: "request-id",
+    keeps_request_ids: false,
     refuse: error::refuse,
     stored: |_| Vec::new(),
 };

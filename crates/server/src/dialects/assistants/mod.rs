@@ -70,6 +70,7 @@ pub(crate) const ASSISTANTS: Dialect = Dialect {
     proof: |_, _| None,
     answers_pages: true,
     request_id: "x-request-id",
+    keeps_request_ids: false,
     refuse: super::openai::error::refuse,
     stored: |store| vec![render::dialect(store)],
 };

@@ -44,6 +44,7 @@ pub(crate) const E2B: Dialect = Dialect {
     proof: target::proof,
     answers_pages: false,
     request_id: "x-request-id",
+    keeps_request_ids: false,
     refuse: error::refuse,
     stored: |_| Vec::new(),
 };

@@ -51,6 +51,7 @@ pub(crate) const GEMINI: Dialect = Dialect {
     proof: |_, _| None,
     answers_pages: true,
     request_id: "x-request-id",
+    keeps_request_ids: false,
     refuse: error::refuse,
     stored: |store| vec![interactions::dialect(store)],
 };

@@ -54,6 +54,7 @@ pub(crate) const MCP: Dialect = Dialect {
     proof: |_, _| None,
     answers_pages: true,
     request_id: "x-request-id",
+    keeps_request_ids: false,
     refuse: error::refuse,
     stored: |_| Vec::new(),
 };

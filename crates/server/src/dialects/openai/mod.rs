@@ -40,6 +40,7 @@ pub(crate) const OPENAI: Dialect = Dialect {
     proof: |_, _| None,
     answers_pages: true,
     request_id: "x-request-id",
+    keeps_request_ids: false,
     refuse: error::refuse,
     stored: |store| vec![responses::dialect(store)],
 };

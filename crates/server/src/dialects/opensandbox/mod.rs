@@ -46,6 +46,7 @@ pub(crate) const OPENSANDBOX: Dialect = Dialect {
     proof: target::proof,
     answers_pages: false,
     request_id: "x-request-id",
+    keeps_request_ids: true,
     refuse: error::refuse,
     stored: |_| Vec::new(),
 };

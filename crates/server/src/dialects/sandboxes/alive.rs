@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use aludel_engine::sandboxes::LiveSandbox;
-use axum::body::{Body, Bytes};
+use axum::body::{Body, Bytes, HttpBody};
 use axum::response::Response;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{BoxStream, Stream, unfold};
@@ -18,6 +18,10 @@ pub(crate) async fn while_alive(live: &Arc<LiveSandbox>, answer: impl Future<Out
     };
     let live = Arc::clone(live);
     Some(answered.map(|body| {
+        // One without a length would be no empty body to clients.
+        if body.is_end_stream() {
+            return body;
+        }
         let ended = async move {
             live.ended().await;
             Err(std::io::Error::other("the sandbox ended"))
