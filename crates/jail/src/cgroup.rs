@@ -30,7 +30,7 @@ pub enum Hierarchy {
     Absent,
 }
 
-/// The part of its memory that a sandbox may have waiting in sockets, beside it, where the kernel counts that apart.
+/// The part of its memory that a sandbox may have waiting in sockets, beside it, where Linux counts that apart.
 const SOCKETS_SHARE: u64 = 8;
 
 /// Init, which is in the group too. Not the checkpoint: there is none in the first cell, and the limit of those who have an id of their own

@@ -232,7 +232,8 @@ pub enum KernelStart {
     Fresh,
 }
 
-/// The number of the kernel that a sandbox is made with.
+/// The number of the kernel that a sandbox is made with, the only one that keeps a checkpoint. A sandbox that is made without a kernel
+/// never has one of this number.
 pub const FIRST_KERNEL: u64 = 0;
 
 /// The number of slots that have a uid of their own.
@@ -247,7 +248,7 @@ pub enum WardenMessage {
         owner_base: Option<u32>,
         /// Protections that are not enforced here, in words for the operator.
         warnings: Vec<String>,
-        /// True if a control group bounds the memory of a sandbox. Otherwise the kernel bounds its own.
+        /// True if a control group bounds the memory of a sandbox. Otherwise each kernel process bounds its own.
         memory_is_bounded: bool,
     },
     /// The warden or its zygote could not start, or ended.

@@ -20,11 +20,11 @@ use crate::message::{ExitStatus, FIRST_KERNEL, JailLimits, Profile};
 use crate::pid_namespace::namespace_of;
 use crate::sys;
 
-/// Rank (`oom_score_adj`) of all that runs in a sandbox, where memory is out: it is ended first.
-const FIRST: &str = "1000";
-/// Rank of a checkpoint, whichever process is larger: it comes after all cells, and before those of the host that hold less than a third of
+/// `oom_score_adj` of all that runs in a sandbox: where the host's memory is out, it is ended first.
+const OOM_SCORE_ADJ: &str = "1000";
+/// `oom_score_adj` of a checkpoint, whichever process is larger: it comes after all cells, and before those of the host that hold less than a third of
 /// its memory.
-const LAST: &str = "300";
+const CHECKPOINT_OOM_SCORE_ADJ: &str = "300";
 /// Words of checkpoints that are taken at once.
 const WORDS: usize = 8;
 /// The word of a new checkpoint.
@@ -108,20 +108,20 @@ impl JailSandbox {
         // A program may say so without end, and spoils the rank of its own checkpoint.
         let words = std::iter::from_fn(|| first_word(socket.as_fd()).ok()).take(WORDS);
         let Some(pid) = words.filter_map(|word| word.sender).last() else { return false };
-        let rank = rank_of(pid);
+        let rank = open_oom_score_adj(pid);
         // Looked up after it was opened: a number that is another sandbox's by now is seen.
         if namespace_of(pid).is_none_or(|of| Some(of) != self.init.pid.and_then(namespace_of)) {
             return true;
         }
         self.forget_checkpoint();
-        write_rank(rank.as_ref(), LAST);
+        write_oom_score_adj(rank.as_ref(), CHECKPOINT_OOM_SCORE_ADJ);
         self.checkpoint = rank;
         true
     }
 
     /// Ranks the checkpoint like all others.
     pub(crate) fn forget_checkpoint(&mut self) {
-        write_rank(self.checkpoint.take().as_ref(), FIRST);
+        write_oom_score_adj(self.checkpoint.take().as_ref(), OOM_SCORE_ADJ);
     }
 
     /// The process that answered the wake-up call. The system vouches for its number; that it is of this sandbox is looked up, since
@@ -169,11 +169,11 @@ impl ProcessHandle {
 }
 
 /// Opens the `oom_score_adj` of a process.
-fn rank_of(pid: Pid) -> Option<File> {
+fn open_oom_score_adj(pid: Pid) -> Option<File> {
     File::options().write(true).open(format!("/proc/{}/oom_score_adj", pid.as_raw_nonzero())).ok()
 }
 
-fn write_rank(rank: Option<&File>, score: &str) {
+fn write_oom_score_adj(rank: Option<&File>, score: &str) {
     if let Some(file) = rank {
         // It may have ended. Without its rank, the larger process is ended first.
         let _as_before = file.write_at(score.as_bytes(), 0);
