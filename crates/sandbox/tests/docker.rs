@@ -5,9 +5,10 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use aludel_sandbox::attack::{AttackResult, limits, suite};
 use aludel_sandbox::process::{Command, ExitStatus};
 use aludel_sandbox::{
-    Backend, ConformancePrograms, Docker, DockerConfig, Error, Limits, SandboxId, SandboxSpec, conformance,
+    Backend, ConformancePrograms, Docker, DockerConfig, Error, Limits, Profile, SandboxId, SandboxSpec, conformance,
 };
 
 /// The image that the tests run, which must be in the engine.
@@ -105,6 +106,36 @@ async fn a_sandbox_of_the_pool_is_there_before_it_is_asked_for() {
     drop((other, again, sandbox));
     backend.shutdown().await;
     assert!(backend.left().await.unwrap().is_empty(), "nor does the pool leave anything");
+}
+
+/// Prints which of the suite of hostile programs containers hold, which is written for the local sandbox. By hand, since it takes long.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes a quarter of an hour: cargo test -p aludel-sandbox --features docker --test docker -- --ignored --nocapture"]
+async fn hostile_programs_are_held_by_an_engine_too() {
+    let data = tempfile::tempdir().unwrap();
+    let config = DockerConfig { limits: limits(3), ..config(data.path(), None) };
+    let Ok(backend) = Docker::start(config, &mut |_| {}).await else { return println!("skipped: no engine") };
+    let backend = std::sync::Arc::new(backend);
+    let mut running = tokio::task::JoinSet::new();
+    let mut attacks = suite().unwrap().into_iter();
+    loop {
+        while running.len() < 3
+            && let Some((file, attack)) = attacks.next()
+        {
+            let backend = std::sync::Arc::clone(&backend);
+            running.spawn(async move {
+                (format!("{file}: {}", attack.name), attack.run(&*backend, 3, Profile::Services).await)
+            });
+        }
+        let Some(done) = running.join_next().await else { break };
+        let (name, verdict) = done.unwrap();
+        match verdict {
+            Ok(AttackResult::Held) => println!("held {name}"),
+            other => println!("NOT {name}: {}", format!("{other:?}").chars().take(600).collect::<String>()),
+        }
+    }
+    backend.shutdown().await;
+    assert!(backend.left().await.unwrap().is_empty());
 }
 
 /// A command of a shell, in the workspace.

@@ -68,7 +68,12 @@ impl Containers {
 
     pub(super) fn files_body(&self, volume: &str, limits: &Limits) -> ContainerCreateBody {
         // Files that the host writes count as the server's memory.
-        self.bare(volume, SERVER_MEMORY.saturating_add(limits.disk), 4)
+        let mut body = self.bare(volume, SERVER_MEMORY.saturating_add(limits.disk), 4);
+        if let Some(host) = &mut body.host_config {
+            // An engine's own figure may be more than its host has to give.
+            host.ulimits = Some(vec![limit("nofile", u64::from(limits.open_files))]);
+        }
+        body
     }
 
     pub(super) fn body(&self, kernel: &KernelSpec, limits: &Limits, volume: &str) -> ContainerCreateBody {
@@ -86,10 +91,6 @@ impl Containers {
             host.tmpfs = Some(HashMap::from([("/tmp".to_owned(), tmp), (KernelSpec::PROGRAMS.to_owned(), programs)]));
             host.shm_size = Some(i64::try_from(shared.max(1)).unwrap_or(i64::MAX));
             host.nano_cpus = Some((limits.cpus * 1e9) as i64);
-            let limit = |name: &str, value: u64| {
-                let value = i64::try_from(value).unwrap_or(i64::MAX);
-                ResourcesUlimits { name: Some(name.to_owned()), soft: Some(value), hard: Some(value) }
-            };
             host.ulimits = Some(vec![
                 limit("nofile", u64::from(limits.open_files)),
                 limit("fsize", limits.file_size),
@@ -98,4 +99,10 @@ impl Containers {
         }
         body
     }
+}
+
+/// A limit of each process of a container.
+fn limit(name: &str, value: u64) -> ResourcesUlimits {
+    let value = i64::try_from(value).unwrap_or(i64::MAX);
+    ResourcesUlimits { name: Some(name.to_owned()), soft: Some(value), hard: Some(value) }
 }

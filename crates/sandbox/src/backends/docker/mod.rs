@@ -135,12 +135,14 @@ impl HostProvider for Containers {
     async fn make_workspace(&self, life: &InstanceLife, limits: &Limits) -> Result<VolumeFiles, Error> {
         let container = self.container(life, "-files");
         let volume = container.name().to_owned();
+        // In pages: Podman takes `size` for a quota, which a file system in memory does not have.
+        let pages = limits.disk.div_ceil(rustix::param::page_size() as u64);
         let options = HashMap::from([
             ("type".to_owned(), "tmpfs".to_owned()),
             ("device".to_owned(), "tmpfs".to_owned()),
             (
                 "o".to_owned(),
-                format!("size={},nr_inodes={},mode=0755,uid={USER},gid={USER},nosuid,nodev", limits.disk, limits.files),
+                format!("nr_blocks={pages},nr_inodes={},mode=0755,uid={USER},gid={USER},nosuid,nodev", limits.files),
             ),
         ]);
         let (made, is_made) = oneshot::channel();
