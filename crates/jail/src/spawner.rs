@@ -127,7 +127,6 @@ fn fork(request: &ForkRequest, descriptors: Vec<OwnedFd>, setup: &Setup, filters
 
 /// Runs in the child. Nothing of the user's runs before the last step of the lockdown.
 fn become_command(request: &ForkRequest, mut descriptors: ChildDescriptors, setup: &Setup, filters: &Filters) -> ! {
-    let mut is_placed = false;
     let mut start = || -> Result<std::convert::Infallible, StepError> {
         // Sandboxes go first when the host's memory is out, however small their processes are.
         std::fs::write("/proc/self/oom_score_adj", "1000").step("rank the process")?;
@@ -135,13 +134,11 @@ fn become_command(request: &ForkRequest, mut descriptors: ChildDescriptors, setu
         let (ShellReady, late) = ready.ok_or_else(|| failed("there is no shell"))?;
         descriptors.add_late(late, request.landlock);
         let has_listener = lockdown::run(&request.lockdown, &descriptors, filters, |listener| {
-            is_placed = true;
             // It must not stay here.
             let listener = sys::take(listener);
             let sent = message::send(sys::descriptor(lockdown::WARDEN_FD), &"ready", &[listener.as_fd()]);
             sent.step("hand the listener over")
         })?;
-        is_placed = true;
         if !has_listener {
             message::send(sys::descriptor(lockdown::WARDEN_FD), &"ready", &[]).step("greet the warden")?;
         }
@@ -151,11 +148,11 @@ fn become_command(request: &ForkRequest, mut descriptors: ChildDescriptors, setu
         Ok(never) => match never {},
         Err(StepError { step, source }) => format!("{step}: {}", words(&source)),
     };
-    // The socket is at its old place or, later, at its new one.
-    let control =
-        if is_placed { Some(sys::descriptor(lockdown::CONTROL_FD)) } else { descriptors.get(Descriptor::Control).ok() };
-    if let Some(control) = control {
-        let _nobody = send(control, &ChildFrame::Failed { reason });
+    // The socket is at its old number or, once all others are closed, at its new one.
+    let failure = ChildFrame::Failed { reason };
+    let told = descriptors.get(Descriptor::Control).is_ok_and(|control| send(control, &failure).is_ok());
+    if !told {
+        let _nobody = send(sys::descriptor(lockdown::CONTROL_FD), &failure);
     }
     sys::exit(1)
 }

@@ -216,3 +216,13 @@ async fn a_kernel_that_was_closed_before_it_started_never_starts() {
     let further = sandbox.start_kernel(KernelOptions::default()).await.unwrap();
     assert!(further.is_alive());
 }
+
+#[tokio::test]
+async fn the_first_kernel_has_a_place_of_its_own() {
+    let sandbox = with_limits(Limits { kernels: 2, ..limits() }).await;
+    let further = sandbox.start_kernel(KernelOptions::default()).await.unwrap();
+    assert!(matches!(sandbox.start_kernel(KernelOptions::default()).await, Err(Error::Full)));
+    assert_eq!(run(&sandbox, "print(1)").await.stdout, "1\n");
+    drop(further);
+    assert!(sandbox.start_kernel(KernelOptions::default()).await.is_ok());
+}

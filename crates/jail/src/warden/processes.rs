@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::process::{PidfdFlags, Signal, kill_process, pidfd_open};
 
 use super::watches::EpollSource;
 use super::{Role, WardenState, invalid};
@@ -260,7 +260,12 @@ impl WardenState {
         // First of all the reason for which there may be none.
         let pid = self.fork_server(kind).forked(number)?;
         told?;
-        let pidfd = pidfd_open(pid, PidfdFlags::empty()).step("open the new process")?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty());
+        if pidfd.is_err() {
+            // Nobody would know of it. Its number is its own until it is reaped.
+            let _ended = kill_process(pid, Signal::KILL);
+        }
+        let pidfd = pidfd.step("open the new process")?;
         Ok((ProcessHandle { pid: Some(pid), pidfd }, socket))
     }
 }

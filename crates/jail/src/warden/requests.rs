@@ -102,6 +102,10 @@ impl WardenState {
             WardenRequest::SignalProcess { id, process, signal } => {
                 let process = self.sandboxes.get(&id).and_then(|sandbox| sandbox.commands.get(&process));
                 if let (Some(process), Some(signal)) = (process, Signal::from_named_raw(signal)) {
+                    if signal == Signal::KILL {
+                        // One that was stopped on its way to a group of its own would never get there.
+                        process.signal(signal);
+                    }
                     process.signal_group(signal);
                 }
             }

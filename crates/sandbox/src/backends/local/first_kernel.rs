@@ -66,21 +66,35 @@ impl FirstKernel {
 
     /// Starts a further kernel in the sandbox.
     pub(super) async fn start_another(&self, options: &KernelOptions) -> Result<Arc<dyn Kernel>, Error> {
-        let kernel = Arc::new(self.start_kernel().await?);
+        // The first one has a place of its own.
+        let first = u32::from(self.started.get().is_none() && !self.is_closed());
+        let kernel = Arc::new(self.start_kernel(self.limits.kernels.saturating_sub(first)).await?);
         kernel.configure(options).await?;
         Ok(kernel)
     }
 
     async fn driver(&self) -> Result<&Arc<Driver<LocalLink>>, Error> {
-        if self.is_closed.load(Ordering::Relaxed) {
-            return Err(Error::KernelGone("it ended before".into()));
+        let closed = || Error::KernelGone("it ended before".into());
+        if self.is_closed() {
+            return Err(closed());
         }
-        self.started.get_or_try_init(async || self.start_kernel().await.map(Arc::new)).await
+        let start = async || self.start_kernel(self.limits.kernels).await.map(Arc::new);
+        let driver = self.started.get_or_try_init(start).await?;
+        if self.is_closed() {
+            // Closed while it started, when there was nothing to close.
+            driver.close().await;
+            return Err(closed());
+        }
+        Ok(driver)
     }
 
-    async fn start_kernel(&self) -> Result<Driver<LocalLink>, Error> {
+    fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst)
+    }
+
+    async fn start_kernel(&self, most: u32) -> Result<Driver<LocalLink>, Error> {
         self.handle.check_running()?;
-        let kernel = self.handle.kernel(self.limits.kernels)?;
+        let kernel = self.handle.kernel(most)?;
         let request = kernel.start_request(self.start);
         PendingKernel::begin(&self.handle, kernel, request)?.driver(&self.workspace, &self.limits).await
     }
@@ -89,8 +103,8 @@ impl FirstKernel {
 impl Kernel for FirstKernel {
     fn is_alive(&self) -> bool {
         match self.started.get() {
-            Some(driver) => driver.is_alive(),
-            None => !self.is_closed.load(Ordering::Relaxed) && self.handle.is_there(),
+            Some(driver) => !self.is_closed() && driver.is_alive(),
+            None => !self.is_closed() && self.handle.is_there(),
         }
     }
 
@@ -103,7 +117,7 @@ impl Kernel for FirstKernel {
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
-        self.is_closed.store(true, Ordering::Relaxed);
+        self.is_closed.store(true, Ordering::SeqCst);
         Box::pin(async move {
             if let Some(driver) = self.started.get() {
                 driver.close().await;
