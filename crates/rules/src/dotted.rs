@@ -1,11 +1,5 @@
 //! Dotted names: `os.path.join`.
 
-use crate::lists::LISTS;
-
-/// Functions that keep their names wherever they are imported.
-const EVERYWHERE: [(&str, &str); 3] =
-    [("import_module", "importlib.import_module"), ("__import__", "builtins.__import__"), ("exec_", "builtins.exec")];
-
 pub(crate) fn first(name: &str) -> &str {
     name.split_once('.').map_or(name, |(first, _)| first)
 }
@@ -27,21 +21,6 @@ pub(crate) fn tails(name: &str) -> impl Iterator<Item = &str> {
         let public = tail.trim_start_matches('_');
         std::iter::once(tail).chain((public.len() < tail.len()).then_some(public))
     })
-}
-
-/// Returns the name by which the innermost module that is followed would be imported: `sys.modules` for `os.sys.modules`.
-pub(crate) fn canonical(name: &str) -> &str {
-    if let Some((_, function)) = EVERYWHERE.iter().find(|(written, _)| *written == last(name)) {
-        return function;
-    }
-    let mut found = name;
-    for tail in tails(name) {
-        // `timeit.timeit` is a function, and no module.
-        if LISTS.followed_modules.contains(first(tail)) && first(found) != tail {
-            found = tail;
-        }
-    }
-    found
 }
 
 /// Returns true if a dotted name fits a pattern: the name itself, one below it, or one that begins like it before a `*`.

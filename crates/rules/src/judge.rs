@@ -6,8 +6,9 @@ use crate::groups::Group;
 use crate::harmless;
 use crate::known::{Escaped, Known};
 use crate::lists::LISTS;
-use crate::policy::{Decision, Rules};
+use crate::policy::Rules;
 use crate::reader::read;
+use crate::rule::Decision;
 
 /// Reasons that are told.
 const MAX_REASONS: usize = 20;

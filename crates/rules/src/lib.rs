@@ -28,10 +28,12 @@ mod names;
 mod nesting;
 mod policy;
 mod reader;
+mod rule;
 mod statements;
 mod table;
 mod texts;
 
 pub use judge::{Judgement, Reason};
 pub use known::Known;
-pub use policy::{Decision, PolicyError, Rules};
+pub use policy::{PolicyError, Rules};
+pub use rule::Decision;

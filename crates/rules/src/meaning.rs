@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use crate::act::Act;
-use crate::dotted::{canonical, first, last};
+use crate::dotted::{first, last, tails};
+use crate::lists::LISTS;
 
 /// Meanings of one thing; what has more is taken for unknown, too.
 pub(crate) const MAX_MEANINGS: usize = 16;
@@ -11,6 +12,9 @@ pub(crate) const MAX_MEANINGS: usize = 16;
 const MAX_BEGINNING: usize = 64;
 /// Bytes of a dotted name: of a longer one only the first part and the end are kept, which is what names are compared by.
 const MAX_PATH: usize = 200;
+/// Functions that keep their names wherever they are imported.
+const EVERYWHERE: [(&str, &str); 3] =
+    [("import_module", "importlib.import_module"), ("__import__", "builtins.__import__"), ("exec_", "builtins.exec")];
 
 /// One of the things that something may mean.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -189,4 +193,19 @@ pub(crate) fn texts(meanings: &Meanings) -> (Vec<String>, bool) {
 pub(crate) fn beginning(known: &str) -> Option<Meaning> {
     let kept: String = known.chars().take(MAX_BEGINNING).collect();
     (!kept.is_empty()).then_some(Meaning::Beginning(kept))
+}
+
+/// Returns the name by which the innermost module that is followed would be imported: `sys.modules` for `os.sys.modules`.
+fn canonical(name: &str) -> &str {
+    if let Some((_, function)) = EVERYWHERE.iter().find(|(written, _)| *written == last(name)) {
+        return function;
+    }
+    let mut found = name;
+    for tail in tails(name) {
+        // `timeit.timeit` is a function, and no module.
+        if LISTS.followed_modules.contains(first(tail)) && first(found) != tail {
+            found = tail;
+        }
+    }
+    found
 }

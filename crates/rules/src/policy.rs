@@ -2,25 +2,13 @@
 
 use serde::Deserialize;
 
-use crate::groups::Group;
+use crate::rule::{Decision, Rule};
 use crate::table::Table;
 
 /// Bytes of a policy.
 const MAX_POLICY: usize = 256 << 10;
 /// Rules of a policy, and names of one rule.
 const MAX_RULES: usize = 1000;
-
-/// Decision about a program. The greater one is the stricter one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Decision {
-    /// It runs.
-    Allow,
-    /// Somebody is asked.
-    Ask,
-    /// It does not run.
-    Refuse,
-}
 
 /// A policy.
 ///
@@ -56,22 +44,6 @@ struct Written {
     modules: Vec<String>,
     #[serde(default, rename = "rule")]
     rules: Vec<Rule>,
-}
-
-/// One rule.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Rule {
-    #[serde(rename = "do")]
-    pub(crate) decision: Decision,
-    #[serde(default)]
-    pub(crate) import: Vec<String>,
-    #[serde(default)]
-    pub(crate) call: Vec<String>,
-    #[serde(default)]
-    pub(crate) attribute: Vec<String>,
-    #[serde(default)]
-    pub(crate) uses: Vec<Group>,
 }
 
 /// A mistake in a policy.

@@ -8,7 +8,7 @@ use crate::dotted::{first, fits, tails};
 use crate::groups::Group;
 use crate::known::Escaped;
 use crate::lists::LISTS;
-use crate::policy::{Decision, Rule};
+use crate::rule::{Decision, Rule};
 
 /// A rule that fits. The greater one is stricter, or just as strict and written before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
