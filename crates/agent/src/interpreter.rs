@@ -9,10 +9,9 @@ use crate::approval::{ApprovalDecision, ApprovalRequest, Approver};
 use crate::callable::Callable;
 use crate::excerpt;
 use crate::observation::size;
-use crate::program_call::free_name;
 use crate::runtime::{BareSandbox, Runtime, RuntimeError};
 use crate::shell::{self, ProgramTool};
-use crate::upstream::FunctionTool;
+use crate::upstream::{FunctionTool, free_name};
 
 /// Files that the description names.
 const MAX_FILES: usize = 40;

@@ -2,8 +2,6 @@
 
 use serde::Serialize;
 
-use crate::upstream::FunctionTool;
-
 /// The name under which models know the interpreter when it runs Python.
 pub(crate) const NAME: &str = aludel_sandbox::PYTHON_TOOL;
 /// The longest program, bytes.
@@ -19,15 +17,6 @@ struct CodeArguments<'a> {
 pub fn arguments_of(code: &str) -> String {
     // A text alone: this cannot fail.
     serde_json::to_string(&CodeArguments { code }).unwrap_or_default()
-}
-
-/// Returns this name, or a longer one if a tool of the caller's has it.
-pub(crate) fn free_name(name: &str, others: &[FunctionTool]) -> String {
-    let mut name = name.to_owned();
-    while others.iter().any(|tool| tool.name == name) {
-        name.push_str("_sandbox");
-    }
-    name
 }
 
 /// Returns the program in a call's arguments, or what is wrong with them in words that help the model to do better.

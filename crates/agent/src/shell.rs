@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::program_call::{self, MAX_CODE};
-use crate::upstream::FunctionTool;
+use crate::upstream::{FunctionTool, free_name};
 
 /// The language whose kernels have these tools.
 pub(crate) const LANGUAGE: &str = "python";
@@ -80,7 +80,7 @@ impl ProgramTool {
             Self::Bash => BASH,
             Self::Editor => EDITOR,
         };
-        program_call::free_name(name, others)
+        free_name(name, others)
     }
 
     /// The program of a call, or the fault of its arguments in words that help the model to do better.

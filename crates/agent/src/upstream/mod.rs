@@ -105,6 +105,15 @@ pub struct FunctionTool {
     pub parameters: serde_json::Value,
 }
 
+/// Returns this name, or a longer one if one of these tools has it.
+pub(crate) fn free_name(name: &str, taken: &[FunctionTool]) -> String {
+    let mut name = name.to_owned();
+    while taken.iter().any(|tool| tool.name == name) {
+        name.push_str("_sandbox");
+    }
+    name
+}
+
 /// Tools that the model must or must not call.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum ToolChoice {
