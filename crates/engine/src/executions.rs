@@ -1,5 +1,7 @@
 //! Executions without a turn: programs that a client itself sends, through the same gate, audit log and permits as those of a model.
 
+mod temporary;
+
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +20,8 @@ use crate::sessions::Session;
 use crate::turns::effects::{self, ExecutionPiece};
 use crate::turns::{OutputPiece, ToolOutcome};
 use crate::{Engine, Error};
+
+pub use temporary::TemporarySession;
 
 /// Bytes of the longest program.
 pub const MAX_CODE: usize = 1 << 20;

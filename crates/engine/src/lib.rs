@@ -7,6 +7,7 @@ pub mod approvals;
 mod environment;
 mod error;
 pub mod executions;
+mod failure;
 mod meter;
 mod models;
 /// Executions and their outcomes, as the sandbox layer has them.

@@ -6,8 +6,9 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use aludel_engine::executions::TemporarySession;
 use aludel_engine::executions::{self, ClientProgram, DirectEnd, DirectEvent, DirectExecution};
-use aludel_engine::sessions::{LiveSession, TemporarySession};
+use aludel_engine::sessions::LiveSession;
 use aludel_engine::{Engine, Error};
 use aludel_sandbox::{FileEntry, Finished, Limits, Outcome};
 use aludel_server::OwnerService;

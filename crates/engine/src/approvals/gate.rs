@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep};
 use tracing::{Instrument, error};
 
 use super::{ApprovalMode, ApprovalPolicy, Namespace, OnTimeout};
-use crate::turns::Failure;
+use crate::failure::Failure;
 use crate::{Engine, Error};
 
 /// Pause between two looks at a request for approval: another process may decide it.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use aludel_sandbox::Limits;
 use aludel_store::Tenant;
 
-use super::{LivePermit, LiveSession, Sessions};
+use super::ProgramTarget;
 use crate::Error;
 use crate::approvals::Namespace;
-use crate::executions::ProgramTarget;
+use crate::sessions::{LivePermit, LiveSession, Sessions};
 
 /// A live session that nothing is stored of, and that is ended for no other. Dropping it ends its sandbox.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl TemporarySession {
         &self.live
     }
 
-    /// The place of its programs.
+    /// The target of programs that run in it.
     pub fn target(&self) -> ProgramTarget {
         ProgramTarget::Kernel { runtime: Arc::new(self.live.clone()), namespace: Arc::clone(&self.namespace) }
     }

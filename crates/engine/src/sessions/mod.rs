@@ -5,7 +5,6 @@ mod memory;
 mod names;
 mod registry;
 mod session;
-mod temporary;
 #[cfg(test)]
 mod tests;
 
@@ -15,7 +14,6 @@ pub use names::check_name;
 pub(crate) use registry::LivePermit;
 pub use registry::{NewSession, SessionChoice, SessionStatus, Sessions, keep, reap};
 pub use session::{Session, SessionFile, StoredChanges};
-pub use temporary::TemporarySession;
 
 /// The directory where programs find the workspace.
 pub const WORKSPACE: &str = "/mnt/data";

@@ -108,7 +108,7 @@ impl SessionContext {
     }
 
     /// The environment variables of all programs.
-    pub(super) fn environment(&self) -> &Environment {
+    pub(crate) fn environment(&self) -> &Environment {
         &self.settings.environment
     }
 
@@ -216,7 +216,7 @@ impl Sessions {
     }
 
     /// The environment variables of all programs.
-    pub(super) fn environment(&self) -> &Environment {
+    pub(crate) fn environment(&self) -> &Environment {
         self.shared.environment()
     }
 

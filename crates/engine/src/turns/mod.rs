@@ -2,7 +2,6 @@
 
 pub(crate) mod effects;
 mod event;
-mod failure;
 mod journal;
 mod lease;
 mod live;
@@ -14,11 +13,11 @@ mod spec;
 #[cfg(test)]
 mod tests;
 
+pub use crate::failure::{DISK_FULL, Failure, FailureKind};
 pub use event::{
     EndReason, EventKind, Image, ItemId, OutputPiece, RichData, RichValue, StoredBytes, ToolCall, ToolEnd, ToolKind,
     ToolOutcome, TurnEvent,
 };
-pub use failure::{DISK_FULL, Failure, FailureKind};
 pub use journal::{Journal, NewJournal};
 pub use lease::renew;
 pub use live::{EarlierRequest, LiveRequest, LiveRequests, PastRequest, RequestEnd, RequestFingerprint};
