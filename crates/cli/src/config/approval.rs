@@ -8,7 +8,7 @@ use aludel_rules::Rules;
 use super::declare::{choice, settings};
 use super::key::KeySource;
 use super::value::FilePath;
-use super::{ConfigEntry, DurationValue, HostEnvironment};
+use super::{ConfigEntry, ConfigError, DurationValue, HostEnvironment};
 
 settings! {
     /// Approval: programs that the server holds back, and the party that decides.
@@ -89,7 +89,8 @@ impl ApprovalSection {
         }
         let text = std::fs::read_to_string(&***file).map_err(|error| format!("cannot be read: {error}"));
         let rules = text.and_then(|text| Rules::parse(&text).map_err(|error| error.to_string()));
-        rules.map_err(|why| crate::exit::usage(format!("{}: the rules in {}: {why}", file.origin, **file)))
+        let part = format!("the rules in {}", **file);
+        Ok(rules.map_err(|why| ConfigError::Part { origin: file.origin.clone(), part, why })?)
     }
 
     /// Returns the mode, with its rules.
@@ -111,7 +112,8 @@ impl ApprovalSection {
                 Some(secret) => Webhook::new(&self.webhook, secret.expose()),
                 None => Err("it needs a secret to be signed with; add: webhook_secret = \"env:NAME\"".to_owned()),
             };
-            Some(webhook.map_err(|why| crate::exit::usage(format!("{}: the webhook: {why}", self.webhook.origin)))?)
+            let origin = self.webhook.origin.clone();
+            Some(webhook.map_err(|why| ConfigError::Part { origin, part: "the webhook".to_owned(), why })?)
         };
         let timeout = self.timeout.duration();
         let on_timeout = match *self.on_timeout {

@@ -198,6 +198,16 @@ pub(crate) enum ConfigError {
         /// The mistake.
         why: String,
     },
+    /// A part that several settings make, or that stands in a file of its own.
+    #[error("{origin}: {part}: {why}")]
+    Part {
+        /// Place of the setting that leads to it.
+        origin: ValueOrigin,
+        /// The part in words.
+        part: String,
+        /// The mistake.
+        why: String,
+    },
     /// No place for the data.
     #[error(
         "there is no place for aludel's data: neither HOME nor XDG_DATA_HOME is set. Give --data DIR or set ALUDEL_SERVER_DATA"
