@@ -11,10 +11,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, info};
 
+use crate::auth::{DailyBudgets, FRESH, KeyCache, Origins};
 use crate::dialects::assistants;
 use crate::dialects::mcp::{self, Mcp};
 use crate::error::ApiError;
-use crate::http::{DailyBudgets, FRESH, KeyCache, Origins};
 use crate::telemetry::{Telemetry, Traces, watched};
 
 /// A server that is ready to serve.

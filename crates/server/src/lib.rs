@@ -3,6 +3,7 @@
 
 mod app;
 mod approvals;
+mod auth;
 mod connections;
 mod dialects;
 mod error;
@@ -10,6 +11,7 @@ mod error;
 pub mod fuzzing;
 mod http;
 mod links;
+mod middleware;
 mod openapi;
 mod owner;
 mod router;
@@ -19,9 +21,9 @@ mod timed_connection;
 mod turn;
 
 pub use app::{App, ServerSettings};
+pub use auth::Origins;
 pub use dialects::assistants::RUN_LIFETIME;
 pub use dialects::mcp::{RETURN_AFTER as MCP_RETURN_AFTER, serve_stdio as serve_mcp};
-pub use http::Origins;
 pub use owner::OwnerService;
 pub use serve::{Listener, ServeError, serve};
 pub use telemetry::{LogFormat, LogLevel, Traces, log_as, notice};

@@ -16,7 +16,9 @@ use crate::app::App;
 use crate::dialects::{self, Dialect};
 use crate::error::ApiError;
 use crate::http::{BYTES, JSON, PAGE, Routes, no_method};
-use crate::{approvals, http, links, openapi, telemetry};
+use crate::middleware::{HEALTH, READY, middleware};
+use crate::telemetry::METRICS;
+use crate::{approvals, links, openapi};
 
 /// All routes as one service.
 pub(crate) type AllRoutes = BoxCloneSyncService<Request, Response, Infallible>;
@@ -53,9 +55,9 @@ pub(crate) fn own() -> Routes {
         .get("/v1/approvals/{approval}", approvals::retrieve, "Retrieve a program that waits")
         .post("/v1/approvals/{approval}", approvals::decide, "Decide about a program that waits")
         .takes_any(JSON)
-        .get(http::HEALTH, async || "ok\n", "Tell that the server answers")
-        .get(http::READY, ready, "Tell whether programs can run")
-        .get(telemetry::METRICS, telemetry::scrape, "Read the figures for Prometheus")
+        .get(HEALTH, async || "ok\n", "Tell that the server answers")
+        .get(READY, ready, "Tell whether programs can run")
+        .get(METRICS, scrape, "Read the figures for Prometheus")
         .gives_any("text/plain")
         .get(links::ROUTE, links::follow, "Follow a signed link to a file")
         .gives_any(BYTES)
@@ -70,7 +72,7 @@ pub(crate) fn own() -> Routes {
 /// Puts the layer around routes, whose refusals are in the words of `dialect`.
 fn with_middleware(routes: Router<Arc<App>>, app: &Arc<App>, dialect: &'static Dialect) -> Router {
     let app = Arc::clone(app);
-    let layer = from_fn_with_state((Arc::clone(&app), dialect), http::middleware);
+    let layer = from_fn_with_state((Arc::clone(&app), dialect), middleware);
     let routes = routes.method_not_allowed_fallback(no_method).layer(layer);
     let pages = app.origins.layer().filter(|_| dialect.answers_pages);
     match pages {
@@ -89,6 +91,13 @@ async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, ApiError> {
         BackendStatus::Ready => Ok("ready\n"),
         BackendStatus::Degraded { reason } => Err(ApiError::unavailable(reason)),
     }
+}
+
+/// `GET /metrics`.
+async fn scrape(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
+    let metrics = app.telemetry.metrics.as_ref();
+    let metrics = metrics.ok_or_else(|| ApiError::not_found("Metrics are off; set `metrics = true` in [server]."))?;
+    metrics.scrape(&app.engine).map_err(ApiError::internal)
 }
 
 async fn no_route(method: Method, uri: Uri) -> ApiError {

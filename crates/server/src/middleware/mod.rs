@@ -1,32 +1,31 @@
-//! The layer around every request: an id, the caller, a place, and an answer even when a handler panics.
+//! The layer around every request: an id, the caller, a permit, and an answer even when a handler panics.
+
+mod throttled_body;
+mod unread_body;
 
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use aludel_engine::permits::NoRoom;
 use aludel_store::Tenant;
-use axum::body::{Body, Bytes, HttpBody};
+use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, ORIGIN, RETRY_AFTER};
-use axum::http::uri::Authority;
+use axum::http::header::{CONTENT_TYPE, HOST, ORIGIN, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use tracing::{Instrument, error};
 
-use super::auth::KeyRefusal;
-use super::caller::Caller;
-use super::throttled_body::ThrottledBody;
-use super::unread_body;
+use self::throttled_body::ThrottledBody;
 use crate::app::App;
+use crate::auth::KeyRefusal;
 use crate::dialects::Dialect;
 use crate::dialects::gemini::Ticket;
 use crate::error::{ApiError, RenderedMark};
+use crate::http::{Caller, GuardedBody, is_local_host};
 use crate::links::FileLink;
 use crate::openapi::{DOCS, OF_DIALECTS, OPENAPI};
 use crate::owner::OwnerMark;
@@ -234,63 +233,10 @@ fn is_local_chain(addresses: &HeaderValue) -> bool {
     addresses.all(|address| address.trim().parse::<IpAddr>().is_ok_and(|address| address.is_loopback()))
 }
 
-/// The key in `Authorization`.
-pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let (scheme, key) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
-    let key = key.trim();
-    (scheme.eq_ignore_ascii_case("bearer") && !key.is_empty()).then_some(key)
-}
-
 fn is_local_origin(origin: &HeaderValue) -> bool {
     let text = origin.to_str().unwrap_or_default();
     let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
     host.is_some_and(is_local_host)
-}
-
-/// Returns true if a name means this machine by itself: one that is looked up may mean anything.
-pub(crate) fn is_local_host(host: &str) -> bool {
-    let Ok(authority) = host.parse::<Authority>() else { return false };
-    let (text, host) = (host, authority.host());
-    let is_port =
-        |rest: &str| rest.strip_prefix(':').is_some_and(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
-    // The parser finds the host `[::1]` in `[::1].example.com`, too.
-    if !text.strip_prefix(host).is_some_and(|rest| rest.is_empty() || is_port(rest)) {
-        return false;
-    }
-    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
-}
-
-/// A body, and something that is let go when it has been sent.
-pub(crate) struct GuardedBody<T> {
-    body: Body,
-    _held: T,
-}
-
-impl<T> GuardedBody<T> {
-    pub(crate) fn new(body: Body, held: T) -> Self {
-        Self { body, _held: held }
-    }
-}
-
-impl<T: Unpin> HttpBody for GuardedBody<T> {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<hyper::body::Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> hyper::body::SizeHint {
-        self.body.size_hint()
-    }
 }
 
 fn words(panic: &(dyn std::any::Any + Send)) -> &str {
@@ -338,16 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn only_names_of_this_machine_are_local() {
-        for host in ["localhost", "localhost:8080", "127.0.0.1:80", "127.1.2.3", "[::1]:8080"] {
-            assert!(is_local_host(host), "{host}");
-        }
-        for host in ["example.com", "localhost.example.com", "127.0.0.1.example.com:80", "10.0.0.1", "", "0.0.0.0"] {
-            assert!(!is_local_host(host), "{host}");
-        }
-        for host in ["[::1].example.com", "[::1]x:80", "example.com@localhost", "localhost:x"] {
-            assert!(!is_local_host(host), "{host}");
-        }
+    fn only_pages_of_this_machine_are_local() {
         assert!(is_local_origin(&HeaderValue::from_static("http://localhost:3000")));
         assert!(!is_local_origin(&HeaderValue::from_static("null")));
         assert!(!is_local_origin(&HeaderValue::from_static("https://evil.example")));

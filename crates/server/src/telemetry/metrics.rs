@@ -2,10 +2,10 @@
 //!
 //! Every label has few values: routes as they are written in the router, names of models from the configuration, words from our own enums.
 
+use std::fmt;
 use std::sync::Arc;
 
-use aludel_engine::BackendStatus;
-use axum::extract::State;
+use aludel_engine::{BackendStatus, Engine};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use prometheus_client::encoding::{EncodeLabelSet, text};
@@ -17,8 +17,6 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::Traces;
-use crate::app::App;
-use crate::error::ApiError;
 
 /// The path of the figures.
 pub(crate) const METRICS: &str = "/metrics";
@@ -172,20 +170,18 @@ impl Metrics {
         }
         self
     }
-}
 
-/// `GET /metrics`.
-pub(crate) async fn scrape(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
-    const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    let metrics = app.telemetry.metrics.as_ref();
-    let metrics = metrics.ok_or_else(|| ApiError::not_found("Metrics are off; set `metrics = true` in [server]."))?;
-    let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-    metrics.containers_live.set(gauge(app.engine.sessions.taken()));
-    metrics.containers_limit.set(gauge(app.engine.settings.sessions));
-    let health = app.engine.backend_health();
-    metrics.sandboxes_ready.set(gauge(health.pooled));
-    metrics.backend_degraded.set(i64::from(health.status != BackendStatus::Ready));
-    let mut answer = String::new();
-    text::encode(&mut answer, &metrics.registry).map_err(ApiError::internal)?;
-    Ok(([(CONTENT_TYPE, OPEN_METRICS)], answer).into_response())
+    /// Returns the figures as Prometheus reads them, with those of this engine as they are now.
+    pub(crate) fn scrape(&self, engine: &Engine) -> Result<Response, fmt::Error> {
+        const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+        let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.containers_live.set(gauge(engine.sessions.taken()));
+        self.containers_limit.set(gauge(engine.settings.sessions));
+        let health = engine.backend_health();
+        self.sandboxes_ready.set(gauge(health.pooled));
+        self.backend_degraded.set(i64::from(health.status != BackendStatus::Ready));
+        let mut answer = String::new();
+        text::encode(&mut answer, &self.registry)?;
+        Ok(([(CONTENT_TYPE, OPEN_METRICS)], answer).into_response())
+    }
 }

@@ -27,7 +27,7 @@ mod values;
 
 pub use log::notice;
 pub use log_line::{LogFormat, LogLevel};
-pub(crate) use metrics::{METRICS, Metrics, scrape};
+pub(crate) use metrics::{METRICS, Metrics};
 pub(crate) use model::{passed_on, watched};
 pub(crate) use scope::Scope;
 pub use traces::Traces;

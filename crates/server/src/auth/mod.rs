@@ -1,0 +1,10 @@
+//! Callers that are let in: keys, budgets of a day, and web pages of other origins.
+
+mod budgets;
+mod keys;
+mod origins;
+mod ttl_cache;
+
+pub(crate) use budgets::DailyBudgets;
+pub(crate) use keys::{FRESH, KeyCache, KeyRefusal};
+pub use origins::Origins;
