@@ -64,7 +64,7 @@ pub(crate) struct Scanner {
     fences: Vec<String>,
     state: State,
     /// The beginning of a line that may yet turn out to be a fence, if we are in one.
-    held: WithheldText,
+    withheld: WithheldText,
     code: String,
     pieces: Vec<FencedPiece>,
 }
@@ -97,7 +97,13 @@ impl Default for WithheldText {
 impl Scanner {
     /// Looks for blocks that begin with one of these words.
     pub(crate) fn new(fences: Vec<String>) -> Self {
-        Self { fences, state: State::default(), held: WithheldText::default(), code: String::new(), pieces: Vec::new() }
+        Self {
+            fences,
+            state: State::default(),
+            withheld: WithheldText::default(),
+            code: String::new(),
+            pieces: Vec::new(),
+        }
     }
 
     /// Takes the next fragment.
@@ -106,21 +112,21 @@ impl Scanner {
             if self.state == State::Closed {
                 break;
             }
-            match &mut self.held {
+            match &mut self.withheld {
                 WithheldText::Line(line) => {
                     line.push(character);
                     if character == '\n' {
                         self.end_line();
                     } else if !may_be_fence(line, self.state) {
                         let line = std::mem::take(line);
-                        self.held = WithheldText::Nothing;
+                        self.withheld = WithheldText::Nothing;
                         self.emit(&line);
                     }
                 }
                 WithheldText::Nothing => {
                     self.emit(character.encode_utf8(&mut [0; 4]));
                     if character == '\n' {
-                        self.held = WithheldText::default();
+                        self.withheld = WithheldText::default();
                     }
                 }
             }
@@ -145,7 +151,7 @@ impl Scanner {
     }
 
     fn end_line(&mut self) {
-        let WithheldText::Line(line) = std::mem::take(&mut self.held) else { return };
+        let WithheldText::Line(line) = std::mem::take(&mut self.withheld) else { return };
         let (ticks, rest) = ticks_of(&line);
         match self.state {
             State::Outside if ticks >= 3 => {

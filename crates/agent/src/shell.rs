@@ -163,23 +163,23 @@ fn edit(call: &EditorCall) -> Result<String, String> {
                 Err(_) if last == -1 && first > 0 => "None".to_owned(),
                 _ => return Err("`view_range` must be [first, last], from 1, with -1 for the end.".to_owned()),
             };
-            (view, format!("_view({}, {first}, {last})", literal(&place(path)?)))
+            (view, format!("_view({}, {first}, {last})", literal(&absolute(path)?)))
         }
         EditorCall::Create { path, file_text } => {
-            (create, format!("_create({}, {})", literal(&place(path)?), literal(file_text)))
+            (create, format!("_create({}, {})", literal(&absolute(path)?), literal(file_text)))
         }
         EditorCall::StrReplace { old_str, .. } if old_str.is_empty() => {
             return Err("`old_str` is empty.".to_owned());
         }
         EditorCall::StrReplace { path, old_str, new_str } => {
-            (replace, format!("_replace({}, {}, {})", literal(&place(path)?), literal(old_str), literal(new_str)))
+            (replace, format!("_replace({}, {}, {})", literal(&absolute(path)?), literal(old_str), literal(new_str)))
         }
     };
     Ok(format!("{}\n{call}", function.unwrap_or_default()))
 }
 
 /// A path as programs know it, wherever the kernel's working directory is by now.
-fn place(path: &str) -> Result<String, String> {
+fn absolute(path: &str) -> Result<String, String> {
     match path {
         "" => Err("`path` is empty.".to_owned()),
         path if path.starts_with('/') => Ok(path.to_owned()),

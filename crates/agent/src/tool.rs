@@ -66,7 +66,7 @@ impl Tool {
             // Some models send nothing for nothing.
             let arguments = if arguments.trim().is_empty() { "{}" } else { arguments };
             match serde_json::from_str(arguments) {
-                Ok(argument) => function(argument).map(told).boxed(),
+                Ok(argument) => function(argument).map(describe_result).boxed(),
                 Err(error) => ready(format!("The arguments do not fit: {error}. Send what the schema says.")).boxed(),
             }
         };
@@ -86,7 +86,7 @@ impl Tool {
 }
 
 /// A result in words for the model.
-fn told<T: Serialize, E: Display>(result: Result<T, E>) -> String {
+fn describe_result<T: Serialize, E: Display>(result: Result<T, E>) -> String {
     match result.map(|value| serde_json::to_value(value)) {
         Ok(Ok(Value::String(text))) => text,
         Ok(Ok(value)) => value.to_string(),

@@ -74,7 +74,7 @@ pub(crate) async fn drive(
         function_calls: 0,
         deaf_rounds: 0,
         last_failure: None,
-        ask: true,
+        needs_approval: true,
     };
     let ending = state.rounds().await;
     state.answer_open_calls(&ending).await;
@@ -107,7 +107,7 @@ struct State {
     /// The program that failed last, if the last one did.
     last_failure: Option<String>,
     /// True while programs need approval.
-    ask: bool,
+    needs_approval: bool,
 }
 
 impl State {
@@ -130,10 +130,10 @@ impl State {
             if let Err(ending) = ended {
                 // Unfinished calls are dropped: nobody knows what they would have been.
                 reply.calls.clear();
-                self.keep(&reply).await;
+                self.record(&reply).await;
                 return ending;
             }
-            self.keep(&reply).await;
+            self.record(&reply).await;
             if let Some(ending) = self.after(reply).await {
                 return ending;
             }
@@ -252,7 +252,7 @@ impl State {
     }
 
     /// Makes what the model said part of the conversation.
-    async fn keep(&mut self, reply: &ModelReply) {
+    async fn record(&mut self, reply: &ModelReply) {
         if !reply.reasoning.is_empty() {
             self.push(Item::Reasoning(reply.reasoning.clone())).await;
         }

@@ -42,7 +42,7 @@ impl ModelArgs {
     }
 
     /// Makes the model that is asked, and says who that is, so that nobody wonders.
-    pub(crate) fn asked(&self, context: &CommandContext) -> anyhow::Result<ModelAndApproval> {
+    pub(crate) fn model_and_approval(&self, context: &CommandContext) -> anyhow::Result<ModelAndApproval> {
         let configured = context.config.approval.mode()?;
         let (approval, asked_by) =
             if self.approve { (ApprovalMode::Always, "--approve") } else { (configured, "approval.mode = \"always\"") };
@@ -52,9 +52,8 @@ impl ModelArgs {
             )));
         }
         let Some(model) = context.config.models.first() else { return Err(usage("no model is configured")) };
-        let asked =
-            ModelAndApproval { model: upstream::first(&context.config.models, &context.surroundings)?, approval };
-        console::tell(&color::faint(&describe(model)));
+        let asked = ModelAndApproval { model: upstream::first(&context.config.models, &context.host)?, approval };
+        console::status(&color::faint(&describe(model)));
         Ok(asked)
     }
 }

@@ -161,30 +161,26 @@ impl Layers {
 }
 
 /// Reads all layers. `file` is the one that was asked for; without it, the usual places are searched.
-pub(crate) fn load(surroundings: &HostEnvironment, file: Option<&Path>, flags: &[Flag]) -> Result<Config, ConfigError> {
-    let named = file.or(surroundings.variable("ALUDEL_CONFIG").map(Path::new)).map(Path::to_path_buf);
-    let file = named.or_else(|| surroundings.config_files().into_iter().find(|file| file.exists()));
+pub(crate) fn load(host: &HostEnvironment, file: Option<&Path>, flags: &[Flag]) -> Result<Config, ConfigError> {
+    let named = file.or(host.variable("ALUDEL_CONFIG").map(Path::new)).map(Path::to_path_buf);
+    let file = named.or_else(|| host.config_files().into_iter().find(|file| file.exists()));
     let mut layers = Layers::default();
     if let Some(file) = &file {
         file::read(file, &mut layers)?;
     }
-    environment::read(surroundings, &mut layers)?;
+    environment::read(host, &mut layers)?;
     layers.set_flags(flags)?;
     let Layers { server, sandbox, approval, models } = layers;
     let models = model::resolve_all(models)?;
     let warnings = models.iter().filter_map(ModelSection::warning).collect();
-    let (server, sandbox) = (server.resolve(surroundings)?, sandbox.resolve()?);
+    let (server, sandbox) = (server.resolve(host)?, sandbox.resolve()?);
     Ok(Config { server, sandbox, approval, models, file, warnings })
 }
 
 /// A secret that a flag tells the place of: env:NAME or file:PATH.
-pub(crate) fn secret(
-    flag: &'static str,
-    text: &str,
-    surroundings: &HostEnvironment,
-) -> Result<Option<Secret>, ConfigError> {
+pub(crate) fn secret(flag: &'static str, text: &str, host: &HostEnvironment) -> Result<Option<Secret>, ConfigError> {
     let given = RawValue { text: text.to_owned(), origin: ValueOrigin::Flag(flag) };
-    KeySource::parse(given, flag)?.fetch_for("the key", surroundings)
+    KeySource::parse(given, flag)?.fetch_for("the key", host)
 }
 
 /// One line of `aludel config`.
@@ -215,7 +211,7 @@ impl Config {
             linger: sandbox.linger.duration(),
             sandbox_lifetime: sandbox.lifetime.duration(),
             answers: sandbox.answers.duration(),
-            keep: sandbox.keep.duration(),
+            retention: sandbox.keep.duration(),
             sessions: server.containers.0,
             storage: server.storage.bytes(),
             templates: sandbox.key_templates.0.clone(),

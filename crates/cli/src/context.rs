@@ -9,9 +9,9 @@ pub(crate) struct CommandContext {
     /// The configuration, all layers together.
     pub(crate) config: Config,
     /// The environment.
-    pub(crate) surroundings: HostEnvironment,
+    pub(crate) host: HostEnvironment,
     /// The configuration file that was asked for, and what flags gave: to read all of it again.
-    pub(crate) asked: (Option<PathBuf>, Vec<Flag>),
+    pub(crate) config_sources: (Option<PathBuf>, Vec<Flag>),
     /// True with `--verbose`.
     pub(crate) verbose: bool,
 }
@@ -19,7 +19,7 @@ pub(crate) struct CommandContext {
 impl CommandContext {
     /// The configuration as it is now.
     pub(crate) fn reload(&self) -> Result<Config, ConfigError> {
-        let (file, flags) = &self.asked;
-        crate::config::load(&self.surroundings, file.as_deref(), flags)
+        let (file, flags) = &self.config_sources;
+        crate::config::load(&self.host, file.as_deref(), flags)
     }
 }

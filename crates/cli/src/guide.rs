@@ -80,7 +80,7 @@ fn every_command_of_a_page_is_understood() {
 fn every_configuration_of_a_page_is_taken() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("aludel.toml");
-    let surroundings = HostEnvironment::made_up(home.path(), &[("HOME", "/root")]);
+    let host = HostEnvironment::made_up(home.path(), &[("HOME", "/root")]);
     for (page, text) in pages() {
         for block in blocks(&text).into_iter().filter(|block| block.language == "toml") {
             if block.text.contains("[[rule]]") {
@@ -89,7 +89,7 @@ fn every_configuration_of_a_page_is_taken() {
                 continue;
             }
             std::fs::write(&file, &block.text).unwrap();
-            let taken = config::load(&surroundings, Some(&file), &[]);
+            let taken = config::load(&host, Some(&file), &[]);
             assert!(taken.is_ok(), "{}: {}", page.display(), taken.unwrap_err());
         }
     }

@@ -57,14 +57,14 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: CliArguments) -> anyhow::Result<Exit> {
-    let surroundings = HostEnvironment::of_this_process();
-    let asked = (arguments.config.clone(), arguments.flags());
-    let config = config::load(&surroundings, asked.0.as_deref(), &asked.1)?;
+    let host = HostEnvironment::of_this_process();
+    let config_sources = (arguments.config.clone(), arguments.flags());
+    let config = config::load(&host, config_sources.0.as_deref(), &config_sources.1)?;
     arguments.command.open_log(&config);
     for warning in &config.warnings {
         console::warn(warning);
     }
-    let context = CommandContext { config, surroundings, asked, verbose: arguments.verbose };
+    let context = CommandContext { config, host, config_sources, verbose: arguments.verbose };
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
     let exit = runtime.block_on(arguments.command.run(&context));

@@ -177,12 +177,12 @@ fn standard_input() -> anyhow::Result<Option<File>> {
 }
 
 /// Reads variables of the environment: `NAME=VALUE`, or `NAME` for that of this process.
-pub(crate) fn environment(given: &[String], surroundings: &HostEnvironment) -> anyhow::Result<Vec<(String, String)>> {
+pub(crate) fn environment(given: &[String], host: &HostEnvironment) -> anyhow::Result<Vec<(String, String)>> {
     let mut variables = Vec::new();
     for text in given {
         let (name, value) = match text.split_once('=') {
             Some((name, value)) => (name, Some(value)),
-            None => (text.as_str(), surroundings.variables().find(|(name, _)| name == text).map(|(_, value)| value)),
+            None => (text.as_str(), host.variables().find(|(name, _)| name == text).map(|(_, value)| value)),
         };
         if name.is_empty() || text.contains('\0') {
             return Err(usage(format!("--env {text}: not a name, or a name, = and a value")));

@@ -7,7 +7,7 @@ use aludel_agent::size;
 use aludel_sandbox::template::BuildProgress;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::console::tell;
+use crate::console::status;
 use crate::terminal;
 
 /// Shows [`BuildProgress`] on stderr.
@@ -55,14 +55,14 @@ impl TemplateProgress {
     /// Shows the next step.
     pub(crate) fn show(&mut self, progress: &BuildProgress) {
         if let Some(announcement) = self.announcement.take() {
-            tell(announcement);
+            status(announcement);
         }
         match &mut self.display {
             ProgressDisplay::Bar(bar) => on_bar(bar, progress),
             ProgressDisplay::Lines { total, tenth } => on_lines(total, tenth, progress),
         }
         if let BuildProgress::Finished { bytes, elapsed } = progress {
-            tell(&format!("The template is ready: {} in {:.0} s.", size(*bytes), elapsed.as_secs_f64()));
+            status(&format!("The template is ready: {} in {:.0} s.", size(*bytes), elapsed.as_secs_f64()));
         }
     }
 }
@@ -93,13 +93,13 @@ fn on_lines(total: &mut u64, tenth: &mut u64, progress: &BuildProgress) {
     match progress {
         BuildProgress::Phase { name, total: units } => {
             (*total, *tenth) = (*units, 0);
-            tell(&format!("  {name}"));
+            status(&format!("  {name}"));
         }
         BuildProgress::Step { done, what } if *total > 0 => {
             let reached = done.saturating_mul(10) / *total;
             if reached > *tenth {
                 *tenth = reached;
-                tell(&format!("  {done} of {total}: {}", terminal::name(what)));
+                status(&format!("  {done} of {total}: {}", terminal::name(what)));
             }
         }
         BuildProgress::Step { .. } | BuildProgress::Finished { .. } => {}

@@ -30,11 +30,11 @@ pub(crate) struct Screen {
     pub(crate) out: OutputDirectory,
     pub(crate) transcript: Transcript,
     /// True if somebody is asked about programs. Where nobody is, there is no word of it.
-    pub(crate) is_asked: bool,
+    pub(crate) needs_approval: bool,
     /// Ids of calls as the model's server has them.
     calls: HashMap<ItemId, String>,
     /// Files that programs made or changed.
-    pub(crate) made: Vec<FileEntry>,
+    pub(crate) files: Vec<FileEntry>,
     /// The part of it that the model sees with the next question.
     pub(crate) exchange: TurnItems,
     /// The text of the last round.
@@ -50,9 +50,9 @@ impl Screen {
             view,
             out,
             transcript,
-            is_asked: false,
+            needs_approval: false,
             calls: HashMap::new(),
-            made: Vec::new(),
+            files: Vec::new(),
             exchange: TurnItems::default(),
             answer: String::new(),
             ending: None,
@@ -68,12 +68,12 @@ impl Screen {
                 self.calls.insert(item.clone(), call_id.clone());
             }
             EventKind::ApprovalRequested { .. } | EventKind::ApprovalDecided { refused: None, .. }
-                if !self.is_asked =>
+                if !self.needs_approval =>
             {
                 return Ok(());
             }
             EventKind::ToolEnded { outcome, .. } => {
-                self.made.extend(outcome.finished.iter().flat_map(|finished| &finished.files).cloned());
+                self.files.extend(outcome.finished.iter().flat_map(|finished| &finished.files).cloned());
             }
             EventKind::Ended { ending, .. } => self.ending = Some(ending.clone()),
             _ => {}

@@ -68,12 +68,12 @@ pub(crate) struct Conversation<'a> {
     engine: Arc<Engine>,
     tenant: Tenant,
     session: Arc<Session>,
-    asked: ModelAndApproval,
+    model_and_approval: ModelAndApproval,
     signals: Signals,
     /// The conversation, with the output of programs.
     items: Vec<Item>,
     /// True if it is there for `--continue`.
-    is_kept: bool,
+    is_saved: bool,
 }
 
 impl<'a> Conversation<'a> {
@@ -82,16 +82,16 @@ impl<'a> Conversation<'a> {
         sandboxes: &RunningBackend,
         store: Store,
         context: &'a CommandContext,
-        asked: ModelAndApproval,
-        kept: Option<SavedConversation>,
+        model_and_approval: ModelAndApproval,
+        saved: Option<SavedConversation>,
     ) -> anyhow::Result<Self> {
         // Before there is anything that they would leave behind.
         let signals = Signals::listen().context("cannot listen to signals")?;
-        let policy = ApprovalPolicy { mode: asked.approval.clone(), ..ApprovalPolicy::default() };
+        let policy = ApprovalPolicy { mode: model_and_approval.approval.clone(), ..ApprovalPolicy::default() };
         let settings = SessionSettings { sessions: 1, ..context.config.sessions() };
         let (backend, packages) = (Arc::clone(&sandboxes.backend), sandboxes.packages.clone());
         // Its template is the only one here.
-        let model = aludel_engine::Model { template: None, ..asked.model.clone() };
+        let model = aludel_engine::Model { template: None, ..model_and_approval.model.clone() };
         let engine = Arc::new(Engine::new(store, backend, [model], policy, packages, settings));
         let store = engine.store.clone();
         engine.tasks.spawn(async move {
@@ -100,13 +100,13 @@ impl<'a> Conversation<'a> {
             }
         });
         let tenant = Tenant::terminal();
-        let is_kept = kept.is_some();
-        let opened = session(&engine, &tenant, kept.as_ref().map(SavedConversation::session)).await;
+        let is_saved = saved.is_some();
+        let opened = session(&engine, &tenant, saved.as_ref().map(SavedConversation::session)).await;
         let session = opened.map_err(|error| state::explain(error, context))?;
-        engine.tasks.spawn(sessions::keep(Arc::clone(&engine)));
+        engine.tasks.spawn(sessions::heartbeat(Arc::clone(&engine)));
         engine.tasks.spawn(turns::renew(Arc::clone(&engine)));
-        let items = kept.map(|kept| kept.items).unwrap_or_default();
-        Ok(Self { context, engine, tenant, session, asked, signals, items, is_kept })
+        let items = saved.map(|saved| saved.items).unwrap_or_default();
+        Ok(Self { context, engine, tenant, session, model_and_approval, signals, items, is_saved })
     }
 
     /// Asks, shows what happens, and copies out what was made. `None` when the user did not wait for the end.
@@ -116,9 +116,9 @@ impl<'a> Conversation<'a> {
     }
 
     /// Keeps it for `--continue`, in place of the one before.
-    pub(crate) async fn keep(&mut self) -> anyhow::Result<()> {
+    pub(crate) async fn persist(&mut self) -> anyhow::Result<()> {
         let last = SavedConversation::new(self.session.id(), &self.items).write(self.context)?;
-        self.is_kept = true;
+        self.is_saved = true;
         if let Some(last) = last {
             self.engine.sessions.delete(&self.tenant, &last).await.context("cannot remove the last conversation")?;
         }
@@ -127,7 +127,7 @@ impl<'a> Conversation<'a> {
 
     /// Ends it. What was not kept is gone.
     pub(crate) async fn close(self) {
-        if !self.is_kept
+        if !self.is_saved
             && let Err(error) = self.engine.sessions.delete(&self.tenant, self.session.id()).await
         {
             // It expires, and the next question removes it.
@@ -173,8 +173,7 @@ impl<'a> Conversation<'a> {
         mut screen: Screen,
     ) -> anyhow::Result<Option<FinishedTurn>> {
         let (session, store) = (&self.session, &self.engine.store);
-        let columns =
-            terminal::columns(&self.context.surroundings).filter(|_| !matches!(screen.view, TurnAudience::Program));
+        let columns = terminal::columns(&self.context.host).filter(|_| !matches!(screen.view, TurnAudience::Program));
         // The text for the model is no narrower than elsewhere.
         let columns = columns.unwrap_or_default().max(LEAST_COLUMNS).to_string();
         let variables = Environment::new([(terminal::COLUMNS.to_owned(), columns)].into())?;
@@ -188,7 +187,7 @@ impl<'a> Conversation<'a> {
             before = preparing => before?,
             () = self.signals.next() => return Ok(None),
         };
-        screen.is_asked = !matches!(self.asked.approval, ApprovalMode::Never);
+        screen.needs_approval = !matches!(self.model_and_approval.approval, ApprovalMode::Never);
         let are_unseen = matches!(screen.view, TurnAudience::Program);
         let screen = SharedScreen::new(screen);
         let mut items = self.items.clone();
@@ -226,7 +225,7 @@ impl<'a> Conversation<'a> {
     ) -> anyhow::Result<(Run, Arc<Gate>)> {
         let (engine, tenant) = (&self.engine, &self.tenant);
         let id = engine.store.owned_turn_id("ask").await?;
-        let (request, model) = (id.to_string(), self.asked.model.name.clone());
+        let (request, model) = (id.to_string(), self.model_and_approval.model.name.clone());
         let origin = ProgramOrigin { request, namespace: Arc::clone(self.session.namespace()), model: model.clone() };
         let gate = Gate::at_terminal(engine, tenant, origin, approval::terminal(are_unseen));
         let of_programs = Some((Arc::clone(&self.session), Arc::clone(&gate)));
@@ -240,7 +239,7 @@ impl<'a> Conversation<'a> {
             expires_at: Some(now().saturating_add_unsigned(ROW.as_secs())),
             session: Some(self.session.id().to_string()),
             // Earlier messages are worth keeping when the process is killed.
-            owns_session: !self.is_kept,
+            owns_session: !self.is_saved,
             spec: None,
             own: Value::Null,
             items: Vec::new(),
@@ -288,7 +287,7 @@ impl<'a> Conversation<'a> {
         before: &HashSet<String>,
         failed: bool,
     ) -> anyhow::Result<Vec<SavedFile>> {
-        let mut made = std::mem::take(&mut screen.made);
+        let mut made = std::mem::take(&mut screen.files);
         if made.is_empty() && !failed {
             return Ok(Vec::new());
         }
@@ -305,9 +304,9 @@ impl<'a> Conversation<'a> {
 async fn session(
     engine: &Arc<Engine>,
     tenant: &Tenant,
-    kept: Option<Option<ContainerId>>,
+    saved: Option<Option<ContainerId>>,
 ) -> anyhow::Result<Arc<Session>> {
-    let Some(kept) = kept else {
+    let Some(saved) = saved else {
         let new = NewSession {
             name: "ask".to_owned(),
             file_ids: Vec::new(),
@@ -318,14 +317,14 @@ async fn session(
         return Ok(engine.sessions.create(tenant, new).await.context("cannot make a session")?.0);
     };
     let gone = || usage("--continue: the last conversation is gone; one is kept for a day");
-    let id = kept.ok_or_else(gone)?;
+    let id = saved.ok_or_else(gone)?;
     match engine.sessions.open(tenant, SessionChoice::Explicit(id)).await {
         Err(Error::Expired(_) | Error::NotFound(_)) => Err(gone()),
         opened => opened.context("cannot open the session of the last conversation"),
     }
 }
 
-/// Writes the turn down, beside what it made.
+/// Saves a transcript of the turn beside its files.
 pub(crate) fn save_transcript(transcript: &Transcript, out: &mut OutputDirectory) -> anyhow::Result<[PathBuf; 2]> {
     Ok([
         out.write("transcript.md", transcript.markdown(FIGURES).as_bytes())?,

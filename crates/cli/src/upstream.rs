@@ -15,17 +15,14 @@ use crate::exit::{usage, words};
 const SCRIPT: &str = "aludel: a script, not a language model";
 
 /// The first of the models, with those that step in for it.
-pub(crate) fn first(models: &[ModelSection], surroundings: &HostEnvironment) -> anyhow::Result<aludel_engine::Model> {
+pub(crate) fn first(models: &[ModelSection], host: &HostEnvironment) -> anyhow::Result<aludel_engine::Model> {
     let model = models.first().ok_or_else(|| usage("no model is configured"))?;
-    with_upstream(model, models, surroundings)
+    with_upstream(model, models, host)
 }
 
 /// All models, as the engine knows them, or everything that is wrong with them.
-pub(crate) fn all(
-    models: &[ModelSection],
-    surroundings: &HostEnvironment,
-) -> anyhow::Result<Vec<aludel_engine::Model>> {
-    let made = models.iter().map(|model| with_upstream(model, models, surroundings));
+pub(crate) fn all(models: &[ModelSection], host: &HostEnvironment) -> anyhow::Result<Vec<aludel_engine::Model>> {
+    let made = models.iter().map(|model| with_upstream(model, models, host));
     let (mut served, mut wrong) = (Vec::new(), Vec::new());
     for model in made {
         match model {
@@ -42,11 +39,11 @@ pub(crate) fn all(
 fn with_upstream(
     model: &ModelSection,
     models: &[ModelSection],
-    surroundings: &HostEnvironment,
+    host: &HostEnvironment,
 ) -> anyhow::Result<aludel_engine::Model> {
     let owner = if model.is_demo() { SCRIPT.to_owned() } else { model.upstream_name.to_string() };
-    let endpoint = endpoint(model, surroundings)?;
-    let upstream = with_fallback(model, upstream(endpoint.clone()), models, surroundings)?;
+    let endpoint = endpoint(model, host)?;
+    let upstream = with_fallback(model, upstream(endpoint.clone()), models, host)?;
     Ok(aludel_engine::Model {
         endpoint,
         fallback: model.fallback.0.clone(),
@@ -65,13 +62,13 @@ fn with_fallback(
     model: &ModelSection,
     upstream: Arc<dyn Upstream>,
     models: &[ModelSection],
-    surroundings: &HostEnvironment,
+    host: &HostEnvironment,
 ) -> anyhow::Result<Arc<dyn Upstream>> {
     let mut others = Vec::new();
     for name in &model.fallback.0 {
         // The configuration was checked: there is one.
         for other in models.iter().filter(|other| **other.name == *name) {
-            others.push(self::upstream(endpoint(other, surroundings)?));
+            others.push(self::upstream(endpoint(other, host)?));
         }
     }
     if others.is_empty() {
@@ -91,7 +88,7 @@ fn upstream(endpoint: Option<Arc<HttpUpstream>>) -> Arc<dyn Upstream> {
 }
 
 /// Makes the upstream of a model that is not the script.
-fn endpoint(model: &ModelSection, surroundings: &HostEnvironment) -> anyhow::Result<Option<Arc<HttpUpstream>>> {
+fn endpoint(model: &ModelSection, host: &HostEnvironment) -> anyhow::Result<Option<Arc<HttpUpstream>>> {
     if model.is_demo() {
         return Ok(None);
     }
@@ -104,10 +101,10 @@ fn endpoint(model: &ModelSection, surroundings: &HostEnvironment) -> anyhow::Res
         },
         url: model.url.to_string(),
         model: model.upstream_name.to_string(),
-        key: model.key.fetch(&model.name, surroundings)?,
+        key: model.key.fetch(&model.name, host)?,
         capabilities: ModelCapabilities { function_calling: model.function_calling.0, vision: model.vision.0 },
         idle_timeout: model.idle_timeout.duration(),
-        headers: model.headers.fetch(&model.name, surroundings)?,
+        headers: model.headers.fetch(&model.name, host)?,
         max_output_tokens: model.max_output_tokens.0,
         requests: model.requests.0.and_then(|requests| usize::try_from(requests).ok()),
     };

@@ -256,15 +256,15 @@ impl Task {
                 return Err(DirectEnd::Failed(Error::internal("an execution ended without an end")));
             };
             traced.record(&self.program.code, &event);
-            let place = effects::FileTarget { session, purpose: None };
-            match effects::piece(event, place, &mut figures).await {
+            let files = effects::FileTarget { session, purpose: None };
+            match effects::piece(event, files, &mut figures).await {
                 Ok(ExecutionPiece::Output(output)) => self.send(DirectEvent::Output(output)).await,
                 // It was given no tools.
                 Ok(ExecutionPiece::Calls(_)) => execution.answer(Vec::new()),
                 Ok(ExecutionPiece::Finished(mut finished)) => {
                     timed_out(&mut finished, overran);
                     self.gate.ended(&self.program.id, &finished).await.map_err(DirectEnd::Failed)?;
-                    let (outcome, stored) = effects::store(finished, place, figures).await;
+                    let (outcome, stored) = effects::store(finished, files, figures).await;
                     stored.map_err(DirectEnd::Failed)?;
                     return Ok(failure.map_or_else(|| DirectEnd::Ran(Box::new(outcome)), DirectEnd::Failed));
                 }

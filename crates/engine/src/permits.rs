@@ -15,7 +15,7 @@ pub struct Permits {
     all: usize,
     /// The most of them that one tenant may have.
     each: usize,
-    taken: Mutex<PermitCounts>,
+    in_use: Mutex<PermitCounts>,
 }
 
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ pub enum NoRoom {
 /// Places that are taken, until this is dropped.
 #[derive(Debug)]
 pub struct Permit {
-    places: Arc<Permits>,
+    permits: Arc<Permits>,
     tenant: Tenant,
     count: usize,
 }
@@ -44,7 +44,7 @@ pub struct Permit {
 impl Permits {
     /// So many in all, and so many for each tenant.
     pub fn new(all: usize, each: usize) -> Arc<Self> {
-        Arc::new(Self { all, each, taken: Mutex::default() })
+        Arc::new(Self { all, each, in_use: Mutex::default() })
     }
 
     /// Returns their number.
@@ -53,7 +53,7 @@ impl Permits {
     }
 
     /// Returns the number of places that are taken.
-    pub fn taken(&self) -> usize {
+    pub fn in_use(&self) -> usize {
         self.counts().all
     }
 
@@ -63,15 +63,15 @@ impl Permits {
     }
 
     fn counts(&self) -> MutexGuard<'_, PermitCounts> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+        self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a place for a tenant, given a number of others that their tenants would give up for it: they count as room that is left, and
     /// `NoRoom::AtAll` says that one of them has to be given up first.
     pub fn enter_beside(self: &Arc<Self>, tenant: &Tenant, spare: usize) -> Result<Permit, NoRoom> {
-        let mut place = Permit { places: Arc::clone(self), tenant: tenant.clone(), count: 0 };
-        place.take_beside(1, spare)?;
-        Ok(place)
+        let mut permit = Permit { permits: Arc::clone(self), tenant: tenant.clone(), count: 0 };
+        permit.take_beside(1, spare)?;
+        Ok(permit)
     }
 
     /// Takes a place for a tenant. Without keys there is one tenant, which need not share.
@@ -81,16 +81,16 @@ impl Permits {
 
     /// Takes so many places for a tenant, at once or not at all.
     pub fn take(self: &Arc<Self>, tenant: &Tenant, count: usize) -> Result<Permit, NoRoom> {
-        let mut place = Permit { places: Arc::clone(self), tenant: tenant.clone(), count: 0 };
-        place.take_more(count)?;
-        Ok(place)
+        let mut permit = Permit { permits: Arc::clone(self), tenant: tenant.clone(), count: 0 };
+        permit.take_more(count)?;
+        Ok(permit)
     }
 }
 
 impl Permit {
     /// Returns the most that a tenant can have while others have none.
     pub fn most(&self) -> usize {
-        self.places.all * SHARE / (SHARE + 1)
+        self.permits.all * SHARE / (SHARE + 1)
     }
 
     /// Takes so many more.
@@ -102,13 +102,13 @@ impl Permit {
         if count == 0 {
             return Ok(());
         }
-        let Permits { all, each, .. } = &*self.places;
-        let mut taken = self.places.counts();
-        let free = all.saturating_sub(taken.all);
+        let Permits { all, each, .. } = &*self.permits;
+        let mut in_use = self.permits.counts();
+        let free = all.saturating_sub(in_use.all);
         if free + spare < count {
             return Err(NoRoom::AtAll);
         }
-        let own = taken.by_tenant.get(&self.tenant).copied().unwrap_or_default() + count;
+        let own = in_use.by_tenant.get(&self.tenant).copied().unwrap_or_default() + count;
         // So that the last one of several that are taken one by one leaves as much as all of them at once.
         let left = free + spare - count.saturating_sub(1);
         let share = if self.tenant == Tenant::local() { *all } else { left.saturating_mul(SHARE) };
@@ -118,8 +118,8 @@ impl Permit {
         if free < count {
             return Err(NoRoom::AtAll);
         }
-        taken.all += count;
-        taken.by_tenant.insert(self.tenant.clone(), own);
+        in_use.all += count;
+        in_use.by_tenant.insert(self.tenant.clone(), own);
         self.count += count;
         Ok(())
     }
@@ -127,12 +127,12 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let mut taken = self.places.counts();
-        taken.all -= self.count;
-        if let Some(own) = taken.by_tenant.get_mut(&self.tenant) {
+        let mut in_use = self.permits.counts();
+        in_use.all -= self.count;
+        if let Some(own) = in_use.by_tenant.get_mut(&self.tenant) {
             *own -= self.count;
             if *own == 0 {
-                taken.by_tenant.remove(&self.tenant);
+                in_use.by_tenant.remove(&self.tenant);
             }
         }
     }
@@ -153,44 +153,44 @@ mod tests {
         tenants
     }
 
-    fn take_all(places: &Arc<Permits>, tenant: &Tenant) -> Vec<Permit> {
-        std::iter::from_fn(|| places.enter(tenant).ok()).collect()
+    fn take_all(permits: &Arc<Permits>, tenant: &Tenant) -> Vec<Permit> {
+        std::iter::from_fn(|| permits.enter(tenant).ok()).collect()
     }
 
     #[tokio::test]
     async fn whoever_comes_next_finds_room() {
         let tenants = tenants(4).await;
-        let places = Permits::new(90, 90);
-        let mut held: Vec<Vec<Permit>> = tenants.iter().map(|tenant| take_all(&places, tenant)).collect();
+        let permits = Permits::new(90, 90);
+        let mut held: Vec<Vec<Permit>> = tenants.iter().map(|tenant| take_all(&permits, tenant)).collect();
         assert_eq!(held.iter().map(Vec::len).collect::<Vec<_>>(), [60, 20, 7, 2]);
-        assert_eq!(places.enter(&tenants[0]).unwrap_err(), NoRoom::ForThisTenant);
+        assert_eq!(permits.enter(&tenants[0]).unwrap_err(), NoRoom::ForThisTenant);
         // Permits that the greedy tenant gives back go to the others.
         held[0].truncate(30);
-        let more = take_all(&places, &tenants[3]);
+        let more = take_all(&permits, &tenants[3]);
         assert_eq!(more.len(), 20);
-        assert_eq!(places.enter(&tenants[0]).unwrap_err(), NoRoom::ForThisTenant);
+        assert_eq!(permits.enter(&tenants[0]).unwrap_err(), NoRoom::ForThisTenant);
         drop((held, more));
-        assert_eq!(places.taken.lock().unwrap().by_tenant.len(), 0);
-        assert_eq!(take_all(&places, &Tenant::local()).len(), 90);
+        assert_eq!(permits.in_use.lock().unwrap().by_tenant.len(), 0);
+        assert_eq!(take_all(&permits, &Tenant::local()).len(), 90);
         assert_eq!(take_all(&Permits::new(90, 7), &tenants[0]).len(), 7);
-        let _all = take_all(&places, &Tenant::local());
-        assert_eq!(places.enter(&tenants[0]).unwrap_err(), NoRoom::AtAll);
+        let _all = take_all(&permits, &Tenant::local());
+        assert_eq!(permits.enter(&tenants[0]).unwrap_err(), NoRoom::AtAll);
         assert_eq!(take_all(&Permits::new(1, 1), &tenants[0]).len(), 1);
     }
 
     #[tokio::test]
     async fn several_places_are_taken_at_once_or_not_at_all() {
         let tenants = tenants(2).await;
-        let places = Permits::new(90, 90);
-        assert_eq!(places.take(&tenants[0], 61).unwrap_err(), NoRoom::ForThisTenant);
-        let mut place = places.take(&tenants[0], 50).unwrap();
-        assert_eq!(place.take_more(11).unwrap_err(), NoRoom::ForThisTenant);
-        place.take_more(10).unwrap();
-        assert_eq!(places.take(&tenants[1], 31).unwrap_err(), NoRoom::AtAll);
-        assert_eq!(places.take(&tenants[1], 21).unwrap_err(), NoRoom::ForThisTenant);
-        drop(places.take(&tenants[1], 20).unwrap());
-        drop(place);
-        assert_eq!(places.taken.lock().unwrap().all, 0);
-        assert!(places.taken.lock().unwrap().by_tenant.is_empty());
+        let permits = Permits::new(90, 90);
+        assert_eq!(permits.take(&tenants[0], 61).unwrap_err(), NoRoom::ForThisTenant);
+        let mut permit = permits.take(&tenants[0], 50).unwrap();
+        assert_eq!(permit.take_more(11).unwrap_err(), NoRoom::ForThisTenant);
+        permit.take_more(10).unwrap();
+        assert_eq!(permits.take(&tenants[1], 31).unwrap_err(), NoRoom::AtAll);
+        assert_eq!(permits.take(&tenants[1], 21).unwrap_err(), NoRoom::ForThisTenant);
+        drop(permits.take(&tenants[1], 20).unwrap());
+        drop(permit);
+        assert_eq!(permits.in_use.lock().unwrap().all, 0);
+        assert!(permits.in_use.lock().unwrap().by_tenant.is_empty());
     }
 }

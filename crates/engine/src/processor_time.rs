@@ -37,12 +37,12 @@ struct AllShares {
     began: Instant,
     /// Processors that one tenant may use beside others, in thousandths.
     share: u64,
-    tenants: Mutex<HashMap<Tenant, Arc<TakenTime>>>,
+    tenants: Mutex<HashMap<Tenant, Arc<UsedTime>>>,
 }
 
 /// One tenant's time, in microseconds since the beginning.
 #[derive(Debug, Default)]
-struct TakenTime {
+struct UsedTime {
     /// The moment at which its share has made up for all that it took.
     paid_at: AtomicU64,
     last_step: AtomicU64,
@@ -52,7 +52,7 @@ struct TakenTime {
 #[derive(Debug, Clone)]
 pub struct ProcessorShare {
     all: Arc<AllShares>,
-    taken: Arc<TakenTime>,
+    used: Arc<UsedTime>,
 }
 
 impl Default for ProcessorTime {
@@ -72,13 +72,13 @@ impl ProcessorTime {
         let mut tenants = self.0.tenants.lock().unwrap_or_else(PoisonError::into_inner);
         if tenants.len() >= REMEMBERED && !tenants.contains_key(tenant) {
             let now = self.0.now();
-            tenants.retain(|_, taken| Arc::strong_count(taken) > 1 || taken.paid_at.load(Ordering::Relaxed) > now);
+            tenants.retain(|_, used| Arc::strong_count(used) > 1 || used.paid_at.load(Ordering::Relaxed) > now);
         }
-        let taken = match tenants.get(tenant) {
-            Some(taken) => Arc::clone(taken),
+        let used = match tenants.get(tenant) {
+            Some(used) => Arc::clone(used),
             None => Arc::clone(tenants.entry(tenant.clone()).or_default()),
         };
-        ProcessorShare { all: Arc::clone(&self.0), taken }
+        ProcessorShare { all: Arc::clone(&self.0), used }
     }
 }
 
@@ -89,11 +89,11 @@ impl AllShares {
     }
 
     /// Returns true if another tenant has worked lately.
-    fn has_others(&self, own: &Arc<TakenTime>) -> bool {
+    fn has_others(&self, own: &Arc<UsedTime>) -> bool {
         let since = self.now().saturating_sub(micros(LATELY));
         let tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut others = tenants.values().filter(|taken| !Arc::ptr_eq(taken, own));
-        others.any(|taken| taken.last_step.load(Ordering::Relaxed) > since)
+        let mut others = tenants.values().filter(|used| !Arc::ptr_eq(used, own));
+        others.any(|used| used.last_step.load(Ordering::Relaxed) > since)
     }
 }
 
@@ -125,17 +125,17 @@ impl ProcessorShare {
     /// Takes so much time, which was used.
     pub fn take(&self, time: Duration) {
         let now = self.all.now();
-        self.taken.last_step.store(now.max(1), Ordering::Relaxed);
+        self.used.last_step.store(now.max(1), Ordering::Relaxed);
         let cost = micros(time).saturating_mul(1000) / self.all.share;
         let add = |paid_at: u64| Some((paid_at.max(now) + cost).min(now + micros(MOST_OWED)));
-        let _always = self.taken.paid_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        let _always = self.used.paid_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
     /// Returns the time to wait before the next step, if it must.
     fn pause(&self) -> Option<Duration> {
-        let owed = self.taken.paid_at.load(Ordering::Relaxed).saturating_sub(self.all.now());
+        let owed = self.used.paid_at.load(Ordering::Relaxed).saturating_sub(self.all.now());
         let over = Duration::from_micros(owed).checked_sub(AT_ONCE).filter(|over| !over.is_zero())?;
-        self.all.has_others(&self.taken).then(|| over.min(PAUSE))
+        self.all.has_others(&self.used).then(|| over.min(PAUSE))
     }
 }
 
@@ -255,6 +255,6 @@ mod tests {
         }
         let held = time.share_of(&good);
         assert!(time.0.tenants.lock().unwrap().len() <= REMEMBERED + 1);
-        assert!(Arc::ptr_eq(&held.taken, &time.share_of(&good).taken));
+        assert!(Arc::ptr_eq(&held.used, &time.share_of(&good).used));
     }
 }

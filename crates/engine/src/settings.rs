@@ -23,7 +23,7 @@ pub struct SessionSettings {
     /// Time that a program waits for the answers of its client's tools.
     pub answers: Duration,
     /// Time for which the files of an expired session are kept.
-    pub keep: Duration,
+    pub retention: Duration,
     /// Sessions that may be live at once.
     pub sessions: usize,
     /// The longest time that a sandbox may live which a client owns.
@@ -52,7 +52,7 @@ impl Default for SessionSettings {
             idle: Duration::from_secs(20 * 60),
             linger: Duration::from_secs(2 * 60),
             answers: Duration::from_secs(5 * 60),
-            keep: Duration::from_secs(30 * 24 * 3600),
+            retention: Duration::from_secs(30 * 24 * 3600),
             sessions: 64,
             sandbox_lifetime: Duration::from_secs(24 * 3600),
             storage: 20 << 30,

@@ -56,7 +56,7 @@ const SIGKILL: i32 = 9;
 
 /// A kernel that is ready, and the limits under which it runs cells.
 pub(crate) struct Driver<L: Link> {
-    held: Arc<Mutex<KernelState<L>>>,
+    kernel: Arc<Mutex<KernelState<L>>>,
     control: Arc<L::Control>,
     exit: watch::Receiver<Option<KernelExit>>,
     paused: watch::Receiver<bool>,
@@ -97,8 +97,8 @@ impl<L: Link> Driver<L> {
     pub(crate) fn new(link: L, workspace: Arc<dyn Workspace>, limits: Limits) -> Self {
         let (control, exit) = (Arc::clone(link.control()), link.exit());
         let paused = control.paused();
-        let held = KernelState { link, exit: exit.clone(), oom_kills: 0, cells: 0, is_doomed: false };
-        Self { held: Arc::new(Mutex::new(held)), control, exit, paused, state: Arc::default(), workspace, limits }
+        let kernel = KernelState { link, exit: exit.clone(), oom_kills: 0, cells: 0, is_doomed: false };
+        Self { kernel: Arc::new(Mutex::new(kernel)), control, exit, paused, state: Arc::default(), workspace, limits }
     }
 
     /// The limits.
@@ -123,8 +123,8 @@ impl<L: Link> Driver<L> {
     }
 
     /// Waits until no cell runs, and returns the kernel, or the checkpoint of one that ended.
-    async fn hold(&self) -> Result<OwnedMutexGuard<KernelState<L>>, Error> {
-        let mut kernel = Arc::clone(&self.held).lock_owned().await;
+    async fn lock(&self) -> Result<OwnedMutexGuard<KernelState<L>>, Error> {
+        let mut kernel = Arc::clone(&self.kernel).lock_owned().await;
         if *self.paused.borrow() {
             return Err(Error::Paused);
         }
@@ -151,7 +151,7 @@ impl<L: Link> Driver<L> {
         let Cell { code, environment, tools } = cell;
         kernel::check_environment(environment)?;
         kernel::check_tools(tools)?;
-        let mut kernel = self.hold().await?;
+        let mut kernel = self.lock().await?;
         let _of_earlier_ones = self.control.take_blocked();
         let cpu_before = match self.limits.cpu_time {
             Some(_) => self.control.usage().await.cpu,
@@ -193,7 +193,7 @@ impl<L: Link> Driver<L> {
             output: [BoundedOutput::new(self.limits.output), BoundedOutput::new(self.limits.output)],
             error: None,
             says_not_permitted: false,
-            ending: None,
+            termination: None,
             has_signalled: false,
             displayed: 0,
             displays: 0,
@@ -207,7 +207,7 @@ impl<L: Link> Driver<L> {
     pub(crate) async fn configure(&self, options: &KernelOptions) -> Result<(), Error> {
         let KernelOptions { directory, environment, forms, command_line, language } = options;
         kernel::check_environment(environment)?;
-        let mut kernel = self.hold().await?;
+        let mut kernel = self.lock().await?;
         let unsent = KillUnless { sent: false, kernel: &mut kernel, control: &*self.control };
         let frame = ToKernel::Configure {
             directory: directory.as_deref(),
@@ -245,7 +245,7 @@ impl<L: Link> Driver<L> {
 
     /// Makes the kernel rehearse a first cell.
     pub(crate) async fn touch(&self) -> Result<(), Error> {
-        let mut kernel = self.held.lock().await;
+        let mut kernel = self.kernel.lock().await;
         let gone = |error: std::io::Error| Error::KernelGone(error.to_string());
         kernel.link.send(&ToKernel::Touch).await.map_err(gone)?;
         match timeout(KILL_TIMEOUT, kernel.link.receive()).await {
@@ -360,7 +360,7 @@ struct CellRun<C> {
     error: Option<ProgramError>,
     /// True if its error or its output has the system's words for a refused call.
     says_not_permitted: bool,
-    ending: Option<Termination>,
+    termination: Option<Termination>,
     /// True if the kernel was sent a signal.
     has_signalled: bool,
     displayed: usize,
@@ -444,7 +444,7 @@ impl<C: LinkControl> CellRun<C> {
         loop {
             let dropped: u64 = self.output.iter().map(BoundedOutput::dropped).sum();
             rest(dropped - std::mem::replace(&mut rested_for, dropped)).await;
-            let timer = match &self.ending {
+            let timer = match &self.termination {
                 Some(ending) => ending.again_at.unwrap_or(ending.kill_at),
                 None => deadline,
             };
@@ -483,11 +483,11 @@ impl<C: LinkControl> CellRun<C> {
                     if let Some(waiting) = &mut self.waiting {
                         waiting.since += since.elapsed();
                     }
-                    if let Some(ending) = &mut self.ending {
+                    if let Some(ending) = &mut self.termination {
                         ending.put_off(since.elapsed());
                     }
                 }
-                () = wait_for_interrupt(&mut interrupted), if self.ending.is_none() => {
+                () = wait_for_interrupt(&mut interrupted), if self.termination.is_none() => {
                     self.interrupt(Cause::Caller);
                     self.release(&mut kernel.link).await;
                 }
@@ -499,7 +499,7 @@ impl<C: LinkControl> CellRun<C> {
                     }
                 }
                 // Its clock stands still while it waits for its client, whom the caller gives so much time as it likes.
-                () = tokio::time::sleep_until(timer), if self.ending.is_some() || self.waiting.is_none() => match self.ending.as_mut().map(|ending| ending.again_at.take()) {
+                () = tokio::time::sleep_until(timer), if self.termination.is_some() || self.waiting.is_none() => match self.termination.as_mut().map(|ending| ending.again_at.take()) {
                     Some(Some(_)) => self.control.signal(Signal::Interrupt),
                     Some(None) => return WaitEnd::Exited(self.kill(kernel).await),
                     None => self.interrupt(Cause::WallClock),
@@ -515,7 +515,7 @@ impl<C: LinkControl> CellRun<C> {
     }
 
     fn counts_cpu(&self) -> bool {
-        self.limits.cpu_time.is_some() && self.ending.is_none()
+        self.limits.cpu_time.is_some() && self.termination.is_none()
     }
 
     async fn cpu_is_used_up(&self) -> bool {
@@ -527,7 +527,7 @@ impl<C: LinkControl> CellRun<C> {
         self.has_signalled = true;
         self.control.signal(Signal::Interrupt);
         let now = Instant::now();
-        self.ending =
+        self.termination =
             Some(Termination { cause, again_at: Some(now + self.limits.grace / 4), kill_at: now + self.limits.grace });
     }
 
@@ -601,7 +601,7 @@ impl<C: LinkControl> CellRun<C> {
         self.calls += calls.len();
         let refused =
             |words: &str| Some(FrameReply::Answers(number, calls.iter().map(|_| ClientAnswer::error(words)).collect()));
-        if self.ending.is_some() || calls.is_empty() {
+        if self.termination.is_some() || calls.is_empty() {
             return Some(FrameReply::Answers(number, Vec::new()));
         }
         if self.calls > MAX_CALLS {
@@ -659,7 +659,7 @@ impl<C: LinkControl> CellRun<C> {
     }
 
     async fn outcome_of_end(&mut self) -> Outcome {
-        if let Some(ending) = self.ending.take() {
+        if let Some(ending) = self.termination.take() {
             return self.outcome_of_cause(ending.cause);
         }
         match self.error.take() {
@@ -700,7 +700,7 @@ impl<C: LinkControl> CellRun<C> {
     async fn outcome_of_exit(&mut self, exit: &KernelExit, oom_kills: &mut u64) -> Outcome {
         let out_of_memory = exit.usage.oom_kills > *oom_kills;
         *oom_kills = exit.usage.oom_kills;
-        if let Some(ending) = self.ending.take() {
+        if let Some(ending) = self.termination.take() {
             return self.outcome_of_cause(ending.cause);
         }
         match exit.status {

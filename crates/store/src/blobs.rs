@@ -60,7 +60,7 @@ pub struct NewBlob {
     bytes: u64,
     sha256: String,
     room: Reservation,
-    kept: bool,
+    committed: bool,
 }
 
 impl NewBlob {
@@ -70,7 +70,7 @@ impl NewBlob {
     }
 
     /// Returns the bytes that are reserved for it, which are those that it will count.
-    pub(crate) fn held(&self) -> u64 {
+    pub(crate) fn reserved(&self) -> u64 {
         self.room.bytes()
     }
 
@@ -85,14 +85,14 @@ impl NewBlob {
     }
 
     /// Keeps it: a row names it, and counts it, now.
-    pub(crate) fn keep(mut self) {
-        self.kept = true;
+    pub(crate) fn commit(mut self) {
+        self.committed = true;
     }
 }
 
 impl Drop for NewBlob {
     fn drop(&mut self) {
-        if !self.kept {
+        if !self.committed {
             // If it stays, a sweep removes it.
             let _gone = std::fs::remove_file(&self.path);
         }
@@ -209,7 +209,7 @@ impl BlobWriter {
     pub async fn finish(self) -> Result<NewBlob, Error> {
         let store = self.store.clone();
         let written = self.close().await?;
-        store.run(move |store| store.place(written)).await
+        store.run(move |store| store.publish(written)).await
     }
 
     async fn close(mut self) -> Result<WrittenFile, Error> {
@@ -275,7 +275,7 @@ impl FileBatch {
     }
 
     pub(crate) fn finish(self, store: &Store) -> Result<Vec<NewBlob>, Error> {
-        store.place_all(self.written)
+        store.publish_all(self.written)
     }
 }
 
@@ -352,7 +352,7 @@ impl Store {
         let path = self.blob_path(&name);
         let parent = make_parent(&path)?;
         std::fs::hard_link(from, &path).map_err(|source| Error::Io { path: from.to_path_buf(), source })?;
-        let blob = NewBlob { name, path, bytes, sha256, room, kept: false };
+        let blob = NewBlob { name, path, bytes, sha256, room, committed: false };
         sync_directory(&parent)?;
         Ok(blob)
     }
@@ -369,14 +369,14 @@ impl Store {
     }
 
     /// Gives what was written its names.
-    fn place_all(&self, mut written: Vec<WrittenFile>) -> Result<Vec<NewBlob>, Error> {
+    fn publish_all(&self, mut written: Vec<WrittenFile>) -> Result<Vec<NewBlob>, Error> {
         let together = written.len() > SYNCED_ONE_BY_ONE;
         if together {
             for written in &mut written {
                 written.file = None;
             }
         }
-        let blobs = written.into_iter().map(|written| self.place(written)).collect::<Result<_, _>>()?;
+        let blobs = written.into_iter().map(|written| self.publish(written)).collect::<Result<_, _>>()?;
         if together {
             let directory = &self.0.blobs;
             let synced = File::open(directory).and_then(|directory| Ok(rustix::fs::syncfs(directory)?));
@@ -386,7 +386,7 @@ impl Store {
     }
 
     /// Gives what was written its name. Without a file to sync, the caller syncs everything.
-    fn place(&self, WrittenFile { scratch, file, bytes, sha256, room }: WrittenFile) -> Result<NewBlob, Error> {
+    fn publish(&self, WrittenFile { scratch, file, bytes, sha256, room }: WrittenFile) -> Result<NewBlob, Error> {
         if let Some(file) = &file {
             file.sync_all().map_err(|source| scratch.failed(source))?;
         }
@@ -394,7 +394,7 @@ impl Store {
         let path = self.blob_path(&name);
         let parent = make_parent(&path)?;
         std::fs::rename(&scratch.0, &path).map_err(|source| Error::Io { path: path.clone(), source })?;
-        let blob = NewBlob { name, path, bytes, sha256, room, kept: false };
+        let blob = NewBlob { name, path, bytes, sha256, room, committed: false };
         if file.is_some() {
             sync_directory(&parent)?;
         }

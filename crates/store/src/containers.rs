@@ -67,7 +67,7 @@ pub struct ContainerFileRecord {
     /// Origin.
     pub source: FileOrigin,
     /// Location beside the store.
-    pub place: FileLocation,
+    pub location: FileLocation,
     /// Time at which a file of this path was first kept, seconds since 1970.
     pub created_at: i64,
 }
@@ -133,7 +133,7 @@ impl FromSql for FileLocation {
     fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
         let text = value.as_str()?;
         let all = [Self::Workspace, Self::Nowhere];
-        all.into_iter().find(|place| place.word() == text).ok_or(FromSqlError::InvalidType)
+        all.into_iter().find(|location| location.word() == text).ok_or(FromSqlError::InvalidType)
     }
 }
 
@@ -162,7 +162,7 @@ pub struct NewContainerFile {
     /// Origin.
     pub source: FileOrigin,
     /// Location beside the store.
-    pub place: FileLocation,
+    pub location: FileLocation,
 }
 
 /// Outcome of writing files of a container.
@@ -184,7 +184,7 @@ impl ContainerFileRecord {
             sha256: row.get(4)?,
             mime: row.get(5)?,
             source: row.get(6)?,
-            place: row.get(7)?,
+            location: row.get(7)?,
             created_at: row.get(8)?,
         })
     }
@@ -222,12 +222,12 @@ impl Store {
         self.run(move |store| {
             let copied = files.into_iter().map(|(file, blob)| Ok((file, store.copy_blob_now(&tenant, &blob)?)));
             let files = copied.collect::<Result<Vec<_>, Error>>()?;
-            let record = store.write_counted(&tenant, held(&files), |database| {
+            let record = store.write_counted(&tenant, reserved(&files), |database| {
                 let record = insert(database, &tenant, new)?;
                 put_files(database, &tenant, &record.id, &files, &mut Vec::new())?;
                 Ok(record)
             })?;
-            files.into_iter().for_each(|(_, blob)| blob.keep());
+            files.into_iter().for_each(|(_, blob)| blob.commit());
             Ok(record)
         })
         .await
@@ -387,8 +387,8 @@ impl Store {
         self.run(move |store| {
             let mut replaced = Vec::new();
             let put = |database: &Connection| put_files(database, &tenant, &container, &files, &mut replaced);
-            let Some(records) = store.write_counted(&tenant, held(&files), put)? else { return Ok(None) };
-            files.into_iter().for_each(|(_, blob)| blob.keep());
+            let Some(records) = store.write_counted(&tenant, reserved(&files), put)? else { return Ok(None) };
+            files.into_iter().for_each(|(_, blob)| blob.commit());
             store.remove_blobs(&replaced);
             Ok(Some(records))
         })
@@ -420,7 +420,7 @@ impl Store {
             let mut files: Vec<_> = named.into_iter().zip(writing.finish(store)?).collect();
             let mut replaced = Vec::new();
             let (mut same, mut records) = (Vec::new(), Vec::new());
-            let written = store.write_counted(&tenant, held(&files), |database| {
+            let written = store.write_counted(&tenant, reserved(&files), |database| {
                 let query = format!(
                     "SELECT {FILE_COLUMNS} FROM container_files WHERE tenant = ?1 AND container = ?2 AND path = ?3 AND sha256 = ?4"
                 );
@@ -437,7 +437,7 @@ impl Store {
             if !written {
                 return Ok(None);
             }
-            files.into_iter().for_each(|(_, blob)| blob.keep());
+            files.into_iter().for_each(|(_, blob)| blob.commit());
             store.remove_blobs(&replaced);
             records.extend(same);
             Ok(Some(WrittenFiles { records, without_room }))
@@ -525,8 +525,8 @@ impl Store {
 }
 
 /// Returns the bytes that are reserved for files.
-fn held(files: &[(NewContainerFile, NewBlob)]) -> u64 {
-    files.iter().map(|(_, blob)| blob.held()).sum()
+fn reserved(files: &[(NewContainerFile, NewBlob)]) -> u64 {
+    files.iter().map(|(_, blob)| blob.reserved()).sum()
 }
 
 /// Writes the rows of files, and adds the blobs of those that they replace to `replaced`. `None` when the container is gone.
@@ -546,11 +546,11 @@ fn put_files(
          RETURNING {FILE_COLUMNS}"
     );
     for (file, blob) in files {
-        let NewContainerFile { id, path, mime, source, place } = file;
+        let NewContainerFile { id, path, mime, source, location } = file;
         let query = "SELECT blob FROM container_files WHERE tenant = ?1 AND container = ?2 AND path = ?3";
         replaced.extend(one(database, query, params![tenant, container, path], |row| row.get(0))?);
         let (name, bytes, sha256) = (blob.name(), blob.bytes(), blob.sha256());
-        let row = params![tenant, container, id, path, name, bytes, sha256, mime, source, place, now()];
+        let row = params![tenant, container, id, path, name, bytes, sha256, mime, source, location, now()];
         let Some(record) = one(database, &insert, row, ContainerFileRecord::read)? else { return Ok(None) };
         records.push(record);
     }

@@ -89,7 +89,7 @@ impl Store {
         let (tenant, conversation) = (tenant.clone(), conversation.clone());
         self.run(move |store| {
             let items = texts(items);
-            store.write_counted(&tenant, room.held(), |database| {
+            store.write_counted(&tenant, room.reserved(), |database| {
                 let query = "SELECT 1 FROM conversations WHERE tenant = ?1 AND id = ?2";
                 if one(database, query, params![tenant, conversation], |_| Ok(()))?.is_none() {
                     return Ok(false);

@@ -65,8 +65,8 @@ impl Store {
         let tenant = tenant.clone();
         self.run(move |store| {
             let record =
-                store.write_counted(&tenant, blob.held(), |database| insert(database, &tenant, file, &blob))?;
-            blob.keep();
+                store.write_counted(&tenant, blob.reserved(), |database| insert(database, &tenant, file, &blob))?;
+            blob.commit();
             Ok(record)
         })
         .await

@@ -33,7 +33,7 @@ impl Store {
         self.run(move |store| {
             let InteractionRecord { id, object, input } = interaction;
             let (object, input) = (object.to_string(), Value::Array(input).to_string());
-            store.write_counted(&tenant, QuotaCheck::Checked.held(), |database| {
+            store.write_counted(&tenant, QuotaCheck::Checked.reserved(), |database| {
                 let query =
                     "INSERT INTO interactions (id, tenant, created_at, object, input) VALUES (?1, ?2, ?3, ?4, ?5)";
                 database.prepare_cached(query)?.execute(params![&id, &tenant, now(), object, input])?;
@@ -54,7 +54,7 @@ impl Store {
         let (tenant, id) = (tenant.clone(), id.clone());
         self.run(move |store| {
             let object = object.to_string();
-            store.write_counted(&tenant, room.held(), |database| {
+            store.write_counted(&tenant, room.reserved(), |database| {
                 let query = "UPDATE interactions SET object = ?3 WHERE tenant = ?1 AND id = ?2";
                 Ok(database.prepare_cached(query)?.execute(params![&tenant, &id, object])? > 0)
             })

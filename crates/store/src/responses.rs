@@ -47,7 +47,7 @@ impl Store {
             let items: Vec<String> = items.filter_map(|item| item.get("id")?.as_str()).map(ToOwned::to_owned).collect();
             let (object, input) = (object.to_string(), Value::Array(input).to_string());
             let row = params![&id, &tenant, status, now(), expires_at, object, input];
-            store.write_counted(&tenant, room.held(), |database| {
+            store.write_counted(&tenant, room.reserved(), |database| {
                 if database.prepare_cached(query)?.execute(row)? > 0 {
                     let query = "INSERT OR IGNORE INTO response_items (tenant, id, response) VALUES (?1, ?2, ?3)";
                     let mut statement = database.prepare_cached(query)?;

@@ -150,7 +150,7 @@ impl Store {
         self.run(move |store| {
             let object = object.map(|object| object.to_string());
             let (steps, messages) = (texts(steps), texts(messages));
-            store.write_counted(&tenant, room.held(), |database| {
+            store.write_counted(&tenant, room.reserved(), |database| {
                 let query = "UPDATE runs SET is_active = ?4, turn = ?5, object = coalesce(
                                  json_set(?6, '$.metadata', json(coalesce(object -> '$.metadata', '{}'))), object)
                              WHERE tenant = ?1 AND id = ?2 AND turn = ?3 AND is_active RETURNING thread";

@@ -197,7 +197,7 @@ impl TurnUpdate {
     /// Returns the bytes that its events, blobs and items count for the tenant.
     pub fn bytes(&self) -> u64 {
         let events: u64 = self.events.iter().map(|event| ROW + event.event.len() as u64).sum();
-        let blobs: u64 = self.blobs.iter().map(NewBlob::held).sum();
+        let blobs: u64 = self.blobs.iter().map(NewBlob::reserved).sum();
         events + blobs + bytes_of_items(&self.items)
     }
 }
@@ -321,7 +321,7 @@ impl Store {
         self.run(move |store| {
             let appended = store.0.database.write_for(&lease.tenant, |database| append(database, &lease, &update))?;
             if matches!(appended, AppendOutcome::Stored { .. }) {
-                update.blobs.into_iter().for_each(NewBlob::keep);
+                update.blobs.into_iter().for_each(NewBlob::commit);
             }
             Ok(appended)
         })

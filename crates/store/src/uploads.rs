@@ -174,10 +174,10 @@ impl Store {
             let query = "INSERT INTO upload_parts (id, tenant, upload, blob, bytes, created_at)
                          SELECT ?1, ?2, ?3, ?4, ?5, ?6 FROM uploads WHERE tenant = ?2 AND id = ?3 AND status = ?7";
             let row = params![part.id, tenant, upload, part.blob, part.bytes, part.created_at, UploadStatus::Pending];
-            if store.write_counted(&tenant, blob.held(), |database| Ok(database.execute(query, row)?))? == 0 {
+            if store.write_counted(&tenant, blob.reserved(), |database| Ok(database.execute(query, row)?))? == 0 {
                 return Ok(None);
             }
-            blob.keep();
+            blob.commit();
             Ok(Some(part))
         })
         .await
@@ -206,7 +206,7 @@ impl Store {
                 mime: upload.mime,
                 expires_at: upload.file_lives.map(|seconds| now().saturating_add(seconds)),
             };
-            let made = store.write_counted(&tenant, blob.held(), |database| {
+            let made = store.write_counted(&tenant, blob.reserved(), |database| {
                 let query = "UPDATE uploads SET status = ?3 WHERE tenant = ?1 AND id = ?2 AND status = ?4";
                 let row = params![tenant, upload.id, UploadStatus::Completed, UploadStatus::Pending];
                 if database.execute(query, row)? == 0 {
@@ -218,7 +218,7 @@ impl Store {
                 Ok(Some((file, take_parts(database, &tenant, &upload.id)?)))
             })?;
             let Some((file, parts)) = made else { return Ok(None) };
-            blob.keep();
+            blob.commit();
             store.remove_blobs(&parts);
             Ok(Some(file))
         })

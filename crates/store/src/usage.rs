@@ -119,7 +119,7 @@ pub enum QuotaCheck {
 
 impl QuotaCheck {
     /// Returns the bytes that need not be looked for.
-    pub(crate) fn held(self) -> u64 {
+    pub(crate) fn reserved(self) -> u64 {
         match self {
             Self::Checked => 0,
             Self::Reserved => u64::MAX,
@@ -159,18 +159,18 @@ impl Store {
         self.0.database.read(Some(tenant), |database| quota.admit(tenant, wanted, || used(database, tenant)))
     }
 
-    /// Runs `work` in a transaction of the writer, which is rolled back when it adds more for the tenant than the `held` bytes that are
+    /// Runs `work` in a transaction of the writer, which is rolled back when it adds more for the tenant than the `reserved` bytes that are
     /// reserved for it and there is no room for the rest.
     pub(crate) fn write_counted<T>(
         &self,
         tenant: &Tenant,
-        held: u64,
+        reserved: u64,
         work: impl FnOnce(&Connection) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let (done, _until_committed) = self.0.database.write_for(tenant, |database| {
             let before = used(database, tenant)?;
             let done = work(database)?;
-            let added = used(database, tenant)?.saturating_sub(before).saturating_sub(held);
+            let added = used(database, tenant)?.saturating_sub(before).saturating_sub(reserved);
             let room = if added > 0 { Some(self.0.quota.admit(tenant, added..=added, || Ok(before))?) } else { None };
             Ok((done, room))
         })?;

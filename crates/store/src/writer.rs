@@ -23,7 +23,7 @@ const LONGEST: Duration = Duration::from_millis(2);
 pub(crate) struct WriteConnection {
     line: WriterQueue,
     /// Taken with the head of the line alone.
-    held: Mutex<WriterState>,
+    state: Mutex<WriterState>,
 }
 
 #[derive(Debug)]
@@ -52,7 +52,7 @@ type CommitError = (ffi::Error, Option<String>);
 
 impl WriteConnection {
     pub(crate) fn new(connection: Connection) -> Self {
-        Self { line: WriterQueue::default(), held: Mutex::new(WriterState { connection, open: None }) }
+        Self { line: WriterQueue::default(), state: Mutex::new(WriterState { connection, open: None }) }
     }
 
     /// Runs `work` in a transaction, and returns when it is committed. What `work` wrote is undone when it fails; others in the same
@@ -62,9 +62,9 @@ impl WriteConnection {
         tenant: Option<&Tenant>,
         work: impl FnOnce(&Connection) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let place = self.line.enter(tenant);
-        let mut held = lock(&self.held);
-        let WriterState { connection, open } = &mut *held;
+        let head = self.line.enter(tenant);
+        let mut state = lock(&self.state);
+        let WriterState { connection, open } = &mut *state;
         let transaction = match open {
             Some(transaction) => transaction,
             None => {
@@ -84,7 +84,7 @@ impl WriteConnection {
             };
             *open = None;
             batch.end(Err(reason));
-        } else if writes >= MOST || since.elapsed() > LONGEST || !place.has_others_behind() {
+        } else if writes >= MOST || since.elapsed() > LONGEST || !head.has_others_behind() {
             let committed = run(connection, "COMMIT");
             if committed.is_err() {
                 let _nothing_is_left = run(connection, "ROLLBACK");
@@ -92,8 +92,8 @@ impl WriteConnection {
             *open = None;
             batch.end(committed.map_err(|error| refusal(&error)));
         }
-        drop(held);
-        drop(place);
+        drop(state);
+        drop(head);
         match done {
             Ok(Ok(value)) => batch.wait().map(|()| value),
             Ok(Err(error)) => Err(error),
@@ -201,7 +201,7 @@ mod tests {
         let (_directory, writer) = writer();
         let commits = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&commits);
-        lock(&writer.held).connection.commit_hook(Some(move || {
+        lock(&writer.state).connection.commit_hook(Some(move || {
             count.fetch_add(1, Ordering::SeqCst);
             false
         }));
@@ -229,9 +229,9 @@ mod tests {
     #[test]
     fn all_are_told_of_a_commit_that_fails() {
         let (_directory, writer) = writer();
-        lock(&writer.held).connection.commit_hook(Some(|| true));
+        lock(&writer.state).connection.commit_hook(Some(|| true));
         assert!(together(&writer, 5, insert).into_iter().all(|done| !done));
-        lock(&writer.held).connection.commit_hook(None::<fn() -> bool>);
+        lock(&writer.state).connection.commit_hook(None::<fn() -> bool>);
         assert_eq!(rows(&writer), 0);
     }
 }

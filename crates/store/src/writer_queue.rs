@@ -17,7 +17,7 @@ pub(crate) struct WriterQueue(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    is_taken: bool,
+    is_busy: bool,
     /// In the order in which they came.
     waiting: Vec<QueuedThread>,
     /// Time for which each tenant had the thing; the server itself is no tenant.
@@ -46,7 +46,7 @@ impl WriterQueue {
     pub(crate) fn enter(&self, tenant: Option<&Tenant>) -> QueueHead<'_> {
         let tenant = tenant.cloned();
         let mut state = self.state();
-        if state.is_taken {
+        if state.is_busy {
             let is_next = Arc::new(AtomicBool::new(false));
             let thread = thread::current();
             state.waiting.push(QueuedThread { tenant: tenant.clone(), thread, is_next: Arc::clone(&is_next) });
@@ -55,7 +55,7 @@ impl WriterQueue {
                 thread::park();
             }
         } else {
-            state.is_taken = true;
+            state.is_busy = true;
         }
         QueueHead { line: self, tenant, since: Instant::now() }
     }
@@ -81,13 +81,13 @@ impl QueueHead<'_> {
 impl Drop for QueueHead<'_> {
     fn drop(&mut self) {
         let mut state = self.line.state();
-        let State { is_taken, waiting, had, level } = &mut *state;
+        let State { is_busy, waiting, had, level } = &mut *state;
         let of = |tenant: &Option<Tenant>, had: &HashMap<_, Duration>| had.get(tenant).copied().unwrap_or_default();
         let all = of(&self.tenant, had).max(*level) + self.since.elapsed();
         had.insert(self.tenant.take(), all);
         let next = waiting.iter().enumerate().min_by_key(|(_, other)| of(&other.tenant, had).max(*level));
-        let Some(next) = next.map(|(place, _)| place) else {
-            *is_taken = false;
+        let Some(next) = next.map(|(index, _)| index) else {
+            *is_busy = false;
             had.clear();
             *level = Duration::ZERO;
             return;
@@ -132,7 +132,7 @@ mod tests {
             drop(first);
         });
         assert_eq!(*order.lock().unwrap(), ["good", "good", "bad", "bad", "bad", "bad", "bad"]);
-        assert!(line.state().had.is_empty() && !line.state().is_taken);
+        assert!(line.state().had.is_empty() && !line.state().is_busy);
     }
 
     #[test]

@@ -53,8 +53,8 @@ async fn container(store: &Store, tenant: &Tenant, files: Vec<(NewContainerFile,
 }
 
 fn named(path: &str) -> NewContainerFile {
-    let (id, source, place) = (ContainerFileId::new(), FileOrigin::Assistant, FileLocation::Workspace);
-    NewContainerFile { id, path: path.into(), mime: "m".into(), source, place }
+    let (id, source, location) = (ContainerFileId::new(), FileOrigin::Assistant, FileLocation::Workspace);
+    NewContainerFile { id, path: path.into(), mime: "m".into(), source, location }
 }
 
 fn update(sequence: u64, text: &str) -> TurnUpdate {
@@ -294,8 +294,8 @@ async fn what_is_counted_is_what_is_there_whatever_was_done() {
                 }
             }
             24 => {
-                if let Some(place) = any(threads.len()) {
-                    let (owner, thread) = threads.swap_remove(place);
+                if let Some(location) = any(threads.len()) {
+                    let (owner, thread) = threads.swap_remove(location);
                     assert_eq!(store.delete_thread(tenant, &thread).await.unwrap().is_some(), owner == *tenant);
                 }
             }

@@ -139,7 +139,7 @@ impl State {
         code: &str,
     ) -> Result<Option<String>, Halt> {
         let ask = match interpreter.approver() {
-            Approver::Callback(ask) if self.ask => Arc::clone(ask),
+            Approver::Callback(ask) if self.needs_approval => Arc::clone(ask),
             _ => return Ok(None),
         };
         self.sink.send(Event::ApprovalRequested { call_id: call_id.to_owned() }).await;
@@ -153,7 +153,7 @@ impl State {
         let denied = match answer {
             ApprovalDecision::Allow => None,
             ApprovalDecision::AllowAll => {
-                self.ask = false;
+                self.needs_approval = false;
                 None
             }
             ApprovalDecision::Later => return Err(Halt::Waits),

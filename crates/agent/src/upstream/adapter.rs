@@ -47,7 +47,7 @@ pub(super) trait Exchange: Send {
     fn event(&mut self, data: &str, answer: &mut AnswerBuilder) -> Result<(), Fault>;
 
     /// Reads an answer that came whole.
-    fn whole(&mut self, body: &str, answer: &mut AnswerBuilder) -> Result<(), Fault>;
+    fn body(&mut self, body: &str, answer: &mut AnswerBuilder) -> Result<(), Fault>;
 
     /// Learns from an error. Returns true if the next request will be put differently.
     fn learn(&mut self, _error: &UpstreamError) -> bool {

@@ -302,11 +302,11 @@ impl Reply {
     fn keep(&mut self, call_id: &str) {
         let sealed = std::mem::take(&mut self.sealed);
         if sealed.iter().any(|block| block.get("thinking").is_some_and(|text| text != "")) {
-            self.signatures.keep(call_id, Value::Array(sealed));
+            self.signatures.insert(call_id, Value::Array(sealed));
         }
     }
 
-    fn seal(&mut self, block: &Block) {
+    fn keep_signature(&mut self, block: &Block) {
         match block.kind.as_str() {
             "thinking" => self
                 .sealed
@@ -339,7 +339,7 @@ impl Exchange for Reply {
                         answer.call(CallPiece { number, id, name, ..CallPiece::default() })?;
                     }
                     "thinking" => self.thoughts = block,
-                    _ => self.seal(&block),
+                    _ => self.keep_signature(&block),
                 }
             }
             "content_block_delta" => {
@@ -357,7 +357,7 @@ impl Exchange for Reply {
             }
             "content_block_stop" => {
                 let thoughts = std::mem::take(&mut self.thoughts);
-                self.seal(&thoughts);
+                self.keep_signature(&thoughts);
                 if let number @ Some(_) = self.open.take() {
                     // A call without arguments.
                     answer.call(CallPiece { number, arguments: "{}".to_owned(), ..CallPiece::default() })?;
@@ -375,11 +375,11 @@ impl Exchange for Reply {
         Ok(())
     }
 
-    fn whole(&mut self, body: &str, answer: &mut AnswerBuilder) -> Result<(), Fault> {
+    fn body(&mut self, body: &str, answer: &mut AnswerBuilder) -> Result<(), Fault> {
         let message: Message = serde_json::from_str(body)
             .map_err(|error| Fault::NotUnderstood(format!("its JSON is no message ({error})")))?;
         for (index, block) in message.content.into_iter().enumerate() {
-            self.seal(&block);
+            self.keep_signature(&block);
             answer.text(Some(block.text));
             answer.reasoning(Some(block.thinking));
             if block.kind == "tool_use" {

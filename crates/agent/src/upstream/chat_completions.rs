@@ -71,7 +71,7 @@ impl Exchange for Completion {
         Ok(())
     }
 
-    fn whole(&mut self, body: &str, answer: &mut AnswerBuilder) -> Result<(), Fault> {
+    fn body(&mut self, body: &str, answer: &mut AnswerBuilder) -> Result<(), Fault> {
         let response: Response = serde_json::from_str(body)
             .map_err(|error| Fault::NotUnderstood(format!("its JSON is no completion ({error})")))?;
         let choice = response.choices.into_iter().next();

@@ -133,7 +133,7 @@ fn contents(items: &[Item], vision: bool, signatures: &Signatures) -> Vec<Value>
                 let args = if args.is_object() { args } else { json!({ "arguments": args }) };
                 let mut part = json!({ "functionCall": { "name": call.name, "args": args } });
                 match signatures.of(&call.id) {
-                    Some(seal) => part["thoughtSignature"] = seal,
+                    Some(signature) => part["thoughtSignature"] = signature,
                     // Of calls at once only the first one is sealed.
                     None if is_first_call => part["thoughtSignature"] = NO_SEAL.into(),
                     None => {}
@@ -291,7 +291,7 @@ impl Exchange for Generation {
     }
 
     /// A whole answer is one piece.
-    fn whole(&mut self, body: &str, answer: &mut AnswerBuilder) -> Result<(), Fault> {
+    fn body(&mut self, body: &str, answer: &mut AnswerBuilder) -> Result<(), Fault> {
         self.event(body, answer)
     }
 }
@@ -307,7 +307,7 @@ impl Generation {
         // This API knows calls by their names alone.
         let id = format!("call_{}{}", random::word(), random::word());
         if let Some(signature) = part.thought_signature {
-            self.signatures.keep(&id, signature.into());
+            self.signatures.insert(&id, signature.into());
         }
         let arguments = call.args.unwrap_or_else(|| json!({})).to_string();
         answer.call(CallPiece { number: Some(self.calls), id: Some(id), name: Some(call.name), arguments })?;

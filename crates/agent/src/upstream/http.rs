@@ -273,14 +273,14 @@ impl HttpUpstream {
         }
         let content_type = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
         if content_type.starts_with("application/json") {
-            self.whole(response, exchange, deltas).await
+            self.read_body(response, exchange, deltas).await
         } else {
             self.stream(response, exchange, deltas).await
         }
     }
 
     /// Reads an answer that does not stream.
-    async fn whole(
+    async fn read_body(
         &self,
         response: reqwest::Response,
         exchange: &mut dyn Exchange,
@@ -292,7 +292,7 @@ impl HttpUpstream {
             return Err(self.failed(&envelope.error.message, &body));
         }
         let mut answer = AnswerBuilder::default();
-        let read = exchange.whole(&body, &mut answer);
+        let read = exchange.body(&body, &mut answer);
         deltas.pass(answer.take()).await;
         read.map_err(|fault| self.fault(fault, &body))?;
         deltas.pass([answer.end()]).await;

@@ -258,7 +258,7 @@ impl Exchange for Response {
         Ok(())
     }
 
-    fn whole(&mut self, body: &str, answer: &mut AnswerBuilder) -> Result<(), Fault> {
+    fn body(&mut self, body: &str, answer: &mut AnswerBuilder) -> Result<(), Fault> {
         let mut object: Object = serde_json::from_str(body)
             .map_err(|error| Fault::NotUnderstood(format!("its JSON is no response ({error})")))?;
         for (index, item) in std::mem::take(&mut object.output).into_iter().enumerate() {

@@ -10,7 +10,7 @@ use serde_json::Value;
 /// Calls that are remembered; the oldest go first.
 const MAX_CALLS: usize = 10_000;
 /// Bytes of what belongs to one call.
-const MAX_SEAL: usize = 256 << 10;
+const MAX_SIGNATURE: usize = 256 << 10;
 
 /// All of them. Clones share them.
 #[derive(Debug, Clone, Default)]
@@ -24,12 +24,12 @@ struct SignatureTable {
 
 impl Signatures {
     /// Keeps what belongs to a call.
-    pub(super) fn keep(&self, call_id: &str, seal: Value) {
-        if seal.to_string().len() > MAX_SEAL {
+    pub(super) fn insert(&self, call_id: &str, signature: Value) {
+        if signature.to_string().len() > MAX_SIGNATURE {
             return;
         }
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.signatures.insert(call_id.to_owned(), seal).is_none() {
+        if kept.signatures.insert(call_id.to_owned(), signature).is_none() {
             kept.order.push_back(call_id.to_owned());
         }
         while kept.order.len() > MAX_CALLS {

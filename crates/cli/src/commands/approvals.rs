@@ -66,15 +66,15 @@ pub(crate) async fn run(command: ApprovalsCommand, context: &CommandContext) -> 
             let mut approvals = store.approvals(None, status, page).await.context("cannot read the approvals")?.data;
             approvals.reverse();
             if approvals.is_empty() && !json {
-                console::tell(if all { "no program was ever held back" } else { "no program waits" });
+                console::status(if all { "no program was ever held back" } else { "no program waits" });
             }
             for approval in &approvals {
-                console.line(StandardStream::Stdout, &if json { whole(approval) } else { line(approval) })?;
+                console.line(StandardStream::Stdout, &if json { details(approval) } else { line(approval) })?;
             }
         }
         ApprovalsCommand::Show { id } => {
             let approval = find(&store, &id).await?;
-            console.line(StandardStream::Stdout, &about(&approval))?;
+            console.line(StandardStream::Stdout, &summary(&approval))?;
             console.line(StandardStream::Stdout, &terminal::reveal(&approval.code))?;
         }
         ApprovalsCommand::Approve { id, sha256 } => {
@@ -144,7 +144,7 @@ fn until(approval: &ApprovalRecord) -> Option<String> {
     }
 }
 
-fn about(approval: &ApprovalRecord) -> String {
+fn summary(approval: &ApprovalRecord) -> String {
     let mut lines = vec![
         format!("# {} ({})", approval.id, approval.status.word()),
         format!("# of {} in {}, written by {}", approval.request, approval.container, terminal::name(&approval.model)),
@@ -155,7 +155,7 @@ fn about(approval: &ApprovalRecord) -> String {
     lines.join("\n")
 }
 
-fn whole(approval: &ApprovalRecord) -> String {
+fn details(approval: &ApprovalRecord) -> String {
     json!({
         "id": approval.id.as_str(), "status": approval.status.word(), "tenant": approval.tenant.as_str(),
         "request": approval.request, "container": approval.container, "model": approval.model,

@@ -67,8 +67,8 @@ pub(crate) async fn run(mut args: AskArgs, context: &CommandContext) -> anyhow::
         return Err(usage("the question is empty"));
     }
     let inputs = inputs::check(&args.files)?;
-    let kept = args.model.continues.then(|| SavedConversation::read_to_continue(context)).transpose()?;
-    let asked = args.model.asked(context)?;
+    let saved = args.model.continues.then(|| SavedConversation::read_to_continue(context)).transpose()?;
+    let model_and_approval = args.model.model_and_approval(context)?;
     let out = match &args.out {
         Some(directory) => OutputDirectory::existing(directory.clone())?,
         None => OutputDirectory::unnamed(),
@@ -79,9 +79,9 @@ pub(crate) async fn run(mut args: AskArgs, context: &CommandContext) -> anyhow::
     let store = state::open(context).await?;
     let sandboxes = RunningBackend::start_for_model(context).await?;
     let kernel = sandboxes.backend.capabilities().kernel();
-    let transcript = Transcript::new(&text, &asked.model.name, kernel).after_figures(out.figures());
+    let transcript = Transcript::new(&text, &model_and_approval.model.name, kernel).after_figures(out.figures());
     let screen = Screen::new(view, out, transcript);
-    let done = ask(&sandboxes, store, context, asked, kept, question, screen).await;
+    let done = ask(&sandboxes, store, context, model_and_approval, saved, question, screen).await;
     sandboxes.backend.shutdown().await;
     let Some(FinishedTurn { mut screen, ending, saved }) = done? else { return Ok(Exit::Interrupted) };
     let exit = exit_of(&ending);
@@ -100,18 +100,18 @@ async fn ask(
     sandboxes: &RunningBackend,
     store: Store,
     context: &CommandContext,
-    asked: ModelAndApproval,
-    kept: Option<SavedConversation>,
+    model_and_approval: ModelAndApproval,
+    saved: Option<SavedConversation>,
     question: Question<'_>,
     screen: Screen,
 ) -> anyhow::Result<Option<FinishedTurn>> {
-    let mut conversation = Conversation::open(sandboxes, store, context, asked, kept).await?;
+    let mut conversation = Conversation::open(sandboxes, store, context, model_and_approval, saved).await?;
     let done = conversation.ask(question, screen).await;
-    let kept = match done {
-        Ok(Some(_)) if !conversation.items().is_empty() => conversation.keep().await,
+    let saved = match done {
+        Ok(Some(_)) if !conversation.items().is_empty() => conversation.persist().await,
         _ => Ok(()),
     };
     conversation.close().await;
-    kept?;
+    saved?;
     done
 }

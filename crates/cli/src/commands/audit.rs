@@ -76,7 +76,7 @@ pub(crate) async fn run(args: AuditArgs, context: &CommandContext) -> anyhow::Re
     if let Some(AuditCommand::Archive { file, before }) = &args.command {
         match archive::write(&store, file, *before).await? {
             Some(archived) => console.line(StandardStream::Stdout, &archived.to_string())?,
-            None => console::tell(&format!("there is nothing before {before} to be archived")),
+            None => console::status(&format!("there is nothing before {before} to be archived")),
         }
         return Ok(Exit::Success);
     }

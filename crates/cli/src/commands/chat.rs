@@ -50,8 +50,8 @@ impl ChatArgs {
 
 pub(crate) async fn run(args: ChatArgs, context: &CommandContext) -> anyhow::Result<Exit> {
     let files = inputs::check(&args.files)?;
-    let kept = args.model.continues.then(|| SavedConversation::read_to_continue(context)).transpose()?;
-    let asked = args.model.asked(context)?;
+    let saved = args.model.continues.then(|| SavedConversation::read_to_continue(context)).transpose()?;
+    let model_and_approval = args.model.model_and_approval(context)?;
     let out = match &args.out {
         Some(directory) => OutputDirectory::existing(directory.clone())?,
         None => OutputDirectory::unnamed(),
@@ -59,8 +59,8 @@ pub(crate) async fn run(args: ChatArgs, context: &CommandContext) -> anyhow::Res
     let store = state::open(context).await?;
     let sandboxes = RunningBackend::start_for_model(context).await?;
     let result = async {
-        let model = asked.model.name.clone();
-        let mut conversation = Conversation::open(&sandboxes, store, context, asked, kept).await?;
+        let model = model_and_approval.model.name.clone();
+        let mut conversation = Conversation::open(&sandboxes, store, context, model_and_approval, saved).await?;
         let mut chat = Chat {
             conversation: &mut conversation,
             out: Some(out),
@@ -99,7 +99,7 @@ enum ChatStep {
 
 impl Chat<'_, '_> {
     async fn talk(&mut self, mut lines: LineReader) -> anyhow::Result<Exit> {
-        console::tell(&color::faint("/help lists the commands, Ctrl-D ends the conversation."));
+        console::status(&color::faint("/help lists the commands, Ctrl-D ends the conversation."));
         loop {
             let line = tokio::select! {
                 line = lines.next() => line?,
@@ -146,7 +146,7 @@ impl Chat<'_, '_> {
         }
         self.out = Some(screen.out);
         if !self.conversation.items().is_empty() {
-            self.conversation.keep().await?;
+            self.conversation.persist().await?;
         }
         Ok(ChatStep::GoOn)
     }
@@ -156,23 +156,23 @@ impl Chat<'_, '_> {
             ChatCommand::Help => {
                 for line in HELP.lines() {
                     let column = if line.starts_with('/') { HELP_COLUMN } else { 0 };
-                    console::tell(&wrap::hanging(line, column));
+                    console::status(&wrap::hanging(line, column));
                 }
             }
             ChatCommand::Files => {
                 let files = self.conversation.files().await?;
                 for file in &files {
-                    console::tell(&format!("{} ({})", terminal::name(&file.path), size(file.bytes)));
+                    console::status(&format!("{} ({})", terminal::name(&file.path), size(file.bytes)));
                 }
                 if files.is_empty() {
-                    console::tell("There are no files; add some by /file PATH.");
+                    console::status("There are no files; add some by /file PATH.");
                 }
             }
             ChatCommand::File(paths) => {
                 let files = inputs::check(&paths)?;
                 self.conversation.add(&files).await?;
                 for file in files {
-                    console::tell(&format!("{} {}", color::faint("added:"), terminal::name(file.name())));
+                    console::status(&format!("{} {}", color::faint("added:"), terminal::name(file.name())));
                 }
             }
             ChatCommand::Code => {
@@ -182,14 +182,14 @@ impl Chat<'_, '_> {
                 });
                 for (place, code) in calls.enumerate() {
                     let code = code.unwrap_or_default();
-                    console::tell(&color::faint(&format!("── program {} ──", place + 1)));
-                    console::tell(&color::code(terminal::reveal(&code).trim_end()));
+                    console::status(&color::faint(&format!("── program {} ──", place + 1)));
+                    console::status(&color::code(terminal::reveal(&code).trim_end()));
                 }
             }
             ChatCommand::Save(directory) => {
                 let saved = self.conversation.save(&mut OutputDirectory::existing(directory)?).await?;
                 for path in saved.into_iter().filter_map(|saved| saved.path) {
-                    console::tell(&format!("{} {}", color::faint("file:"), path.display()));
+                    console::status(&format!("{} {}", color::faint("file:"), path.display()));
                 }
             }
             ChatCommand::Quit => return Ok(ChatStep::End(Exit::Success)),

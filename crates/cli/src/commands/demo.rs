@@ -65,8 +65,8 @@ pub(crate) async fn run(args: DemoArgs, context: &CommandContext) -> anyhow::Res
     let question = Question { text: QUESTION, inputs: &inputs };
     let screen = Screen::new(TurnAudience::Person(Box::new(view)), out, transcript);
     let done = async {
-        let asked = ModelAndApproval { model, approval };
-        let mut conversation = Conversation::open(&sandboxes, store, context, asked, None).await?;
+        let model_and_approval = ModelAndApproval { model, approval };
+        let mut conversation = Conversation::open(&sandboxes, store, context, model_and_approval, None).await?;
         let done = conversation.ask(question, screen).await;
         conversation.close().await;
         done

@@ -82,7 +82,7 @@ pub(crate) async fn run(command: KeysCommand, context: &CommandContext) -> anyho
         KeysCommand::Create { name, key, expires } => {
             let expires_at = expires.and_then(|ExpiryTime(at)| at);
             let given = match key {
-                Some(key) => given(&key, context)?,
+                Some(key) => read_secret(&key, context)?,
                 None => None,
             };
             let directory = state::directory(&context.config.server.data);
@@ -96,13 +96,13 @@ pub(crate) async fn run(command: KeysCommand, context: &CommandContext) -> anyho
                 return Ok(Exit::Success);
             }
             let key = store.create_key(&name, expires_at).await.context("cannot make a key")?;
-            console::tell(&format!("made {}; this is the key, which is shown only now:", key.id));
+            console::status(&format!("made {}; this is the key, which is shown only now:", key.id));
             console.line(StandardStream::Stdout, &key.secret)?;
         }
         KeysCommand::List => {
             let keys = state::open_beside(context).await?.keys().await.context("cannot read the keys")?;
             if keys.is_empty() {
-                console::tell(
+                console::status(
                     "there are no keys: the server serves this machine alone; `aludel keys create` makes one",
                 );
             }
@@ -172,8 +172,8 @@ fn unknown(key: &str) -> anyhow::Error {
 }
 
 /// A key that was made elsewhere. Whoever could guess it would be let in.
-fn given(text: &str, context: &CommandContext) -> anyhow::Result<Option<Secret>> {
-    let secret = config::secret("--key", text, &context.surroundings)?;
+fn read_secret(text: &str, context: &CommandContext) -> anyhow::Result<Option<Secret>> {
+    let secret = config::secret("--key", text, &context.host)?;
     if secret.as_ref().is_some_and(|secret| secret.expose().len() < LEAST) {
         return Err(usage(format!("--key: a key needs {LEAST} characters, all of them random; this one is too short")));
     }

@@ -56,17 +56,17 @@ pub(crate) async fn run(args: McpArgs, context: &CommandContext) -> anyhow::Resu
 }
 
 async fn serve(variables: &[String], context: &CommandContext) -> anyhow::Result<Exit> {
-    let variables = program::environment(variables, &context.surroundings)?;
+    let variables = program::environment(variables, &context.host)?;
     let variables =
         Environment::new(variables.into_iter().collect()).map_err(|error| usage(format!("--env: {error}")))?;
     let mut signals = Signals::listen().context("cannot listen to signals")?;
-    let approvals = context.config.approval.settings(&context.surroundings)?;
+    let approvals = context.config.approval.settings(&context.host)?;
     let store = state::open(context).await?;
     let RunningBackend { backend, packages } = RunningBackend::start(context, 1).await?;
     let mut sessions = context.config.sessions();
     sessions.environment = sessions.environment.with(&variables).map_err(|error| usage(format!("--env: {error}")))?;
     let engine = Arc::new(Engine::new(store, Arc::clone(&backend), [], approvals, packages, sessions));
-    engine.tasks.spawn(sessions::keep(Arc::clone(&engine)));
+    engine.tasks.spawn(sessions::heartbeat(Arc::clone(&engine)));
     let return_after = context.config.server.mcp_return_after.duration();
     let exit = tokio::select! {
         () = aludel_server::serve_mcp(&engine, return_after, tokio::io::stdin(), tokio::io::stdout()) => Exit::Success,

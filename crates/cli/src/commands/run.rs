@@ -84,8 +84,8 @@ impl RunArgs {
         };
         let mut arguments = std::mem::take(&mut self.arguments);
         arguments.append(&mut self.further_arguments);
-        let mut environment = program::environment(&self.environment, &context.surroundings)?;
-        let columns = terminal::columns(&context.surroundings).filter(|_| !self.json);
+        let mut environment = program::environment(&self.environment, &context.host)?;
+        let columns = terminal::columns(&context.host).filter(|_| !self.json);
         if let Some(columns) = columns.filter(|_| environment.iter().all(|(name, _)| name != terminal::COLUMNS)) {
             environment.push((terminal::COLUMNS.to_owned(), columns.to_string()));
         }
@@ -114,7 +114,7 @@ pub(crate) async fn run(mut args: RunArgs, context: &CommandContext) -> anyhow::
             ServerLookup::Nobody(reason) => reason,
         };
         if let Some(reason) = declined.filter(|_| context.verbose) {
-            console::tell(&format!("the server does not run the program, so it gets a sandbox of its own: {reason}"));
+            console::status(&format!("the server does not run the program, so it gets a sandbox of its own: {reason}"));
         }
     }
     let engine = RunningBackend::start_lean(context).await?;
@@ -154,7 +154,7 @@ async fn at_server(
         match told {
             ProgramUpdate::Declined(reason) => return Ok(ServerOutcome::Declined(reason)),
             ProgramUpdate::Held(id) => {
-                console::tell(&format!("the program waits for approval: `aludel approvals approve {id}`"));
+                console::status(&format!("the program waits for approval: `aludel approvals approve {id}`"));
             }
             ProgramUpdate::Event(event) => audience.see(&event)?,
             ProgramUpdate::Ended(finished, files) => {

@@ -42,8 +42,8 @@ pub(crate) async fn run(_: ServeArgs, context: &CommandContext) -> anyhow::Resul
     let config = &context.config;
     let mut signals = Signals::listen().context("cannot listen to signals")?;
     let mut hangups = Hangups::listen().context("cannot listen to signals")?;
-    let models = upstream::all(&config.models, &context.surroundings)?;
-    let approvals = config.approval.settings(&context.surroundings)?;
+    let models = upstream::all(&config.models, &context.host)?;
+    let approvals = config.approval.settings(&context.host)?;
     let state = state::directory(&config.server.data);
     let store =
         Store::open(&state).await.with_context(|| format!("cannot open the server's state in {}", state.display()))?;
@@ -56,7 +56,7 @@ pub(crate) async fn run(_: ServeArgs, context: &CommandContext) -> anyhow::Resul
     }
     let RunningBackend { backend, packages } = RunningBackend::start_for_server(context).await?;
     if !store.has_keys().await? {
-        console::tell(&format!(
+        console::status(&format!(
             "{} there are no API keys: every program on this machine may use this server, as one and the same user. \
              Make a key with `aludel keys create`.",
             color::warning("note:")
@@ -91,7 +91,7 @@ pub(crate) async fn run(_: ServeArgs, context: &CommandContext) -> anyhow::Resul
     });
     let hurried = async {
         signals.next().await;
-        console::tell("ending: waiting for requests to finish; once more to end at once");
+        console::status("ending: waiting for requests to finish; once more to end at once");
         // Serving may be over already.
         let _over = asked.send(());
         signals.next().await;
@@ -158,15 +158,15 @@ fn reload(context: &CommandContext, engine: &Engine) -> anyhow::Result<()> {
             "the configuration has no [[model]] any more; restart the server if that is meant".to_owned(),
         ));
     }
-    let models = upstream::all(&config.models, &context.surroundings)?;
+    let models = upstream::all(&config.models, &context.host)?;
     let names: Vec<String> = models.iter().map(|model| model.name.clone()).collect();
-    let approvals = config.approval.settings(&context.surroundings)?;
+    let approvals = config.approval.settings(&context.host)?;
     engine.set_models(models);
-    console::tell(&format!("models reloaded; there are: {}", names.join(", ")));
+    console::status(&format!("models reloaded; there are: {}", names.join(", ")));
     // Another mode needs a restart: half of a file must not switch approval off, and rules know nothing of what ran before them.
     if config.approval.has_mode_of(&context.config.approval) {
         engine.set_approvals(approvals);
-        console::tell(&format!("approval reloaded; {}", config.approval.told()));
+        console::status(&format!("approval reloaded; {}", config.approval.description()));
     }
     let others = context.config.changed(&config);
     if !others.is_empty() {
@@ -178,8 +178,8 @@ fn reload(context: &CommandContext, engine: &Engine) -> anyhow::Result<()> {
 /// Returns an error if a server would refuse this configuration, whatever its data directory and the host hold.
 pub(crate) fn check(context: &CommandContext) -> anyhow::Result<()> {
     let config = &context.config;
-    upstream::all(&config.models, &context.surroundings)?;
-    config.approval.settings(&context.surroundings)?;
+    upstream::all(&config.models, &context.host)?;
+    config.approval.settings(&context.host)?;
     settings(config).map(drop)
 }
 

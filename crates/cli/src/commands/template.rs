@@ -111,7 +111,7 @@ async fn list(context: &CommandContext, console: &mut Console) -> anyhow::Result
     });
     let found = found.await.context("the look at the templates ended early")?.context("cannot list the templates")?;
     if found.is_empty() {
-        console::tell("there is no template yet; `aludel template build` makes the default one");
+        console::status("there is no template yet; `aludel template build` makes the default one");
     }
     let width = found.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
     for (name, template, place) in found {

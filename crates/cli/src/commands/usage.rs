@@ -66,7 +66,7 @@ pub(super) async fn run(args: &UsageArgs, context: &CommandContext) -> anyhow::R
         return Ok(Exit::Success);
     }
     if metered.is_empty() {
-        console::tell(&format!("nothing was done since {}", date_of(since)));
+        console::status(&format!("nothing was done since {}", date_of(since)));
         return Ok(Exit::Success);
     }
     let mut sums: BTreeMap<String, (MeteredWork, Option<Tenant>)> = BTreeMap::new();

@@ -74,7 +74,7 @@ impl ApprovalSection {
     }
 
     /// Describes the mode in words.
-    pub(crate) fn told(&self) -> String {
+    pub(crate) fn description(&self) -> String {
         match *self.mode {
             Mode::Rules if self.rules.is_given() => format!("the rules are those of {}", *self.rules),
             Mode::Rules => "the usual rules hold".to_owned(),
@@ -103,11 +103,11 @@ impl ApprovalSection {
     }
 
     /// As the server knows it.
-    pub(crate) fn settings(&self, surroundings: &HostEnvironment) -> anyhow::Result<ApprovalPolicy> {
+    pub(crate) fn settings(&self, host: &HostEnvironment) -> anyhow::Result<ApprovalPolicy> {
         let webhook = if self.webhook.is_empty() {
             None
         } else {
-            let secret = self.webhook_secret.fetch_for("approval.webhook_secret", surroundings)?;
+            let secret = self.webhook_secret.fetch_for("approval.webhook_secret", host)?;
             let webhook = match &secret {
                 Some(secret) => Webhook::new(&self.webhook, secret.expose()),
                 None => Err("it needs a secret to be signed with; add: webhook_secret = \"env:NAME\"".to_owned()),

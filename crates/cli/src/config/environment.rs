@@ -8,13 +8,13 @@ use super::{HostEnvironment, Layers, Section, nearest};
 ///
 /// Only what is meant for aludel is looked at. Kubernetes gives every pod variables like `ALUDEL_PORT` and `ALUDEL_SERVICE_HOST` when there is
 /// a service of that name, so a stranger is an error only if it looks like a slip.
-pub(crate) fn read(surroundings: &HostEnvironment, layers: &mut Layers) -> Result<(), ConfigError> {
+pub(crate) fn read(host: &HostEnvironment, layers: &mut Layers) -> Result<(), ConfigError> {
     let known: Vec<(String, Section, &str)> = Section::ALL
         .into_iter()
         .flat_map(|section| section.keys().iter().map(move |key| (variable(section, key.name), section, key.name)))
         .collect();
     let mut model = Overlay::new();
-    for (name, value) in surroundings.variables().filter(|(name, _)| name.starts_with("ALUDEL_")) {
+    for (name, value) in host.variables().filter(|(name, _)| name.starts_with("ALUDEL_")) {
         let origin = ValueOrigin::Environment(name.to_owned());
         if let Some((_, section, key)) = known.iter().find(|(variable, ..)| variable == name) {
             layers.overlay(&mut model, *section, key, RawValue { text: value.to_owned(), origin })?;

@@ -41,13 +41,9 @@ impl Value for Headers {
 
 impl Headers {
     /// Fetches the values for `model`.
-    pub(crate) fn fetch(
-        &self,
-        model: &str,
-        surroundings: &HostEnvironment,
-    ) -> Result<Vec<(String, Secret)>, ConfigError> {
+    pub(crate) fn fetch(&self, model: &str, host: &HostEnvironment) -> Result<Vec<(String, Secret)>, ConfigError> {
         let fetched = self.0.iter().filter_map(|(name, source)| {
-            let value = source.fetch_text_for(&format!("the header {name} of the model `{model}`"), surroundings);
+            let value = source.fetch_text_for(&format!("the header {name} of the model `{model}`"), host);
             value.transpose().map(|value| Ok((name.clone(), value?)))
         });
         fetched.collect()

@@ -54,13 +54,13 @@ impl Value for KeySource {
 
 impl Setting<KeySource> {
     /// Fetches the key of `model`.
-    pub(crate) fn fetch(&self, model: &str, surroundings: &HostEnvironment) -> Result<Option<Secret>, ConfigError> {
-        self.fetch_for(&format!("the key of the model `{model}`"), surroundings)
+    pub(crate) fn fetch(&self, model: &str, host: &HostEnvironment) -> Result<Option<Secret>, ConfigError> {
+        self.fetch_for(&format!("the key of the model `{model}`"), host)
     }
 
     /// Fetches the secret that is called `what`.
-    pub(crate) fn fetch_for(&self, what: &str, surroundings: &HostEnvironment) -> Result<Option<Secret>, ConfigError> {
-        let secret = self.fetch_text_for(what, surroundings)?;
+    pub(crate) fn fetch_for(&self, what: &str, host: &HostEnvironment) -> Result<Option<Secret>, ConfigError> {
+        let secret = self.fetch_text_for(what, host)?;
         match secret.as_ref().map(Secret::expose) {
             Some(value) if value.chars().any(char::is_whitespace) => {
                 Err(self.failed(what, format!("{} holds more than one word, so it is no key", **self)))
@@ -70,16 +70,12 @@ impl Setting<KeySource> {
     }
 
     /// Fetches the secret that is called `what`, and may be of several words.
-    pub(crate) fn fetch_text_for(
-        &self,
-        what: &str,
-        surroundings: &HostEnvironment,
-    ) -> Result<Option<Secret>, ConfigError> {
+    pub(crate) fn fetch_text_for(&self, what: &str, host: &HostEnvironment) -> Result<Option<Secret>, ConfigError> {
         let failed = |why: String| self.failed(what, why);
         let secret = match &**self {
             KeySource::None => return Ok(None),
             KeySource::Literal(secret) => secret.clone(),
-            KeySource::Environment(name) => match surroundings.variable(name) {
+            KeySource::Environment(name) => match host.variable(name) {
                 Some(value) => Secret::new(value),
                 None => return Err(failed(format!("the environment variable {name} is not set"))),
             },

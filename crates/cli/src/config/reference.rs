@@ -25,7 +25,7 @@ const FLAGS: [(Section, &str, &str); 8] = [
 ];
 
 /// The description of a section.
-fn about(section: Section) -> String {
+fn description_of(section: Section) -> String {
     one_line(match section {
         Section::Server => ServerSection::ABOUT,
         Section::Sandbox => SandboxSection::ABOUT,
@@ -74,7 +74,7 @@ pub(crate) fn markdown() -> String {
     );
     for section in Section::ALL {
         let title = if section == Section::Model { "[[model]]".to_owned() } else { format!("[{}]", section.name()) };
-        let _ = writeln!(text, "\n## `{title}`\n\n{}", about(section));
+        let _ = writeln!(text, "\n## `{title}`\n\n{}", description_of(section));
         for (of, key, default) in all() {
             if of != section {
                 continue;
@@ -134,7 +134,7 @@ pub(crate) fn schema() -> Value {
                 }
             }
         }
-        let mut table = json!({ "type": "object", "description": about(section), "additionalProperties": false, "properties": keys });
+        let mut table = json!({ "type": "object", "description": description_of(section), "additionalProperties": false, "properties": keys });
         if section == Section::Model {
             table = json!({ "type": "array", "items": table });
         }

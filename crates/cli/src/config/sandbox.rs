@@ -187,14 +187,14 @@ impl SandboxSection {
     }
 
     /// The settings of the backend `e2b`.
-    pub(crate) fn e2b(&self, surroundings: &HostEnvironment) -> Result<E2bConfig, ConfigError> {
+    pub(crate) fn e2b(&self, host: &HostEnvironment) -> Result<E2bConfig, ConfigError> {
         let named = |setting: &Setting<String>, variable: &str| {
             let given = Some((**setting).clone()).filter(|text| text != "auto");
-            given.or_else(|| surroundings.variable(variable).map(str::to_owned))
+            given.or_else(|| host.variable(variable).map(str::to_owned))
         };
-        let key = self.e2b_key.fetch_for("the key of E2B (sandbox.e2b.key)", surroundings)?;
+        let key = self.e2b_key.fetch_for("the key of E2B (sandbox.e2b.key)", host)?;
         let key = key.map(|key| key.expose().to_owned());
-        let key = key.or_else(|| surroundings.variable("E2B_API_KEY").map(str::to_owned));
+        let key = key.or_else(|| host.variable("E2B_API_KEY").map(str::to_owned));
         Ok(E2bConfig {
             key: key.unwrap_or_default(),
             domain: named(&self.e2b_domain, "E2B_DOMAIN").unwrap_or_else(|| E2bConfig::DOMAIN.to_owned()),
@@ -210,16 +210,16 @@ impl SandboxSection {
     }
 
     /// The settings of the backend `opensandbox`.
-    pub(crate) fn opensandbox(&self, surroundings: &HostEnvironment) -> Result<OpenSandboxConfig, ConfigError> {
+    pub(crate) fn opensandbox(&self, host: &HostEnvironment) -> Result<OpenSandboxConfig, ConfigError> {
         let url = Some((*self.opensandbox_url).clone()).filter(|url| url != "auto");
-        let domain = || surroundings.variable("OPEN_SANDBOX_DOMAIN").filter(|domain| !domain.is_empty());
+        let domain = || host.variable("OPEN_SANDBOX_DOMAIN").filter(|domain| !domain.is_empty());
         let url = url.or_else(|| {
             let domain = domain()?;
             Some(if domain.contains("://") { domain.to_owned() } else { format!("http://{domain}") })
         });
-        let key = self.opensandbox_key.fetch_for("the key of OpenSandbox (sandbox.opensandbox.key)", surroundings)?;
+        let key = self.opensandbox_key.fetch_for("the key of OpenSandbox (sandbox.opensandbox.key)", host)?;
         let key = key.map(|key| key.expose().to_owned());
-        let key = key.or_else(|| surroundings.variable("OPEN_SANDBOX_API_KEY").map(str::to_owned));
+        let key = key.or_else(|| host.variable("OPEN_SANDBOX_API_KEY").map(str::to_owned));
         Ok(OpenSandboxConfig {
             url: url.unwrap_or_else(|| OpenSandboxConfig::URL.to_owned()),
             key: key.filter(|key| !key.is_empty()),

@@ -59,12 +59,12 @@ values! { Listen: Text, Collector: Text, PublicUrl: Text, Origins: List, Count: 
 
 impl ServerSection {
     /// Fills in the place of the data.
-    pub(crate) fn resolve(mut self, surroundings: &HostEnvironment) -> Result<Self, ConfigError> {
+    pub(crate) fn resolve(mut self, host: &HostEnvironment) -> Result<Self, ConfigError> {
         if !self.data.is_given() {
-            self.data = Setting::default(FilePath(surroundings.data_directory()?));
+            self.data = Setting::default(FilePath(host.data_directory()?));
         }
         // Processes that work elsewhere use it too.
-        self.data = self.data.map(|data| FilePath(surroundings.absolute(&data)));
+        self.data = self.data.map(|data| FilePath(host.absolute(&data)));
         Ok(self)
     }
 

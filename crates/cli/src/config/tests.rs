@@ -251,18 +251,18 @@ fn a_misspelt_variable_is_an_error() {
 #[test]
 fn a_file_that_was_asked_for_must_be_there() {
     let home = TestHome::with("");
-    let surroundings = HostEnvironment::made_up(home.0.path(), &[]);
-    let error = load(&surroundings, Some(&PathBuf::from("/nowhere/aludel.toml")), &[]).unwrap_err();
+    let host = HostEnvironment::made_up(home.0.path(), &[]);
+    let error = load(&host, Some(&PathBuf::from("/nowhere/aludel.toml")), &[]).unwrap_err();
     assert!(matches!(error, ConfigError::Unreadable { .. }));
 }
 
 #[test]
 fn without_a_home_the_data_needs_a_place() {
     let home = TestHome::with("");
-    let surroundings = HostEnvironment::made_up(home.0.path(), &[]);
-    assert!(matches!(load(&surroundings, None, &[]), Err(ConfigError::NoHome)));
+    let host = HostEnvironment::made_up(home.0.path(), &[]);
+    assert!(matches!(load(&host, None, &[]), Err(ConfigError::NoHome)));
     let data = [flag("--data", Section::Server, "data", "/srv/aludel")];
-    assert_eq!(**load(&surroundings, None, &data).unwrap().server.data, PathBuf::from("/srv/aludel"));
+    assert_eq!(**load(&host, None, &data).unwrap().server.data, PathBuf::from("/srv/aludel"));
 }
 
 const TWO_MODELS: &str = "[[model]]\nname = 'a'\nurl = 'http://a/v1'\nkey = 'env:A'\n[[model]]\nname = 'b'\nurl = 'http://b/v1'\nkey = 'sk-literal'\n";
@@ -321,10 +321,10 @@ fn the_environment_may_speak_of_whichever_model_there_is() {
 fn keys_are_fetched_and_never_shown() {
     let home = TestHome::with(TWO_MODELS);
     let config = home.load(&[], &[]).unwrap();
-    let surroundings = HostEnvironment::made_up(home.0.path(), &[("A", " sk-a\n")]);
-    let key = |index: usize, surroundings: &HostEnvironment| config.models[index].key.fetch("m", surroundings);
-    assert_eq!(key(0, &surroundings).unwrap().unwrap().expose(), "sk-a");
-    assert_eq!(key(1, &surroundings).unwrap().unwrap().expose(), "sk-literal");
+    let host = HostEnvironment::made_up(home.0.path(), &[("A", " sk-a\n")]);
+    let key = |index: usize, host: &HostEnvironment| config.models[index].key.fetch("m", host);
+    assert_eq!(key(0, &host).unwrap().unwrap().expose(), "sk-a");
+    assert_eq!(key(1, &host).unwrap().unwrap().expose(), "sk-literal");
     let missing = key(0, &HostEnvironment::made_up(home.0.path(), &[])).unwrap_err().to_string();
     assert!(missing.ends_with("aludel.toml:4): the environment variable A is not set"), "{missing}");
     let two_words = key(0, &HostEnvironment::made_up(home.0.path(), &[("A", "one two")])).unwrap_err().to_string();

@@ -54,8 +54,8 @@ pub(crate) struct RemoteServer {
     /// The key, for the control plane alone: a sandbox has a token of its own, and its programs must learn no key.
     key: Option<HeaderValue>,
     base: String,
-    /// The place of the server in words.
-    place: String,
+    /// The server in words, for errors.
+    location: String,
 }
 
 impl RemoteServer {
@@ -64,7 +64,7 @@ impl RemoteServer {
         let mut sent = None;
         if let Some(text) = &args.key {
             let given = RawValue { text: text.clone(), origin: ValueOrigin::Flag("--key") };
-            let key = KeySource::parse(given, "key")?.fetch_for("the key of the server", &context.surroundings)?;
+            let key = KeySource::parse(given, "key")?.fetch_for("the key of the server", &context.host)?;
             if let Some(key) = key {
                 let mut value = HeaderValue::from_str(key.expose()).map_err(|_| usage("--key: it is no key"))?;
                 value.set_sensitive(true);
@@ -74,7 +74,7 @@ impl RemoteServer {
         // Another part of the process may have chosen it already.
         let _installed = rustls::crypto::ring::default_provider().install_default();
         let client = Client::builder().connect_timeout(CONNECT_TIMEOUT).redirect(reqwest::redirect::Policy::none());
-        let (client, base, place) = match &args.url {
+        let (client, base, location) = match &args.url {
             Some(url) => {
                 let url = url.trim_end_matches('/');
                 let is_one = reqwest::Url::parse(url).is_ok_and(|url| matches!(url.scheme(), "http" | "https"));
@@ -86,16 +86,16 @@ impl RemoteServer {
             None => {
                 let data = &context.config.server.data;
                 let path = socket::path(data).map_err(usage)?;
-                let place = format!("the data directory {}", data.display());
-                (client.unix_socket(path), "http://localhost".to_owned(), place)
+                let location = format!("the data directory {}", data.display());
+                (client.unix_socket(path), "http://localhost".to_owned(), location)
             }
         };
         let client = client.build().context("cannot make a client")?;
-        Ok(Self { client, key: sent, base, place })
+        Ok(Self { client, key: sent, base, location })
     }
 
-    /// Asks the control plane.
-    async fn ask(&self, method: Method, path: &str, body: Option<&impl Serialize>) -> anyhow::Result<Response> {
+    /// Calls the control plane.
+    async fn call(&self, method: Method, path: &str, body: Option<&impl Serialize>) -> anyhow::Result<Response> {
         let mut request = self.client.request(method, format!("{}{path}", self.base));
         if let Some(key) = &self.key {
             request = request.header(API_KEY, key);
@@ -107,15 +107,15 @@ impl RemoteServer {
     }
 
     async fn send(&self, request: RequestBuilder) -> anyhow::Result<Response> {
-        let response = request.send().await.map_err(|error| error::unreachable(&self.place, error))?;
-        if response.status().is_success() { Ok(response) } else { Err(error::refused(&self.place, response).await) }
+        let response = request.send().await.map_err(|error| error::unreachable(&self.location, error))?;
+        if response.status().is_success() { Ok(response) } else { Err(error::refused(&self.location, response).await) }
     }
 
     /// Lists all sandboxes, the newest first.
     pub(crate) async fn list(&self) -> anyhow::Result<Vec<ListedSandbox>> {
         let (mut all, mut path) = (Vec::new(), "/v2/sandboxes".to_owned());
         for _page in 0..MAX_PAGES {
-            let response = self.ask(Method::GET, &path, None::<&()>).await?;
+            let response = self.call(Method::GET, &path, None::<&()>).await?;
             let next = response.headers().get(NEXT_TOKEN).and_then(|token| token.to_str().ok()).map(str::to_owned);
             all.append(&mut read::<Vec<_>>(response).await?);
             match next {
@@ -130,7 +130,7 @@ impl RemoteServer {
 
     /// Makes a sandbox.
     pub(crate) async fn create(&self, new: &NewSandbox) -> anyhow::Result<Remote> {
-        let made: Sandbox = read(self.ask(Method::POST, "/v2/sandboxes", Some(new)).await?).await?;
+        let made: Sandbox = read(self.call(Method::POST, "/v2/sandboxes", Some(new)).await?).await?;
         Ok(Remote { server: self.clone(), id: made.sandbox_id, token: made.envd_access_token.unwrap_or_default() })
     }
 
@@ -138,7 +138,7 @@ impl RemoteServer {
     pub(crate) async fn find(&self, named: &str) -> anyhow::Result<Remote> {
         let id = self.id_of(named).await?;
         let path = format!("/sandboxes/{id}");
-        let detail: SandboxDetail = read(self.ask(Method::GET, &path, None::<&()>).await?).await?;
+        let detail: SandboxDetail = read(self.call(Method::GET, &path, None::<&()>).await?).await?;
         Ok(Remote { server: self.clone(), id, token: detail.envd_access_token.unwrap_or_default() })
     }
 
@@ -155,7 +155,9 @@ impl RemoteServer {
         let shown = terminal::name(named);
         match found.as_slice() {
             [one] => Ok(one.sandbox_id.clone()),
-            [] => Err(usage(format!("there is no sandbox {shown} at {}; `aludel sandbox ls` lists them", self.place))),
+            [] => {
+                Err(usage(format!("there is no sandbox {shown} at {}; `aludel sandbox ls` lists them", self.location)))
+            }
             several => Err(usage(format!("{} sandboxes are called {shown}; give an id", several.len()))),
         }
     }
@@ -172,13 +174,13 @@ pub(crate) struct Remote {
 impl Remote {
     /// Ends it.
     pub(crate) async fn kill(&self) -> anyhow::Result<()> {
-        self.server.ask(Method::DELETE, &format!("/sandboxes/{}", self.id), None::<&()>).await.map(drop)
+        self.server.call(Method::DELETE, &format!("/sandboxes/{}", self.id), None::<&()>).await.map(drop)
     }
 
     /// Lets it live for this time from now on at least.
-    pub(crate) async fn keep(&self, time: Duration) -> anyhow::Result<()> {
+    pub(crate) async fn extend_lifetime(&self, time: Duration) -> anyhow::Result<()> {
         let body = Refresh { duration: Some(i64::try_from(time.as_secs()).unwrap_or(i64::MAX)) };
-        self.server.ask(Method::POST, &format!("/sandboxes/{}/refreshes", self.id), Some(&body)).await.map(drop)
+        self.server.call(Method::POST, &format!("/sandboxes/{}/refreshes", self.id), Some(&body)).await.map(drop)
     }
 
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
@@ -188,7 +190,7 @@ impl Remote {
 
     /// Sends a request to a port of its programs, and returns whatever they answer. Its headers are a stranger's: none of them may lead to
     /// another sandbox, another port or the server itself.
-    pub(crate) async fn ask_port(
+    pub(crate) async fn send_to_port(
         &self,
         port: u16,
         method: Method,
@@ -205,7 +207,7 @@ impl Remote {
         let request = self.server.client.request(method, format!("{}{path}", self.server.base));
         let request = request.headers(headers).body(body);
         let answer = request.send().await;
-        answer.map_err(|error| error::unreachable(&self.server.place, error))
+        answer.map_err(|error| error::unreachable(&self.server.location, error))
     }
 
     /// Calls a method of the sandbox's services that has one answer.

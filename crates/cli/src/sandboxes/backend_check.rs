@@ -69,7 +69,7 @@ async fn e2b(context: &CommandContext) -> anyhow::Result<(CheckStatus, String)> 
     if !settings.has_e2b_key() && *settings.backend != BackendSetting::E2b {
         return Ok((CheckStatus::Missing, "no key is set (sandbox.e2b.key)".to_owned()));
     }
-    let settings = settings.e2b(&context.surroundings)?;
+    let settings = settings.e2b(&context.host)?;
     let origin = format!("the template is {}", settings.template);
     Ok(match E2b::probe(settings).await {
         Ok(url) => answered(context, &url, &origin, &E2b::warnings()),
@@ -82,7 +82,7 @@ async fn opensandbox(context: &CommandContext) -> anyhow::Result<(CheckStatus, S
     if !settings.has_opensandbox_url() && *settings.backend != BackendSetting::OpenSandbox {
         return Ok((CheckStatus::Missing, "no address is set (sandbox.opensandbox.url)".to_owned()));
     }
-    let settings = settings.opensandbox(&context.surroundings)?;
+    let settings = settings.opensandbox(&context.host)?;
     let (origin, warnings) = (format!("the image is {}", settings.image), OpenSandbox::warnings(settings.network));
     Ok(match OpenSandbox::probe(settings).await {
         Ok(url) => answered(context, &url, &origin, &warnings),

@@ -15,10 +15,10 @@ pub(super) async fn docker(context: &CommandContext, wanted: BackendOptions<'_>)
     refuse_template(wanted, "a container has its image", "sandbox.docker.image")?;
     state::make_data_directory(context)?;
     let settings = context.config.sandbox.docker(&context.config.server.data, wanted.pool);
-    let mut told = |step: &str| console::tell(step);
+    let mut told = |step: &str| console::status(step);
     let backend = Docker::start(settings, &mut told).await.context("containers cannot be used as sandboxes")?;
     if context.verbose {
-        console::tell(&format!("sandboxes are containers of the engine {}", backend.engine()));
+        console::status(&format!("sandboxes are containers of the engine {}", backend.engine()));
     }
     check(context, &backend.warnings())?;
     Ok(RunningBackend { backend: Arc::new(backend), packages: Vec::new() })
@@ -27,9 +27,9 @@ pub(super) async fn docker(context: &CommandContext, wanted: BackendOptions<'_>)
 /// Starts the E2B backend.
 pub(super) async fn e2b(context: &CommandContext, wanted: BackendOptions<'_>) -> anyhow::Result<RunningBackend> {
     refuse_template(wanted, "a sandbox of E2B has one of the service", "sandbox.e2b.template")?;
-    let settings = context.config.sandbox.e2b(&context.surroundings)?;
+    let settings = context.config.sandbox.e2b(&context.host)?;
     let backend = E2b::start(settings).await.context("sandboxes of E2B cannot be used")?;
-    console::tell(&format!("programs and their files go to {}", backend.url()));
+    console::status(&format!("programs and their files go to {}", backend.url()));
     check(context, &E2b::warnings())?;
     Ok(RunningBackend { backend: Arc::new(backend), packages: Vec::new() })
 }
@@ -40,10 +40,10 @@ pub(super) async fn opensandbox(
     wanted: BackendOptions<'_>,
 ) -> anyhow::Result<RunningBackend> {
     refuse_template(wanted, "a sandbox of OpenSandbox has its image", "sandbox.opensandbox.image")?;
-    let settings = context.config.sandbox.opensandbox(&context.surroundings)?;
+    let settings = context.config.sandbox.opensandbox(&context.host)?;
     let warnings = OpenSandbox::warnings(settings.network);
     let backend = OpenSandbox::start(settings).await.context("sandboxes of OpenSandbox cannot be used")?;
-    console::tell(&format!("programs and their files go to {}", backend.url()));
+    console::status(&format!("programs and their files go to {}", backend.url()));
     check(context, &warnings)?;
     Ok(RunningBackend { backend: Arc::new(backend), packages: Vec::new() })
 }

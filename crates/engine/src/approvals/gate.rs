@@ -245,14 +245,14 @@ impl Gate {
                 Ok(ApprovalDecision::Allow)
             }
             (Verdict::Ask, Decider::Operator) => match &self.terminal {
-                Some(terminal) => self.ask(terminal, program, reasons).await,
+                Some(terminal) => self.ask_terminal(terminal, program, reasons).await,
                 None => self.hold_back(program, reasons).await,
             },
         }
     }
 
     /// Asks the person at the terminal, unless everything is allowed already.
-    async fn ask(
+    async fn ask_terminal(
         &self,
         terminal: &TerminalApprover,
         program: &ApprovalRequest,
@@ -351,7 +351,7 @@ impl Gate {
         let before = store.approval_of_call(&self.request, &program.call_id).await?;
         let is_new = before.is_none();
         let mut waiting = ApprovalWait::new(&self.engine, self.asking(program, reasons, before), self.outlives);
-        let asked = waiting.asked().await?;
+        let asked = waiting.request().await?;
         // From here on somebody may have seen it, so the turn outlives the process.
         self.holding.send_replace(Some(asked.clone()));
         if is_new && let Some(webhook) = policy.webhook.clone() {
@@ -362,7 +362,7 @@ impl Gate {
             if is_new {
                 self.note(AuditEvent::Asked, &program.code, "", &asked.reasons.join("; ")).await?;
             }
-            self.decided(&asked).await
+            self.wait_for_decision(&asked).await
         };
         let decided = decided.await;
         self.holding.send_replace(None);
@@ -370,7 +370,7 @@ impl Gate {
     }
 
     /// Waits for the decision about a program, by somebody or by the time limit.
-    async fn decided(&self, asked: &ApprovalRecord) -> Result<ApprovalRecord, Error> {
+    async fn wait_for_decision(&self, asked: &ApprovalRecord) -> Result<ApprovalRecord, Error> {
         let store = &self.engine.store;
         // A clock that was set back meanwhile makes nobody wait longer.
         let patience = u64::try_from(asked.expires_at - now()).unwrap_or_default();
@@ -403,7 +403,7 @@ impl Gate {
         let new = NewApproval {
             request: self.request.clone(),
             call_id: program.call_id.clone(),
-            container: self.namespace.place().to_owned(),
+            container: self.namespace.id().to_owned(),
             model: self.model.clone(),
             code: program.code.clone(),
             reasons,
@@ -507,7 +507,7 @@ impl Gate {
         let entry = AuditEntry {
             event,
             request: self.request.clone(),
-            container: self.namespace.place().to_owned(),
+            container: self.namespace.id().to_owned(),
             code: code.to_owned(),
             actor: actor.to_owned(),
             outcome: outcome.to_owned(),
@@ -537,7 +537,7 @@ impl<'a> ApprovalWait<'a> {
     }
 
     /// Returns the question, as soon as it is written.
-    async fn asked(&mut self) -> Result<ApprovalRecord, Error> {
+    async fn request(&mut self) -> Result<ApprovalRecord, Error> {
         let Some(asking) = &mut self.asking else { return Err(Error::internal("nothing was asked")) };
         let asked = asking.await.map_err(Error::internal)?;
         self.asking = None;

@@ -8,20 +8,20 @@ use aludel_sandbox::Language;
 /// The names that programs of one kernel share, as far as rules have read them.
 #[derive(Debug)]
 pub struct Namespace {
-    place: String,
+    id: String,
     language: Option<Language>,
     known: Mutex<Known>,
 }
 
 impl Namespace {
-    /// The names of a kernel before its first program. `place` is the id of its session or sandbox, for the audit log.
-    pub fn new(place: impl Into<String>) -> Arc<Self> {
-        Self::of_language(place, None)
+    /// The names of a kernel before its first program. `id` is the id of its session or sandbox, for the audit log.
+    pub fn new(id: impl Into<String>) -> Arc<Self> {
+        Self::of_language(id, None)
     }
 
     /// The same of a kernel of another language than the engine's.
-    pub fn of_language(place: impl Into<String>, language: Option<Language>) -> Arc<Self> {
-        Arc::new(Self { place: place.into(), language, known: Mutex::default() })
+    pub fn of_language(id: impl Into<String>, language: Option<Language>) -> Arc<Self> {
+        Arc::new(Self { id: id.into(), language, known: Mutex::default() })
     }
 
     /// The kernel's language, where it is not the engine's.
@@ -30,8 +30,8 @@ impl Namespace {
     }
 
     /// The id of the session or sandbox.
-    pub(super) fn place(&self) -> &str {
-        &self.place
+    pub(super) fn id(&self) -> &str {
+        &self.id
     }
 
     /// Judges a program that comes after those that were judged before. Blocks while another one is judged.

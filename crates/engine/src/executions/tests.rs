@@ -195,6 +195,6 @@ async fn executions_are_bounded_in_number_and_programs_in_size() {
     drop(held);
     let (_, end) = finish(start(&engine, program(target, &"#".repeat(MAX_CODE + 1))).unwrap()).await;
     assert!(matches!(end, DirectEnd::Refused { reason } if reason.contains("1048576")));
-    assert_eq!(engine.executions.taken(), 0);
+    assert_eq!(engine.executions.in_use(), 0);
     assert!(log(&engine).await.is_empty());
 }

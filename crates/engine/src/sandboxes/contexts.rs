@@ -22,7 +22,7 @@ use crate::{Error, Missing};
 /// The contexts of one sandbox, the default one first.
 pub struct Contexts {
     sandbox: Arc<dyn Sandbox>,
-    place: String,
+    sandbox_id: String,
     environment: Vec<(String, String)>,
     known: Mutex<Vec<Arc<Context>>>,
     /// Held while a language's own context is looked for and made.
@@ -51,7 +51,7 @@ struct Running {
 
 impl fmt::Debug for Contexts {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Contexts").field("place", &self.place).finish_non_exhaustive()
+        formatter.debug_struct("Contexts").field("sandbox", &self.sandbox_id).finish_non_exhaustive()
     }
 }
 
@@ -91,12 +91,12 @@ impl Context {
 
 impl Contexts {
     /// Makes the sandbox's first kernel the default context.
-    pub(super) fn new(sandbox: Arc<dyn Sandbox>, place: &str, environment: &BTreeMap<String, String>) -> Self {
+    pub(super) fn new(sandbox: Arc<dyn Sandbox>, sandbox_id: &str, environment: &BTreeMap<String, String>) -> Self {
         let environment = environment.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
-        let namespace = Namespace::of_language(place, None);
+        let namespace = Namespace::of_language(sandbox_id, None);
         let running = Running { kernel: sandbox.first_kernel(), is_configured: false, namespace };
         let known = Mutex::new(vec![Context::new(Some(running), HOME, None)]);
-        Self { sandbox, place: place.to_owned(), environment, known, making: Mutex::default() }
+        Self { sandbox, sandbox_id: sandbox_id.to_owned(), environment, known, making: Mutex::default() }
     }
 
     fn options(&self, directory: &str, language: Option<&Language>) -> KernelOptions {
@@ -184,7 +184,7 @@ impl Contexts {
     async fn start(&self, directory: &str, language: Option<&Language>) -> Result<Running, Error> {
         let started = self.sandbox.start_kernel(self.options(directory, language)).await;
         let kernel = started.map_err(|error| refused(error, language))?;
-        let namespace = Namespace::of_language(&self.place, language.cloned());
+        let namespace = Namespace::of_language(&self.sandbox_id, language.cloned());
         Ok(Running { kernel, is_configured: true, namespace })
     }
 

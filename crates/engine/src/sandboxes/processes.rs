@@ -102,7 +102,7 @@ pub struct Processes {
     store: Store,
     meter: Meter,
     tenant: Tenant,
-    place: String,
+    sandbox_id: String,
     known: Arc<Mutex<ProcessTable>>,
 }
 
@@ -114,7 +114,7 @@ struct ProcessTable {
 
 impl fmt::Debug for Processes {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Processes").field("place", &self.place).finish_non_exhaustive()
+        formatter.debug_struct("Processes").field("sandbox", &self.sandbox_id).finish_non_exhaustive()
     }
 }
 
@@ -143,8 +143,8 @@ enum ControlMessage {
 struct OutputLog {
     followers: Vec<mpsc::Sender<ProcessEvent>>,
     /// Output that nobody has seen yet.
-    kept: VecDeque<(ProcessStream, Bytes)>,
-    kept_bytes: usize,
+    unread: VecDeque<(ProcessStream, Bytes)>,
+    unread_bytes: usize,
     log: LogTail,
     end: Option<(ProcessEnd, SystemTime)>,
 }
@@ -179,7 +179,7 @@ impl fmt::Debug for SandboxProcess {
 pub struct ProcessView {
     /// The command.
     pub process: Arc<SandboxProcess>,
-    kept: VecDeque<(ProcessStream, Bytes)>,
+    unread: VecDeque<(ProcessStream, Bytes)>,
     end: Option<ProcessEnd>,
     events: mpsc::Receiver<ProcessEvent>,
 }
@@ -187,7 +187,7 @@ pub struct ProcessView {
 impl ProcessView {
     /// The next event; `None` after the end. Cancel-safe.
     pub async fn next(&mut self) -> Option<ProcessEvent> {
-        if let Some((stream, bytes)) = self.kept.pop_front() {
+        if let Some((stream, bytes)) = self.unread.pop_front() {
             return Some(ProcessEvent::Output(stream, bytes));
         }
         match self.end.take() {
@@ -198,8 +198,14 @@ impl ProcessView {
 }
 
 impl Processes {
-    pub(super) fn new(sandbox: Arc<dyn Sandbox>, store: Store, meter: Meter, tenant: Tenant, place: String) -> Self {
-        Self { sandbox, store, meter, tenant, place, known: Arc::default() }
+    pub(super) fn new(
+        sandbox: Arc<dyn Sandbox>,
+        store: Store,
+        meter: Meter,
+        tenant: Tenant,
+        sandbox_id: String,
+    ) -> Self {
+        Self { sandbox, store, meter, tenant, sandbox_id, known: Arc::default() }
     }
 
     /// Starts a command. It is in the audit log before it runs.
@@ -216,7 +222,7 @@ impl Processes {
         let note = AuditNote {
             store: self.store.clone(),
             tenant: self.tenant.clone(),
-            place: self.place.clone(),
+            sandbox_id: self.sandbox_id.clone(),
             number,
             line,
         };
@@ -350,10 +356,10 @@ impl SandboxProcess {
         if end.is_none() {
             output.followers.push(sender);
         }
-        output.kept_bytes = 0;
-        let kept = std::mem::take(&mut output.kept);
+        output.unread_bytes = 0;
+        let unread = std::mem::take(&mut output.unread);
         drop(output);
-        Ok(ProcessView { process: Arc::clone(self), kept, end, events })
+        Ok(ProcessView { process: Arc::clone(self), unread, end, events })
     }
 
     /// Sends input. An error if it has none, has closed it, or does not read.
@@ -437,12 +443,12 @@ impl LogTail {
 impl OutputLog {
     fn keep(&mut self, event: ProcessEvent) {
         let ProcessEvent::Output(stream, bytes) = event else { return };
-        self.kept_bytes += bytes.len();
-        self.kept.push_back((stream, bytes));
-        while self.kept_bytes > MAX_KEPT
-            && let Some((_, oldest)) = self.kept.pop_front()
+        self.unread_bytes += bytes.len();
+        self.unread.push_back((stream, bytes));
+        while self.unread_bytes > MAX_KEPT
+            && let Some((_, oldest)) = self.unread.pop_front()
         {
-            self.kept_bytes -= oldest.len();
+            self.unread_bytes -= oldest.len();
         }
     }
 }
@@ -521,7 +527,7 @@ async fn run(
         ProcessEnd::SandboxEnded => "the sandbox ended".to_owned(),
     };
     if let Err(error) = note.write(AuditEvent::Ended, "", &outcome).await {
-        tracing::error!("{}: a command has no end in the audit log until the next start: {error}", note.place);
+        tracing::error!("{}: a command has no end in the audit log until the next start: {error}", note.sandbox_id);
     }
     process.publish(ProcessEvent::Ended(exit)).await;
     process.ended.cancel();
@@ -555,7 +561,7 @@ async fn read_all(
 struct AuditNote {
     store: Store,
     tenant: Tenant,
-    place: String,
+    sandbox_id: String,
     number: u32,
     line: String,
 }
@@ -564,8 +570,8 @@ impl AuditNote {
     async fn write(&self, event: AuditEvent, actor: &str, outcome: &str) -> Result<(), Error> {
         let entry = AuditEntry {
             event,
-            request: format!("{}-{}", self.place, self.number),
-            container: self.place.clone(),
+            request: format!("{}-{}", self.sandbox_id, self.number),
+            container: self.sandbox_id.clone(),
             code: self.line.clone(),
             actor: actor.to_owned(),
             outcome: outcome.to_owned(),

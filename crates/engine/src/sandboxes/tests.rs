@@ -106,7 +106,7 @@ async fn a_sandbox_ends_in_time_and_connecting_never_shortens_it() {
     assert!(engine.sandboxes.get(&me, live.id()).is_none());
     drop(live);
     assert!(backend.list(None).await.unwrap().is_empty());
-    assert_eq!(engine.sessions.taken(), 0);
+    assert_eq!(engine.sessions.in_use(), 0);
 }
 
 #[tokio::test(start_paused = true)]

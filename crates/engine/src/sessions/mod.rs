@@ -12,7 +12,7 @@ pub use live::LiveSession;
 pub use memory::MemoryTier;
 pub use names::check_name;
 pub(crate) use registry::LivePermit;
-pub use registry::{NewSession, SessionChoice, SessionStatus, Sessions, keep, reap};
+pub use registry::{NewSession, SessionChoice, SessionStatus, Sessions, heartbeat, reap};
 pub use session::{Session, SessionFile, StoredChanges};
 
 /// The directory where programs find the workspace.

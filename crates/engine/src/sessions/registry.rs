@@ -33,7 +33,7 @@ type SessionTable = Mutex<HashMap<ContainerId, Arc<Session>>>;
 /// A place among the live sandboxes, whose time is counted until this is dropped.
 #[derive(Debug)]
 pub(crate) struct LivePermit {
-    _place: Permit,
+    _permit: Permit,
     _time: SandboxTime,
 }
 
@@ -128,7 +128,7 @@ impl SessionContext {
             let limit = self.settings.sessions;
             let spare = idle.iter().filter(|session| session.tenant != *tenant).count();
             let (evicted, error) = match self.permits.enter_beside(tenant, spare) {
-                Ok(place) => return Ok(LivePermit { _place: place, _time: self.meter.sandbox(tenant) }),
+                Ok(permit) => return Ok(LivePermit { _permit: permit, _time: self.meter.sandbox(tenant) }),
                 Err(NoRoom::AtAll) => (idle.first(), Error::SessionsFull { limit }),
                 Err(NoRoom::ForThisTenant) => {
                     (idle.iter().find(|session| session.tenant == *tenant), Error::SessionsShared { limit })
@@ -362,8 +362,8 @@ impl Sessions {
     }
 
     /// The number of live sessions, and of those that have reserved room to be.
-    pub fn taken(&self) -> usize {
-        self.shared.permits.taken()
+    pub fn in_use(&self) -> usize {
+        self.shared.permits.in_use()
     }
 
     /// Ends the live part of every session.
@@ -395,7 +395,7 @@ fn pause(settings: &SessionSettings) -> Duration {
 }
 
 /// Notes in the store that sessions are in use, until the engine closes. For a process beside a server, which keeps to its own sessions.
-pub async fn keep(engine: Arc<Engine>) {
+pub async fn heartbeat(engine: Arc<Engine>) {
     loop {
         engine.sessions.reap_once().await;
         tokio::select! {
@@ -419,7 +419,7 @@ pub async fn reap(engine: Arc<Engine>) {
             since_sweep = Duration::ZERO;
             let swept = async {
                 engine.store.remove_expired().await?;
-                engine.store.remove_containers_unused_for(settings.keep).await
+                engine.store.remove_containers_unused_for(settings.retention).await
             };
             if let Err(error) = swept.await {
                 tracing::error!("cannot remove what has expired: {error}");

@@ -243,7 +243,7 @@ impl Session {
 
     async fn restore(&self, live: &LiveSession) -> Result<(), Error> {
         for file in self.shared.store.all_container_files(&self.tenant, &self.id).await? {
-            if file.place == FileLocation::Workspace {
+            if file.location == FileLocation::Workspace {
                 self.put_in(live, &file.path, &file.blob).await?;
             }
         }
@@ -281,7 +281,7 @@ impl Session {
         let wanted: Vec<FileEntry> =
             changed.iter().filter(|file| paths.contains(file.path.as_str())).chain(unreported).cloned().collect();
         let taken: HashSet<&str> = wanted.iter().map(|file| file.path.as_str()).collect();
-        let inside = || stored.values().filter(|file| file.place == FileLocation::Workspace);
+        let inside = || stored.values().filter(|file| file.location == FileLocation::Workspace);
         let stays = |path: &str| paths.contains(path) && !taken.contains(path);
         let others: u64 = inside().filter(|file| stays(&file.path)).map(|file| file.bytes).sum();
         let gone = inside().filter(|file| !paths.contains(file.path.as_str())).map(|file| file.id.clone());
@@ -312,7 +312,7 @@ impl Session {
             id,
             mime: mime.to_owned(),
             source: FileOrigin::Assistant,
-            place: FileLocation::Nowhere,
+            location: FileLocation::Nowhere,
         };
         self.put_one(file, blob).await
     }
@@ -371,7 +371,7 @@ impl Session {
         self.touch();
         let Some(file) = self.shared.store.container_file(&self.tenant, &self.id, id).await? else { return Ok(false) };
         if let State::Live { live, .. } = &*state
-            && file.place == FileLocation::Workspace
+            && file.location == FileLocation::Workspace
         {
             live.remove_file(&file.path).await.map_err(refused_file)?;
         }
@@ -400,7 +400,7 @@ impl Session {
     /// Checks that another file will fit when there is a workspace again.
     async fn check_room(&self, path: &str, bytes: u64) -> Result<(), Error> {
         let others = self.records().await?;
-        let others = others.iter().filter(|file| file.path != path && file.place == FileLocation::Workspace);
+        let others = others.iter().filter(|file| file.path != path && file.location == FileLocation::Workspace);
         let (count, used) = others.fold((1, 0), |(count, used), file| (count + 1, used + file.bytes));
         if used + bytes > self.limits.disk || count > self.limits.files {
             return Err(Error::WorkspaceFull { limit: self.limits.disk });
@@ -481,7 +481,7 @@ impl Runtime for Session {
     fn files(&self) -> BoxFuture<'_, Vec<FileEntry>> {
         Box::pin(async move {
             let records = self.records().await.unwrap_or_default();
-            let inside = records.into_iter().filter(|file| file.place == FileLocation::Workspace);
+            let inside = records.into_iter().filter(|file| file.location == FileLocation::Workspace);
             inside.map(|file| FileEntry { mime: mime_of(&file.path), size: file.bytes, path: file.path }).collect()
         })
     }
@@ -493,7 +493,7 @@ impl Runtime for Session {
 
 pub(super) fn new_file(path: &str, mime: &str, source: FileOrigin) -> NewContainerFile {
     let (path, mime) = (path.to_owned(), mime.to_owned());
-    NewContainerFile { id: ContainerFileId::new(), path, mime, source, place: FileLocation::Workspace }
+    NewContainerFile { id: ContainerFileId::new(), path, mime, source, location: FileLocation::Workspace }
 }
 
 /// Files of a workspace, each opened when it is asked for. Left out are those that a program that still runs has taken away, and those that

@@ -228,7 +228,7 @@ async fn a_session_expires_by_the_time_that_passes_and_not_by_the_wall_clock() {
     tokio::time::advance(settings().idle).await;
     tokio::time::resume();
     place.sessions.reap_once().await;
-    assert_eq!(place.sessions.taken(), 0);
+    assert_eq!(place.sessions.in_use(), 0);
     let record = place.store.container(&me(), &id).await.unwrap().unwrap();
     assert_eq!(place.sessions.status(&record), SessionStatus::Expired);
 }
@@ -362,7 +362,7 @@ async fn live_sessions_are_shared_between_tenants() {
     start(new).await.unwrap();
     assert_eq!(live().await, [false, false, false, false, false, true], "of whoever has three");
     place.sessions.close_all().await;
-    assert_eq!(place.sessions.taken(), 0);
+    assert_eq!(place.sessions.in_use(), 0);
 }
 
 #[tokio::test]
@@ -402,8 +402,8 @@ async fn a_session_whose_sandbox_was_lost_goes_on_from_its_files_and_says_so() {
     assert_eq!((text.as_str(), end.state), ("first False\n", VariablesState::Restarted));
     assert_eq!(execute(&idle, "print(1)").await.1.state, VariablesState::Kept, "said once");
     assert_eq!(execute(&busy, "print(1)").await.1.state, VariablesState::Restarted);
-    assert_eq!(place.sessions.taken(), 2, "each has its permit still");
+    assert_eq!(place.sessions.in_use(), 2, "each has its permit still");
     drop((idle, busy));
     place.sessions.close_all().await;
-    assert_eq!(place.sessions.taken(), 0);
+    assert_eq!(place.sessions.in_use(), 0);
 }

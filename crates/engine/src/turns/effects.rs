@@ -30,7 +30,7 @@ pub(crate) struct FileTarget<'a> {
 
 impl FileTarget<'_> {
     /// Keeps files in the Files API, if they are to be.
-    pub(crate) async fn keep(self, files: &mut [SessionFile]) -> Result<(), Error> {
+    pub(crate) async fn add_to_files_api(self, files: &mut [SessionFile]) -> Result<(), Error> {
         match (self.session, self.purpose) {
             (Some(session), Some(purpose)) => session.keep_files(files, purpose).await,
             _ => Ok(()),
@@ -40,7 +40,7 @@ impl FileTarget<'_> {
     /// Stores something that a program showed.
     async fn figure(self, session: &Session, bytes: &[u8], mime: &str) -> Result<SessionFile, Error> {
         let mut file = session.add_figure(bytes, mime).await?;
-        self.keep(std::slice::from_mut(&mut file)).await?;
+        self.add_to_files_api(std::slice::from_mut(&mut file)).await?;
         Ok(file)
     }
 }
@@ -48,14 +48,14 @@ impl FileTarget<'_> {
 /// Makes a piece of what a program tells. What it showed is kept as a file of its session, and added to `figures`.
 pub(crate) async fn piece(
     event: ExecutionEvent,
-    place: FileTarget<'_>,
+    target: FileTarget<'_>,
     figures: &mut Vec<SessionFile>,
 ) -> Result<ExecutionPiece, Error> {
     Ok(ExecutionPiece::Output(match event {
         ExecutionEvent::Stdout(text) => OutputPiece::Stdout(text),
         ExecutionEvent::Stderr(text) => OutputPiece::Stderr(text),
-        ExecutionEvent::Display(bundle) => OutputPiece::Display(shown(bundle, place, figures).await?),
-        ExecutionEvent::Result(bundle) => OutputPiece::Result(shown(bundle, place, figures).await?),
+        ExecutionEvent::Display(bundle) => OutputPiece::Display(shown(bundle, target, figures).await?),
+        ExecutionEvent::Result(bundle) => OutputPiece::Result(shown(bundle, target, figures).await?),
         ExecutionEvent::Error(error) => {
             OutputPiece::Error { name: error.name, value: error.value, traceback: error.traceback }
         }
@@ -67,16 +67,16 @@ pub(crate) async fn piece(
 /// Stores what a program made. The outcome is complete, but for its files, also where they could not be stored.
 pub(crate) async fn store(
     finished: Finished,
-    place: FileTarget<'_>,
+    target: FileTarget<'_>,
     figures: Vec<SessionFile>,
 ) -> (ToolOutcome, Result<(), Error>) {
     let mut stored = StoredChanges { files: figures, ..StoredChanges::default() };
     let mut result = Ok(());
-    if let Some(session) = place.session {
+    if let Some(session) = target.session {
         match session.store_changes(&finished.files).await {
             Ok(mut changes) => {
                 let count = changes.files.len().min(MAX_KEPT);
-                result = place.keep(changes.files.get_mut(..count).unwrap_or_default()).await;
+                result = target.add_to_files_api(changes.files.get_mut(..count).unwrap_or_default()).await;
                 stored.files.extend(changes.files);
                 stored.without_room = changes.without_room;
             }
@@ -90,17 +90,17 @@ pub(crate) async fn store(
 }
 
 /// A value that a program showed. Its image, or else its page for a browser, is kept as a file of the session.
-async fn shown(bundle: MimeBundle, place: FileTarget<'_>, figures: &mut Vec<SessionFile>) -> Result<RichValue, Error> {
-    let image = match (bundle.image(), place.session) {
+async fn shown(bundle: MimeBundle, target: FileTarget<'_>, figures: &mut Vec<SessionFile>) -> Result<RichValue, Error> {
+    let image = match (bundle.image(), target.session) {
         (Some((mime, bytes)), Some(session)) => {
-            let file = place.figure(session, bytes, mime).await?;
+            let file = target.figure(session, bytes, mime).await?;
             figures.push(file.clone());
             Some(Image { file, bytes: bytes.into() })
         }
         _ => None,
     };
-    if let (Some((mime, page)), Some(session)) = (bundle.page(), place.session) {
-        figures.push(place.figure(session, page.as_bytes(), mime).await?);
+    if let (Some((mime, page)), Some(session)) = (bundle.page(), target.session) {
+        figures.push(target.figure(session, page.as_bytes(), mime).await?);
     }
     Ok(RichValue::new(bundle, image))
 }

@@ -30,14 +30,14 @@ pub struct Journal {
     events: Vec<TurnEvent>,
     items: Vec<String>,
     /// True if the conversation is stored, too, so that the request can go on after a restart.
-    keeps_items: bool,
+    stores_items: bool,
     state: DialectState,
     /// The number of the next frame.
     next_frame: u64,
     /// Room for its end.
     room: Reservation,
     /// Bytes that are still to be stored: what waits for the next flush, and what the end will store of all of it once more.
-    owed: u64,
+    unstored: u64,
     /// True once there was no room for an event.
     is_full: bool,
 }
@@ -82,7 +82,7 @@ impl Journal {
     pub async fn create(store: &Store, tenant: &Tenant, new: NewJournal) -> Result<Option<Self>, Error> {
         let NewJournal { id, dialect, queued, expires_at, session, owns_session, spec, own, items } = new;
         let state = DialectState { reserved_frames: RESERVED, own, owns_session };
-        let keeps_items = spec.is_some();
+        let stores_items = spec.is_some();
         let record = NewTurn {
             id,
             dialect: dialect.to_owned(),
@@ -93,18 +93,18 @@ impl Journal {
             session,
             spec: spec.unwrap_or_default().to_string(),
             dialect_state: written(&state),
-            items: items.iter().filter(|_| keeps_items).map(stored).collect(),
+            items: items.iter().filter(|_| stores_items).map(stored).collect(),
         };
         let room = store.reserve(tenant, ENDING..=ENDING).await?;
         let record = store.create_turn(tenant, record).await?;
-        Ok(record.map(|record| Self { room, ..Self::of(store, record.lease(), 0, keeps_items, state) }))
+        Ok(record.map(|record| Self { room, ..Self::of(store, record.lease(), 0, stores_items, state) }))
     }
 
     /// The log of a request that this process took over, from this number on. Frames are numbered from what was reserved on.
-    pub(super) fn of(store: &Store, lease: TurnLease, next: u64, keeps_items: bool, state: DialectState) -> Self {
+    pub(super) fn of(store: &Store, lease: TurnLease, next: u64, stores_items: bool, state: DialectState) -> Self {
         let (next_frame, room) = (state.reserved_frames, store.no_room(&lease.tenant));
         let (events, items) = (Vec::new(), Vec::new());
-        Self { lease, next, events, items, keeps_items, state, next_frame, room, owed: 0, is_full: false }
+        Self { lease, next, events, items, stores_items, state, next_frame, room, unstored: 0, is_full: false }
     }
 
     /// The number of the next event.
@@ -116,8 +116,8 @@ impl Journal {
     /// store of it once more; for the end itself there always is.
     pub(super) async fn push(&mut self, store: &Store, event: &TurnEvent) -> Result<(), Error> {
         let is_end = matches!(event.kind, EventKind::Ended { .. } | EventKind::Closed | EventKind::Resumed { .. });
-        let owed = self.owed + COPIES * event.stored_bytes();
-        let lack = (owed + ENDING).saturating_sub(self.room.bytes());
+        let unstored = self.unstored + COPIES * event.stored_bytes();
+        let lack = (unstored + ENDING).saturating_sub(self.room.bytes());
         if !is_end && (lack > 0 || self.is_full) {
             // Once there was no room, a smaller event would leave a gap.
             let least = if self.is_full { u64::MAX } else { lack };
@@ -125,7 +125,7 @@ impl Journal {
             self.is_full |= room.is_err();
             self.room.add(room?);
         }
-        self.owed = owed;
+        self.unstored = unstored;
         self.next = event.sequence + 1;
         self.events.push(event.clone());
         Ok(())
@@ -133,7 +133,7 @@ impl Journal {
 
     /// Adds to the conversation, to be stored by the next [`Journal::flush`].
     pub(super) fn push_item(&mut self, item: &Item) {
-        if self.keeps_items {
+        if self.stores_items {
             self.items.push(stored(item));
         }
     }
@@ -157,8 +157,8 @@ impl Journal {
         let update = self.update(store).await?;
         let stored = update.bytes();
         self.append_all(store, TurnUpdate { state, ..update }).await?;
-        self.owed = self.owed.saturating_sub(stored);
-        self.room.shrink_to(self.owed + 2 * ENDING);
+        self.unstored = self.unstored.saturating_sub(stored);
+        self.room.shrink_to(self.unstored + 2 * ENDING);
         Ok(())
     }
 

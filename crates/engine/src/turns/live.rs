@@ -40,7 +40,7 @@ enum Entry {
     /// Under way, or ended and kept in memory.
     Live(Arc<LiveRequest>),
     /// Ended, and kept in the store or nowhere.
-    Past { tenant: Tenant, fingerprint: RequestFingerprint, began: Instant, given_up: bool, past: PastRequest },
+    Past { tenant: Tenant, fingerprint: RequestFingerprint, began: Instant, abandoned: bool, past: PastRequest },
 }
 
 /// A request that was begun before.
@@ -78,10 +78,10 @@ pub struct LiveRequest {
     end: Mutex<Option<RequestEnd>>,
     held: Mutex<Vec<HeldResource>>,
     /// True if it was cancelled because its clients had gone.
-    given_up: AtomicBool,
+    abandoned: AtomicBool,
     began: Instant,
     /// Set when it has ended and is kept in memory.
-    kept: Mutex<Option<EndedRequest>>,
+    in_memory: Mutex<Option<EndedRequest>>,
 }
 
 /// An ended request that nothing but memory has.
@@ -107,7 +107,7 @@ impl fmt::Debug for HeldResource {
 /// The progress of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct State {
-    told: usize,
+    frames: usize,
     ended: bool,
 }
 
@@ -178,9 +178,9 @@ impl LiveRequests {
             state: watch::Sender::new(State::default()),
             end: Mutex::default(),
             held: Mutex::default(),
-            given_up: AtomicBool::new(false),
+            abandoned: AtomicBool::new(false),
             began: Instant::now(),
-            kept: Mutex::default(),
+            in_memory: Mutex::default(),
         });
         all.insert(id, Entry::Live(Arc::clone(&live)));
         Ok(live)
@@ -200,7 +200,7 @@ impl LiveRequests {
         let bytes = live.weight() + weight(&end.document);
         live.end(end);
         let mut all = self.lock();
-        *live.kept.lock().unwrap_or_else(PoisonError::into_inner) =
+        *live.in_memory.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(EndedRequest { bytes, since: Instant::now(), ran_code });
         let_go(&mut all, Some(&live.tenant), MAX_BYTES_EACH);
         let_go(&mut all, None, MAX_BYTES);
@@ -272,7 +272,7 @@ fn let_go(all: &mut HashMap<TurnId, Entry>, tenant: Option<&Tenant>, most: usize
     for entry in all.values() {
         if let Entry::Live(live) = entry
             && tenant.is_none_or(|tenant| live.tenant == *tenant)
-            && let Some(kept) = *live.kept.lock().unwrap_or_else(PoisonError::into_inner)
+            && let Some(kept) = *live.in_memory.lock().unwrap_or_else(PoisonError::into_inner)
         {
             ended.push((kept, Arc::clone(live)));
         }
@@ -314,7 +314,7 @@ impl Entry {
             tenant: live.tenant.clone(),
             fingerprint: live.fingerprint.clone(),
             began: live.began,
-            given_up: live.given_up.load(Ordering::Relaxed),
+            abandoned: live.abandoned.load(Ordering::Relaxed),
             past: PastRequest { id: live.id.clone(), failure, is_stored },
         }
     }
@@ -349,12 +349,14 @@ impl Entry {
 
     /// Returns true if this request is to answer another one of this mark.
     fn is_answer_to(&self, asked: &RequestFingerprint) -> bool {
-        let (fingerprint, given_up, ran_code) = match self {
-            Self::Live(live) => (&live.fingerprint, live.given_up.load(Ordering::Relaxed), live.ran_code()),
-            Self::Past { fingerprint, given_up, past, .. } => (fingerprint, *given_up, ran_code(past.failure.as_ref())),
+        let (fingerprint, abandoned, ran_code) = match self {
+            Self::Live(live) => (&live.fingerprint, live.abandoned.load(Ordering::Relaxed), live.ran_code()),
+            Self::Past { fingerprint, abandoned, past, .. } => {
+                (fingerprint, *abandoned, ran_code(past.failure.as_ref()))
+            }
         };
         // A library that repeats a request by itself must not have its programs run again.
-        let is_lost = given_up && (asked.has_key || !ran_code);
+        let is_lost = abandoned && (asked.has_key || !ran_code);
         fingerprint.digest == asked.digest && !is_lost
     }
 }
@@ -371,11 +373,11 @@ impl LiveRequest {
             return;
         }
         self.bytes.fetch_add(frames.iter().map(|frame| frame.text.len()).sum(), Ordering::Relaxed);
-        let mut told = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
-        told.extend(frames.into_iter().map(Arc::new));
-        let count = told.len();
-        drop(told);
-        self.state.send_modify(|state| state.told = count);
+        let mut log = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
+        log.extend(frames.into_iter().map(Arc::new));
+        let count = log.len();
+        drop(log);
+        self.state.send_modify(|state| state.frames = count);
     }
 
     /// Bytes of all frames so far.
@@ -410,7 +412,7 @@ impl LiveRequest {
     pub fn give_up(&self) {
         // The connection of a client that was told everything ends, too.
         if !self.has_ended() {
-            self.given_up.store(true, Ordering::Relaxed);
+            self.abandoned.store(true, Ordering::Relaxed);
             self.cancel.cancel();
         }
     }
@@ -443,7 +445,7 @@ impl LiveRequest {
     /// The frame at an index, as soon as it is told; `None` when there will be none.
     pub async fn frame(&self, index: usize) -> Option<Arc<Frame>> {
         let mut state = self.state.subscribe();
-        let _moved = state.wait_for(|state| state.told > index || state.ended).await.map(|state| *state);
+        let _moved = state.wait_for(|state| state.frames > index || state.ended).await.map(|state| *state);
         self.frames.lock().unwrap_or_else(PoisonError::into_inner).get(index).cloned()
     }
 }

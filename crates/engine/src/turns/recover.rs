@@ -274,7 +274,7 @@ impl Run {
     async fn fail(mut self, failure: Failure) {
         let ended = EventKind::Ended { item: ItemId::new(), ending: EndReason::failed(failure), linked: Vec::new() };
         // Stored together with the last event, so that no later recovery ends it once more.
-        self.held = self.event(0, ended).await.frames;
+        self.last_frames = self.event(0, ended).await.frames;
         self.close(false).await;
     }
 }

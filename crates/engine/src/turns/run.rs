@@ -53,7 +53,7 @@ pub struct Run {
     /// True if it goes on after a restart while it waits for approval.
     pub outlives: bool,
     /// Frames of the last turn's end, which are told when everything is stored.
-    pub(super) held: Vec<Frame>,
+    pub(super) last_frames: Vec<Frame>,
     untold: PendingFrames,
     /// The number of the next event, of a request that is not stored.
     pub(super) next: u64,
@@ -118,7 +118,7 @@ impl Run {
             journal: None,
             truncate: false,
             outlives: false,
-            held: Vec::new(),
+            last_frames: Vec::new(),
             untold: PendingFrames::default(),
             next: 0,
             unstored: None,
@@ -267,7 +267,7 @@ impl Run {
             progress.first().and_then(|progress| progress.calls.get(&call_id)).map(|running| running.item.clone());
         if let ApprovalDecision::Deny { reason } = decision {
             let output = Item::output(&call_id, aludel_agent::denied(&reason));
-            self.keep(&output);
+            self.record(&output);
             if let Some(part) = self.parts.first_mut() {
                 part.items.push(output);
             }
@@ -347,7 +347,7 @@ impl Run {
                     agents.cancel_all();
                 }
             }
-            if let Some(asked) = progress.get_mut(turn).and_then(|progress| progress.asked.take()) {
+            if let Some(asked) = progress.get_mut(turn).and_then(|progress| progress.client_calls.take()) {
                 match self.wait_for_client(turn, asked, agents, progress).await {
                     Ok(waits) => return TurnResult::Suspended(Box::new(waits)),
                     Err(left) => agents = left,

@@ -190,71 +190,71 @@ impl Files {
 
     /// A file or directory; of a link, the link itself.
     pub async fn stat(&self, path: &str) -> Result<PathInfo, FilesError> {
-        entry(self.ask(FilesOperation::Stat { path: path.to_owned() }).await?)
+        entry(self.send(FilesOperation::Stat { path: path.to_owned() }).await?)
     }
 
     /// The files below a directory, so many levels deep, by path.
     pub async fn list(&self, path: &str, depth: u32) -> Result<Vec<PathInfo>, FilesError> {
-        Ok(self.ask(FilesOperation::List { path: path.to_owned(), depth }).await?.entries)
+        Ok(self.send(FilesOperation::List { path: path.to_owned(), depth }).await?.entries)
     }
 
     /// Makes a directory and those above it.
     pub async fn make_directory(&self, path: &str) -> Result<PathInfo, FilesError> {
-        entry(self.ask(FilesOperation::Make { path: path.to_owned() }).await?)
+        entry(self.send(FilesOperation::Make { path: path.to_owned() }).await?)
     }
 
     /// Moves a file or directory.
     pub async fn rename(&self, source: &str, destination: &str) -> Result<PathInfo, FilesError> {
         let operation = FilesOperation::Move { source: source.to_owned(), destination: destination.to_owned() };
-        entry(self.ask(operation).await?)
+        entry(self.send(operation).await?)
     }
 
     /// Removes a file, or a directory with all below it. One that is not there is fine.
     pub async fn remove(&self, path: &str) -> Result<(), FilesError> {
-        self.ask(FilesOperation::Remove { path: path.to_owned() }).await?;
+        self.send(FilesOperation::Remove { path: path.to_owned() }).await?;
         Ok(())
     }
 
     /// Sets the permissions of a file or directory.
     pub async fn set_mode(&self, path: &str, mode: u32) -> Result<PathInfo, FilesError> {
-        entry(self.ask(FilesOperation::Chmod { path: path.to_owned(), mode }).await?)
+        entry(self.send(FilesOperation::Chmod { path: path.to_owned(), mode }).await?)
     }
 
     /// The files below a directory, at any depth, whose names match a pattern of the shell.
     pub async fn search(&self, path: &str, pattern: &str) -> Result<Vec<PathInfo>, FilesError> {
         let operation = FilesOperation::Search { path: path.to_owned(), pattern: pattern.to_owned() };
-        Ok(self.ask(operation).await?.entries)
+        Ok(self.send(operation).await?.entries)
     }
 
     /// Replaces a text in a file wherever it stands. Returns how often it did.
     pub async fn replace(&self, path: &str, old: &str, new: &str) -> Result<u64, FilesError> {
         let operation = FilesOperation::Replace { path: path.to_owned(), old: old.to_owned(), new: new.to_owned() };
-        Ok(self.ask(operation).await?.count)
+        Ok(self.send(operation).await?.count)
     }
 
     /// Keeps a TCP port of the loopback device open as long as files are served, for those who take that as a sign of life. Whoever connects
     /// is hung up on. A port on which a program listens is fine.
     pub async fn listen(&self, port: u16) -> Result<(), FilesError> {
-        self.ask(FilesOperation::Listen { port }).await?;
+        self.send(FilesOperation::Listen { port }).await?;
         Ok(())
     }
 
     /// Opens a regular file for reading, from `offset` on.
     pub async fn open(&self, path: &str, offset: u64) -> Result<OpenFile, FilesError> {
-        let answer = self.ask(FilesOperation::Open { path: path.to_owned(), offset }).await?;
+        let answer = self.send(FilesOperation::Open { path: path.to_owned(), offset }).await?;
         let (size, modified) = (answer.size, answer.modified);
         Ok(OpenFile { handle: self.handle(&answer)?, size, modified })
     }
 
     /// Makes a file, or empties the one that is there, with these attributes and no others. Directories above it are made.
     pub async fn create(&self, path: &str, metadata: BTreeMap<String, String>) -> Result<FileWriter, FilesError> {
-        let answer = self.ask(FilesOperation::Create { path: path.to_owned(), metadata }).await?;
+        let answer = self.send(FilesOperation::Create { path: path.to_owned(), metadata }).await?;
         Ok(FileWriter { handle: self.handle(&answer)? })
     }
 
     /// Watches a directory, with all below it if `recursive`. Changes bring an [`PathInfo`] each if `entries`.
     pub async fn watch(&self, path: &str, recursive: bool, entries: bool) -> Result<DirectoryWatch, FilesError> {
-        let answer = self.ask(FilesOperation::Watch { path: path.to_owned(), recursive, entries }).await?;
+        let answer = self.send(FilesOperation::Watch { path: path.to_owned(), recursive, entries }).await?;
         Ok(DirectoryWatch { handle: self.handle(&answer)? })
     }
 
@@ -263,7 +263,7 @@ impl Files {
         Ok(Handle { files: self.clone(), number, is_open: true })
     }
 
-    async fn ask(&self, operation: FilesOperation) -> Result<FilesAnswer, FilesError> {
+    async fn send(&self, operation: FilesOperation) -> Result<FilesAnswer, FilesError> {
         Ok(self.call(operation, Bytes::new(), Some(ANSWER_TIMEOUT)).await?.0)
     }
 
@@ -389,7 +389,7 @@ impl FileWriter {
 
     /// Closes it.
     pub async fn finish(mut self) -> Result<PathInfo, FilesError> {
-        let answer = self.handle.files.ask(FilesOperation::Close { handle: self.handle.number }).await?;
+        let answer = self.handle.files.send(FilesOperation::Close { handle: self.handle.number }).await?;
         self.handle.is_open = false;
         entry(answer)
     }
@@ -404,7 +404,7 @@ pub struct DirectoryWatch {
 impl DirectoryWatch {
     /// Returns the changes since this was last asked, and how many more were dropped, without waiting.
     pub async fn changes(&self) -> Result<(Vec<Change>, u64), FilesError> {
-        let answer = self.handle.files.ask(FilesOperation::Events { handle: self.handle.number }).await?;
+        let answer = self.handle.files.send(FilesOperation::Events { handle: self.handle.number }).await?;
         Ok((answer.events, answer.dropped))
     }
 

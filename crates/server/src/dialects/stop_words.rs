@@ -5,7 +5,7 @@
 pub(crate) struct StopWords {
     words: Vec<String>,
     /// Text that may be the beginning of a stop word.
-    held: String,
+    pending: String,
 }
 
 /// The part of a piece that may be told.
@@ -19,12 +19,12 @@ pub(crate) enum StopScan {
 
 impl StopWords {
     pub(crate) fn new(words: Vec<String>) -> Self {
-        Self { words: words.into_iter().filter(|word| !word.is_empty()).collect(), held: String::new() }
+        Self { words: words.into_iter().filter(|word| !word.is_empty()).collect(), pending: String::new() }
     }
 
     /// Takes the next piece.
     pub(crate) fn scan(&mut self, piece: &str) -> StopScan {
-        let mut text = std::mem::take(&mut self.held);
+        let mut text = std::mem::take(&mut self.pending);
         text.push_str(piece);
         // The word that was complete first, as a model would have stopped: how the text is cut changes nothing.
         let found = self.words.iter().filter_map(|word| text.find(word).map(|place| (place + word.len(), place, word)));
@@ -33,13 +33,13 @@ impl StopWords {
             return StopScan::Stopped { text, word: word.clone() };
         }
         let held = self.words.iter().map(|word| beginning_at_end(&text, word)).max().unwrap_or(0);
-        self.held = text.split_off(text.len() - held);
+        self.pending = text.split_off(text.len() - held);
         StopScan::Text(text)
     }
 
     /// The text is over: what was held back is no stop word.
     pub(crate) fn end(&mut self) -> String {
-        std::mem::take(&mut self.held)
+        std::mem::take(&mut self.pending)
     }
 }
 

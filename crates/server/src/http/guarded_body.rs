@@ -8,12 +8,12 @@ use axum::body::{Body, Bytes, HttpBody};
 /// A body, and something that is let go when it has been sent.
 pub(crate) struct GuardedBody<T> {
     body: Body,
-    _held: T,
+    _guard: T,
 }
 
 impl<T> GuardedBody<T> {
-    pub(crate) fn new(body: Body, held: T) -> Self {
-        Self { body, _held: held }
+    pub(crate) fn new(body: Body, guard: T) -> Self {
+        Self { body, _guard: guard }
     }
 }
 

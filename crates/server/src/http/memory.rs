@@ -42,13 +42,13 @@ pub(crate) struct MemoryCharge {
 #[derive(Debug)]
 struct TenantMemory {
     bytes: usize,
-    place: Permit,
+    permit: Permit,
 }
 
 impl MemoryCharge {
     /// None yet.
     pub(crate) fn of(app: &App, tenant: &Tenant) -> Result<Self, ApiError> {
-        let counted = TenantMemory { bytes: 0, place: memory(app, tenant, 0)? };
+        let counted = TenantMemory { bytes: 0, permit: memory(app, tenant, 0)? };
         Ok(Self { counted: Arc::new(Mutex::new(counted)), share: app.engine.processor_time.share_of(tenant) })
     }
 
@@ -63,8 +63,8 @@ impl MemoryCharge {
         let kib = |bytes: usize| bytes.saturating_sub(FREE) >> 10;
         let all = counted.bytes.saturating_add(bytes);
         let more = kib(all) - kib(counted.bytes);
-        let most = counted.place.most();
-        counted.place.take_more(more).map_err(|no_room| match no_room {
+        let most = counted.permit.most();
+        counted.permit.take_more(more).map_err(|no_room| match no_room {
             // Nobody would ever get as much.
             _ if kib(all) > most => ApiError::too_large(
                 "The request, with the conversation and the images that it refers to, would take more memory than one request may.",

@@ -154,7 +154,7 @@ async fn admit(app: &Arc<App>, dialect: &Dialect, mut request: Request, next: Ne
     }
     Scope::note_tenant(&caller.0);
     app.budgets.check(&app.store, &caller.0, request.method(), request.uri().path()).await?;
-    let place = app.requests.enter(&caller.0).map_err(|no_room| {
+    let permit = app.requests.enter(&caller.0).map_err(|no_room| {
         let message = match no_room {
             NoRoom::AtAll => {
                 format!("The server is answering {} requests already (server.requests)", app.requests.all())
@@ -170,7 +170,7 @@ async fn admit(app: &Arc<App>, dialect: &Dialect, mut request: Request, next: Ne
     request.extensions_mut().insert(share.clone());
     let response = share.pace(next.run(request)).await;
     // A stream holds its place until its end.
-    Ok(response.map(|body| Body::new(GuardedBody::new(Body::new(ThrottledBody::new(body, &share)), place))))
+    Ok(response.map(|body| Body::new(GuardedBody::new(Body::new(ThrottledBody::new(body, &share)), permit))))
 }
 
 /// The caller of a request that brings something made for it earlier in place of a key: a sandbox's token, a link, the ticket of an upload.

@@ -175,7 +175,7 @@ impl Metrics {
     pub(crate) fn scrape(&self, engine: &Engine) -> Result<Response, fmt::Error> {
         const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
         let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-        self.containers_live.set(gauge(engine.sessions.taken()));
+        self.containers_live.set(gauge(engine.sessions.in_use()));
         self.containers_limit.set(gauge(engine.settings.sessions));
         let health = engine.backend_health();
         self.sandboxes_ready.set(gauge(health.pooled));

@@ -52,7 +52,7 @@ pub(super) struct Facts {
     pub(super) answer: Option<String>,
     pub(super) work: RequestWork,
     /// The part of it that the request's own line told.
-    told: Option<RequestWork>,
+    logged: Option<RequestWork>,
 }
 
 /// Work that was done for a request.
@@ -118,7 +118,7 @@ impl Scope {
             None => Context::new(),
         };
         // There is no other line that could tell of it.
-        let facts = Mutex::new(Facts { told: Some(RequestWork::default()), ..Facts::default() });
+        let facts = Mutex::new(Facts { logged: Some(RequestWork::default()), ..Facts::default() });
         Self(Arc::new(Inner {
             telemetry: Arc::clone(telemetry),
             id: fresh_id("req_"),
@@ -217,7 +217,7 @@ impl Scope {
     /// Tells of what the request caused and its own line came too early for.
     pub(super) fn has_answered(&self) {
         let facts = self.facts().clone();
-        if facts.told.as_ref().is_some_and(|told| *told != facts.work) {
+        if facts.logged.as_ref().is_some_and(|logged| *logged != facts.work) {
             self.tell("turn", &facts);
             self.0.context.span().end();
         }
@@ -228,7 +228,7 @@ impl Scope {
         let facts = {
             let mut facts = self.facts();
             facts.status.get_or_insert(GONE);
-            facts.told = Some(facts.work.clone());
+            facts.logged = Some(facts.work.clone());
             facts.clone()
         };
         let status = facts.status.unwrap_or(GONE);

@@ -204,7 +204,7 @@ async fn after_its_time_a_container_says_so_and_its_files_can_still_be_fetched()
 async fn files_of_old_containers_go_away_in_the_end() {
     let data = tempfile::tempdir().unwrap();
     let soon = Duration::from_millis(10);
-    let settings = settings().engine(|engine| (engine.idle, engine.keep) = (soon, soon));
+    let settings = settings().engine(|engine| (engine.idle, engine.retention) = (soon, soon));
     let server = start_with(data.path(), settings.clone()).await;
     let (path, _) = create(&server, json!({ "name": "c" })).await;
     server.post("/v1/containers", json!({ "name": "d" })).await.ok();

@@ -30,7 +30,7 @@ fn new_file(path: &str) -> NewContainerFile {
         path: path.into(),
         mime: "text/plain".into(),
         source: FileOrigin::Assistant,
-        place: FileLocation::Workspace,
+        location: FileLocation::Workspace,
     }
 }
 

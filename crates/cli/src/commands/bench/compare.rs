@@ -65,7 +65,7 @@ pub(super) async fn run(context: &CommandContext, count: u32, json: Option<&Path
             Contender::fork(&on_demand.backend, &limits).await?,
         ];
         let mut skip = |name, reason: String| {
-            console::tell(&format!("{} {name}: {reason}", color::faint("left out:")));
+            console::status(&format!("{} {name}: {reason}", color::faint("left out:")));
             data.skipped.push(SkippedContender { name, reason });
         };
         for found in tokio::task::block_in_place(|| others(template.root(), cache.path())) {

@@ -462,8 +462,8 @@ general_settings: {master_key: sk-1234}
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("aludel.toml");
         std::fs::write(&file, &toml).unwrap();
-        let surroundings = crate::config::HostEnvironment::made_up(directory.path(), &[("HOME", "/nowhere")]);
-        let config = crate::config::load(&surroundings, Some(&file), &[]).unwrap();
+        let host = crate::config::HostEnvironment::made_up(directory.path(), &[("HOME", "/nowhere")]);
+        let config = crate::config::load(&host, Some(&file), &[]).unwrap();
         assert_eq!(
             config.models.iter().map(|model| &**model.name).collect::<Vec<_>>(),
             ["gpt-4o", "gpt-4o-2", "qwen", "demo"]

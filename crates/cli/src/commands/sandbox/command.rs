@@ -60,7 +60,7 @@ pub(super) struct LogsArgs {
 }
 
 pub(super) async fn exec(server: &RemoteServer, args: ExecArgs, context: &CommandContext) -> anyhow::Result<Exit> {
-    let environment = program::environment(&args.environment, &context.surroundings)?;
+    let environment = program::environment(&args.environment, &context.host)?;
     let mut words = args.command.into_iter();
     let process = ProcessConfig {
         cmd: words.next().unwrap_or_default(),
@@ -136,7 +136,7 @@ pub(super) async fn logs(server: &RemoteServer, args: &LogsArgs) -> anyhow::Resu
     let Some(pid) = args.pid else {
         let listed: ListResponse = sandbox.call("/process.Process/List", &json!({})).await?;
         if listed.processes.is_empty() {
-            console::tell("no command runs there; `aludel sandbox exec --detach` starts one");
+            console::status("no command runs there; `aludel sandbox exec --detach` starts one");
         }
         let mut console = Console::new();
         for process in listed.processes {
@@ -154,7 +154,7 @@ pub(super) async fn logs(server: &RemoteServer, args: &LogsArgs) -> anyhow::Resu
             ProcessEvent::Data(output) => shown.show(&output)?,
             ProcessEvent::End(ended) => {
                 if std::io::stderr().is_terminal() {
-                    console::tell(&format!("the command ended: {}", terminal::excerpt(&ended.status, 100)));
+                    console::status(&format!("the command ended: {}", terminal::excerpt(&ended.status, 100)));
                 }
                 return Ok(Exit::Success);
             }

@@ -15,7 +15,7 @@ pub(super) async fn run(server: &RemoteServer, as_json: bool) -> anyhow::Result<
         return Ok(Exit::Success);
     }
     if all.is_empty() {
-        console::tell("there are no sandboxes; `aludel sandbox create` makes one");
+        console::status("there are no sandboxes; `aludel sandbox create` makes one");
         return Ok(Exit::Success);
     }
     let mut console = Console::new();

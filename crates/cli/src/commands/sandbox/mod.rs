@@ -106,7 +106,7 @@ pub(crate) async fn run(args: SandboxArgs, context: &CommandContext) -> anyhow::
 async fn create(server: &RemoteServer, args: CreateArgs, context: &CommandContext) -> anyhow::Result<Exit> {
     let timeout: DurationValue =
         args.timeout.parse().map_err(|why| usage(format!("--timeout {}: {why}", args.timeout)))?;
-    let environment = program::environment(&args.environment, &context.surroundings)?;
+    let environment = program::environment(&args.environment, &context.host)?;
     let sandbox =
         server.create(&new(args.template, timeout.duration(), args.name, environment.into_iter().collect())).await?;
     Console::new().line(StandardStream::Stdout, &sandbox.id)?;

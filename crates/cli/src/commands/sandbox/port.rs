@@ -42,7 +42,7 @@ pub(super) async fn run(server: &RemoteServer, args: PortArgs) -> anyhow::Result
     let mut signals = Signals::listen().context("cannot listen to signals")?;
     let listener = listen(&args).await?;
     Console::new().line(StandardStream::Stdout, &format!("http://{}", listener.local_addr()?))?;
-    console::tell(&format!("requests go to port {} of {}; Ctrl-C ends this", args.port, sandbox.id));
+    console::status(&format!("requests go to port {} of {}; Ctrl-C ends this", args.port, sandbox.id));
     let places = std::sync::Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let permit = std::sync::Arc::clone(&places).acquire_owned().await?;
@@ -97,7 +97,7 @@ async fn hand_on(sandbox: &Remote, port: u16, mut request: Request<Incoming>) ->
         name(protocol, &mut parts.headers);
     }
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-    match sandbox.ask_port(port, parts.method, path, parts.headers, reqwest::Body::wrap(body)).await {
+    match sandbox.send_to_port(port, parts.method, path, parts.headers, reqwest::Body::wrap(body)).await {
         Ok(answer) if answer.status() == StatusCode::SWITCHING_PROTOCOLS => {
             let mut response = Response::new(reqwest::Body::default());
             *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;

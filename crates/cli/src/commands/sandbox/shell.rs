@@ -48,7 +48,7 @@ pub(super) async fn run(server: &RemoteServer, args: ShellArgs, context: &Comman
         loop {
             tokio::time::sleep(PUT_OFF).await;
             // The next time may succeed.
-            let _failed = sandbox.keep(LIFE).await;
+            let _failed = sandbox.extend_lifetime(LIFE).await;
         }
     };
     let exit = tokio::select! {
@@ -74,7 +74,7 @@ pub(super) async fn at_terminal(
     context: &CommandContext,
 ) -> anyhow::Result<Exit> {
     check_terminal()?;
-    let kind = context.surroundings.variable("TERM").unwrap_or("xterm-256color");
+    let kind = context.host.variable("TERM").unwrap_or("xterm-256color");
     process.envs.entry("TERM".to_owned()).or_insert_with(|| kind.to_owned());
     let mut resized = signal(SignalKind::window_change()).context("cannot listen to signals")?;
     let mut signals = Signals::listen().context("cannot listen to signals")?;

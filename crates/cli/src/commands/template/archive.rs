@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::Args;
 
 use super::super::CommandContext;
-use super::build::{directory, keep};
+use super::build::{adopt, directory};
 use crate::progress::TemplateProgress;
 use crate::{sandboxes, state};
 
@@ -64,7 +64,7 @@ pub(super) async fn import(args: TemplateImportArgs, context: &CommandContext) -
     let imported = imported.await.context("the archive's reader ended")?;
     let imported = imported.context("the template cannot be imported")?;
     match name {
-        Some(name) => keep(imported, name, directory, true, context).await,
+        Some(name) => adopt(imported, name, directory, true, context).await,
         None => Ok(imported),
     }
 }

@@ -77,7 +77,7 @@ pub(super) async fn run(args: BuildArgs, context: &CommandContext) -> anyhow::Re
     });
     let built = built.await.context("the template's builder ended")?;
     let built = built.with_context(|| format!("the template `{name}` cannot be built"))?;
-    keep(built, name, directory, !force, context).await
+    adopt(built, name, directory, !force, context).await
 }
 
 /// The directory of templates of one's own, or of those that all users share.
@@ -86,7 +86,7 @@ pub(super) fn directory(context: &CommandContext, shared: bool) -> PathBuf {
 }
 
 /// Gives a new template its name, if a sandbox works in it or none is `tried`.
-pub(super) async fn keep(
+pub(super) async fn adopt(
     built: Template,
     name: TemplateName,
     directory: PathBuf,

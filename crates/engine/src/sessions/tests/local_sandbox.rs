@@ -129,5 +129,5 @@ async fn a_session_outlives_the_warden_and_the_zygote() {
         println!("{keeper:?}: the next program ended {} ms after the kill", started.elapsed().as_millis());
         assert_eq!((text.as_str(), end.state), ("stored as well False\n", VariablesState::Restarted));
     }
-    assert_eq!(place.sessions.taken(), 1);
+    assert_eq!(place.sessions.in_use(), 1);
 }

@@ -40,9 +40,9 @@ pub(super) struct TurnProgress {
     pub(super) ran_code: bool,
     pub(super) has_ended: bool,
     /// Calls that its program made and waits for.
-    pub(super) asked: Option<PendingClientCalls>,
+    pub(super) client_calls: Option<PendingClientCalls>,
     /// The ids under which the newest versions of files that its programs made are kept in the Files API.
-    pub(super) kept: HashMap<ContainerFileId, String>,
+    pub(super) file_ids: HashMap<ContainerFileId, String>,
 }
 
 /// Calls of the client's tools that a program made.
@@ -124,7 +124,7 @@ impl Run {
                 let flow = self.queue(turn, EventKind::ApprovalRequested { item }).await;
                 if holds {
                     // The program is shown to whoever decides, and found after a restart.
-                    self.hold().await?;
+                    self.store_waiting().await?;
                     self.save().await?;
                 }
                 flow
@@ -161,7 +161,7 @@ impl Run {
                 self.queue(turn, EventKind::Retrying { wait_ms, reason }).await
             }
             AgentEvent::Item(item) => {
-                self.keep(&item);
+                self.record(&item);
                 Flow::GoOn
             }
             AgentEvent::Observation { call_id, text } => self.queue(turn, EventKind::Observed { call_id, text }).await,
@@ -207,8 +207,8 @@ impl Run {
             self.queue(turn, EventKind::ToolRunning { item: item.clone() }).await;
             self.flush(None).await?;
         }
-        let place = effects::FileTarget { session: session.as_deref(), purpose };
-        match effects::piece(event, place, &mut call.figures).await? {
+        let target = effects::FileTarget { session: session.as_deref(), purpose };
+        match effects::piece(event, target, &mut call.figures).await? {
             ExecutionPiece::Output(output) => {
                 if may_wait {
                     call.output.push(output.clone());
@@ -216,7 +216,7 @@ impl Run {
                 Ok(self.queue(turn, EventKind::Output { item, output }).await)
             }
             ExecutionPiece::Calls(calls) => {
-                progress.asked = Some(PendingClientCalls { call_id: call_id.to_owned(), calls });
+                progress.client_calls = Some(PendingClientCalls { call_id: call_id.to_owned(), calls });
                 Ok(Flow::GoOn)
             }
             ExecutionPiece::Finished(finished) => {
@@ -226,9 +226,9 @@ impl Run {
                 if let Some(gate) = &gate {
                     failure = gate.ended(call_id, &finished).await.map_err(Failure::while_doing(UNNOTED)).err();
                 }
-                let (outcome, stored) = effects::store(finished, place, figures).await;
+                let (outcome, stored) = effects::store(finished, target, figures).await;
                 for file in &outcome.files {
-                    progress.kept.extend(file.kept_as.clone().map(|kept| (file.id.clone(), kept)));
+                    progress.file_ids.extend(file.kept_as.clone().map(|file_ids| (file.id.clone(), file_ids)));
                 }
                 if let Err(error) = stored {
                     failure.get_or_insert(Failure::while_doing("cannot store the program's files")(error));
@@ -243,7 +243,7 @@ impl Run {
     /// Ends a message that another item follows.
     pub(super) async fn end_message(&mut self, turn: usize, progress: &mut TurnProgress) {
         if let Some((item, text)) = progress.message.take() {
-            let linked = self.linked(turn, &text, &mut progress.kept).await;
+            let linked = self.linked(turn, &text, &mut progress.file_ids).await;
             self.queue(turn, EventKind::TextEnded { item, linked }).await;
         }
     }
@@ -263,7 +263,7 @@ impl Run {
             error!("{}: {}", self.live.id, cause.as_deref().unwrap_or(&failure.message));
         }
         let text = progress.message.take().map(|(_, text)| text).unwrap_or_default();
-        let linked = self.linked(turn, &text, &mut progress.kept).await;
+        let linked = self.linked(turn, &text, &mut progress.file_ids).await;
         let is_last = all.iter().all(|progress| progress.has_ended);
         let waits = matches!(ending, EndReason::WaitsForClient { .. });
         let rendered = self.event(turn, EventKind::Ended { item: ItemId::new(), ending, linked }).await;
@@ -274,7 +274,7 @@ impl Run {
             }
         }
         if is_last {
-            self.held = rendered.frames;
+            self.last_frames = rendered.frames;
         } else {
             self.untold.frames.extend(rendered.frames);
         }
@@ -286,7 +286,7 @@ impl Run {
         &self,
         turn: usize,
         text: &str,
-        kept: &mut HashMap<ContainerFileId, String>,
+        file_ids: &mut HashMap<ContainerFileId, String>,
     ) -> Vec<SessionFile> {
         let part = self.parts.get(turn);
         let Some(session) =
@@ -298,11 +298,11 @@ impl Run {
         let files = session.files().await.unwrap_or_default();
         let named = files.into_iter().filter(|file| text.contains(&format!("{LINK}{}", file.path)));
         let mut linked: Vec<SessionFile> = named.collect();
-        let place = effects::FileTarget { session: Some(session), purpose: part.and_then(|part| part.purpose) };
+        let target = effects::FileTarget { session: Some(session), purpose: part.and_then(|part| part.purpose) };
         for file in &mut linked {
-            file.kept_as = kept.get(&file.id).cloned();
-            if file.kept_as.is_none() && place.keep(std::slice::from_mut(file)).await.is_ok() {
-                kept.extend(file.kept_as.clone().map(|id| (file.id.clone(), id)));
+            file.kept_as = file_ids.get(&file.id).cloned();
+            if file.kept_as.is_none() && target.add_to_files_api(std::slice::from_mut(file)).await.is_ok() {
+                file_ids.extend(file.kept_as.clone().map(|id| (file.id.clone(), id)));
             }
         }
         linked

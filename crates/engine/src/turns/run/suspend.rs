@@ -32,7 +32,7 @@ const REMEMBERED: Duration = Duration::from_secs(3600);
 #[derive(Debug)]
 pub struct Suspensions {
     entries: Mutex<HashMap<ItemId, Entry>>,
-    places: Arc<Permits>,
+    permits: Arc<Permits>,
 }
 
 #[derive(Debug)]
@@ -63,7 +63,7 @@ pub(super) struct SuspendedWork {
     call_id: String,
     program: ItemId,
     calls: Vec<ToolCall>,
-    _place: Permit,
+    _permit: Permit,
 }
 
 /// A turn that was looked for.
@@ -79,7 +79,7 @@ pub enum TakenSuspension {
 
 impl Default for Suspensions {
     fn default() -> Self {
-        Self { entries: Mutex::default(), places: Permits::new(MAX_WAITING, MAX_WAITING) }
+        Self { entries: Mutex::default(), permits: Permits::new(MAX_WAITING, MAX_WAITING) }
     }
 }
 
@@ -124,7 +124,7 @@ impl Suspensions {
 
     /// Returns the number of turns that wait.
     pub fn waiting(&self) -> usize {
-        self.places.taken()
+        self.permits.in_use()
     }
 
     /// Takes a turn whose time is over.
@@ -197,8 +197,8 @@ impl Run {
         let running = progress.get(turn).and_then(|progress| progress.calls.get(&call_id));
         let program = running.map(|running| running.item.clone());
         let may_wait = self.parts.len() == 1 && self.journal.is_none();
-        let place = self.engine.suspended.places.enter(&self.tenant).ok().filter(|_| may_wait);
-        let (Some(program), Some(place)) = (program, place) else {
+        let permit = self.engine.suspended.permits.enter(&self.tenant).ok().filter(|_| may_wait);
+        let (Some(program), Some(permit)) = (program, permit) else {
             let words = "Too many programs wait for answers at the moment; call it again later.";
             if let Some(handles) = agents.handles.get(turn) {
                 handles.answerer.answer(calls.iter().map(|_| ClientAnswer::error(words)).collect());
@@ -213,7 +213,7 @@ impl Run {
         let calls: Vec<ToolCall> = calls.into_iter().map(call).collect();
         let ending = EndReason::WaitsForClient { programs: Vec::new(), calls: calls.clone() };
         self.end_turn(turn, ending, progress).await;
-        Ok(SuspendedWork { agents, call_id, program, calls, _place: place })
+        Ok(SuspendedWork { agents, call_id, program, calls, _permit: permit })
     }
 
     /// Keeps the turn until its client answers, its time is over, its session is deleted, or the process ends.
@@ -255,8 +255,8 @@ impl Run {
 
     async fn take_up(mut self, suspension: Suspension, answers: Option<Vec<ClientAnswer>>) {
         let Suspension { part, mut progress, waits, held, tenant: _, _ends: ends } = suspension;
-        let SuspendedWork { agents, program, _place: place, .. } = waits;
-        drop((ends, place));
+        let SuspendedWork { agents, program, _permit: permit, .. } = waits;
+        drop((ends, permit));
         held.into_iter().for_each(|held| self.live.hold(held));
         self.parts = vec![part];
         progress.has_ended = false;

@@ -87,7 +87,7 @@ impl Run {
         rendered
     }
 
-    pub(super) fn keep(&mut self, item: &Item) {
+    pub(super) fn record(&mut self, item: &Item) {
         if let Some(journal) = &mut self.journal {
             journal.push_item(item);
         }
@@ -103,7 +103,7 @@ impl Run {
     }
 
     /// Stores that it waits for approval. Nothing is told meanwhile, so another process may go on without a gap.
-    pub(super) async fn hold(&mut self) -> Result<(), Failure> {
+    pub(super) async fn store_waiting(&mut self) -> Result<(), Failure> {
         match &mut self.journal {
             Some(journal) => Ok(journal.hand_on(&self.engine.store, Some(TurnState::WaitingApproval)).await?),
             None => Ok(()),

@@ -155,7 +155,7 @@ impl ControlPlane for E2bApi {
         Envd::new(self.client.clone(), url, id.clone(), token.as_deref(), traffic_token.as_deref())
     }
 
-    async fn keep(&self, made: &E2bSandbox) -> Result<bool, Error> {
+    async fn extend_lifetime(&self, made: &E2bSandbox) -> Result<bool, Error> {
         let (step, path) = ("keep a sandbox", format!("/sandboxes/{}/timeout", made.id));
         let answer = self.send(step, Method::POST, &path, Some(json(&Timeout { timeout: seconds(LIFETIME) })?)).await?;
         match answer.status() {

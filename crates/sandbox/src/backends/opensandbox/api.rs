@@ -237,7 +237,7 @@ impl ControlPlane for OpenSandboxApi {
         Ok(execd)
     }
 
-    async fn keep(&self, made: &OpenSandboxSandbox) -> Result<bool, Error> {
+    async fn extend_lifetime(&self, made: &OpenSandboxSandbox) -> Result<bool, Error> {
         let (step, path) = ("keep a sandbox", format!("/sandboxes/{}/renew-expiration", made.id));
         let since = SignedDuration::try_from(made.at.elapsed() + LIFETIME).unwrap_or_default();
         let expires_at = made.time.saturating_add(since).unwrap_or(Timestamp::MAX).to_string();

@@ -59,7 +59,7 @@ impl<S: CommandRunner> Machine<S> {
                 Ok((made, opened)) => {
                     let _first = shell.set(opened);
                     if started.send(Ok(())).is_ok() {
-                        keep(&*control, &made, &ended).await;
+                        keep_alive(&*control, &made, &ended).await;
                     }
                     end(&*control, &made).await;
                 }
@@ -127,14 +127,14 @@ async fn make_directory<S: CommandRunner>(shell: &S) -> Result<(), Error> {
 }
 
 /// Puts off the end until it is asked for. A sandbox that is gone is over.
-async fn keep<C: ControlPlane>(control: &C, made: &C::Made, ended: &CancellationToken) {
+async fn keep_alive<C: ControlPlane>(control: &C, made: &C::Made, ended: &CancellationToken) {
     let mut last = tokio::time::Instant::now();
     loop {
         tokio::select! {
             () = tokio::time::sleep(KEEP_PAUSE) => {}
             () = ended.cancelled() => return,
         }
-        match control.keep(made).await {
+        match control.extend_lifetime(made).await {
             Ok(true) => last = tokio::time::Instant::now(),
             Ok(false) => {
                 tracing::warn!(sandbox = made.id(), "a sandbox of the service has ended before its time");

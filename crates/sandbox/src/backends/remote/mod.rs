@@ -40,7 +40,7 @@ pub trait ControlPlane: Debug + Send + Sync + 'static {
     fn open(&self, made: &Self::Made) -> impl Future<Output = Result<Self::Shell, Error>> + Send;
 
     /// Puts off the end of a sandbox to [`LIFETIME`] from now on. Returns false if it is not there any more.
-    fn keep(&self, made: &Self::Made) -> impl Future<Output = Result<bool, Error>> + Send;
+    fn extend_lifetime(&self, made: &Self::Made) -> impl Future<Output = Result<bool, Error>> + Send;
 
     /// Ends a sandbox. One that is not there is fine.
     fn kill(&self, made: &Self::Made) -> impl Future<Output = Result<(), Error>> + Send;

@@ -144,7 +144,7 @@ impl<H: Debug + Send + Sync + 'static> StdioWorkspace<H> {
 }
 
 impl ServerLink {
-    fn ask(&self, request: &Request<'_>, data: &[u8]) -> io::Result<(Answer, Bytes)> {
+    fn call(&self, request: &Request<'_>, data: &[u8]) -> io::Result<(Answer, Bytes)> {
         self.send(request, data)?;
         self.answer()
     }
@@ -209,7 +209,7 @@ struct FileReader {
 impl Read for FileReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.piece.is_empty() {
-            self.piece = lock(&self.server.link).ask(&Request::Read { handle: self.handle }, &[])?.1;
+            self.piece = lock(&self.server.link).call(&Request::Read { handle: self.handle }, &[])?.1;
         }
         let count = self.piece.len().min(into.len());
         self.piece.copy_to_slice(into.get_mut(..count).unwrap_or_default());
@@ -221,7 +221,7 @@ impl Drop for FileReader {
     fn drop(&mut self) {
         // Without the server there is nothing to close. In a thread: the answer may be waited for.
         let (server, handle) = (Arc::clone(&self.server), self.handle);
-        std::thread::spawn(move || lock(&server.link).ask(&Request::Close { handle }, &[]));
+        std::thread::spawn(move || lock(&server.link).call(&Request::Close { handle }, &[]));
     }
 }
 
@@ -233,7 +233,7 @@ struct Writer<'a> {
 
 impl io::Write for Writer<'_> {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        self.link.ask(&Request::Write { handle: self.handle }, data)?;
+        self.link.call(&Request::Write { handle: self.handle }, data)?;
         Ok(data.len())
     }
 
@@ -257,7 +257,7 @@ impl<H: Debug + Send + Sync + 'static> Workspace for StdioWorkspace<H> {
 
     fn open(&self, path: &str) -> Result<(Box<dyn Read + Send>, u64), Error> {
         relative(path)?;
-        let opened = lock(&self.server.link).ask(&Request::Open { path }, &[]);
+        let opened = lock(&self.server.link).call(&Request::Open { path }, &[]);
         let (answer, _) = opened.map_err(|error| failed(Path::new(path), &error))?;
         let reader = FileReader { server: Arc::clone(&self.server), handle: answer.handle, piece: Bytes::new() };
         Ok((Box::new(reader), answer.size))
@@ -268,12 +268,12 @@ impl<H: Debug + Send + Sync + 'static> Workspace for StdioWorkspace<H> {
         let failed = |error: io::Error| failed(&path, &error);
         // All of it at once: whoever reads meanwhile waits, and `source` is no file of this workspace.
         let link = lock(&self.server.link);
-        let handle = link.ask(&Request::Create { path: name }, &[]).map_err(failed)?.0.handle;
+        let handle = link.call(&Request::Create { path: name }, &[]).map_err(failed)?.0.handle;
         let copied = copy(source, &mut Writer { link: &link, handle }, limit);
-        link.ask(&Request::Close { handle }, &[]).map_err(failed)?;
+        link.call(&Request::Close { handle }, &[]).map_err(failed)?;
         if copied.is_err() {
             // Half a file is worse than none.
-            link.ask(&Request::Remove { path: name }, &[]).map_err(failed)?;
+            link.call(&Request::Remove { path: name }, &[]).map_err(failed)?;
         }
         let size = copied.map_err(failed)?;
         Ok(FileEntry { mime: mime_of(name), size, path: name.to_owned() })
@@ -281,12 +281,12 @@ impl<H: Debug + Send + Sync + 'static> Workspace for StdioWorkspace<H> {
 
     fn remove(&self, name: &str) -> Result<(), Error> {
         let path = relative(name)?;
-        let removed = lock(&self.server.link).ask(&Request::Remove { path: name }, &[]);
+        let removed = lock(&self.server.link).call(&Request::Remove { path: name }, &[]);
         removed.map(drop).map_err(|error| failed(&path, &error))
     }
 
     fn room(&self) -> Result<WorkspaceUsage, Error> {
-        let asked = lock(&self.server.link).ask(&Request::Room, &[]);
+        let asked = lock(&self.server.link).call(&Request::Room, &[]);
         let (answer, _) = asked.map_err(|error| failed(Path::new("."), &error))?;
         let Answer { used, limit, takes_files, .. } = answer;
         Ok(WorkspaceUsage { used, limit: limit.min(self.limits[0]), takes_files })

@@ -33,7 +33,7 @@ pub(super) async fn open(
 
 /// Puts the files of messages in. Clients repeat the old ones: they are there unless the container is new, and programs may have changed
 /// them.
-pub(super) async fn place(app: &App, session: &Session, uploads: &[Upload]) -> Result<(), ApiError> {
+pub(super) async fn copy_into(app: &App, session: &Session, uploads: &[Upload]) -> Result<(), ApiError> {
     if uploads.is_empty() {
         return Ok(());
     }

@@ -37,11 +37,11 @@ pub(super) async fn create(
     }
     let fields = body.fields(&app).await?;
     let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
-    let ask = ParsedRequest::read(fields, app.engine.kernel())?;
-    app.engine.models().find(&ask.model)?;
-    let stream = ask.stream;
-    if ask.is_empty {
-        return Ok(empty(ask));
+    let request = ParsedRequest::read(fields, app.engine.kernel())?;
+    app.engine.models().find(&request.model)?;
+    let stream = request.stream;
+    if request.is_empty {
+        return Ok(empty(request));
     }
     let (live, is_new) = match app.engine.live.begin(&tenant, fingerprint, TurnId::new()) {
         Err(EarlierRequest::Past(past)) => return Err(gone(past)),
@@ -53,7 +53,7 @@ pub(super) async fn create(
     };
     let leash = Some(leash(&live, stream));
     if is_new {
-        turn::start(&app, &live, start(Arc::clone(&app), tenant, ask, Arc::clone(&live))).await?;
+        turn::start(&app, &live, start(Arc::clone(&app), tenant, request, Arc::clone(&live))).await?;
     }
     if !stream {
         return wait(live, leash, |object| object).await;
@@ -69,10 +69,10 @@ pub(super) async fn create(
 }
 
 /// The answer to a request that only warms a cache.
-fn empty(ask: ParsedRequest) -> Response {
-    let mut writer = Writer::new(fresh_id("msg_"), ask.model, None, ask.stream, Vec::new());
+fn empty(request: ParsedRequest) -> Response {
+    let mut writer = Writer::new(fresh_id("msg_"), request.model, None, request.stream, Vec::new());
     writer.finish(StopReason::MaxTokens);
-    if !ask.stream {
+    if !request.stream {
         return Json(writer.message()).into_response();
     }
     writer.end();
@@ -86,20 +86,20 @@ fn gone(past: PastRequest) -> ApiError {
 }
 
 /// Checks everything that can be wrong with a request, and starts the turn, or goes on with one that waits for its answers.
-async fn start(app: Arc<App>, tenant: Tenant, ask: ParsedRequest, live: Arc<LiveRequest>) -> Result<(), ApiError> {
+async fn start(app: Arc<App>, tenant: Tenant, request: ParsedRequest, live: Arc<LiveRequest>) -> Result<(), ApiError> {
     let id = fresh_id("msg_");
     let memory = MemoryCharge::of(&app, &tenant)?;
     live.hold(memory.clone());
-    let tools = ToolNames::beside(app.engine.kernel(), &ask.functions, ask.has_shell());
-    let mut conversation = Conversation::read(&app, &tenant, &ask.messages, &tools, &memory).await?;
+    let tools = ToolNames::beside(app.engine.kernel(), &request.functions, request.has_shell());
+    let mut conversation = Conversation::read(&app, &tenant, &request.messages, &tools, &memory).await?;
     let request_id = Scope::current().map(|scope| scope.id().to_owned());
     let span = info_span!("answer", api = "messages", id);
     let pending = conversation.pending.take();
     let mut lost = Vec::new();
     if let Some(pending) = pending {
-        match resume::take(&app, &tenant, &ask, &conversation, &pending).await? {
+        match resume::take(&app, &tenant, &request, &conversation, &pending).await? {
             Some((suspension, container)) => {
-                let writer = Writer::new(id, ask.model, Some(container), ask.stream, ask.stop);
+                let writer = Writer::new(id, request.model, Some(container), request.stream, request.stop);
                 let run = Run::new(&app.engine, &tenant, live, Vec::new(), Box::new(Answer::new(writer, request_id)));
                 app.tasks.spawn(run.go_on(suspension, pending.answers).instrument(span));
                 return Ok(());
@@ -110,9 +110,9 @@ async fn start(app: Arc<App>, tenant: Tenant, ask: ParsedRequest, live: Arc<Live
             }
         }
     }
-    let (part, container) = prepare(&app, &tenant, &id, &ask, conversation).await?;
-    let mut writer = Writer::new(id, ask.model, container, ask.stream, ask.stop);
-    resume::tell_lost(&mut writer, &lost, &ask.messages);
+    let (part, container) = prepare(&app, &tenant, &id, &request, conversation).await?;
+    let mut writer = Writer::new(id, request.model, container, request.stream, request.stop);
+    resume::tell_lost(&mut writer, &lost, &request.messages);
     let run = Run::new(&app.engine, &tenant, live, vec![part], Box::new(Answer::new(writer, request_id)));
     app.tasks.spawn(run.carry_out().instrument(span));
     Ok(())
@@ -123,27 +123,27 @@ async fn prepare(
     app: &Arc<App>,
     tenant: &Tenant,
     id: &str,
-    ask: &ParsedRequest,
+    request: &ParsedRequest,
     conversation: Conversation,
 ) -> Result<(TurnPlan, Option<MessageContainer>), ApiError> {
-    let instructions = [ask.instructions.as_str(), &conversation.instructions];
+    let instructions = [request.instructions.as_str(), &conversation.instructions];
     let instructions: Vec<&str> = instructions.into_iter().filter(|text| !text.is_empty()).collect();
     let spec = TurnSpec {
-        functions: ask.functions.clone(),
-        callable: ask.callable.clone(),
-        tool_choice: ask.tool_choice.clone(),
-        sampling: ask.sampling.clone(),
-        has_shell: ask.has_shell(),
-        ..TurnSpec::new(ask.model.clone(), instructions.join("\n\n"))
+        functions: request.functions.clone(),
+        callable: request.callable.clone(),
+        tool_choice: request.tool_choice.clone(),
+        sampling: request.sampling.clone(),
+        has_shell: request.has_shell(),
+        ..TurnSpec::new(request.model.clone(), instructions.join("\n\n"))
     };
-    if ask.code.is_none() {
+    if request.code.is_none() {
         return Ok((spec.part(&app.engine, conversation.items, None, Agreement::Stays)?, None));
     }
-    let (session, agreement) = container::open(app, tenant, ask.container.as_ref()).await?;
+    let (session, agreement) = container::open(app, tenant, request.container.as_ref()).await?;
     let gate = spec.gate(&app.engine, tenant, id.to_owned(), &session, false);
     let part = spec.part(&app.engine, conversation.items, Some((Arc::clone(&session), gate)), agreement)?;
     let placed = async {
-        container::place(app, &session, &conversation.uploads).await?;
+        container::copy_into(app, &session, &conversation.uploads).await?;
         // Known now: a request for which there is no room hears so at once.
         Ok(session.reserve().await?)
     };
@@ -151,6 +151,6 @@ async fn prepare(
         part.abandon(&app.engine, tenant).await;
         return Err(error);
     }
-    let is_known = ask.container.is_some();
-    Ok((part, Some(MessageContainer { is_known, ..MessageContainer::of(&app.engine, session.id(), ask.caller) })))
+    let is_known = request.container.is_some();
+    Ok((part, Some(MessageContainer { is_known, ..MessageContainer::of(&app.engine, session.id(), request.caller) })))
 }

@@ -325,7 +325,7 @@ fn effort(request: &Request, config: Option<&OutputConfig>) -> Option<Effort> {
 mod tests {
     use super::*;
 
-    fn ask(body: &Value) -> Result<ParsedRequest, ApiError> {
+    fn read(body: &Value) -> Result<ParsedRequest, ApiError> {
         let mut fields = json!({ "model": "m", "max_tokens": 9, "messages": [{ "role": "user", "content": "hi" }] });
         for (name, value) in body.as_object().unwrap() {
             fields[name] = value.clone();
@@ -342,13 +342,13 @@ mod tests {
         for version in ["20250522", "20250825", "20260120", "20260521"] {
             let tool = json!({ "type": format!("code_execution_{version}"), "name": "code_execution" });
             let expected = if version == "20250522" { CodeTool::Python } else { CodeTool::Shell };
-            assert_eq!(ask(&json!({ "tools": [tool] })).unwrap().code, Some(expected), "{version}");
+            assert_eq!(read(&json!({ "tools": [tool] })).unwrap().code, Some(expected), "{version}");
         }
         let python = json!({ "name": "python", "input_schema": { "type": "object" } });
         let choice = json!({ "type": "tool", "name": "code_execution", "disable_parallel_tool_use": true });
-        let ask = ask(&json!({ "tools": [python, code_execution()], "tool_choice": choice })).unwrap();
-        assert_eq!(ask.tool_choice, ToolChoice::Named("python_sandbox".into()));
-        assert_eq!(ask.sampling.parallel_calls, Some(false));
+        let request = read(&json!({ "tools": [python, code_execution()], "tool_choice": choice })).unwrap();
+        assert_eq!(request.tool_choice, ToolChoice::Named("python_sandbox".into()));
+        assert_eq!(request.sampling.parallel_calls, Some(false));
     }
 
     #[test]
@@ -364,12 +364,12 @@ mod tests {
             let code = json!({ "type": format!("code_execution_{version}"), "name": "code_execution" });
             let asked = format!("code_execution_{version}");
             let tools = [tool("a", &["direct"]), tool("b", &[&asked]), tool("c", &[&asked, "direct"]), code];
-            let ask = ask(&json!({ "tools": tools })).unwrap();
+            let request = read(&json!({ "tools": tools })).unwrap();
             assert_eq!(
-                (names(&ask.functions), names(&ask.callable)),
+                (names(&request.functions), names(&request.callable)),
                 (vec!["a".into(), "c".into()], vec!["b".into(), "c".into()])
             );
-            assert_eq!(ask.caller, caller, "clients know no others");
+            assert_eq!(request.caller, caller, "clients know no others");
         }
     }
 
@@ -415,14 +415,14 @@ mod tests {
             (json!({ "max_tokens": null }), "max_tokens"),
             (json!({ "system": [{ "type": "image" }] }), "system.0"),
         ] {
-            assert_eq!(ask(&body).unwrap_err().param.as_deref(), Some(param), "{body}");
+            assert_eq!(read(&body).unwrap_err().param.as_deref(), Some(param), "{body}");
         }
-        assert!(ask(&json!({ "mcp_servers": [], "thread": null, "metadata": { "user_id": "u" } })).is_ok());
+        assert!(read(&json!({ "mcp_servers": [], "thread": null, "metadata": { "user_id": "u" } })).is_ok());
     }
 
     #[test]
     fn thoughts_are_asked_for_by_tokens_and_by_word() {
-        let effort = |body: Value| ask(&body).unwrap().sampling.reasoning_effort;
+        let effort = |body: Value| read(&body).unwrap().sampling.reasoning_effort;
         assert_eq!(effort(json!({ "thinking": { "type": "enabled", "budget_tokens": 1024 } })).as_deref(), Some("low"));
         assert_eq!(
             effort(json!({ "thinking": { "type": "enabled", "budget_tokens": 32_000 } })).as_deref(),

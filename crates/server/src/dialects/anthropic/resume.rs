@@ -19,11 +19,11 @@ const NO_CONTAINER: &str =
 pub(super) async fn take(
     app: &App,
     tenant: &Tenant,
-    ask: &ParsedRequest,
+    request: &ParsedRequest,
     conversation: &Conversation,
     pending: &PendingProgram,
 ) -> Result<Option<(Box<Suspension>, MessageContainer)>, ApiError> {
-    let Some(container) = &ask.container else { return Err(ApiError::bad_request(NO_CONTAINER)) };
+    let Some(container) = &request.container else { return Err(ApiError::bad_request(NO_CONTAINER)) };
     if app.store.container(tenant, container).await?.is_none() {
         return Err(no_container(container.as_str()));
     }
@@ -42,7 +42,7 @@ pub(super) async fn take(
                 "The program that waits for these answers runs in another one.",
             ));
         }
-        if waiting.model() != ask.model {
+        if waiting.model() != request.model {
             let message = format!("The program that waits for these answers was written by '{}'.", waiting.model());
             return Err(ApiError::invalid("model", message));
         }
@@ -56,7 +56,7 @@ pub(super) async fn take(
     })?;
     match taken {
         TakenSuspension::Waiting(suspension) => {
-            Ok(Some((suspension, MessageContainer::of(&app.engine, container, ask.caller))))
+            Ok(Some((suspension, MessageContainer::of(&app.engine, container, request.caller))))
         }
         TakenSuspension::Answered => {
             let message = format!(

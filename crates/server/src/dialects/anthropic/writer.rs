@@ -87,7 +87,7 @@ enum Open {
 #[derive(Debug)]
 struct Program {
     /// The place of its call; `None` if that stands in an earlier message.
-    place: Option<usize>,
+    index: Option<usize>,
     tool: ToolKind,
     /// The text that the model wrote; of the editor, its arguments in JSON.
     code: String,
@@ -306,9 +306,9 @@ impl Writer {
             container.is_known = true;
         }
         let (id, name, input) = (id_of(item), words_of(tool).0, Map::new());
-        let place = self.begin(Block::ServerToolUse { id, name, input, caller: Some(Caller::Direct) });
+        let index = self.begin(Block::ServerToolUse { id, name, input, caller: Some(Caller::Direct) });
         self.open = Some(Open::Program(item.clone()));
-        self.programs.insert(item.clone(), Program { place: Some(place), tool, code: String::new() });
+        self.programs.insert(item.clone(), Program { index: Some(index), tool, code: String::new() });
         self.delta(json_delta(""));
     }
 
@@ -346,8 +346,8 @@ impl Writer {
 
     /// Takes a program that has a result now: its call is whole.
     fn take_program(&mut self, item: &ItemId) -> Option<ToolKind> {
-        let Program { place, tool, code } = self.programs.remove(item)?;
-        if let Some(Block::ServerToolUse { input, .. }) = place.and_then(|place| self.content.get_mut(place))
+        let Program { index, tool, code } = self.programs.remove(item)?;
+        if let Some(Block::ServerToolUse { input, .. }) = index.and_then(|index| self.content.get_mut(index))
             && !code.is_empty()
         {
             match words_of(tool).1 {
@@ -362,7 +362,7 @@ impl Writer {
 
     /// A program of an earlier message goes on.
     pub(super) fn resume_program(&mut self, item: &ItemId, tool: ToolKind) {
-        self.programs.insert(item.clone(), Program { place: None, tool, code: String::new() });
+        self.programs.insert(item.clone(), Program { index: None, tool, code: String::new() });
     }
 
     /// A program of an earlier message goes on no more.
@@ -433,8 +433,8 @@ impl Writer {
         self.end_text();
         self.end_block();
         let mut left: Vec<(Option<usize>, ItemId)> =
-            self.programs.iter().map(|(item, program)| (program.place, item.clone())).collect();
-        left.sort_by_key(|(place, _)| *place);
+            self.programs.iter().map(|(item, program)| (program.index, item.clone())).collect();
+        left.sort_by_key(|(index, _)| *index);
         for (_, item) in left {
             if let Some(tool) = self.take_program(&item) {
                 self.result(&item, ProgramEnd::error(tool, ErrorCode::Unavailable).outcome);

@@ -48,11 +48,11 @@ impl Context {
         let mut entries: Vec<(String, Entry)> = Vec::with_capacity(messages.len() + steps.len());
         let memory = MemoryCharge::of(app, tenant)?;
         for message in memory.read::<Message>(app, messages).await? {
-            entries.push((place(&message.id), Entry::Message(Box::new(message))));
+            entries.push((order_of(&message.id), Entry::Message(Box::new(message))));
         }
         for step in memory.read::<RunStep>(app, steps).await? {
             if let StepDetails::ToolCalls { tool_calls } = step.step_details {
-                entries.push((place(&step.id), Entry::Calls(tool_calls)));
+                entries.push((order_of(&step.id), Entry::Calls(tool_calls)));
             }
         }
         entries.sort_by(|(one, _), (other, _)| one.cmp(other));
@@ -88,12 +88,14 @@ impl Context {
         paths: &HashMap<&str, &str>,
     ) -> Result<Vec<Item>, ApiError> {
         let mut items = Vec::new();
-        let mut left = MAX_IMAGES;
+        let mut remaining = MAX_IMAGES;
         // The newest images matter most.
         for entry in self.entries.into_iter().rev() {
             let mut parts = match entry {
                 Entry::Message(message) => vec![match message.role {
-                    Role::User => Item::User(said((app, tenant, &self.memory), *message, paths, &mut left).await?),
+                    Role::User => {
+                        Item::User(user_parts((app, tenant, &self.memory), *message, paths, &mut remaining).await?)
+                    }
                     Role::Assistant => Item::Assistant(text_of(&message.content)),
                 }],
                 Entry::Calls(calls) => called(calls, tool),
@@ -107,7 +109,7 @@ impl Context {
 }
 
 /// The part of an id that orders.
-fn place(id: &str) -> String {
+fn order_of(id: &str) -> String {
     id.split_once('_').map_or(id, |(_, rest)| rest).to_owned()
 }
 
@@ -120,20 +122,22 @@ fn text_of(content: &[Content]) -> String {
 }
 
 /// The parts of a user's message.
-async fn said(
+async fn user_parts(
     (app, tenant, memory): (&App, &Tenant, &MemoryCharge),
     message: Message,
     paths: &HashMap<&str, &str>,
-    left: &mut u64,
+    remaining: &mut u64,
 ) -> Result<Vec<Part>, ApiError> {
     let mut parts = Vec::new();
     for part in message.content {
         parts.push(match part {
             Content::Text { text } => Part::Text(text.value),
-            Content::ImageFile { image_file } => match image((app, tenant, memory), &image_file.file_id, left).await? {
-                Some(image) => image,
-                None => Part::Text("[an image that is not there any more]".to_owned()),
-            },
+            Content::ImageFile { image_file } => {
+                match image((app, tenant, memory), &image_file.file_id, remaining).await? {
+                    Some(image) => image,
+                    None => Part::Text("[an image that is not there any more]".to_owned()),
+                }
+            }
             Content::ImageUrl { image_url } => match inline_file(None, Some(&image_url.url), None)? {
                 Some((_, mime, bytes)) => Part::Image { mime, data: Arc::from(bytes) },
                 None => Part::ImageUrl(image_url.url),
@@ -152,12 +156,12 @@ async fn said(
 async fn image(
     (app, tenant, memory): (&App, &Tenant, &MemoryCharge),
     id: &str,
-    left: &mut u64,
+    remaining: &mut u64,
 ) -> Result<Option<Part>, ApiError> {
     let Some(id) = FileId::parse(id) else { return Ok(None) };
     let Some(file) = app.store.file(tenant, &id).await? else { return Ok(None) };
-    let Some(rest) = left.checked_sub(file.bytes) else { return Ok(None) };
-    *left = rest;
+    let Some(rest) = remaining.checked_sub(file.bytes) else { return Ok(None) };
+    *remaining = rest;
     memory.count_file(file.bytes)?;
     let content = app.store.read_blob(&file.blob).await?;
     let data = content.read_whole(file.bytes).await.map_err(ApiError::internal)?;

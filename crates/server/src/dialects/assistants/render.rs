@@ -47,7 +47,7 @@ struct Made {
 
 /// The renderer of a run, from its beginning or from its client's answer to its end or its next question.
 pub(super) struct Answer {
-    beginning: RendererStart,
+    start: RendererStart,
     writer: Writer,
     /// Steps that wait until the one before has ended, with everything that happened in them.
     waiting: VecDeque<(ItemId, Vec<EventKind>)>,
@@ -58,15 +58,15 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    pub(super) fn new(beginning: RendererStart) -> Self {
-        let writer = Writer::new(beginning.run.clone());
-        Self { beginning, writer, waiting: VecDeque::new(), is_interrupted: false, saved: (0, 0) }
+    pub(super) fn new(start: RendererStart) -> Self {
+        let writer = Writer::new(start.run.clone());
+        Self { start, writer, waiting: VecDeque::new(), is_interrupted: false, saved: (0, 0) }
     }
 
     fn handle(&mut self, kind: &EventKind, at_ms: i64) {
         match kind {
             EventKind::Created { .. } => {
-                let RendererStart { thread, answered, .. } = &self.beginning;
+                let RendererStart { thread, answered, .. } = &self.start;
                 self.writer.create(thread.as_ref(), answered.as_ref());
             }
             EventKind::Started => self.writer.begin(),
@@ -180,7 +180,7 @@ impl Answer {
     fn end(&mut self, item: &ItemId, ending: &EndReason, linked: &[SessionFile], at_ms: i64) {
         // Nothing of a step that never began is told.
         self.waiting.clear();
-        let expired = self.beginning.run.expires_at.is_some_and(|expires_at| at_ms >= expires_at.saturating_mul(1000));
+        let expired = self.start.run.expires_at.is_some_and(|expires_at| at_ms >= expires_at.saturating_mul(1000));
         let (status, end, words) = match ending {
             EndReason::Answered | EndReason::Refused => (RunStatus::Completed, StepEnd::Completed, "Done."),
             EndReason::Budget { .. } => (RunStatus::Completed, StepEnd::Completed, ""),
@@ -329,8 +329,8 @@ impl Dialect for Runs {
         own: Value,
     ) -> BoxFuture<'a, Result<Option<RestoredRequest>, Error>> {
         Box::pin(async move {
-            let beginning = RendererStart::deserialize(own).map_err(Error::internal)?;
-            let ids = (ThreadId::parse(&beginning.run.thread_id), RunId::parse(&beginning.run.id));
+            let start = RendererStart::deserialize(own).map_err(Error::internal)?;
+            let ids = (ThreadId::parse(&start.run.thread_id), RunId::parse(&start.run.id));
             let (Some(thread), Some(run)) = ids else { return Ok(None) };
             let record = self.store.thread_run(&turn.tenant, &thread, &run).await?;
             // Deleted with its thread, or never begun.
@@ -339,7 +339,7 @@ impl Dialect for Runs {
             }
             let (store, tenant, turn) = (self.store.clone(), turn.tenant.clone(), turn.id.clone());
             let documents = Box::new(Stored { store, tenant, run, turn });
-            Ok(Some(RestoredRequest { render: Box::new(Answer::new(beginning)), documents }))
+            Ok(Some(RestoredRequest { render: Box::new(Answer::new(start)), documents }))
         })
     }
 

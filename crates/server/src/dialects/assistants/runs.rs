@@ -91,7 +91,7 @@ async fn begun(
     assistant: Assistant,
     sent: CreateRun,
     thread: ThreadId,
-    made: Option<Thread>,
+    created: Option<Thread>,
 ) -> Result<Response, ApiError> {
     let streams = sent.stream.unwrap_or(false);
     let id = RunId::new();
@@ -99,7 +99,7 @@ async fn begun(
     let task = {
         let (app, tenant, live) = (Arc::clone(app), tenant.clone(), Arc::clone(&live));
         async move {
-            let (leg, run) = new_leg(&app, &tenant, id, assistant, sent, thread, made).await?;
+            let (leg, run) = new_leg(&app, &tenant, id, assistant, sent, thread, created).await?;
             start::start(app, tenant, leg, live).await?;
             Ok(run)
         }
@@ -115,15 +115,15 @@ async fn started(
     live: &Arc<LiveRequest>,
     starting: impl Future<Output = Result<Run, ApiError>> + Send + 'static,
 ) -> Result<Run, ApiError> {
-    let (tell, told) = tokio::sync::oneshot::channel();
+    let (sender, receiver) = tokio::sync::oneshot::channel();
     turn::start(app, live, async move {
         let run = starting.await?;
         // A client that went away needs no answer.
-        let _unheard = tell.send(run);
+        let _unheard = sender.send(run);
         Ok(())
     })
     .await?;
-    told.await.map_err(ApiError::internal)
+    receiver.await.map_err(ApiError::internal)
 }
 
 fn answer(live: Arc<LiveRequest>, run: Run, streams: bool, notes: HeaderMap) -> Response {
@@ -141,7 +141,7 @@ async fn new_leg(
     assistant: Assistant,
     sent: CreateRun,
     thread: ThreadId,
-    made: Option<Thread>,
+    created: Option<Thread>,
 ) -> Result<(RunLeg, Run), ApiError> {
     tools::check_sampling(sent.temperature, sent.top_p)?;
     tools::check_word("model", sent.model.as_deref())?;
@@ -196,8 +196,8 @@ async fn new_leg(
         tool_resources: ToolResources { file_search: None, ..assistant.tool_resources },
         reasoning_effort: sent.reasoning_effort.or(assistant.reasoning_effort),
     };
-    let beginning = RendererStart { run: run.clone(), thread: made, answered: None };
-    Ok((RunLeg { thread, id, beginning, from: LegStart::Nothing { messages, files } }, run))
+    let start = RendererStart { run: run.clone(), thread: created, answered: None };
+    Ok((RunLeg { thread, id, start, from: LegStart::Nothing { messages, files } }, run))
 }
 
 fn checked_truncation(sent: Option<Truncation>) -> Result<Truncation, ApiError> {
@@ -315,8 +315,8 @@ pub(super) async fn submit(
     let step = open_step(&app, &tenant, &id).await?.ok_or_else(|| ApiError::internal("a run waits for no step"))?;
     let answered = answered(step.clone(), tool_outputs)?;
     let run = Run { status: RunStatus::Queued, required_action: None, ..run };
-    let beginning = RendererStart { run: run.clone(), thread: None, answered: Some(answered) };
-    let leg = RunLeg { thread, id, beginning, from: LegStart::Waiting { record, step: Box::new(step) } };
+    let start = RendererStart { run: run.clone(), thread: None, answered: Some(answered) };
+    let leg = RunLeg { thread, id, start, from: LegStart::Waiting { record, step: Box::new(step) } };
     let live = begin(&app, &tenant, TurnId::new(), memory)?;
     turn::start(&app, &live, start::start(Arc::clone(&app), tenant, leg, Arc::clone(&live))).await?;
     let notes = tools::notes(&run.tools);

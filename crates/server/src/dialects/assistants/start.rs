@@ -34,7 +34,7 @@ const LOG_KEPT: i64 = 600;
 pub(super) struct RunLeg {
     pub(super) thread: ThreadId,
     pub(super) id: RunId,
-    pub(super) beginning: RendererStart,
+    pub(super) start: RendererStart,
     pub(super) from: LegStart,
 }
 
@@ -55,7 +55,7 @@ struct Asked {
 
 /// Checks everything that can be wrong with a run, and starts its turn.
 pub(super) async fn start(app: Arc<App>, tenant: Tenant, leg: RunLeg, live: Arc<LiveRequest>) -> Result<(), ApiError> {
-    let run = &leg.beginning.run;
+    let run = &leg.start.run;
     app.engine.models().find(&run.model)?;
     let tools = Tools::read(&run.tools)?;
     let choice = match &leg.from {
@@ -90,7 +90,7 @@ async fn enter(
     live: &Arc<LiveRequest>,
     session: Option<Arc<Session>>,
 ) -> Result<(), ApiError> {
-    let run = &leg.beginning.run;
+    let run = &leg.start.run;
     let object = written(&Run { status: RunStatus::InProgress, started_at: Some(run.created_at), ..run.clone() });
     let expires_at = run.expires_at.unwrap_or_default();
     match &leg.from {
@@ -100,7 +100,7 @@ async fn enter(
             begun(app.store.begin_run(tenant, new).await?, &leg.thread)?;
         }
         LegStart::Waiting { record, .. } => {
-            let steps = leg.beginning.answered.as_ref().and_then(row).into_iter().collect();
+            let steps = leg.start.answered.as_ref().and_then(row).into_iter().collect();
             let next = Some(live.id.clone());
             let update = RunUpdate { object: Some(object), next, steps, ..RunUpdate::default() };
             if !app.store.update_run(tenant, &leg.id, &record.turn, update, QuotaCheck::Checked).await? {
@@ -150,8 +150,8 @@ async fn carry(
     live: &Arc<LiveRequest>,
     session: Option<Arc<Session>>,
 ) -> Result<(), ApiError> {
-    let RunLeg { beginning, id, thread, .. } = leg;
-    let run = &beginning.run;
+    let RunLeg { start, id, thread, .. } = leg;
+    let run = &start.run;
     if let LegStart::Nothing { files, .. } = &leg.from {
         super::threads::add_files(app, tenant, thread, files).await?;
     }
@@ -161,7 +161,7 @@ async fn carry(
         Some(session) => {
             let of_thread = super::threads::files(app, tenant, thread).await?;
             let ids = run.tool_resources.file_ids().iter().cloned().chain(of_thread).chain(context.attached());
-            FilePaths::place(app, tenant, session, ids).await?
+            FilePaths::copy_into(app, tenant, session, ids).await?
         }
         None => FilePaths::default(),
     };
@@ -190,7 +190,7 @@ async fn carry(
     });
     let mut part = spec.part(&app.engine, items, gated, Agreement::Stays)?;
     part.purpose = Some(PURPOSE);
-    let render = Box::new(Answer::new(beginning.clone()));
+    let render = Box::new(Answer::new(start.clone()));
     let mut turn = turns::Run::new(&app.engine, tenant, Arc::clone(live), vec![part], render);
     turn.truncate = run.truncation_strategy.last_messages.is_none();
     let new = NewJournal {
@@ -201,7 +201,7 @@ async fn carry(
         session: container,
         owns_session: false,
         spec: None,
-        own: written(beginning),
+        own: written(start),
         items: Vec::new(),
     };
     match Journal::create(&app.store, tenant, new).await? {

@@ -44,7 +44,7 @@ pub(super) struct FilePaths(Vec<(String, String)>);
 impl FilePaths {
     /// Puts files into a session that are not there yet. Each is there under its id, and the first of a name under its name, too. Files
     /// that were deleted meanwhile are left out.
-    pub(super) async fn place(
+    pub(super) async fn copy_into(
         app: &App,
         tenant: &Tenant,
         session: &Session,

@@ -37,7 +37,7 @@ pub(super) struct Writer {
     /// Images that no message has shown yet.
     images: Vec<String>,
     /// Files that programs made and no text has named, by their paths.
-    made: Vec<(String, String)>,
+    files: Vec<(String, String)>,
     frames: Vec<Frame>,
     sequence: u64,
     now: i64,
@@ -60,7 +60,7 @@ impl Writer {
             steps: Vec::new(),
             messages: Vec::new(),
             images: Vec::new(),
-            made: Vec::new(),
+            files: Vec::new(),
             frames: Vec::new(),
             sequence: 0,
             now: 0,
@@ -225,7 +225,7 @@ impl Writer {
     pub(super) fn end_message(&mut self, linked: &[LinkedFile], is_last: bool, end: &StepEnd) {
         let open = self.open.take();
         let Some(Open::Message { step, mut message, text, .. }) = open else { return self.open = open };
-        self.made.retain(|(made, _)| !linked.iter().any(|file| file.path == *made));
+        self.files.retain(|(path, _)| !linked.iter().any(|file| file.path == *path));
         let annotations = annotations(&text, linked);
         if !annotations.is_empty() {
             let text = TextDelta { value: None, annotations: Some(numbered(&annotations)) };
@@ -235,8 +235,8 @@ impl Writer {
         message.content.push(Content::Text { text: Text { value: text, annotations } });
         if is_last {
             let tools = vec![ToolDocument::from(written(&Tool::CodeInterpreter {}))];
-            let made = std::mem::take(&mut self.made).into_iter();
-            message.attachments = made.map(|(_, file_id)| Attachment { file_id, tools: tools.clone() }).collect();
+            let files = std::mem::take(&mut self.files).into_iter();
+            message.attachments = files.map(|(_, file_id)| Attachment { file_id, tools: tools.clone() }).collect();
         }
         let reason = match end {
             StepEnd::Completed => None,
@@ -350,8 +350,8 @@ impl Writer {
             _ => "",
         };
         self.logs(&format!("{begun}[file {path}: {file_id}]\n"));
-        self.made.retain(|(made, _)| made != path);
-        self.made.push((path.to_owned(), file_id));
+        self.files.retain(|(other, _)| other != path);
+        self.files.push((path.to_owned(), file_id));
     }
 
     /// Ends the program.
@@ -408,6 +408,6 @@ impl Writer {
 
     /// Returns true if an image or a file waits for a message that brings it.
     pub(super) fn owes(&self) -> bool {
-        !self.images.is_empty() || !self.made.is_empty()
+        !self.images.is_empty() || !self.files.is_empty()
     }
 }

@@ -27,7 +27,7 @@ pub(super) struct Conversation {
     /// The program of the last part, which its results follow.
     program: Option<Program>,
     /// Ids that had to be made up.
-    made_up: usize,
+    invented_ids: usize,
 }
 
 /// A program whose results are being read.
@@ -52,9 +52,9 @@ fn repeated_program(call: &FunctionCall) -> Option<ExecutableCode> {
 /// The files that messages name.
 pub(super) fn named_in(contents: &[Content]) -> impl Iterator<Item = NamedFile<'_>> {
     contents.iter().enumerate().flat_map(|(index, content)| {
-        content.parts.iter().enumerate().filter_map(move |(place, part)| {
+        content.parts.iter().enumerate().filter_map(move |(part_index, part)| {
             let uri = part.file_data.as_ref()?.file_uri.as_str();
-            let param = format!("contents[{index}].parts[{place}].fileData.fileUri");
+            let param = format!("contents[{index}].parts[{part_index}].fileData.fileUri");
             Some(NamedFile { uri, param, is_old: false })
         })
     })
@@ -65,8 +65,8 @@ impl Conversation {
     /// files.
     pub(super) fn read(contents: &[Content], attached: &AttachedFiles, tool: Option<&str>) -> Result<Self, ApiError> {
         let inputs = Inputs::new(tool.is_some());
-        let (items, session, open, program, made_up) = Default::default();
-        let mut conversation = Self { items, session, inputs, open, program, made_up };
+        let (items, session, open, program, invented_ids) = Default::default();
+        let mut conversation = Self { items, session, inputs, open, program, invented_ids };
         for (index, content) in contents.iter().enumerate() {
             let param = format!("contents[{index}]");
             match content.role {
@@ -119,13 +119,13 @@ impl Conversation {
 
     fn answered(&mut self, response: &FunctionResponse, param: &str) -> Result<(), ApiError> {
         let by_id = self.open.iter().position(|(id, _)| response.id.as_ref() == Some(id));
-        let place = by_id.or_else(|| self.open.iter().position(|(_, name)| *name == response.name));
-        let Some(place) = place else {
+        let index = by_id.or_else(|| self.open.iter().position(|(_, name)| *name == response.name));
+        let Some(index) = index else {
             let message =
                 format!("'{param}.functionResponse' of '{}' answers no functionCall before it.", response.name);
             return Err(ApiError::invalid(format!("{param}.functionResponse"), message));
         };
-        let (call_id, _) = self.open.remove(place);
+        let (call_id, _) = self.open.remove(index);
         let text = match &response.response {
             Value::Object(fields) if fields.len() == 1 => match fields.get("result").or(fields.get("output")) {
                 Some(Value::String(text)) => text.clone(),
@@ -212,8 +212,8 @@ impl Conversation {
     }
 
     fn make_up(&mut self, kind: &str) -> String {
-        self.made_up += 1;
-        format!("{kind}-{}", self.made_up)
+        self.invented_ids += 1;
+        format!("{kind}-{}", self.invented_ids)
     }
 }
 

@@ -73,7 +73,7 @@ pub(super) async fn call(
     let mut fields = fields;
     fields.map.insert("model".into(), model.clone().into());
     let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
-    let ask = ParsedRequest::read(fields)?;
+    let request = ParsedRequest::read(fields)?;
     let (live, is_new) = match app.engine.live.begin(&tenant, fingerprint, TurnId::new()) {
         Err(EarlierRequest::Past(past)) => return Err(gone(past)),
         Err(EarlierRequest::Live(same)) => (same, false),
@@ -86,7 +86,7 @@ pub(super) async fn call(
     let leash = Some(leash(&live, is_stream));
     if is_new {
         let base = links::base(&app, &headers);
-        turn::start(&app, &live, start(Arc::clone(&app), tenant, model, ask, base, Arc::clone(&live))).await?;
+        turn::start(&app, &live, start(Arc::clone(&app), tenant, model, request, base, Arc::clone(&live))).await?;
     }
     match form {
         Form::Whole => wait(live, leash, |object| object).await,
@@ -126,7 +126,7 @@ async fn start(
     app: Arc<App>,
     tenant: Tenant,
     model: String,
-    ask: ParsedRequest,
+    request: ParsedRequest,
     base: String,
     live: Arc<LiveRequest>,
 ) -> Result<(), ApiError> {
@@ -135,9 +135,9 @@ async fn start(
     let secret = app.link_secret().await?;
     let memory = MemoryCharge::of(&app, &tenant)?;
     live.hold(memory.clone());
-    let (part, session) = prepare(&app, &tenant, &model, &id, &ask, &memory).await?;
+    let (part, session) = prepare(&app, &tenant, &model, &id, &request, &memory).await?;
     let links = session.map(|session| Links::to(secret, &base, &tenant, session.id()));
-    let writer = Writer::new(id.clone(), model, links, ask.stop, ask.tells_thoughts);
+    let writer = Writer::new(id.clone(), model, links, request.stop, request.tells_thoughts);
     let span = info_span!("answer", api = "gemini", id);
     let run = Run::new(&app.engine, &tenant, live, vec![part], Box::new(Answer::new(writer)));
     app.tasks.spawn(run.carry_out().instrument(span));
@@ -150,20 +150,21 @@ async fn prepare(
     tenant: &Tenant,
     model: &str,
     id: &str,
-    ask: &ParsedRequest,
+    request: &ParsedRequest,
     memory: &MemoryCharge,
 ) -> Result<(TurnPlan, Option<Arc<Session>>), ApiError> {
-    let tool = CodeInterpreter::name_beside(app.engine.kernel(), &ask.functions);
-    let attached = AttachedFiles::find(app, tenant, named_in(&ask.contents).collect(), ask.runs_code, memory).await?;
-    let conversation = Conversation::read(&ask.contents, &attached, ask.runs_code.then_some(tool.as_str()))?;
+    let tool = CodeInterpreter::name_beside(app.engine.kernel(), &request.functions);
+    let attached =
+        AttachedFiles::find(app, tenant, named_in(&request.contents).collect(), request.runs_code, memory).await?;
+    let conversation = Conversation::read(&request.contents, &attached, request.runs_code.then_some(tool.as_str()))?;
     let spec = TurnSpec {
-        functions: ask.functions.clone(),
-        tool_choice: ask.tool_choice.clone(),
-        sampling: ask.sampling.clone(),
-        ..TurnSpec::new(model, ask.instructions.clone())
+        functions: request.functions.clone(),
+        tool_choice: request.tool_choice.clone(),
+        sampling: request.sampling.clone(),
+        ..TurnSpec::new(model, request.instructions.clone())
     };
     let items = conversation.items.clone();
-    if !ask.runs_code {
+    if !request.runs_code {
         return Ok((spec.part(&app.engine, items, None, Agreement::Stays)?, None));
     }
     let (choice, agreement) = match conversation.session.clone() {
@@ -174,7 +175,7 @@ async fn prepare(
     let gate = spec.gate(&app.engine, tenant, id.to_owned(), &session, false);
     let part = spec.part(&app.engine, items, Some((Arc::clone(&session), gate)), agreement)?;
     let placed = async {
-        conversation.inputs.place(app, &session).await?;
+        conversation.inputs.copy_into(app, &session).await?;
         // Known now: a request for which there is no room hears so at once.
         Ok(session.reserve().await?)
     };

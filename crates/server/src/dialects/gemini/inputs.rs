@@ -17,7 +17,7 @@ use crate::error::ApiError;
 #[derive(Debug)]
 pub(super) struct Inputs {
     /// True if there is a session that they go into.
-    has_place: bool,
+    has_session: bool,
     files: Vec<File>,
     /// The number of files, the first ones, that an earlier request has put into the session.
     repeated: usize,
@@ -51,8 +51,8 @@ enum FileContent {
 
 impl Inputs {
     /// None yet.
-    pub(super) fn new(has_place: bool) -> Self {
-        Self { has_place, files: Vec::new(), repeated: 0 }
+    pub(super) fn new(has_session: bool) -> Self {
+        Self { has_session, files: Vec::new(), repeated: 0 }
     }
 
     /// Says that all that there are so far were there in an earlier request.
@@ -69,7 +69,7 @@ impl Inputs {
             return Err(ApiError::invalid(format!("{param}.data"), message));
         };
         self.show(mime, Some(&bytes), param, parts)?;
-        if !self.has_place {
+        if !self.has_session {
             return Ok(());
         }
         self.take(name, mime, FileContent::Inline(bytes), param, parts)
@@ -86,12 +86,12 @@ impl Inputs {
         let missing = || ApiError::invalid(param, format!("'{param}' leads to no file."));
         let Attachment { file, shown } = attached.get(uri).ok_or_else(missing)?;
         self.show(&file.mime, shown.as_deref(), param, parts)?;
-        if !self.has_place {
+        if !self.has_session {
             return Ok(());
         }
         let content = FileContent::Stored(file.blob.clone());
         if let Some(known) = self.files.iter().find(|known| known.content == content) {
-            parts.push(told(&known.name));
+            parts.push(mention(&known.name));
             return Ok(());
         }
         // Names for people often have no ending, by which programs know files.
@@ -113,7 +113,7 @@ impl Inputs {
     ) -> Result<(), ApiError> {
         let same = |file: &&File| name.as_ref() == Some(&file.name) && file.content == content;
         if let Some(known) = self.files.iter().find(same) {
-            parts.push(told(&known.name));
+            parts.push(mention(&known.name));
             return Ok(());
         }
         if self.files.len() == MAX_FILES {
@@ -123,7 +123,7 @@ impl Inputs {
         let name = name
             .filter(|name| !is_taken(name))
             .unwrap_or_else(|| format!("input_file_{}.{}", self.files.len(), ending_of(mime).unwrap_or("bin")));
-        parts.push(told(&name));
+        parts.push(mention(&name));
         self.files.push(File { name, mime: mime.to_owned(), content });
         Ok(())
     }
@@ -135,7 +135,7 @@ impl Inputs {
                 parts.push(Part::Image { mime: mime.to_owned(), data: bytes.into() });
                 return Ok(());
             }
-            _ if self.has_place => return Ok(()),
+            _ if self.has_session => return Ok(()),
             _ => {}
         }
         match content.map(std::str::from_utf8) {
@@ -151,7 +151,7 @@ impl Inputs {
     }
 
     /// Puts the files into the session. Those of earlier requests are there unless the session is new.
-    pub(super) async fn place(&self, app: &App, session: &Session) -> Result<(), ApiError> {
+    pub(super) async fn copy_into(&self, app: &App, session: &Session) -> Result<(), ApiError> {
         if self.files.is_empty() {
             return Ok(());
         }
@@ -172,6 +172,6 @@ impl Inputs {
 }
 
 /// The words by which the model learns of a file.
-fn told(name: &str) -> Part {
+fn mention(name: &str) -> Part {
     Part::Text(format!("[The user attached a file: {WORKSPACE}/{name}]"))
 }

@@ -185,7 +185,7 @@ fn sampling(config: GenerationConfig) -> Result<Sampling, ApiError> {
 mod tests {
     use super::*;
 
-    fn ask(body: &Value) -> Result<ParsedRequest, ApiError> {
+    fn read(body: &Value) -> Result<ParsedRequest, ApiError> {
         let mut fields = json!({ "contents": [{ "parts": [{ "text": "hi" }] }] });
         for (name, value) in body.as_object().unwrap() {
             fields[name] = value.clone();
@@ -201,9 +201,12 @@ mod tests {
             json!({ "tools": [{ "code_execution": {} }], "system_instruction": { "parts": { "text": "short" } },
                 "generation_config": { "max_output_tokens": 5, "response_mime_type": "application/json" } }),
         ] {
-            let ask = ask(&body).unwrap();
-            assert!(ask.runs_code && ask.instructions == "short", "{ask:?}");
-            assert_eq!((ask.sampling.max_output_tokens, ask.sampling.format), (Some(5), Some(AnswerFormat::Json)));
+            let request = read(&body).unwrap();
+            assert!(request.runs_code && request.instructions == "short", "{request:?}");
+            assert_eq!(
+                (request.sampling.max_output_tokens, request.sampling.format),
+                (Some(5), Some(AnswerFormat::Json))
+            );
         }
     }
 
@@ -212,10 +215,10 @@ mod tests {
         let parameters = json!({ "type": "OBJECT", "properties": { "type": { "type": "STRING", "nullable": true } } });
         let tools = json!([{ "functionDeclarations": [{ "name": "f", "parameters": parameters }, { "name": "g" }] }]);
         let calling = json!({ "functionCallingConfig": { "mode": "ANY", "allowedFunctionNames": ["f"] } });
-        let ask = ask(&json!({ "tools": tools, "toolConfig": calling })).unwrap();
-        assert_eq!(ask.tool_choice, ToolChoice::Named("f".into()));
+        let request = read(&json!({ "tools": tools, "toolConfig": calling })).unwrap();
+        assert_eq!(request.tool_choice, ToolChoice::Named("f".into()));
         let expected = json!({ "type": "object", "properties": { "type": { "type": "string" } } });
-        assert_eq!(ask.functions[0].parameters, expected);
+        assert_eq!(request.functions[0].parameters, expected);
     }
 
     #[test]
@@ -232,7 +235,7 @@ mod tests {
             (json!({ "generationConfig": { "temperature": 3 } }), "generationConfig.temperature"),
             (json!({ "cachedContent": "cachedContents/1" }), "cachedContent"),
         ] {
-            assert_eq!(ask(&body).unwrap_err().param.as_deref(), Some(param), "{body}");
+            assert_eq!(read(&body).unwrap_err().param.as_deref(), Some(param), "{body}");
         }
     }
 }

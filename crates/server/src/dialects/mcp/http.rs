@@ -69,7 +69,7 @@ pub(super) async fn post(
     let (bytes, memory) = raw.counted()?;
     let head = serde_json::from_slice::<Head>(&bytes).ok().filter(|_| bytes.trim_ascii_start().starts_with(b"{"));
     let Some(head) = head else {
-        return Ok(told(error::answer(StatusCode::BAD_REQUEST, unreadable(&bytes))).await);
+        return Ok(as_json_rpc(error::answer(StatusCode::BAD_REQUEST, unreadable(&bytes))).await);
     };
     let has_json = parts.headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
     parts.extensions.insert(Span::current());
@@ -92,7 +92,7 @@ pub(super) async fn post(
         _ => false,
     };
     let response = if is_misunderstood { misunderstood(head) } else { response };
-    Ok(told(response.map(|body| Body::new(GuardedBody::new(body, memory)))).await)
+    Ok(as_json_rpc(response.map(|body| Body::new(GuardedBody::new(body, memory)))).await)
 }
 
 /// `GET /mcp`: for a client that lost a stream and asks for the rest. There is nothing else that would be told there.
@@ -104,7 +104,7 @@ pub(super) async fn get(
     if !request.headers().contains_key(LAST_EVENT) {
         return Err(ApiError::method_not_allowed("This server has nothing to tell but answers: POST requests."));
     }
-    Ok(told(app.mcp.streamable(&tenant).connected.handle(request).await.map(Body::new)).await)
+    Ok(as_json_rpc(app.mcp.streamable(&tenant).connected.handle(request).await.map(Body::new)).await)
 }
 
 /// `DELETE /mcp`: ends a connection. The sessions in which its programs ran stay.
@@ -114,7 +114,7 @@ pub(super) async fn delete(State(app): State<Arc<App>>, Caller(tenant): Caller, 
         // Some clients complain of any other success.
         *response.status_mut() = StatusCode::NO_CONTENT;
     }
-    told(response).await
+    as_json_rpc(response).await
 }
 
 impl Mcp {
@@ -165,7 +165,7 @@ impl Streamable {
 }
 
 /// Marks an answer as one in the protocol's words. Refusals that are plain text are put into them.
-async fn told(response: Response) -> Response {
+async fn as_json_rpc(response: Response) -> Response {
     let status = response.status();
     let is_error = status.is_client_error() || status.is_server_error();
     let mut response = if is_error && !response.headers().contains_key(CONTENT_TYPE) {

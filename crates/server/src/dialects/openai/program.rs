@@ -27,7 +27,7 @@ pub(crate) struct ProgramEnd {
     /// Their files.
     pub(crate) pictures: Vec<SessionFile>,
     /// The files that it left or showed, as clients can download them.
-    pub(crate) made: Vec<SessionFile>,
+    pub(crate) files: Vec<SessionFile>,
 }
 
 impl ProgramEnd {
@@ -38,8 +38,8 @@ impl ProgramEnd {
 
     /// One of which no more is known.
     pub(crate) fn incomplete() -> Self {
-        let (images, pictures, made) = Default::default();
-        Self { status: "incomplete", images, pictures, logs: String::new(), made }
+        let (images, pictures, files) = Default::default();
+        Self { status: "incomplete", images, pictures, logs: String::new(), files }
     }
 
     /// The entries of `outputs`: images first, as OpenAI has them.
@@ -88,7 +88,7 @@ impl CollectedOutput {
         }
         let url = |image: &Image| format!("data:{};base64,{}", image.file.mime, BASE64_STANDARD.encode(&*image.bytes));
         let pictures = images.iter().map(|image| image.file.clone()).collect();
-        ProgramEnd { status, images: images.iter().map(url).collect(), pictures, logs, made: outcome.files.clone() }
+        ProgramEnd { status, images: images.iter().map(url).collect(), pictures, logs, files: outcome.files.clone() }
     }
 }
 

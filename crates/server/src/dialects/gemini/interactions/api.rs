@@ -31,10 +31,10 @@ pub(in crate::dialects::gemini) async fn create(
     fields: Fields,
 ) -> Result<Response, ApiError> {
     let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
-    let ask = ParsedRequest::read(fields)?;
-    let (stream, background) = (ask.stream, ask.background);
+    let request = ParsedRequest::read(fields)?;
+    let (stream, background) = (request.stream, request.background);
     let (live, is_new) = match app.engine.live.begin(&tenant, fingerprint, InteractionId::new().into()) {
-        Err(EarlierRequest::Past(past)) => return again(&app, &tenant, past, &ask).await,
+        Err(EarlierRequest::Past(past)) => return again(&app, &tenant, past, &request).await,
         Err(EarlierRequest::Live(same)) => (same, false),
         Ok(live) => {
             live.hold(memory);
@@ -44,7 +44,8 @@ pub(in crate::dialects::gemini) async fn create(
     let leash = (!background).then(|| leash(&live, stream));
     if is_new {
         let base = links::base(&app, &headers);
-        turn::start(&app, &live, start::new(Arc::clone(&app), tenant.clone(), ask, base, Arc::clone(&live))).await?;
+        turn::start(&app, &live, start::new(Arc::clone(&app), tenant.clone(), request, base, Arc::clone(&live)))
+            .await?;
     }
     match (stream, background) {
         (true, _) => Ok(follow(live, None, leash, StreamFormat::of(framed))),
@@ -61,11 +62,11 @@ pub(in crate::dialects::gemini) async fn create(
 }
 
 /// Answers a request that was carried out before and is not in memory any more.
-async fn again(app: &App, tenant: &Tenant, past: PastRequest, ask: &ParsedRequest) -> Result<Response, ApiError> {
+async fn again(app: &App, tenant: &Tenant, past: PastRequest, request: &ParsedRequest) -> Result<Response, ApiError> {
     let id = parse(past.id.as_str())?;
     match past.failure {
-        Some(failure) if !past.is_stored || !(ask.stream || ask.background) => Err(failure.into()),
-        _ if ask.stream => replayed(app, tenant, &id, None).await,
+        Some(failure) if !past.is_stored || !(request.stream || request.background) => Err(failure.into()),
+        _ if request.stream => replayed(app, tenant, &id, None).await,
         _ => Ok(Json(current(app, tenant, &id).await?).into_response()),
     }
 }

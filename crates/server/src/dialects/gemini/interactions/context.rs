@@ -36,23 +36,23 @@ impl Context {
     pub(super) async fn collect(
         app: &App,
         tenant: &Tenant,
-        ask: &ParsedRequest,
+        request: &ParsedRequest,
         tool: &str,
         memory: &MemoryCharge,
     ) -> Result<Self, ApiError> {
-        let History { steps: before, session } = match &ask.previous {
+        let History { steps: before, session } = match &request.previous {
             Some(previous) => history(app, tenant, previous, memory).await?,
             None => History::default(),
         };
-        let named = named_in(&before, true).chain(named_in(&ask.steps, false)).collect();
-        let attached = AttachedFiles::find(app, tenant, named, ask.runs_code, memory).await?;
-        let mut reader = Reader::new(&attached, tool, ask.runs_code);
+        let named = named_in(&before, true).chain(named_in(&request.steps, false)).collect();
+        let attached = AttachedFiles::find(app, tenant, named, request.runs_code, memory).await?;
+        let mut reader = Reader::new(&attached, tool, request.runs_code);
         for step in &before {
             reader.read(step, "previous_interaction_id")?;
         }
         reader.is_new = true;
         reader.inputs.are_repeated();
-        for (index, step) in ask.steps.iter().enumerate() {
+        for (index, step) in request.steps.iter().enumerate() {
             reader.read(step, &format!("input[{index}]"))?;
         }
         let Reader { items, functions, programs, inputs, .. } = reader;

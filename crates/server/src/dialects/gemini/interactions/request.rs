@@ -394,7 +394,7 @@ fn source_file(source: Source, index: usize) -> Result<SourceFile, ApiError> {
 mod tests {
     use super::*;
 
-    fn ask(body: &Value) -> Result<ParsedRequest, ApiError> {
+    fn read(body: &Value) -> Result<ParsedRequest, ApiError> {
         let mut fields = json!({ "model": "models/m", "input": "hi" });
         for (name, value) in body.as_object().unwrap() {
             fields[name] = value.clone();
@@ -408,20 +408,20 @@ mod tests {
         let content = json!({ "type": "text", "text": "a" });
         let image = json!({ "type": "image", "data": "AA==", "mime_type": "image/png" });
         let step = json!({ "type": "user_input", "content": "b" });
-        assert_eq!(ask(&json!({ "input": "a" })).unwrap().steps, [text("a")]);
-        assert_eq!(ask(&json!({ "input": content })).unwrap().steps, [text("a")]);
+        assert_eq!(read(&json!({ "input": "a" })).unwrap().steps, [text("a")]);
+        assert_eq!(read(&json!({ "input": content })).unwrap().steps, [text("a")]);
         assert_eq!(
-            ask(&json!({ "input": [content, step, content] })).unwrap().steps,
+            read(&json!({ "input": [content, step, content] })).unwrap().steps,
             [text("a"), text("b"), text("a")]
         );
-        let both = ask(&json!({ "input": [content, image] })).unwrap();
+        let both = read(&json!({ "input": [content, image] })).unwrap();
         assert_eq!(both.input[0].json(), &json!({ "type": "user_input", "content": [content, image] }));
         assert_eq!(both.model, "m");
     }
 
     #[test]
     fn settings_mean_what_they_do_for_generate_content() {
-        let asked = ask(&json!({
+        let asked = read(&json!({
             "tools": [{ "type": "code_execution" }, { "type": "function", "name": "f" }, { "type": "function", "name": "g" }],
             "generation_config": { "max_output_tokens": 5, "thinking_level": "HIGH", "thinking_summaries": "auto",
                 "tool_choice": { "allowed_tools": { "mode": "any", "tools": ["f"] } } },
@@ -439,7 +439,7 @@ mod tests {
         assert_eq!(asked.sources, [SourceFile { name: "a/b.txt".into(), bytes: b"a".to_vec() }]);
         let variables = [("A", "1"), ("B", "2")].map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(asked.variables, Variables::new(variables.into()).unwrap());
-        let older = ask(&json!({ "response_format": { "type": "object" }, "response_mime_type": "application/json" }));
+        let older = read(&json!({ "response_format": { "type": "object" }, "response_mime_type": "application/json" }));
         assert_eq!(older.unwrap().sampling.format, Some(schema_of_object()));
     }
 
@@ -481,7 +481,7 @@ mod tests {
             (with(json!({ "network": { "allowlist": [{ "domain": "a.example" }] } })), "environment.network"),
             (with(json!({ "sources": [{ "type": "gcs", "source": "gs://a" }] })), "environment.sources[0].type"),
         ] {
-            assert_eq!(ask(&body).unwrap_err().param.as_deref(), Some(param), "{body}");
+            assert_eq!(read(&body).unwrap_err().param.as_deref(), Some(param), "{body}");
         }
     }
 }

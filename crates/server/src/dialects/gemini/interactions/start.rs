@@ -24,12 +24,12 @@ use crate::links::Links;
 pub(super) async fn new(
     app: Arc<App>,
     tenant: Tenant,
-    ask: ParsedRequest,
+    request: ParsedRequest,
     base: String,
     live: Arc<LiveRequest>,
 ) -> Result<(), ApiError> {
-    let background = ask.background;
-    let mut run = prepare(&app, &tenant, ask, &base, live).await?;
+    let background = request.background;
+    let mut run = prepare(&app, &tenant, request, &base, live).await?;
     if let Err(failure) = run.create(background).await {
         run.abandon().await;
         return Err(failure.into());
@@ -42,20 +42,20 @@ pub(super) async fn new(
 async fn prepare(
     app: &Arc<App>,
     tenant: &Tenant,
-    ask: ParsedRequest,
+    request: ParsedRequest,
     base: &str,
     live: Arc<LiveRequest>,
 ) -> Result<Run, ApiError> {
-    app.engine.models().find(&ask.model)?;
+    app.engine.models().find(&request.model)?;
     // Before anything is taken that would have to be given back.
     let secret = app.link_secret().await?;
     let memory = MemoryCharge::of(app, tenant)?;
     live.hold(memory.clone());
-    let tool = CodeInterpreter::name_beside(app.engine.kernel(), &ask.functions);
-    let context = Context::collect(app, tenant, &ask, &tool, &memory).await?;
-    let session = if ask.runs_code { Some(open(app, tenant, &ask, &context).await?) } else { None };
+    let tool = CodeInterpreter::name_beside(app.engine.kernel(), &request.functions);
+    let context = Context::collect(app, tenant, &request, &tool, &memory).await?;
+    let session = if request.runs_code { Some(open(app, tenant, &request, &context).await?) } else { None };
     let links = session.as_ref().map(|session| Links::to(secret, base, tenant, session.id()));
-    let made = make(app, tenant, ask, context, live, session.clone(), (links, base)).await;
+    let made = make(app, tenant, request, context, live, session.clone(), (links, base)).await;
     if made.is_err()
         && let Some(session) = &session
     {
@@ -65,19 +65,24 @@ async fn prepare(
 }
 
 /// Opens the session that the request names, that of the conversation, or a new one, with the request's files.
-async fn open(app: &App, tenant: &Tenant, ask: &ParsedRequest, context: &Context) -> Result<Arc<Session>, ApiError> {
-    let (choice, is_new) = match (&ask.environment, &context.session) {
+async fn open(
+    app: &App,
+    tenant: &Tenant,
+    request: &ParsedRequest,
+    context: &Context,
+) -> Result<Arc<Session>, ApiError> {
+    let (choice, is_new) = match (&request.environment, &context.session) {
         (Some(id), _) => (SessionChoice::Explicit(id.clone()), false),
         (None, Some(id)) => (SessionChoice::Reuse(id.clone()), false),
         (None, None) => (SessionChoice::Auto { file_ids: Vec::new(), memory: None }, true),
     };
     let session = app.engine.sessions.open(tenant, choice).await?;
     let placed = async {
-        if !ask.variables.is_empty() {
-            session.add_environment(&ask.variables).await?;
+        if !request.variables.is_empty() {
+            session.add_environment(&request.variables).await?;
         }
-        put(app, &session, &ask.sources).await?;
-        context.inputs.place(app, &session).await?;
+        put(app, &session, &request.sources).await?;
+        context.inputs.copy_into(app, &session).await?;
         // Known now: a request for which there is no room hears so at once.
         Ok(session.reserve().await?)
     };
@@ -103,20 +108,20 @@ async fn put(app: &App, session: &Session, files: &[SourceFile]) -> Result<(), A
 async fn make(
     app: &Arc<App>,
     tenant: &Tenant,
-    ask: ParsedRequest,
+    request: ParsedRequest,
     context: Context,
     live: Arc<LiveRequest>,
     session: Option<Arc<Session>>,
     (links, base): (Option<Links>, &str),
 ) -> Result<Run, ApiError> {
     let spec = TurnSpec {
-        functions: ask.functions,
-        tool_choice: ask.tool_choice,
-        sampling: ask.sampling,
-        ..TurnSpec::new(ask.model, ask.instructions)
+        functions: request.functions,
+        tool_choice: request.tool_choice,
+        sampling: request.sampling,
+        ..TurnSpec::new(request.model, request.instructions)
     };
     let asks = session.is_some() && !matches!(app.engine.approvals().mode, ApprovalMode::Never);
-    let outlives = ask.store && asks;
+    let outlives = request.store && asks;
     let environment = session.as_ref().map(|session| session.id().to_string());
     let gated = session.map(|session| {
         let gate = spec.gate(&app.engine, tenant, live.id.to_string(), &session, outlives);
@@ -131,19 +136,19 @@ async fn make(
         created: time.clone(),
         updated: time,
         environment_id: environment.clone(),
-        ..ask.answer
+        ..request.answer
     };
     let linked = links.as_ref().map(|links| FileLinks { base: base.to_owned(), expires_at: links.expires_at() });
-    let beginning = RendererStart { answer, stop: ask.stop, tells_thoughts: ask.tells_thoughts, linked };
+    let beginning = RendererStart { answer, stop: request.stop, tells_thoughts: request.tells_thoughts, linked };
     let own = serde_json::to_value(&beginning).map_err(ApiError::internal)?;
     let render = Box::new(Answer::new(beginning, links));
     let mut run = Run::new(&app.engine, tenant, live, vec![part], render);
     run.outlives = outlives;
-    if ask.store {
+    if request.store {
         let new = NewJournal {
             id: id.clone().into(),
             dialect: NAME,
-            queued: ask.background,
+            queued: request.background,
             expires_at: None,
             session: environment,
             owns_session: false,
@@ -159,7 +164,7 @@ async fn make(
                 return Err(error);
             }
         }
-        let input = ask.input.into_iter().map(|step| step.into_json()).collect();
+        let input = request.input.into_iter().map(|step| step.into_json()).collect();
         run.documents = Some(Box::new(Stored::new(app.store.clone(), tenant.clone(), id, input)));
     }
     Ok(run)

@@ -61,11 +61,11 @@ pub(crate) async fn create(
     let shown = shown.filter(|_| !head.is_ours());
     let fields = body.fields(&app).await?;
     let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
-    let mut ask = ParsedRequest::read(fields, app.engine.kernel())?;
+    let mut request = ParsedRequest::read(fields, app.engine.kernel())?;
     if let Some(shown) = shown {
-        ask = ask.with_interpreter(shown, chat(&headers));
+        request = request.with_interpreter(shown, chat(&headers));
     }
-    let stream = ask.stream;
+    let stream = request.stream;
     let (live, is_new) = match app.engine.live.begin(&tenant, fingerprint, ResponseId::new().into()) {
         Err(EarlierRequest::Past(past)) => return Err(gone(past)),
         Err(EarlierRequest::Live(same)) => (same, false),
@@ -77,7 +77,7 @@ pub(crate) async fn create(
     let leash = Some(leash(&live, stream));
     if is_new {
         let base = links::base(&app, &headers);
-        turn::start(&app, &live, start(Arc::clone(&app), tenant, ask, base, Arc::clone(&live))).await?;
+        turn::start(&app, &live, start(Arc::clone(&app), tenant, request, base, Arc::clone(&live))).await?;
     }
     if !stream {
         return wait(live, leash, |object| object).await;
@@ -110,23 +110,23 @@ fn chat(headers: &HeaderMap) -> Option<&str> {
 async fn start(
     app: Arc<App>,
     tenant: Tenant,
-    ask: ParsedRequest,
+    request: ParsedRequest,
     base: String,
     live: Arc<LiveRequest>,
 ) -> Result<(), ApiError> {
     let (app, tenant) = (&app, &tenant);
-    app.engine.models().find(&ask.model)?;
+    app.engine.models().find(&request.model)?;
     let memory = MemoryCharge::of(app, tenant)?;
     live.hold(memory.clone());
-    let conversation = Conversation::read(app, tenant, &ask.messages, ask.shown.is_some(), &memory).await?;
-    let markdown = match ask.shown {
+    let conversation = Conversation::read(app, tenant, &request.messages, request.shown.is_some(), &memory).await?;
+    let markdown = match request.shown {
         Some(shown) => Some((shown, app.link_secret().await?)),
         None => None,
     };
     let id = fresh_id("chatcmpl-");
     let mut parts: Vec<TurnPlan> = Vec::new();
-    for _ in 0..ask.choices {
-        match prepare(app, tenant, &id, &ask, &conversation).await {
+    for _ in 0..request.choices {
+        match prepare(app, tenant, &id, &request, &conversation).await {
             Ok(part) => parts.push(part),
             Err(error) => {
                 for part in parts {
@@ -145,8 +145,8 @@ async fn start(
         });
         containers.push((session.map(|session| session.id().to_string()), markdown));
     }
-    let stream = ask.stream.then_some(IncludeUsage(ask.include_usage));
-    let writer = Writer::new(id, ask.model, stream, containers, &ask.stop, ask.sampling.format.is_some());
+    let stream = request.stream.then_some(IncludeUsage(request.include_usage));
+    let writer = Writer::new(id, request.model, stream, containers, &request.stop, request.sampling.format.is_some());
     let span = info_span!("answer", api = "chat", id = writer.id());
     let mut run = Run::new(&app.engine, tenant, live, parts, Box::new(Completion::new(writer)));
     run.documents = Some(Box::new(Rounds { app: Arc::clone(app), tenant: tenant.clone() }));
@@ -159,17 +159,17 @@ async fn prepare(
     app: &Arc<App>,
     tenant: &Tenant,
     id: &str,
-    ask: &ParsedRequest,
+    request: &ParsedRequest,
     conversation: &Conversation,
 ) -> Result<TurnPlan, ApiError> {
     let spec = TurnSpec {
-        functions: ask.functions.clone(),
-        tool_choice: ask.tool_choice.clone(),
-        sampling: ask.sampling.clone(),
-        ..TurnSpec::new(ask.model.clone(), conversation.instructions.clone())
+        functions: request.functions.clone(),
+        tool_choice: request.tool_choice.clone(),
+        sampling: request.sampling.clone(),
+        ..TurnSpec::new(request.model.clone(), conversation.instructions.clone())
     };
     let items = conversation.items.clone();
-    let Some(interpreter) = &ask.interpreter else {
+    let Some(interpreter) = &request.interpreter else {
         return Ok(spec.part(&app.engine, items, None, Agreement::Stays)?);
     };
     let used = conversation.container.clone();

@@ -34,12 +34,12 @@ pub(crate) struct Markdown {
     language: String,
     links: Links,
     /// The end of the text so far, where it may be the beginning of a link.
-    held: String,
+    pending: String,
 }
 
 impl Markdown {
     pub(crate) fn new(shown: ProgramParts, language: &str, links: Links) -> Self {
-        Self { shown, language: language.to_owned(), links, held: String::new() }
+        Self { shown, language: language.to_owned(), links, pending: String::new() }
     }
 
     /// The beginning of a program, if programs are shown.
@@ -82,7 +82,7 @@ impl Markdown {
 
     /// A piece of the model's text, with links to files that are there in place of those that lead nowhere.
     pub(crate) fn text(&mut self, piece: &str, files: &[SessionFile]) -> String {
-        let whole = std::mem::take(&mut self.held) + piece;
+        let whole = std::mem::take(&mut self.pending) + piece;
         let (mut text, mut told) = (whole.as_str(), String::new());
         while let Some(start) = text.find(SANDBOX) {
             let in_parentheses = text[..start].ends_with('(');
@@ -97,7 +97,7 @@ impl Markdown {
                 }
                 // With the character before it, which says where it ends.
                 let kept = if in_parentheses { start - 1 } else { start };
-                self.held = text[kept..].to_owned();
+                self.pending = text[kept..].to_owned();
                 return told + &text[..kept];
             };
             told.push_str(&text[..start]);
@@ -108,13 +108,13 @@ impl Markdown {
         let begun = (1..SANDBOX.len()).rev().find(|length| text.ends_with(&SANDBOX[..*length])).unwrap_or(0);
         let start = text.len() - begun;
         let start = if text[..start].ends_with('(') { start - 1 } else { start };
-        self.held = text[start..].to_owned();
+        self.pending = text[start..].to_owned();
         told + &text[..start]
     }
 
     /// The rest of the text, which is over.
     pub(crate) fn end_text(&mut self, files: &[SessionFile]) -> String {
-        let held = std::mem::take(&mut self.held);
+        let held = std::mem::take(&mut self.pending);
         match held.strip_prefix('(') {
             Some(link) => format!("({}", self.resolved(link, files)),
             None => self.resolved(&held, files),

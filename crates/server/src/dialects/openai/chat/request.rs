@@ -366,7 +366,7 @@ fn tool_choice(
 mod tests {
     use super::*;
 
-    fn ask(body: &Value) -> Result<ParsedRequest, ApiError> {
+    fn read(body: &Value) -> Result<ParsedRequest, ApiError> {
         let mut fields = json!({ "model": "m", "messages": [{ "role": "user", "content": "hi" }] });
         for (name, value) in body.as_object().unwrap() {
             fields[name] = value.clone();
@@ -382,17 +382,17 @@ mod tests {
             json!({ "type": "function", "function": { "name": "code_interpreter" } }),
             json!({ "type": "hosted_tool", "name": "code_interpreter" }),
         ] {
-            let ask = ask(&json!({ "tools": tools, "tool_choice": choice })).unwrap();
-            assert_eq!(ask.tool_choice, ToolChoice::Named("python_sandbox".into()));
+            let request = read(&json!({ "tools": tools, "tool_choice": choice })).unwrap();
+            assert_eq!(request.tool_choice, ToolChoice::Named("python_sandbox".into()));
         }
         let choice = json!({ "type": "function", "function": { "name": "python" } });
         assert_eq!(
-            ask(&json!({ "tools": tools, "tool_choice": choice })).unwrap().tool_choice,
+            read(&json!({ "tools": tools, "tool_choice": choice })).unwrap().tool_choice,
             ToolChoice::Named("python".into())
         );
         let choice = json!({ "type": "allowed_tools", "allowed_tools": { "mode": "required", "tools": [{ "type": "code_interpreter" }] } });
-        let ask = ask(&json!({ "tools": tools, "tool_choice": choice })).unwrap();
-        assert!(ask.functions.is_empty() && ask.tool_choice == ToolChoice::Required);
+        let request = read(&json!({ "tools": tools, "tool_choice": choice })).unwrap();
+        assert!(request.functions.is_empty() && request.tool_choice == ToolChoice::Required);
     }
 
     #[test]
@@ -410,9 +410,9 @@ mod tests {
             (json!({ "response_format": { "type": "xml" } }), "response_format.type"),
             (json!({ "modalities": ["text", "audio"] }), "modalities"),
         ] {
-            assert_eq!(ask(&body).unwrap_err().param.as_deref(), Some(param), "{body}");
+            assert_eq!(read(&body).unwrap_err().param.as_deref(), Some(param), "{body}");
         }
-        assert!(ask(&json!({ "logprobs": false, "modalities": ["text"], "n": null })).is_ok());
+        assert!(read(&json!({ "logprobs": false, "modalities": ["text"], "n": null })).is_ok());
     }
 
     #[test]

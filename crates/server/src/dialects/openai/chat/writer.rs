@@ -285,7 +285,7 @@ impl Writer {
             None => self.emit(index, json!({ "code_interpreter_calls": [delta] }), None),
         }
         if let Some(choice) = self.choices.get_mut(index) {
-            for file in ended.made {
+            for file in ended.files {
                 choice.files.retain(|known| known.path != file.path);
                 choice.files.push(file);
             }

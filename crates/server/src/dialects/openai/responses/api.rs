@@ -33,10 +33,10 @@ pub(crate) async fn create(
     fields: Fields,
 ) -> Result<Response, ApiError> {
     let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
-    let ask = ParsedRequest::read(fields, host(&headers), app.engine.kernel())?;
-    let (stream, background, include) = (ask.stream, ask.background, ask.include);
+    let request = ParsedRequest::read(fields, host(&headers), app.engine.kernel())?;
+    let (stream, background, include) = (request.stream, request.background, request.include);
     let (live, is_new) = match app.engine.live.begin(&tenant, fingerprint, ResponseId::new().into()) {
-        Err(EarlierRequest::Past(past)) => return again(&app, &tenant, past, &ask).await,
+        Err(EarlierRequest::Past(past)) => return again(&app, &tenant, past, &request).await,
         Err(EarlierRequest::Live(same)) => (same, false),
         Ok(live) => {
             live.hold(memory);
@@ -45,7 +45,7 @@ pub(crate) async fn create(
     };
     let leash = (!background).then(|| leash(&live, stream));
     if is_new {
-        turn::start(&app, &live, start::new(Arc::clone(&app), tenant.clone(), ask, Arc::clone(&live))).await?;
+        turn::start(&app, &live, start::new(Arc::clone(&app), tenant.clone(), request, Arc::clone(&live))).await?;
     }
     match (stream, background) {
         (true, _) => Ok(follow(live, None, leash, StreamFormat::of(framed))),
@@ -64,12 +64,12 @@ pub(crate) async fn create(
 }
 
 /// Answers a request that was carried out before and is not in memory any more.
-async fn again(app: &App, tenant: &Tenant, past: PastRequest, ask: &ParsedRequest) -> Result<Response, ApiError> {
+async fn again(app: &App, tenant: &Tenant, past: PastRequest, request: &ParsedRequest) -> Result<Response, ApiError> {
     let id = parse(past.id.as_str())?;
     match past.failure {
-        Some(failure) if !past.is_stored || !(ask.stream || ask.background) => Err(failure.into()),
-        _ if ask.stream => replayed(app, tenant, &id, None).await,
-        _ => Ok(Json(shown(current(app, tenant, &id).await?, ask.include)).into_response()),
+        Some(failure) if !past.is_stored || !(request.stream || request.background) => Err(failure.into()),
+        _ if request.stream => replayed(app, tenant, &id, None).await,
+        _ => Ok(Json(shown(current(app, tenant, &id).await?, request.include)).into_response()),
     }
 }
 
@@ -231,9 +231,9 @@ pub(crate) async fn input_tokens(
 ) -> Result<Json<InputTokens>, ApiError> {
     fields.default("model", "");
     fields.default("input", "");
-    let ask = ParsedRequest::read(fields, host(&headers), app.engine.kernel())?;
-    let context = Context::collect(&app, &tenant, &ask).await?;
-    let instructions = ask.instructions.as_deref().map_or(0, |text| text.len().div_ceil(4));
+    let request = ParsedRequest::read(fields, host(&headers), app.engine.kernel())?;
+    let context = Context::collect(&app, &tenant, &request).await?;
+    let instructions = request.instructions.as_deref().map_or(0, |text| text.len().div_ceil(4));
     let (object, input_tokens) = (InputTokensObject::It, context.tokens() + instructions);
     Ok(Json(InputTokens { object, input_tokens }))
 }

@@ -43,9 +43,9 @@ pub(super) struct Context {
 
 impl Context {
     /// Collects the items that the request refers to.
-    pub(super) async fn collect(app: &App, tenant: &Tenant, ask: &ParsedRequest) -> Result<Self, ApiError> {
+    pub(super) async fn collect(app: &App, tenant: &Tenant, request: &ParsedRequest) -> Result<Self, ApiError> {
         let memory = MemoryCharge::of(app, tenant)?;
-        let mut items = match (&ask.previous, &ask.conversation) {
+        let mut items = match (&request.previous, &request.conversation) {
             (Some(previous), _) => chain(app, tenant, previous, &memory).await?,
             (None, Some(conversation)) => {
                 if app.store.conversation(tenant, conversation).await?.is_none() {
@@ -59,11 +59,11 @@ impl Context {
         let before = items.len();
         let known = items.iter().enumerate().filter_map(|(place, item)| Some((item.id()?.to_owned(), place)));
         let known: HashMap<String, usize> = known.collect();
-        let references = ask.input.iter().filter(|item| item.kind() == Some("item_reference"));
+        let references = request.input.iter().filter(|item| item.kind() == Some("item_reference"));
         let elsewhere = references.filter_map(ItemDocument::id).filter(|id| !known.contains_key(*id));
         let stored = ReferredItems::collect(app, tenant, elsewhere.map(ToOwned::to_owned).collect(), &memory).await?;
         let mut left = MAX_CONTEXT;
-        for item in &ask.input {
+        for item in &request.input {
             let item = match item.kind() {
                 Some("item_reference") => {
                     let id = item.id().unwrap_or_default();

@@ -317,8 +317,8 @@ mod tests {
 
     #[test]
     fn a_request_that_is_closed_a_second_later_is_stored_as_its_client_was_told() {
-        let ask = json!({ "model": "m", "input": "?" }).as_object().unwrap().clone();
-        let base = ParsedRequest::read(ask.into(), "", &KernelSpec::python("")).unwrap().answer;
+        let fields = json!({ "model": "m", "input": "?" }).as_object().unwrap().clone();
+        let base = ParsedRequest::read(fields.into(), "", &KernelSpec::python("")).unwrap().answer;
         let mut answer = Answer::new(RendererStart { base, include: Include::default(), mcp: None, container: None });
         let ended = EventKind::Ended { item: ItemId::new(), ending: EndReason::Answered, linked: Vec::new() };
         let kinds = [EventKind::Created { background: false }, EventKind::Started, ended, EventKind::Closed];

@@ -25,14 +25,14 @@ const ITEM: u64 = 1024;
 pub(super) async fn new(
     app: Arc<App>,
     tenant: Tenant,
-    ask: ParsedRequest,
+    request: ParsedRequest,
     live: Arc<LiveRequest>,
 ) -> Result<(), ApiError> {
     let (app, tenant) = (&app, &tenant);
-    let context = Context::collect(app, tenant, &ask).await?;
+    let context = Context::collect(app, tenant, &request).await?;
     live.hold(context.memory());
-    let background = ask.background;
-    let mut run = prepare(app, tenant, ask, context, live).await?;
+    let background = request.background;
+    let mut run = prepare(app, tenant, request, context, live).await?;
     if let Err(failure) = run.create(background).await {
         run.abandon().await;
         return Err(failure.into());
@@ -45,12 +45,12 @@ pub(super) async fn new(
 async fn prepare(
     app: &Arc<App>,
     tenant: &Tenant,
-    ask: ParsedRequest,
+    request: ParsedRequest,
     context: Context,
     live: Arc<LiveRequest>,
 ) -> Result<Run, ApiError> {
-    app.engine.models().find(&ask.model)?;
-    let session = match &ask.interpreter {
+    app.engine.models().find(&request.model)?;
+    let session = match &request.interpreter {
         Some(interpreter) => {
             let session = interpreter.open(app, tenant, context.container()).await?;
             context.place_files(app, tenant, &session).await?;
@@ -62,7 +62,7 @@ async fn prepare(
         // Known now: a request for which there is no room hears so at once.
         session.reserve().await?;
     }
-    let made = make(app, tenant, ask, context, live, session.clone()).await;
+    let made = make(app, tenant, request, context, live, session.clone()).await;
     if made.is_err()
         && let Some(session) = &session
     {
@@ -74,27 +74,27 @@ async fn prepare(
 async fn make(
     app: &Arc<App>,
     tenant: &Tenant,
-    ask: ParsedRequest,
+    request: ParsedRequest,
     context: Context,
     live: Arc<LiveRequest>,
     session: Option<Arc<Session>>,
 ) -> Result<Run, ApiError> {
     let mut view = context.for_model(app, tenant).await?;
     let said = std::mem::take(&mut view.instructions);
-    let instructions = [ask.instructions.clone().unwrap_or_default(), said].join("\n\n").trim().to_owned();
+    let instructions = [request.instructions.clone().unwrap_or_default(), said].join("\n\n").trim().to_owned();
     let spec = TurnSpec {
-        functions: ask.functions.clone(),
-        tool_choice: ask.tool_choice.clone(),
-        sampling: ask.sampling.clone(),
-        max_programs: ask.max_tool_calls,
-        decider: match &ask.mcp {
+        functions: request.functions.clone(),
+        tool_choice: request.tool_choice.clone(),
+        sampling: request.sampling.clone(),
+        max_programs: request.max_tool_calls,
+        decider: match &request.mcp {
             Some(mcp) if mcp.asks => Decider::Client,
             _ => Decider::Operator,
         },
-        ..TurnSpec::new(ask.model.clone(), instructions)
+        ..TurnSpec::new(request.model.clone(), instructions)
     };
     let asks = session.is_some() && !matches!(app.engine.approvals().mode, ApprovalMode::Never);
-    let outlives = ask.store && asks;
+    let outlives = request.store && asks;
     let gated = match &session {
         Some(session) => {
             let gate = spec.gate(&app.engine, tenant, live.id.to_string(), session, outlives);
@@ -105,29 +105,29 @@ async fn make(
         }
         None => None,
     };
-    let gate = gated.as_ref().map(|(_, gate)| &**gate).filter(|_| ask.mcp.is_some());
+    let gate = gated.as_ref().map(|(_, gate)| &**gate).filter(|_| request.mcp.is_some());
     view.take_approvals(gate).await?;
     let items = view.items;
     let container = session.as_ref().map(|session| session.id().to_string());
     let part = spec.part(&app.engine, items.clone(), gated, Agreement::Stays)?;
     let id = ResponseId::parse(live.id.as_str()).ok_or_else(|| ApiError::internal("an id of another dialect"))?;
-    let base = Response { id: id.to_string(), created_at: now(), ..ask.answer };
-    let mcp = ask.mcp.map(|mcp| mcp.label);
-    let beginning = RendererStart { base, include: ask.include, mcp, container: container.clone() };
+    let base = Response { id: id.to_string(), created_at: now(), ..request.answer };
+    let mcp = request.mcp.map(|mcp| mcp.label);
+    let beginning = RendererStart { base, include: request.include, mcp, container: container.clone() };
     let own = serde_json::to_value(&beginning).map_err(ApiError::internal)?;
     let render = Box::new(Answer::new(beginning));
     let mut run = Run::new(&app.engine, tenant, live, vec![part], render);
-    (run.truncate, run.outlives) = (ask.truncate, outlives);
-    if ask.store || ask.background {
+    (run.truncate, run.outlives) = (request.truncate, outlives);
+    if request.store || request.background {
         let input: Vec<Value> = context.into_new().iter().map(|item| item.json().clone()).collect();
-        let in_conversation = ask.conversation.iter().flat_map(|_| &input);
+        let in_conversation = request.conversation.iter().flat_map(|_| &input);
         let bytes = in_conversation.map(|item| ITEM + item.to_string().len() as u64).sum();
         let room = app.store.reserve(tenant, bytes..=bytes).await?;
-        let expires_at = (!ask.store).then(|| now() + UNSTORED);
+        let expires_at = (!request.store).then(|| now() + UNSTORED);
         let new = NewJournal {
             id: id.clone().into(),
             dialect: NAME,
-            queued: ask.background,
+            queued: request.background,
             expires_at,
             session: container,
             owns_session: false,
@@ -148,7 +148,7 @@ async fn make(
             tenant: tenant.clone(),
             id,
             input,
-            conversation: ask.conversation,
+            conversation: request.conversation,
             _room: room,
             expires_at,
         }));

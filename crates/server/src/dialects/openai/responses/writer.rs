@@ -45,7 +45,7 @@ pub(super) struct Writer {
 
 #[derive(Debug)]
 struct Program {
-    place: usize,
+    index: usize,
     code: String,
     is_written: bool,
     is_running: bool,
@@ -124,8 +124,8 @@ impl Writer {
         self.output.is_empty()
     }
 
-    fn id_at(&self, place: usize) -> String {
-        self.output.get(place).map(Item::id).unwrap_or_default().to_owned()
+    fn id_at(&self, index: usize) -> String {
+        self.output.get(index).map(Item::id).unwrap_or_default().to_owned()
     }
 
     pub(super) fn use_tokens(&mut self, usage: TokenUsage) {
@@ -186,41 +186,41 @@ impl Writer {
         self.sequence += 1;
     }
 
-    fn tell_of_start(&mut self, place: usize) {
-        if let Some(item) = self.shown_at(place) {
-            self.emit(Event::OutputItemAdded { output_index: place, item });
+    fn emit_added(&mut self, index: usize) {
+        if let Some(item) = self.shown_at(index) {
+            self.emit(Event::OutputItemAdded { output_index: index, item });
         }
     }
 
-    fn tell_of_end(&mut self, place: usize) {
-        if let Some(item) = self.shown_at(place) {
-            self.emit(Event::OutputItemDone { output_index: place, item });
+    fn emit_done(&mut self, index: usize) {
+        if let Some(item) = self.shown_at(index) {
+            self.emit(Event::OutputItemDone { output_index: index, item });
         }
     }
 
-    fn shown_at(&self, place: usize) -> Option<Box<Item>> {
-        Some(Box::new(shown_item(self.output.get(place)?.clone(), self.include)))
+    fn shown_at(&self, index: usize) -> Option<Box<Item>> {
+        Some(Box::new(shown_item(self.output.get(index)?.clone(), self.include)))
     }
 
     fn start(&mut self, item: Item) -> usize {
         self.output.push(item);
-        let place = self.output.len() - 1;
-        self.tell_of_start(place);
-        place
+        let index = self.output.len() - 1;
+        self.emit_added(index);
+        index
     }
 
     /// The model writes.
     pub(super) fn text(&mut self, item: &ItemId, delta: &str) {
         self.end_thoughts();
-        let place = match self.message {
-            Some(place) => place,
+        let index = match self.message {
+            Some(index) => index,
             None => self.start_message(item),
         };
-        let Some((item_id, text)) = self.message_at(place) else { return };
+        let Some((item_id, text)) = self.message_at(index) else { return };
         text.text.push_str(delta);
         self.emit(Event::OutputTextDelta {
             item_id,
-            output_index: place,
+            output_index: index,
             content_index: 0,
             delta: delta.to_owned(),
             logprobs: Vec::new(),
@@ -228,8 +228,8 @@ impl Writer {
     }
 
     /// The id and the text of the message at a place.
-    fn message_at(&mut self, place: usize) -> Option<(String, &mut OutputText)> {
-        let Some(Item::Message(message)) = self.output.get_mut(place) else { return None };
+    fn message_at(&mut self, index: usize) -> Option<(String, &mut OutputText)> {
+        let Some(Item::Message(message)) = self.output.get_mut(index) else { return None };
         let Some(MessageContent::Parts(parts)) = &mut message.content else { return None };
         let Some(ContentPart::OutputText(text)) = parts.first_mut() else { return None };
         Some((message.id.clone().unwrap_or_default(), text))
@@ -237,7 +237,7 @@ impl Writer {
 
     fn start_message(&mut self, item: &ItemId) -> usize {
         let id = item.with_prefix("msg_");
-        let place = self.start(Item::Message(Message {
+        let index = self.start(Item::Message(Message {
             id: Some(id.clone()),
             status: Some(ItemStatus::InProgress),
             role: Some(Role::Assistant),
@@ -245,19 +245,19 @@ impl Writer {
             phase: None,
         }));
         let part = ContentPart::output_text("");
-        if let Some(Item::Message(message)) = self.output.get_mut(place) {
+        if let Some(Item::Message(message)) = self.output.get_mut(index) {
             message.content = Some(MessageContent::Parts(vec![part.clone()]));
         }
-        self.emit(Event::ContentPartAdded { item_id: id, output_index: place, content_index: 0, part });
-        self.message = Some(place);
-        place
+        self.emit(Event::ContentPartAdded { item_id: id, output_index: index, content_index: 0, part });
+        self.message = Some(index);
+        index
     }
 
     /// Ends the message that is being written. `files` are those that a link in it may mean; the last message of a response cites
     /// everything that was made and not linked, too.
     fn end_message(&mut self, files: &[SessionFile], is_last: bool, status: ItemStatus) {
-        let Some(place) = self.message.take() else { return };
-        let Some((item_id, text)) = self.message_at(place).map(|(id, text)| (id, text.text.clone())) else { return };
+        let Some(index) = self.message.take() else { return };
+        let Some((item_id, text)) = self.message_at(index).map(|(id, text)| (id, text.text.clone())) else { return };
         let container = self.container.clone().unwrap_or_default();
         let linked = links(&text, files);
         self.uncited.retain(|file| !linked.iter().any(|(_, _, linked)| linked.id == file.id));
@@ -269,7 +269,7 @@ impl Writer {
         for (annotation_index, annotation) in annotations.iter().enumerate() {
             self.emit(Event::OutputTextAnnotationAdded {
                 item_id: item_id.clone(),
-                output_index: place,
+                output_index: index,
                 content_index: 0,
                 annotation_index,
                 annotation: annotation.clone(),
@@ -277,46 +277,46 @@ impl Writer {
         }
         self.emit(Event::OutputTextDone {
             item_id: item_id.clone(),
-            output_index: place,
+            output_index: index,
             content_index: 0,
             text: text.clone(),
             logprobs: Vec::new(),
         });
         let part = ContentPart::OutputText(OutputText { annotations, ..OutputText::new(text) });
-        if let Some(Item::Message(message)) = self.output.get_mut(place) {
+        if let Some(Item::Message(message)) = self.output.get_mut(index) {
             message.content = Some(MessageContent::Parts(vec![part.clone()]));
             message.status = Some(status);
         }
-        self.emit(Event::ContentPartDone { item_id, output_index: place, content_index: 0, part });
-        self.tell_of_end(place);
+        self.emit(Event::ContentPartDone { item_id, output_index: index, content_index: 0, part });
+        self.emit_done(index);
     }
 
     /// The model thinks aloud.
     pub(super) fn think(&mut self, item: &ItemId, delta: &str) {
         self.end_message(&[], false, ItemStatus::Completed);
-        let place = match self.thoughts {
-            Some(place) => place,
+        let index = match self.thoughts {
+            Some(index) => index,
             None => {
                 let (id, status) = (Some(item.with_prefix("rs_")), Some(ItemStatus::InProgress));
-                let place = self.start(Item::Reasoning(Reasoning { id, status, ..Reasoning::default() }));
-                self.thoughts = Some(place);
-                place
+                let index = self.start(Item::Reasoning(Reasoning { id, status, ..Reasoning::default() }));
+                self.thoughts = Some(index);
+                index
             }
         };
-        if let Some(Item::Reasoning(thoughts)) = self.output.get_mut(place) {
+        if let Some(Item::Reasoning(thoughts)) = self.output.get_mut(index) {
             let parts = thoughts.content.get_or_insert_with(|| vec![ReasoningText::new("")]);
             parts.iter_mut().for_each(|part| part.text.push_str(delta));
         }
     }
 
     fn end_thoughts(&mut self) {
-        let Some(place) = self.thoughts.take() else { return };
-        if let Some(Item::Reasoning(thoughts)) = self.output.get_mut(place) {
+        let Some(index) = self.thoughts.take() else { return };
+        if let Some(Item::Reasoning(thoughts)) = self.output.get_mut(index) {
             let text: String = thoughts.content.iter().flatten().map(|part| part.text.as_str()).collect();
             thoughts.encrypted_content = Some(wrapped(&text));
             thoughts.status = Some(ItemStatus::Completed);
         }
-        self.tell_of_end(place);
+        self.emit_done(index);
     }
 
     /// A message is complete, and others follow.
@@ -332,20 +332,20 @@ impl Writer {
             return;
         }
         let id = item.with_prefix("ci_");
-        let place = self.start(Item::CodeInterpreterCall(CodeInterpreterCall {
+        let index = self.start(Item::CodeInterpreterCall(CodeInterpreterCall {
             id: id.clone(),
             status: Some(ItemStatus::InProgress),
             code: Some(String::new()),
             container_id: self.container.clone(),
             outputs: Some(Vec::new()),
         }));
-        self.emit(Event::CodeInterpreterCallInProgress { item_id: id, output_index: place });
-        let program = Program { place, code: String::new(), is_written: false, is_running: false };
+        self.emit(Event::CodeInterpreterCallInProgress { item_id: id, output_index: index });
+        let program = Program { index, code: String::new(), is_written: false, is_running: false };
         self.programs.insert(item.clone(), program);
     }
 
-    fn program_at(&mut self, place: usize) -> Option<&mut CodeInterpreterCall> {
-        match self.output.get_mut(place) {
+    fn program_at(&mut self, index: usize) -> Option<&mut CodeInterpreterCall> {
+        match self.output.get_mut(index) {
             Some(Item::CodeInterpreterCall(program)) => Some(program),
             _ => None,
         }
@@ -355,7 +355,7 @@ impl Writer {
     pub(super) fn code(&mut self, item: &ItemId, delta: &str) {
         let Some(program) = self.programs.get_mut(item) else { return };
         program.code.push_str(delta);
-        let output_index = program.place;
+        let output_index = program.index;
         let item_id = self.id_at(output_index);
         self.emit(Event::CodeInterpreterCallCodeDelta { item_id, output_index, delta: delta.to_owned() });
     }
@@ -365,7 +365,7 @@ impl Writer {
         let Some(program) = self.programs.get_mut(item).filter(|program| !program.is_written) else { return };
         program.is_written = true;
         code.clone_into(&mut program.code);
-        let output_index = program.place;
+        let output_index = program.index;
         let item_id = self.id_at(output_index);
         if let Some(call) = self.program_at(output_index) {
             call.code = Some(code.to_owned());
@@ -392,7 +392,7 @@ impl Writer {
         if let Some(Item::McpCall(call)) = self.output.get_mut(output_index) {
             call.arguments = arguments;
         }
-        let program = Program { place: output_index, code: code.to_owned(), is_written: true, is_running: true };
+        let program = Program { index: output_index, code: code.to_owned(), is_written: true, is_running: true };
         self.programs.insert(item.clone(), program);
     }
 
@@ -401,21 +401,21 @@ impl Writer {
         self.end_thoughts();
         let item = call.item.with_prefix("mcpr_");
         let id = format!("{}{}", item.get(..29).unwrap_or("mcpr_"), digest_of(&call.arguments));
-        let place = self.start(Item::McpApprovalRequest(McpApprovalRequest {
+        let index = self.start(Item::McpApprovalRequest(McpApprovalRequest {
             id,
             server_label: self.mcp.clone(),
             name: PYTHON.to_owned(),
             arguments: call.arguments.clone(),
             container_id: self.container.clone(),
         }));
-        self.tell_of_end(place);
+        self.emit_done(index);
     }
 
     /// The program runs.
     pub(super) fn run_program(&mut self, item: &ItemId) {
         let Some(program) = self.programs.get_mut(item).filter(|program| !program.is_running) else { return };
         program.is_running = true;
-        let output_index = program.place;
+        let output_index = program.index;
         if let Some(call) = self.program_at(output_index) {
             call.status = Some(ItemStatus::Interpreting);
         }
@@ -427,8 +427,8 @@ impl Writer {
     pub(super) fn end_program(&mut self, item: &ItemId, ended: ProgramEnd) {
         let Some(program) = self.programs.remove(item) else { return };
         let outputs = outputs_of(&ended);
-        let ProgramEnd { status, logs, made, .. } = ended;
-        for file in made {
+        let ProgramEnd { status, logs, files, .. } = ended;
+        for file in files {
             self.uncited.retain(|known| known.path != file.path);
             self.uncited.push(file);
         }
@@ -437,7 +437,7 @@ impl Writer {
             "failed" => ItemStatus::Failed,
             _ => ItemStatus::Incomplete,
         };
-        let output_index = program.place;
+        let output_index = program.index;
         let item_id = self.id_at(output_index);
         match self.output.get_mut(output_index) {
             Some(Item::McpCall(call)) => {
@@ -460,7 +460,7 @@ impl Writer {
             }
             _ => {}
         }
-        self.tell_of_end(output_index);
+        self.emit_done(output_index);
     }
 
     /// A call of a function of the client's.
@@ -483,7 +483,7 @@ impl Writer {
             call.arguments = arguments;
             call.status = Some(ItemStatus::Completed);
         }
-        self.tell_of_end(output_index);
+        self.emit_done(output_index);
     }
 
     /// Ends whatever is open. Files that were made are cited by the last message; `needed` is one for a
@@ -493,8 +493,8 @@ impl Writer {
         self.end_thoughts();
         // In the order in which they began, whatever order the map has.
         let mut open: Vec<(usize, ItemId)> =
-            self.programs.iter().map(|(item, program)| (program.place, item.clone())).collect();
-        open.sort_by_key(|(place, _)| *place);
+            self.programs.iter().map(|(item, program)| (program.index, item.clone())).collect();
+        open.sort_by_key(|(index, _)| *index);
         for (_, item) in open {
             self.end_program(&item, ProgramEnd::incomplete());
         }
@@ -641,12 +641,12 @@ mod tests {
 
     #[test]
     fn one_program_and_an_answer_come_in_the_recorded_order() {
-        let ask = ParsedRequest::read(
+        let request = ParsedRequest::read(
             json!({ "model": "m", "input": "?" }).as_object().unwrap().clone().into(),
             "",
             &KernelSpec::python(""),
         );
-        let mut writer = Writer::new(ask.unwrap().answer, Include::default(), None);
+        let mut writer = Writer::new(request.unwrap().answer, Include::default(), None);
         writer.set_container("cntr_1".into());
         writer.create(&Status::InProgress);
         writer.begin();
@@ -657,7 +657,7 @@ mod tests {
         writer.code_done(&program, "1+1");
         writer.run_program(&program);
         writer.run_program(&program);
-        let made = file("out.csv");
+        let files = file("out.csv");
         let images = vec!["data:image/png;base64,AA==".into()];
         writer.end_program(
             &program,
@@ -665,13 +665,13 @@ mod tests {
                 status: "completed",
                 images,
                 logs: "2".into(),
-                made: vec![made.clone()],
+                files: vec![files.clone()],
                 pictures: Vec::new(),
             },
         );
         writer.text(&message, "It is ");
         writer.text(&message, "2.");
-        writer.finish(&Status::Completed, &[made], Some(&message));
+        writer.finish(&Status::Completed, &[files], Some(&message));
         writer.end(&Status::Completed);
         assert_eq!(
             types(&mut writer),
