@@ -10,7 +10,7 @@ use aludel_agent::Item;
 use aludel_engine::approvals::{ApprovalMode, ApprovalPolicy, Gate, ProgramOrigin};
 use aludel_engine::sessions::{self, NewSession, SessionChoice};
 use aludel_engine::transcript::Transcript;
-use aludel_engine::turns::{self, Agreement, EndReason, Journal, NewJournal, RequestFingerprint, Run, TurnSpec};
+use aludel_engine::turns::{self, Agreement, EndReason, NewJournal, RequestFingerprint, Run, TurnSpec};
 use aludel_engine::{Engine, Environment, Error, Model, Session, SessionFile, SessionSettings};
 use aludel_store::{ContainerId, Store, Tenant, now};
 use anyhow::Context as _;
@@ -244,9 +244,8 @@ impl<'a> Conversation<'a> {
             own: Value::Null,
             items: Vec::new(),
         };
-        let journal = Journal::create(&engine.store, tenant, journal).await.context("cannot store the turn")?;
-        let mut run = Run::new(engine, tenant, live, vec![part], Box::new(screen.clone()));
-        run.journal = Some(journal.context("the turn's id is taken")?);
+        let run = Run::new(engine, tenant, live, vec![part], Box::new(screen.clone()));
+        let mut run = run.with_journal(journal).await.context("cannot store the turn")?;
         run.truncate = !self.items.is_empty();
         Ok((run, gate))
     }

@@ -79,7 +79,7 @@ pub(super) struct DialectState {
 
 impl Journal {
     /// Begins the log of a request. `None` when its id is taken.
-    pub async fn create(store: &Store, tenant: &Tenant, new: NewJournal) -> Result<Option<Self>, Error> {
+    pub(super) async fn create(store: &Store, tenant: &Tenant, new: NewJournal) -> Result<Option<Self>, Error> {
         let NewJournal { id, dialect, queued, expires_at, session, owns_session, spec, own, items } = new;
         let state = DialectState { reserved_frames: RESERVED, own, owns_session };
         let stores_items = spec.is_some();

@@ -25,12 +25,12 @@ use self::follow::{TurnProgress, tool_call};
 pub use self::suspend::{Suspension, Suspensions, TakenSuspension};
 use self::tell::PendingFrames;
 use super::event::{EndReason, EventKind, ItemId};
-use super::journal::Journal;
+use super::journal::{Journal, NewJournal};
 use super::render::{Documents, Flow, Frame, Render};
 use super::{Failure, LiveRequest};
-use crate::Engine;
 use crate::approvals::Gate;
 use crate::sessions::Session;
+use crate::{Engine, Error};
 
 /// One request that is to be carried out: one turn or more, told to one client.
 pub struct Run {
@@ -127,6 +127,22 @@ impl Run {
 }
 
 impl Run {
+    /// Adds the journal that stores the request. If there is none, what was taken for the request is given back.
+    pub async fn with_journal(mut self, new: NewJournal) -> Result<Self, Error> {
+        let id = new.id.clone();
+        let journal = Journal::create(&self.engine.store, &self.tenant, new).await;
+        match journal.and_then(|journal| journal.ok_or_else(|| Error::internal(format!("{id} is taken")))) {
+            Ok(journal) => {
+                self.journal = Some(journal);
+                Ok(self)
+            }
+            Err(error) => {
+                self.abandon().await;
+                Err(error)
+            }
+        }
+    }
+
     /// Gives back what was taken for a request that could not be begun, and forgets it.
     pub async fn abandon(self) {
         for part in &self.parts {

@@ -113,7 +113,7 @@ async fn turn(engine: &Arc<Engine>, owns_session: bool) -> (Run, RecordingRender
         TurnSpec::new("m", "").part(engine, vec![Item::user("Go")], Some((session, gate)), Agreement::Stays).unwrap();
     let live = engine.live.begin(&tenant, RequestFingerprint::none(), id.clone()).unwrap();
     let seen = RecordingRenderer::default();
-    let mut run = Run::new(engine, &tenant, live, vec![part], Box::new(seen.clone()));
+    let run = Run::new(engine, &tenant, live, vec![part], Box::new(seen.clone()));
     let journal = NewJournal {
         id,
         dialect: "terminal",
@@ -125,7 +125,7 @@ async fn turn(engine: &Arc<Engine>, owns_session: bool) -> (Run, RecordingRender
         own: Value::Null,
         items: Vec::new(),
     };
-    run.journal = Journal::create(&engine.store, &tenant, journal).await.unwrap();
+    let run = run.with_journal(journal).await.unwrap();
     (run, seen, container)
 }
 

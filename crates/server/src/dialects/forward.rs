@@ -3,6 +3,8 @@
 //! Two things change: the key, and the model's name where the server calls it something else, which is replaced in place. Headers pass by
 //! the two lists of a protocol, and no others.
 
+use std::borrow::Cow;
+
 use aludel_agent::upstream::Upstream as _;
 use aludel_agent::upstream::http::{ForwardTarget, ForwardedResponse, HttpUpstream};
 use aludel_engine::MeteredWork;
@@ -13,6 +15,7 @@ use axum::http::header::{
 };
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::Response;
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use tracing::error;
 
@@ -58,6 +61,19 @@ pub(crate) struct ForwardRequest<'a> {
     pub(crate) body: &'a Bytes,
     /// The model's name, where it stands in the body.
     pub(crate) model: Option<ModelName<'a>>,
+}
+
+/// As much of a tool in a body as tells its type.
+#[derive(Deserialize)]
+struct ToolHead<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Option<Cow<'a, str>>,
+}
+
+/// Returns true if a tool of these is of a type that `is_ours` knows. Anything but a list of tools is for the model's server to refuse.
+pub(crate) fn has_tool(tools: Option<&RawValue>, is_ours: impl Fn(&str) -> bool) -> bool {
+    let tools: Vec<ToolHead> = tools.and_then(|tools| serde_json::from_str(tools.get()).ok()).unwrap_or_default();
+    tools.iter().any(|tool| tool.kind.as_deref().is_some_and(&is_ours))
 }
 
 /// The model's name in a body.

@@ -24,13 +24,13 @@ use crate::error::ApiError;
 use crate::http::{Fields, GuardedBody, memory};
 
 /// Time for which nothing may be said: proxies and clients give up on a silent connection.
-pub(crate) const SILENCE: Duration = Duration::from_secs(10);
+const SILENCE: Duration = Duration::from_secs(10);
 /// Time that an answer may take before its status is sent for the sake of [`SILENCE`]: an error that comes later can only be told in the
 /// body.
 /// Proxies wait for a minute.
 const UNSENT: Duration = Duration::from_secs(45);
 /// Time for which a turn goes on without the client that asked for it: clients that gave up ask again, and then find it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(10);
 const COMMENT: &str = ": keep-alive\n\n";
 
 /// The form of a protocol's stream.
@@ -92,7 +92,7 @@ pub(crate) fn replay(app: &App, tenant: &Tenant, events: Vec<Frame>, form: Strea
 }
 
 /// Ends the turn some time after it is dropped, unless it has ended by itself; at once where the client was listening to every word.
-pub(crate) fn leash(live: &Arc<LiveRequest>, streams: bool) -> DropGuard {
+pub(crate) fn cancel_on_disconnect(live: &Arc<LiveRequest>, streams: bool) -> DropGuard {
     let dropped = CancellationToken::new();
     let (token, live) = (dropped.clone(), Arc::clone(live));
     tokio::spawn(async move {
@@ -108,25 +108,42 @@ pub(crate) fn leash(live: &Arc<LiveRequest>, streams: bool) -> DropGuard {
     dropped.drop_guard()
 }
 
+/// Returns the failure of a turn that had nothing to tell but that, in a frame that `is_failure` knows: it is an error like any other.
+pub(crate) async fn first_failure(live: &LiveRequest, is_failure: impl Fn(&Frame) -> bool) -> Result<(), ApiError> {
+    if let Ok(first) = timeout(SILENCE, live.frame(0)).await
+        && first.is_none_or(|frame| is_failure(&frame))
+        && let Some(failure) = live.ended().await.and_then(|end| end.failure)
+    {
+        return Err(failure.into());
+    }
+    Ok(())
+}
+
+/// Cancels a request, and waits a while for its end.
+pub(crate) async fn stop(live: &LiveRequest) {
+    live.cancel.cancel();
+    let _ended = timeout(PATIENCE, live.ended()).await;
+}
+
 /// Answers when the turn is done, with the object as `shown` has it. Clients and proxies give up on a silent connection, so after a while
 /// blanks are sent, which may stand before JSON; the status is 200 then, whatever comes.
 pub(crate) async fn wait(
     live: Arc<LiveRequest>,
-    leash: Option<DropGuard>,
+    guard: Option<DropGuard>,
     shown: impl Fn(Value) -> Value + Send + 'static,
 ) -> Result<Response, ApiError> {
     if let Ok(end) = timeout(UNSENT, live.ended()).await {
-        drop(leash);
+        drop(guard);
         return match end {
             Some(RequestEnd { failure: Some(failure), .. }) => Err(failure.into()),
             Some(RequestEnd { document, .. }) => Ok(Json(shown(document)).into_response()),
             None => Err(ApiError::internal("a turn ended without an end")),
         };
     }
-    let chunks = unfold(Some((live, leash, shown)), async |state| {
-        let (live, leash, shown) = state?;
+    let chunks = unfold(Some((live, guard, shown)), async |state| {
+        let (live, guard, shown) = state?;
         match timeout(SILENCE, live.ended()).await {
-            Err(_) => Some((Ok::<_, Infallible>(Bytes::from_static(b" ")), Some((live, leash, shown)))),
+            Err(_) => Some((Ok::<_, Infallible>(Bytes::from_static(b" ")), Some((live, guard, shown)))),
             Ok(end) => {
                 let object = end.map(|end| shown(end.document)).unwrap_or_default();
                 Some((Ok(Bytes::from(object.to_string())), None))

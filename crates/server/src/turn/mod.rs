@@ -3,5 +3,7 @@
 mod follow;
 mod start;
 
-pub(crate) use follow::{PATIENCE, SILENCE, StreamFormat, fingerprint, follow, framed, leash, replay, wait};
-pub(crate) use start::start;
+pub(crate) use follow::{
+    StreamFormat, cancel_on_disconnect, fingerprint, first_failure, follow, framed, replay, stop, wait,
+};
+pub(crate) use start::{begin, carry_out, not_stored, start};

@@ -3,12 +3,49 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use aludel_engine::turns::{Failure, FailureKind, LiveRequest, RequestEnd};
+use aludel_engine::turns::{
+    EarlierRequest, Failure, FailureKind, LiveRequest, PastRequest, RequestEnd, RequestFingerprint, Run,
+};
+use aludel_store::{Tenant, TurnId};
 use futures_util::FutureExt;
 use serde_json::Value;
+use tracing::{Instrument, Span};
 
 use crate::app::App;
 use crate::error::ApiError;
+
+/// Begins a request of a client's, which holds this memory to its end, or joins the same one that is under way. Returns true with a new one.
+pub(crate) fn begin(
+    app: &App,
+    tenant: &Tenant,
+    fingerprint: RequestFingerprint,
+    id: TurnId,
+    memory: impl Send + Sync + 'static,
+) -> Result<(Arc<LiveRequest>, bool), PastRequest> {
+    match app.engine.live.begin(tenant, fingerprint, id) {
+        Err(EarlierRequest::Past(past)) => Err(past),
+        Err(EarlierRequest::Live(same)) => Ok((same, false)),
+        Ok(live) => {
+            live.hold(memory);
+            Ok((live, true))
+        }
+    }
+}
+
+/// The answer to a repetition of a request whose answer is not stored.
+pub(crate) fn not_stored(past: PastRequest) -> ApiError {
+    past.failure.map_or_else(|| ApiError::internal(format!("{} was taken for stored", past.id)), ApiError::from)
+}
+
+/// Makes a stored request known, and carries it out in a task of its own.
+pub(crate) async fn carry_out(app: &App, mut run: Run, background: bool, span: Span) -> Result<(), ApiError> {
+    if let Err(failure) = run.create(background).await {
+        run.abandon().await;
+        return Err(failure.into());
+    }
+    app.tasks.spawn(run.carry_out().instrument(span));
+    Ok(())
+}
 
 /// Runs what starts a request's turns in a task of its own, and forgets the request when it fails.
 ///

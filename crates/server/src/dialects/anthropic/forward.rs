@@ -1,7 +1,5 @@
 //! Requests without our tool, to a model whose server speaks this protocol itself: they are handed on.
 
-use std::borrow::Cow;
-
 use aludel_agent::upstream::http::{ForwardTarget, Protocol};
 use aludel_store::Tenant;
 use axum::body::Bytes;
@@ -36,20 +34,10 @@ struct Head<'a> {
     messages: Option<&'a RawValue>,
 }
 
-#[derive(Deserialize)]
-struct ToolHead<'a> {
-    #[serde(borrow, rename = "type")]
-    kind: Option<Cow<'a, str>>,
-}
-
 impl Head<'_> {
     /// Returns true if programs of ours are or were part of the conversation.
     fn is_ours(&self) -> bool {
-        let asks = self.tools.is_some_and(|tools| {
-            // Anything but a list of tools is for the model's server to refuse.
-            let tools: Vec<ToolHead> = serde_json::from_str(tools.get()).unwrap_or_default();
-            tools.iter().any(|tool| tool.kind.as_ref().is_some_and(|kind| kind.starts_with(CODE_EXECUTION)))
-        });
+        let asks = forward::has_tool(self.tools, |kind| kind.starts_with(CODE_EXECUTION));
         let has = |messages: &RawValue| OUR_BLOCKS.iter().any(|kind| messages.get().contains(kind));
         asks || self.messages.is_some_and(has)
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aludel_engine::turns::{Agreement, EarlierRequest, LiveRequest, PastRequest, Run, TurnPlan, TurnSpec};
+use aludel_engine::turns::{Agreement, LiveRequest, Run, TurnPlan, TurnSpec};
 use aludel_store::{Tenant, TurnId, fresh_id};
 use aludel_wire::anthropic::StopReason;
 use axum::Json;
@@ -10,7 +10,6 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use tokio::time::timeout;
 use tracing::{Instrument, info_span};
 
 use super::container;
@@ -24,7 +23,9 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Caller, MemoryCharge, RawJson};
 use crate::telemetry::Scope;
-use crate::turn::{self, SILENCE, StreamFormat, fingerprint, follow, framed, leash, wait};
+use crate::turn::{
+    self, StreamFormat, cancel_on_disconnect, fingerprint, first_failure, follow, framed, not_stored, wait,
+};
 
 pub(super) async fn create(
     State(app): State<Arc<App>>,
@@ -43,29 +44,16 @@ pub(super) async fn create(
     if request.is_empty {
         return Ok(empty(request));
     }
-    let (live, is_new) = match app.engine.live.begin(&tenant, fingerprint, TurnId::new()) {
-        Err(EarlierRequest::Past(past)) => return Err(gone(past)),
-        Err(EarlierRequest::Live(same)) => (same, false),
-        Ok(live) => {
-            live.hold(memory);
-            (live, true)
-        }
-    };
-    let leash = Some(leash(&live, stream));
+    let (live, is_new) = turn::begin(&app, &tenant, fingerprint, TurnId::new(), memory).map_err(not_stored)?;
+    let guard = Some(cancel_on_disconnect(&live, stream));
     if is_new {
         turn::start(&app, &live, start(Arc::clone(&app), tenant, request, Arc::clone(&live))).await?;
     }
     if !stream {
-        return wait(live, leash, |object| object).await;
+        return wait(live, guard, |object| object).await;
     }
-    // A failure before the first word is an error like any other.
-    if let Ok(first) = timeout(SILENCE, live.frame(0)).await
-        && first.is_none_or(|frame| frame.kind == ERROR)
-        && let Some(failure) = live.ended().await.and_then(|end| end.failure)
-    {
-        return Err(failure.into());
-    }
-    Ok(follow(live, None, leash, StreamFormat { framed, silence: PING }))
+    first_failure(&live, |frame| frame.kind == ERROR).await?;
+    Ok(follow(live, None, guard, StreamFormat { framed, silence: PING }))
 }
 
 /// The answer to a request that only warms a cache.
@@ -78,11 +66,6 @@ fn empty(request: ParsedRequest) -> Response {
     writer.end();
     let events: String = writer.take_frames().iter().map(framed).collect();
     ([(CONTENT_TYPE, "text/event-stream; charset=utf-8")], events).into_response()
-}
-
-/// The answer to a repetition of what is kept nowhere.
-fn gone(past: PastRequest) -> ApiError {
-    past.failure.map_or_else(|| ApiError::internal("a message was taken for stored"), ApiError::from)
 }
 
 /// Checks everything that can be wrong with a request, and starts the turn, or goes on with one that waits for its answers.

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use aludel_agent::upstream::{AnswerFormat, Sampling, ToolChoice};
 use aludel_engine::Session;
-use aludel_engine::turns::{self, Agreement, Journal, LiveRequest, NewJournal, TurnSpec};
+use aludel_engine::turns::{self, Agreement, LiveRequest, NewJournal, TurnSpec};
 use aludel_store::{
     MessageId, NewRun, QuotaCheck, RunId, RunRecord, RunUpdate, StepId, Tenant, ThreadId, TurnId, now_ms,
 };
 use aludel_wire::assistants::{Run, RunStatus, RunStep};
 use serde_json::Value;
 use tokio::time::sleep;
-use tracing::{Instrument, error, info_span};
+use tracing::{error, info_span};
 
 use super::context::Context;
 use super::error::begun;
@@ -191,8 +191,7 @@ async fn carry(
     let mut part = spec.part(&app.engine, items, gated, Agreement::Stays)?;
     part.purpose = Some(PURPOSE);
     let render = Box::new(Answer::new(start.clone()));
-    let mut turn = turns::Run::new(&app.engine, tenant, Arc::clone(live), vec![part], render);
-    turn.truncate = run.truncation_strategy.last_messages.is_none();
+    let turn = turns::Run::new(&app.engine, tenant, Arc::clone(live), vec![part], render);
     let new = NewJournal {
         id: live.id.clone(),
         dialect: NAME,
@@ -204,18 +203,12 @@ async fn carry(
         own: written(start),
         items: Vec::new(),
     };
-    match Journal::create(&app.store, tenant, new).await? {
-        Some(journal) => turn.journal = Some(journal),
-        None => return Err(ApiError::internal(format!("{} is taken", live.id))),
-    }
+    let mut turn = turn.with_journal(new).await?;
+    turn.truncate = run.truncation_strategy.last_messages.is_none();
     let (store, turn_id): (_, TurnId) = (app.store.clone(), live.id.clone());
     turn.documents = Some(Box::new(Stored { store, tenant: tenant.clone(), run: id.clone(), turn: turn_id }));
-    if let Err(failure) = turn.create(false).await {
-        turn.abandon().await;
-        return Err(failure.into());
-    }
     let span = info_span!("answer", api = "assistants", id = %id);
-    app.tasks.spawn(turn.carry_out().instrument(span));
+    crate::turn::carry_out(app, turn, false, span).await?;
     app.tasks.spawn(expire(Arc::clone(live), run.expires_at.unwrap_or_default()));
     Ok(())
 }

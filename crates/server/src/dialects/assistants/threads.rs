@@ -8,7 +8,6 @@ use aludel_wire::openai::Deleted;
 use axum::Json;
 use axum::extract::{Path, State};
 use serde_json::Value;
-use tokio::time::timeout;
 use tracing::error;
 
 use super::checked_message::CheckedMessage;
@@ -18,7 +17,7 @@ use crate::app::App;
 use crate::dialects::openai::conversations::checked_metadata;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields};
-use crate::turn::PATIENCE;
+use crate::turn;
 
 /// Files of one thread, with those of its messages.
 const MAX_FILES: usize = 200;
@@ -87,8 +86,7 @@ pub(super) async fn remove(app: &App, tenant: &Tenant, id: &ThreadId) -> Result<
     let removed = app.store.delete_thread(tenant, id).await?;
     let RemovedThread { session, turn } = removed.ok_or_else(|| none_found("thread", id.as_str()))?;
     if let Some(live) = turn.and_then(|turn| app.engine.live.find(tenant, &turn)) {
-        live.cancel.cancel();
-        let _ended = timeout(PATIENCE, live.ended()).await;
+        turn::stop(&live).await;
     }
     if let Some(session) = session
         && let Err(error) = app.engine.sessions.delete(tenant, &session).await

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use aludel_agent::CodeInterpreter;
 use aludel_engine::Session;
 use aludel_engine::sessions::SessionChoice;
-use aludel_engine::turns::{Agreement, EarlierRequest, LiveRequest, PastRequest, Run, TurnPlan, TurnSpec};
+use aludel_engine::turns::{Agreement, LiveRequest, Run, TurnPlan, TurnSpec};
 use aludel_store::{Tenant, TurnId, fresh_id};
 use aludel_wire::gemini::{GenerateContentRequest, TokenCount};
 use axum::Json;
@@ -13,7 +13,6 @@ use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
-use tokio::time::timeout;
 use tracing::{Instrument, info_span};
 
 use super::attachments::AttachedFiles;
@@ -27,7 +26,7 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, MemoryCharge, Params};
 use crate::links::{self, Links};
-use crate::turn::{self, SILENCE, StreamFormat, fingerprint, follow, leash, wait};
+use crate::turn::{self, StreamFormat, cancel_on_disconnect, fingerprint, first_failure, follow, not_stored, wait};
 
 /// Sent when there is nothing to tell for a while: the clients understand nothing else between two frames.
 const BLANK: &str = "\n";
@@ -74,32 +73,19 @@ pub(super) async fn call(
     fields.map.insert("model".into(), model.clone().into());
     let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
     let request = ParsedRequest::read(fields)?;
-    let (live, is_new) = match app.engine.live.begin(&tenant, fingerprint, TurnId::new()) {
-        Err(EarlierRequest::Past(past)) => return Err(gone(past)),
-        Err(EarlierRequest::Live(same)) => (same, false),
-        Ok(live) => {
-            live.hold(memory);
-            (live, true)
-        }
-    };
+    let (live, is_new) = turn::begin(&app, &tenant, fingerprint, TurnId::new(), memory).map_err(not_stored)?;
     let is_stream = form == Form::Stream;
-    let leash = Some(leash(&live, is_stream));
+    let guard = Some(cancel_on_disconnect(&live, is_stream));
     if is_new {
         let base = links::base(&app, &headers);
         turn::start(&app, &live, start(Arc::clone(&app), tenant, model, request, base, Arc::clone(&live))).await?;
     }
     match form {
-        Form::Whole => wait(live, leash, |object| object).await,
-        Form::List => wait(live, leash, |object| Value::Array(vec![object])).await,
+        Form::Whole => wait(live, guard, |object| object).await,
+        Form::List => wait(live, guard, |object| Value::Array(vec![object])).await,
         Form::Stream => {
-            // A failure before the first word is an error like any other.
-            if let Ok(first) = timeout(SILENCE, live.frame(0)).await
-                && first.is_none_or(|frame| frame.kind == ERROR)
-                && let Some(failure) = live.ended().await.and_then(|end| end.failure)
-            {
-                return Err(failure.into());
-            }
-            Ok(follow(live, None, leash, StreamFormat { framed, silence: BLANK }))
+            first_failure(&live, |frame| frame.kind == ERROR).await?;
+            Ok(follow(live, None, guard, StreamFormat { framed, silence: BLANK }))
         }
     }
 }
@@ -114,11 +100,6 @@ fn count(mut fields: Fields) -> Result<Response, ApiError> {
     let bytes = serde_json::to_string(&asked).unwrap_or_default().len();
     let total_tokens = bytes.div_ceil(BYTES_PER_TOKEN) as u64;
     Ok(Json(TokenCount { total_tokens }).into_response())
-}
-
-/// The answer to a repetition of what is kept nowhere.
-fn gone(past: PastRequest) -> ApiError {
-    past.failure.map_or_else(|| ApiError::internal("an answer was taken for stored"), ApiError::from)
 }
 
 /// Checks everything that can be wrong with a request, and starts the turn. Links lead to below `base`.

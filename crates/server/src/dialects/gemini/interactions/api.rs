@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aludel_engine::turns::{self, EarlierRequest, PastRequest};
+use aludel_engine::turns::{self, PastRequest};
 use aludel_store::{InteractionId, InteractionRecord, Tenant};
 use aludel_wire::gemini::interactions::{Interaction, Status};
 use axum::Json;
@@ -11,7 +11,6 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::time::timeout;
 
 use super::render::dialect;
 use super::request::ParsedRequest;
@@ -21,7 +20,7 @@ use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params};
 use crate::links;
 use crate::turn::framed;
-use crate::turn::{self, PATIENCE, StreamFormat, fingerprint, follow, leash, replay, wait};
+use crate::turn::{self, StreamFormat, cancel_on_disconnect, fingerprint, follow, replay, wait};
 
 /// `POST /v1/interactions`.
 pub(in crate::dialects::gemini) async fn create(
@@ -33,26 +32,22 @@ pub(in crate::dialects::gemini) async fn create(
     let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
     let request = ParsedRequest::read(fields)?;
     let (stream, background) = (request.stream, request.background);
-    let (live, is_new) = match app.engine.live.begin(&tenant, fingerprint, InteractionId::new().into()) {
-        Err(EarlierRequest::Past(past)) => return again(&app, &tenant, past, &request).await,
-        Err(EarlierRequest::Live(same)) => (same, false),
-        Ok(live) => {
-            live.hold(memory);
-            (live, true)
-        }
+    let (live, is_new) = match turn::begin(&app, &tenant, fingerprint, InteractionId::new().into(), memory) {
+        Ok(begun) => begun,
+        Err(past) => return again(&app, &tenant, past, &request).await,
     };
-    let leash = (!background).then(|| leash(&live, stream));
+    let guard = (!background).then(|| cancel_on_disconnect(&live, stream));
     if is_new {
         let base = links::base(&app, &headers);
         turn::start(&app, &live, start::new(Arc::clone(&app), tenant.clone(), request, base, Arc::clone(&live)))
             .await?;
     }
     match (stream, background) {
-        (true, _) => Ok(follow(live, None, leash, StreamFormat::of(framed))),
+        (true, _) => Ok(follow(live, None, guard, StreamFormat::of(framed))),
         (false, true) => Ok(Json(current(&app, &tenant, &parse(live.id.as_str())?).await?).into_response()),
         (false, false) => {
             let id = live.id.clone();
-            let answer = wait(live, leash, |object| object).await;
+            let answer = wait(live, guard, |object| object).await;
             if answer.is_err() {
                 remove_if_failed(&app, &tenant, &parse(id.as_str())?).await?;
             }
@@ -142,8 +137,7 @@ pub(in crate::dialects::gemini) async fn delete(
     let id = parse(&id)?;
     let turn = id.clone().into();
     if let Some(live) = app.engine.live.find(&tenant, &turn) {
-        live.cancel.cancel();
-        let _ended = timeout(PATIENCE, live.ended()).await;
+        turn::stop(&live).await;
         app.engine.live.forget(&turn);
     }
     if !remove(&app, &tenant, &id).await? {
@@ -179,8 +173,7 @@ pub(in crate::dialects::gemini) async fn cancel(
     let id = parse(&id)?;
     find(&app, &tenant, &id).await?;
     if let Some(live) = app.engine.live.find(&tenant, &id.clone().into()).filter(|live| !live.has_ended()) {
-        live.cancel.cancel();
-        let _ended = timeout(PATIENCE, live.ended()).await;
+        turn::stop(&live).await;
     }
     Ok(Json(current(&app, &tenant, &id).await?))
 }

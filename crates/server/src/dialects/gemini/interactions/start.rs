@@ -6,10 +6,10 @@ use aludel_agent::CodeInterpreter;
 use aludel_engine::Session;
 use aludel_engine::approvals::ApprovalMode;
 use aludel_engine::sessions::SessionChoice;
-use aludel_engine::turns::{Agreement, Journal, LiveRequest, NewJournal, Run, TurnSpec};
+use aludel_engine::turns::{Agreement, LiveRequest, NewJournal, Run, TurnSpec};
 use aludel_store::{InteractionId, Tenant, now};
 use aludel_wire::gemini::interactions::Interaction;
-use tracing::{Instrument, info_span};
+use tracing::info_span;
 
 use super::context::Context;
 use super::render::{Answer, FileLinks, NAME, RendererStart, Stored};
@@ -19,6 +19,7 @@ use crate::dialects::times::rfc3339;
 use crate::error::ApiError;
 use crate::http::{MemoryCharge, mime_of};
 use crate::links::Links;
+use crate::turn;
 
 /// Checks everything that can be wrong with a request, and starts the turn. Links lead to below `base`.
 pub(super) async fn new(
@@ -29,14 +30,9 @@ pub(super) async fn new(
     live: Arc<LiveRequest>,
 ) -> Result<(), ApiError> {
     let background = request.background;
-    let mut run = prepare(&app, &tenant, request, &base, live).await?;
-    if let Err(failure) = run.create(background).await {
-        run.abandon().await;
-        return Err(failure.into());
-    }
+    let run = prepare(&app, &tenant, request, &base, live).await?;
     let span = info_span!("answer", api = "interactions", id = %run.live.id);
-    app.tasks.spawn(run.carry_out().instrument(span));
-    Ok(())
+    turn::carry_out(&app, run, background, span).await
 }
 
 async fn prepare(
@@ -156,14 +152,7 @@ async fn make(
             own,
             items,
         };
-        let journal = Journal::create(&app.store, tenant, new).await.map_err(ApiError::from);
-        match journal.and_then(|journal| journal.ok_or_else(|| ApiError::internal(format!("{id} is taken")))) {
-            Ok(journal) => run.journal = Some(journal),
-            Err(error) => {
-                run.abandon().await;
-                return Err(error);
-            }
-        }
+        run = run.with_journal(new).await?;
         let input = request.input.into_iter().map(|step| step.into_json()).collect();
         run.documents = Some(Box::new(Stored::new(app.store.clone(), tenant.clone(), id, input)));
     }

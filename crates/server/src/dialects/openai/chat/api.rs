@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use aludel_agent::upstream::http::{ForwardTarget, Protocol};
 use aludel_engine::ProgramParts;
-use aludel_engine::turns::{Agreement, EarlierRequest, LiveRequest, PastRequest, Run, TurnPlan, TurnSpec};
+use aludel_engine::turns::{Agreement, LiveRequest, Run, TurnPlan, TurnSpec};
 use aludel_store::{ResponseId, Tenant, fresh_id};
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::de::IgnoredAny;
-use tokio::time::timeout;
 use tracing::{Instrument, info_span};
 
 use super::markdown::Markdown;
@@ -24,7 +23,7 @@ use crate::dialects::openai::tools::Interpreter;
 use crate::error::ApiError;
 use crate::http::{Caller, MemoryCharge, RawJson};
 use crate::links::{self, Links};
-use crate::turn::{self, SILENCE, StreamFormat, fingerprint, follow, leash, wait};
+use crate::turn::{self, StreamFormat, cancel_on_disconnect, fingerprint, first_failure, follow, not_stored, wait};
 
 /// The headers of requests that are handed on.
 const CHAT: ForwardProtocol = ForwardProtocol {
@@ -66,34 +65,18 @@ pub(crate) async fn create(
         request = request.with_interpreter(shown, chat(&headers));
     }
     let stream = request.stream;
-    let (live, is_new) = match app.engine.live.begin(&tenant, fingerprint, ResponseId::new().into()) {
-        Err(EarlierRequest::Past(past)) => return Err(gone(past)),
-        Err(EarlierRequest::Live(same)) => (same, false),
-        Ok(live) => {
-            live.hold(memory);
-            (live, true)
-        }
-    };
-    let leash = Some(leash(&live, stream));
+    let (live, is_new) =
+        turn::begin(&app, &tenant, fingerprint, ResponseId::new().into(), memory).map_err(not_stored)?;
+    let guard = Some(cancel_on_disconnect(&live, stream));
     if is_new {
         let base = links::base(&app, &headers);
         turn::start(&app, &live, start(Arc::clone(&app), tenant, request, base, Arc::clone(&live))).await?;
     }
     if !stream {
-        return wait(live, leash, |object| object).await;
+        return wait(live, guard, |object| object).await;
     }
-    // A failure before the first word is an error like any other.
-    if let Ok(None) = timeout(SILENCE, live.frame(0)).await
-        && let Some(failure) = live.ended().await.and_then(|end| end.failure)
-    {
-        return Err(failure.into());
-    }
-    Ok(follow(live, None, leash, StreamFormat::of(framed)))
-}
-
-/// The answer to a repetition of what is kept nowhere.
-fn gone(past: PastRequest) -> ApiError {
-    past.failure.map_or_else(|| ApiError::internal("a chat completion was taken for stored"), ApiError::from)
+    first_failure(&live, |_| false).await?;
+    Ok(follow(live, None, guard, StreamFormat::of(framed)))
 }
 
 /// The parts of programs that the model's answers show to clients that know of no tool, if those have one.

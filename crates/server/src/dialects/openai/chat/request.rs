@@ -1,7 +1,5 @@
 //! A request for a chat completion, understood.
 
-use std::borrow::Cow;
-
 use aludel_agent::CodeInterpreter;
 use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling, ToolChoice};
 use aludel_engine::{KernelSpec, ProgramParts};
@@ -11,7 +9,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::dialects::forward::{ForwardRequest, ModelName};
+use crate::dialects::forward::{self, ForwardRequest, ModelName};
 use crate::dialects::openai::tools::{Interpreter, check_function_name};
 use crate::error::ApiError;
 use crate::http::Fields;
@@ -63,20 +61,10 @@ pub(super) struct Head<'a> {
     functions: Option<&'a RawValue>,
 }
 
-#[derive(Deserialize)]
-struct ToolHead<'a> {
-    #[serde(borrow, rename = "type")]
-    kind: Option<Cow<'a, str>>,
-}
-
 impl Head<'_> {
     /// Returns true if programs of ours are or were part of the conversation.
     pub(super) fn is_ours(&self) -> bool {
-        let asks = self.tools.is_some_and(|tools| {
-            // Anything but a list of tools is for the model's server to refuse.
-            let tools: Vec<ToolHead> = serde_json::from_str(tools.get()).unwrap_or_default();
-            tools.iter().any(|tool| tool.kind.as_deref() == Some("code_interpreter"))
-        });
+        let asks = forward::has_tool(self.tools, |kind| kind == "code_interpreter");
         // Other servers refuse fields of ours in a message.
         asks || self.messages.is_some_and(|messages| messages.get().contains("\"code_interpreter_calls\""))
     }

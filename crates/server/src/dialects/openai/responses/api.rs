@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aludel_engine::turns::{self, EarlierRequest, PastRequest};
+use aludel_engine::turns::{self, PastRequest};
 use aludel_store::{Order, ResponseId, ResponseRecord, Tenant, TurnId};
 use aludel_wire::openai::responses::{self, InputTokens, InputTokensObject, ItemDocument};
 use aludel_wire::openai::{Deleted, List};
@@ -13,7 +13,6 @@ use axum::http::header::HOST;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::time::timeout;
 
 use super::context::Context;
 use super::render::{dialect, is_response, stored};
@@ -23,7 +22,7 @@ use super::writer::{shown, shown_document};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params};
-use crate::turn::{self, PATIENCE, StreamFormat, fingerprint, follow, framed, leash, replay, wait};
+use crate::turn::{self, StreamFormat, cancel_on_disconnect, fingerprint, follow, framed, replay, wait};
 
 /// `POST /v1/responses`.
 pub(crate) async fn create(
@@ -35,26 +34,22 @@ pub(crate) async fn create(
     let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
     let request = ParsedRequest::read(fields, host(&headers), app.engine.kernel())?;
     let (stream, background, include) = (request.stream, request.background, request.include);
-    let (live, is_new) = match app.engine.live.begin(&tenant, fingerprint, ResponseId::new().into()) {
-        Err(EarlierRequest::Past(past)) => return again(&app, &tenant, past, &request).await,
-        Err(EarlierRequest::Live(same)) => (same, false),
-        Ok(live) => {
-            live.hold(memory);
-            (live, true)
-        }
+    let (live, is_new) = match turn::begin(&app, &tenant, fingerprint, ResponseId::new().into(), memory) {
+        Ok(begun) => begun,
+        Err(past) => return again(&app, &tenant, past, &request).await,
     };
-    let leash = (!background).then(|| leash(&live, stream));
+    let guard = (!background).then(|| cancel_on_disconnect(&live, stream));
     if is_new {
         turn::start(&app, &live, start::new(Arc::clone(&app), tenant.clone(), request, Arc::clone(&live))).await?;
     }
     match (stream, background) {
-        (true, _) => Ok(follow(live, None, leash, StreamFormat::of(framed))),
+        (true, _) => Ok(follow(live, None, guard, StreamFormat::of(framed))),
         (false, true) => {
             Ok(Json(shown(current(&app, &tenant, &parse(live.id.as_str())?).await?, include)).into_response())
         }
         (false, false) => {
             let id = live.id.clone();
-            let answer = wait(live, leash, move |object| shown_json(object, include)).await;
+            let answer = wait(live, guard, move |object| shown_json(object, include)).await;
             if answer.is_err() {
                 remove_if_failed(&app, &tenant, &id).await?;
             }
@@ -151,8 +146,7 @@ pub(crate) async fn delete(
     let id = parse(&id)?;
     let turn = id.clone().into();
     if let Some(live) = app.engine.live.find(&tenant, &turn) {
-        live.cancel.cancel();
-        let _ended = timeout(PATIENCE, live.ended()).await;
+        turn::stop(&live).await;
         app.engine.live.forget(&turn);
     }
     if !remove(&app, &tenant, &turn).await? {
@@ -191,8 +185,7 @@ pub(crate) async fn cancel(
         return Err(ApiError::bad_request(message));
     }
     if let Some(live) = app.engine.live.find(&tenant, &id.clone().into()).filter(|live| !live.has_ended()) {
-        live.cancel.cancel();
-        let _ended = timeout(PATIENCE, live.ended()).await;
+        turn::stop(&live).await;
     }
     Ok(Json(shown(current(&app, &tenant, &id).await?, Include::default())))
 }

@@ -4,17 +4,18 @@ use std::sync::Arc;
 
 use aludel_engine::Session;
 use aludel_engine::approvals::{ApprovalMode, Decider};
-use aludel_engine::turns::{Agreement, Journal, LiveRequest, NewJournal, Run, TurnSpec};
+use aludel_engine::turns::{Agreement, LiveRequest, NewJournal, Run, TurnSpec};
 use aludel_store::{ResponseId, Tenant, now};
 use aludel_wire::openai::responses::Response;
 use serde_json::Value;
-use tracing::{Instrument, info_span};
+use tracing::info_span;
 
 use super::context::Context;
 use super::render::{Answer, NAME, RendererStart, Stored};
 use super::request::ParsedRequest;
 use crate::app::App;
 use crate::error::ApiError;
+use crate::turn;
 
 /// Time for which a response that is not to be stored is kept for its client to poll for, seconds.
 const UNSTORED: i64 = 600;
@@ -32,14 +33,9 @@ pub(super) async fn new(
     let context = Context::collect(app, tenant, &request).await?;
     live.hold(context.memory());
     let background = request.background;
-    let mut run = prepare(app, tenant, request, context, live).await?;
-    if let Err(failure) = run.create(background).await {
-        run.abandon().await;
-        return Err(failure.into());
-    }
+    let run = prepare(app, tenant, request, context, live).await?;
     let span = info_span!("answer", api = "responses", id = %run.live.id);
-    app.tasks.spawn(run.carry_out().instrument(span));
-    Ok(())
+    turn::carry_out(app, run, background, span).await
 }
 
 async fn prepare(
@@ -135,14 +131,7 @@ async fn make(
             own,
             items,
         };
-        let journal = Journal::create(&app.store, tenant, new).await.map_err(ApiError::from);
-        match journal.and_then(|journal| journal.ok_or_else(|| ApiError::internal(format!("{id} is taken")))) {
-            Ok(journal) => run.journal = Some(journal),
-            Err(error) => {
-                run.abandon().await;
-                return Err(error);
-            }
-        }
+        run = run.with_journal(new).await?;
         run.documents = Some(Box::new(Stored {
             store: app.store.clone(),
             tenant: tenant.clone(),
