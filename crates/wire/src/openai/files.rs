@@ -1,7 +1,7 @@
 //! The Files and Uploads APIs.
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 super::literal! {
     /// The kind of object that a file is.
@@ -71,4 +71,36 @@ pub struct UploadPart {
     pub created_at: i64,
     /// The object that it is a part of.
     pub upload_id: String,
+}
+
+/// `POST /uploads`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CreateUpload {
+    /// The file's name.
+    pub filename: String,
+    /// The file's purpose.
+    pub purpose: String,
+    /// Number of bytes that its parts have together.
+    pub bytes: u64,
+    /// The file's media type.
+    pub mime_type: String,
+    /// The life of the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_after: Option<Life>,
+}
+
+/// The life of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Life {
+    /// The moment from which it runs: `created_at`.
+    pub anchor: String,
+    /// The time, seconds.
+    pub seconds: i64,
+}
+
+/// `POST /uploads/{id}/complete`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CompleteUpload {
+    /// The parts, in their order in the file.
+    pub part_ids: Vec<String>,
 }

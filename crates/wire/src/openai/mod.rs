@@ -9,11 +9,14 @@ mod models;
 pub mod responses;
 
 pub use containers::{
-    Container, ContainerFile, ContainerFileObject, ContainerObject, ExpiresAfter, LastActive, NetworkPolicy,
+    AddContainerFile, Container, ContainerFile, ContainerFileObject, ContainerObject, CreateContainer, ExpiresAfter,
+    IdleAnchor, IdleTime, LastActive, MemoryLimit, NetworkPolicy,
 };
 pub use conversations::{AddItems, Conversation, ConversationObject, CreateConversation, UpdateConversation};
 pub use error::{Error, ErrorEnvelope};
-pub use files::{File, FileObject, Processed, Upload, UploadObject, UploadPart, UploadPartObject};
+pub use files::{
+    CompleteUpload, CreateUpload, File, FileObject, Life, Processed, Upload, UploadObject, UploadPart, UploadPartObject,
+};
 pub use list::{Deleted, List, ListObject};
 pub use models::{Model, ModelObject};
 

@@ -7,13 +7,12 @@ use aludel_engine::sessions::{MemoryTier, NewSession, SessionChoice, SessionStat
 use aludel_engine::{Session, SessionFile};
 use aludel_store::{ContainerFileId, ContainerFileRecord, ContainerId, ContainerRecord, FileId, Tenant};
 use aludel_wire::openai::{
-    Container as ContainerObject, ContainerFile as ContainerFileObject, Deleted, ExpiresAfter, List, NetworkPolicy,
+    AddContainerFile, Container as ContainerObject, ContainerFile as ContainerFileObject, CreateContainer, Deleted,
+    ExpiresAfter, IdleAnchor, IdleTime, List, MemoryLimit, NetworkPolicy,
 };
 use axum::Json;
 use axum::extract::{FromRequest, Path, Request, State};
 use axum::response::Response;
-use serde::Deserialize;
-use serde_json::Value;
 
 use crate::app::App;
 use crate::dialects::openai::environment::environment;
@@ -26,52 +25,29 @@ pub(crate) fn no_container(id: &str) -> ApiError {
     ApiError::not_found(format!("Container with id '{id}' not found."))
 }
 
-/// The memory that a container asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-pub(crate) enum MemoryLimit {
-    #[serde(rename = "1g")]
-    One,
-    #[serde(rename = "4g")]
-    Four,
-    #[serde(rename = "16g")]
-    Sixteen,
-    #[serde(rename = "64g")]
-    SixtyFour,
+/// Reads the protocol's word for the memory of a container.
+pub(crate) fn parse_memory(text: &str) -> Option<MemoryLimit> {
+    MemoryLimit::ALL.into_iter().find(|limit| tier(*limit).word() == text)
 }
 
-impl MemoryLimit {
-    const ALL: [Self; 4] = [Self::One, Self::Four, Self::Sixteen, Self::SixtyFour];
-
-    /// Reads the protocol's word.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|limit| MemoryTier::from(*limit).word() == text)
+/// Refuses more memory than a container may have here. The least word of the protocol stands for what every container has.
+pub(crate) fn check_memory(limit: MemoryLimit, app: &App, param: &str) -> Result<(), ApiError> {
+    let fits = |limit: &MemoryLimit| tier(*limit).bytes() <= app.engine.settings.max_memory;
+    if limit == MemoryLimit::One || fits(&limit) {
+        return Ok(());
     }
-
-    /// Refuses more than a container may have here. The least word of the protocol stands for what every container has.
-    pub(crate) fn check(self, app: &App, param: &str) -> Result<(), ApiError> {
-        let fits = |limit: &Self| MemoryTier::from(*limit).bytes() <= app.engine.settings.max_memory;
-        if self == Self::One || fits(&self) {
-            return Ok(());
-        }
-        let most = Self::ALL.into_iter().rev().find(fits).unwrap_or(Self::One);
-        let [asked, most] = [self, most].map(|limit| MemoryTier::from(limit).word());
-        let message = format!(
-            "Containers here cannot have '{asked}' of memory. The largest possible value is '{most}'; \
-             the server's operator can raise it with sandbox.max_memory."
-        );
-        Err(ApiError::invalid(param, message))
-    }
+    let most = MemoryLimit::ALL.into_iter().rev().find(fits).unwrap_or(MemoryLimit::One);
+    let [requested, most] = [limit, most].map(|limit| tier(limit).word());
+    let message = format!(
+        "Containers here cannot have '{requested}' of memory. The largest possible value is '{most}'; \
+         the server's operator can raise it with sandbox.max_memory."
+    );
+    Err(ApiError::invalid(param, message))
 }
 
-impl From<MemoryLimit> for MemoryTier {
-    fn from(limit: MemoryLimit) -> Self {
-        Self::gib(match limit {
-            MemoryLimit::One => 1,
-            MemoryLimit::Four => 4,
-            MemoryLimit::Sixteen => 16,
-            MemoryLimit::SixtyFour => 64,
-        })
-    }
+/// The engine's word for the memory of a container.
+pub(crate) fn tier(limit: MemoryLimit) -> MemoryTier {
+    MemoryTier::gib(limit.gib())
 }
 
 /// Characters of a container's name.
@@ -82,53 +58,37 @@ const MAX_MINUTES: u64 = 7 * 24 * 60;
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
     Caller(tenant): Caller,
-    mut fields: Fields,
+    fields: Fields,
 ) -> Result<Json<ContainerObject>, ApiError> {
-    let name: String = fields.required("name")?;
+    let CreateContainer { name, file_ids, memory_limit, network_policy, skills, expires_after, env } = fields.read()?;
     if name.chars().count() > MAX_NAME {
         return Err(ApiError::invalid("name", format!("The 'name' has more than {MAX_NAME} characters.")));
     }
-    let file_ids: Vec<String> = fields.optional("file_ids")?.unwrap_or_default();
-    let file_ids = file_ids.iter().map(|id| file_id(id)).collect::<Result<_, _>>()?;
-    let memory_limit: Option<MemoryLimit> = fields.optional("memory_limit")?;
+    let file_ids = file_ids.iter().flatten().map(|id| file_id(id)).collect::<Result<_, _>>()?;
     if let Some(limit) = memory_limit {
-        limit.check(&app, "memory_limit")?;
+        check_memory(limit, &app, "memory_limit")?;
     }
-    if let Some(policy) = fields.optional::<NetworkPolicy>("network_policy")? {
+    if let Some(policy) = network_policy {
         check_network(&policy)?;
     }
-    if fields.optional::<Vec<Value>>("skills")?.is_some_and(|skills| !skills.is_empty()) {
+    if skills.is_some_and(|skills| !skills.is_empty()) {
         return Err(ApiError::invalid("skills", "This server has no skills; put the files in with 'file_ids'."));
     }
-    let idle = fields.optional::<IdleTime>("expires_after")?.map(IdleTime::check).transpose()?;
-    let environment = environment(fields.optional("env")?.as_ref(), "env")?;
-    let new = NewSession { name, file_ids, memory: memory_limit.map(MemoryTier::from), idle, environment };
+    let idle = expires_after.as_ref().map(check_idle).transpose()?;
+    let environment = environment(env.as_ref(), "env")?;
+    let new = NewSession { name, file_ids, memory: memory_limit.map(tier), idle, environment };
     let (_container, record) = app.engine.sessions.create(&tenant, new).await?;
     Ok(Json(render(&app, &record)))
 }
 
-/// Time for which a container may be left alone, as clients say it.
-#[derive(Deserialize)]
-struct IdleTime {
-    anchor: Anchor,
-    minutes: u64,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Anchor {
-    LastActiveAt,
-}
-
-impl IdleTime {
-    fn check(self) -> Result<Duration, ApiError> {
-        let Self { anchor: Anchor::LastActiveAt, minutes } = self;
-        if !(1..=MAX_MINUTES).contains(&minutes) {
-            let message = format!("Invalid 'expires_after.minutes': it must be from 1 to {MAX_MINUTES}.");
-            return Err(ApiError::invalid("expires_after.minutes", message));
-        }
-        Ok(Duration::from_secs(minutes * 60))
+/// Returns the time for which a container may be left alone.
+fn check_idle(idle: &IdleTime) -> Result<Duration, ApiError> {
+    let IdleTime { anchor: IdleAnchor::LastActiveAt, minutes } = *idle;
+    if !(1..=MAX_MINUTES).contains(&minutes) {
+        let message = format!("Invalid 'expires_after.minutes': it must be from 1 to {MAX_MINUTES}.");
+        return Err(ApiError::invalid("expires_after.minutes", message));
     }
+    Ok(Duration::from_secs(minutes * 60))
 }
 
 /// Checks the network policy of a container.
@@ -197,9 +157,8 @@ pub(crate) async fn add_file(
             }
         }
     } else {
-        let mut fields = Fields::from_request(request, &app).await?;
-        let id: String = fields.required("file_id")?;
-        add_by_id(&app, &tenant, &container, &id).await?
+        let AddContainerFile { file_id } = Fields::from_request(request, &app).await?.read()?;
+        add_by_id(&app, &tenant, &container, &file_id).await?
     };
     Ok(Json(render_file(&container, file)))
 }
@@ -302,7 +261,7 @@ fn render(app: &App, record: &ContainerRecord) -> ContainerObject {
         last_active_at: record.last_active_ms / 1000,
         // A server's setting may be less than a minute.
         expires_after: ExpiresAfter { anchor: Default::default(), minutes: record.idle.as_secs().div_ceil(60) },
-        memory_limit: record.memory_limit.clone().unwrap_or_else(|| MemoryTier::from(MemoryLimit::One).word()),
+        memory_limit: record.memory_limit.clone().unwrap_or_else(|| tier(MemoryLimit::One).word()),
         network_policy: NetworkPolicy::Disabled,
     }
 }

@@ -8,7 +8,9 @@ use std::borrow::Cow;
 use super::{Dialect, Manual};
 use crate::http::{BYTES, FORM, JSON, MediaType, PAGE, Routes, bearer};
 use aludel_wire::openai::responses::{Request, Response, StreamEvent};
-use aludel_wire::openai::{AddItems, CreateConversation, UpdateConversation};
+use aludel_wire::openai::{
+    AddContainerFile, AddItems, CompleteUpload, CreateContainer, CreateConversation, CreateUpload, UpdateConversation,
+};
 
 pub(crate) mod attachment;
 pub(crate) mod chat;
@@ -59,25 +61,25 @@ fn routes() -> Routes {
         .get("/v1/files/{file}/content", files::content, "Download a file")
         .gives_any(BYTES)
         .post("/v1/uploads", uploads::create, "Begin an upload in parts")
-        .takes_any(JSON)
+        .takes::<CreateUpload>()
         .post("/v1/uploads/{upload}/parts", uploads::add_part, "Add a part to an upload")
         .takes_any(FORM)
         .post("/v1/uploads/{upload}/complete", uploads::complete, "Make a file of an upload")
-        .takes_any(JSON)
+        .takes::<CompleteUpload>()
         .post("/v1/uploads/{upload}/cancel", uploads::cancel, "Cancel an upload")
         .takes_nothing()
         .get("/v1/containers", containers::list, "List containers")
         .asks(PAGE)
         .asks(&["name"])
         .post("/v1/containers", containers::create, "Create a container")
-        .takes_any(JSON)
+        .takes::<CreateContainer>()
         .get("/v1/containers/{container}", containers::retrieve, "Retrieve a container")
         .delete("/v1/containers/{container}", containers::delete, "Delete a container")
         .get("/v1/containers/{container}/files", containers::list_files, "List the files of a container")
         .asks(PAGE)
         .post("/v1/containers/{container}/files", containers::add_file, "Put a file into a container")
         .takes_any(FORM)
-        .takes_any(JSON)
+        .takes::<AddContainerFile>()
         .get("/v1/containers/{container}/files/{file}", containers::retrieve_file, "Retrieve a file of a container")
         .delete("/v1/containers/{container}/files/{file}", containers::delete_file, "Delete a file of a container")
         .get(

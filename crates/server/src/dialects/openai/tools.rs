@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use aludel_engine::sessions::{MemoryTier, SessionChoice};
+use aludel_engine::sessions::SessionChoice;
 use aludel_engine::{Environment, Session};
 use aludel_store::{ContainerId, FileId, Tenant};
+use aludel_wire::openai::MemoryLimit;
 use serde_json::{Map, Value};
 
 use crate::app::App;
-use crate::dialects::openai::containers::{MemoryLimit, no_container};
+use crate::dialects::openai::containers::{check_memory, no_container, parse_memory, tier};
 use crate::dialects::openai::environment::{environment, refused};
 use crate::error::ApiError;
 
@@ -58,7 +59,7 @@ impl Interpreter {
         used: Option<ContainerId>,
     ) -> Result<Arc<Session>, ApiError> {
         if let Self::Auto { memory_limit: Some(limit), .. } = self {
-            limit.check(app, "tools")?;
+            check_memory(*limit, app, "tools")?;
         }
         let is_used = used.is_some() || matches!(self, Self::Auto { session: Some(_), .. });
         let container = app.engine.sessions.open(tenant, self.choice(used)).await?;
@@ -87,10 +88,10 @@ impl Interpreter {
             (Self::Explicit(id), _) => SessionChoice::Explicit(id.clone()),
             (Self::Auto { .. }, Some(id)) => SessionChoice::Reuse(id),
             (Self::Auto { session: Some(session), memory_limit, .. }, None) => {
-                SessionChoice::Named { name: format!("session {session}"), memory: memory_limit.map(MemoryTier::from) }
+                SessionChoice::Named { name: format!("session {session}"), memory: memory_limit.map(tier) }
             }
             (Self::Auto { file_ids, memory_limit, session: None, .. }, None) => {
-                SessionChoice::Auto { file_ids: file_ids.clone(), memory: memory_limit.map(MemoryTier::from) }
+                SessionChoice::Auto { file_ids: file_ids.clone(), memory: memory_limit.map(tier) }
             }
         }
     }
@@ -124,7 +125,7 @@ fn auto(container: &Map<String, Value>, param: &str) -> Result<Interpreter, ApiE
     let memory_limit = match container.get("memory_limit") {
         None | Some(Value::Null) => None,
         Some(limit) => {
-            let parsed = limit.as_str().and_then(MemoryLimit::parse);
+            let parsed = limit.as_str().and_then(parse_memory);
             Some(parsed.ok_or_else(|| {
                 let message = format!("Invalid value: {limit}. Supported values are: '1g', '4g', '16g', and '64g'.");
                 ApiError::invalid(format!("{param}.memory_limit"), message)

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use aludel_store::{NewBlob, NewUpload, PartRecord, Tenant, UploadId, UploadRecord, UploadStatus, now};
-use aludel_wire::openai::{Upload, UploadPart};
+use aludel_wire::openai::{CompleteUpload, CreateUpload, Upload, UploadPart};
 use axum::Json;
 use axum::extract::{Path, Request, State};
-use serde::Deserialize;
 use tokio::io::AsyncReadExt;
 
 use crate::app::App;
@@ -26,29 +25,20 @@ pub(crate) const PATIENCE: i64 = 3600;
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
     Caller(tenant): Caller,
-    mut fields: Fields,
+    fields: Fields,
 ) -> Result<Json<Upload>, ApiError> {
-    let filename: String = fields.required("filename")?;
+    let CreateUpload { filename, purpose, bytes, mime_type, expires_after } = fields.read()?;
     aludel_engine::sessions::check_name(&filename)?;
-    let purpose = check_purpose(&fields.required::<String>("purpose")?)?;
-    let bytes: u64 = fields.required("bytes")?;
+    let purpose = check_purpose(&purpose)?;
     if bytes > MAX_UPLOAD {
         return Err(ApiError::too_large(format!("An upload may have at most {} GB.", MAX_UPLOAD >> 30)).param("bytes"));
     }
     app.store.check_room(&tenant, bytes).await?;
-    let mime = crate::http::mime_of(&filename, Some(&fields.required::<String>("mime_type")?));
-    let life = fields.optional::<Life>("expires_after")?;
-    let file_lives = life.map(|life| check_life(Some(&life.anchor), Some(life.seconds))).transpose()?;
+    let mime = crate::http::mime_of(&filename, Some(&mime_type));
+    let file_lives = expires_after.map(|life| check_life(Some(&life.anchor), Some(life.seconds))).transpose()?;
     let new = NewUpload { bytes, filename, purpose, mime, expires_at: now() + PATIENCE, file_lives };
     let upload = app.store.add_upload(&tenant, new).await?;
     render(&app, &tenant, upload).await
-}
-
-/// The life of a file, as clients say it.
-#[derive(Deserialize)]
-struct Life {
-    anchor: String,
-    seconds: i64,
 }
 
 pub(crate) async fn add_part(
@@ -74,11 +64,11 @@ pub(crate) async fn complete(
     State(app): State<Arc<App>>,
     Caller(tenant): Caller,
     Path(id): Path<String>,
-    mut fields: Fields,
+    fields: Fields,
 ) -> Result<Json<Upload>, ApiError> {
     let upload = find_pending(&app, &tenant, &id).await?;
-    let wanted: Vec<String> = fields.required("part_ids")?;
-    let parts = choose(app.store.parts(&tenant, &upload.id).await?, &wanted)?;
+    let CompleteUpload { part_ids } = fields.read()?;
+    let parts = choose(app.store.parts(&tenant, &upload.id).await?, &part_ids)?;
     let bytes: u64 = parts.iter().map(|part| part.bytes).sum();
     if bytes != upload.bytes {
         let message = format!("The parts have {bytes} bytes, but the upload was announced with {}.", upload.bytes);
