@@ -41,7 +41,7 @@ pub enum Part {
 /// A tool that the model called.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
-    /// Pairs the call with its output. Made by the upstream, or by us when it gave none.
+    /// Id that pairs the call with its output; generated here if the upstream gave none.
     pub id: String,
     /// The tool's name as the model wrote it.
     pub name: String,

@@ -41,7 +41,7 @@ impl ModelArgs {
         name.into_iter().chain(url).chain(key)
     }
 
-    /// Makes the model that is asked, and says who that is, so that nobody wonders.
+    /// Builds the model of the command line, and prints its name to stderr.
     pub(crate) fn model_and_approval(&self, context: &CommandContext) -> anyhow::Result<ModelAndApproval> {
         let configured = context.config.approval.mode()?;
         let (approval, asked_by) =

@@ -12,7 +12,7 @@ use anyhow::Context;
 
 use crate::exit::usage;
 
-/// Files that are handed over, all together.
+/// Most input files of one command.
 const MAX_FILES: usize = 10_000;
 /// Directories below one that is handed over.
 const MAX_DEPTH: usize = 32;

@@ -201,7 +201,7 @@ impl Markdown {
         }
     }
 
-    /// Shows a line that was kept.
+    /// Renders a line that was held back.
     fn whole(&mut self, line: &str, out: &mut String) {
         if line.trim_start().starts_with("```") {
             self.end_table(out);

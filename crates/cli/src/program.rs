@@ -32,7 +32,7 @@ const ASKERS: [&str; 2] = ["input(", "breakpoint("];
 /// Words of programs that read standard input.
 const READERS: [&str; 4] = ["stdin", "input(", "fileinput", "open(0"];
 
-/// The place that a program comes from.
+/// The source of a program.
 pub(crate) enum ProgramSource {
     /// The command line.
     Text(String),

@@ -70,7 +70,7 @@ fn read(png: &[u8]) -> Option<Pixels> {
     Some(Pixels { width: frame.width as usize, colors }).filter(|image| image.width > 0 && !image.colors.is_empty())
 }
 
-/// A colour before white, as charts have it.
+/// A colour composited on white, the background of charts.
 fn on_white(color: &[u8; 3], alpha: u8) -> [u8; 3] {
     color.map(|part| 255 - ((255 - u16::from(part)) * u16::from(alpha) / 255) as u8)
 }

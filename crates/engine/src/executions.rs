@@ -278,7 +278,7 @@ impl Task {
         }
     }
 
-    /// Waits until nobody wants the program any more.
+    /// Waits until the program is cancelled or the engine closes.
     async fn stopped(&self) {
         tokio::select! {
             () = self.cancel.cancelled() => {}

@@ -29,11 +29,11 @@ struct PermitCounts {
 pub enum NoRoom {
     /// The tenant has its share.
     ForThisTenant,
-    /// All places are taken.
+    /// All permits are in use.
     AtAll,
 }
 
-/// Places that are taken, until this is dropped.
+/// Permits in use, until this is dropped.
 #[derive(Debug)]
 pub struct Permit {
     permits: Arc<Permits>,
@@ -52,12 +52,12 @@ impl Permits {
         self.all
     }
 
-    /// Returns the number of places that are taken.
+    /// Returns the number of permits in use.
     pub fn in_use(&self) -> usize {
         self.counts().all
     }
 
-    /// Returns the number of places that tenants have; one that is not there has none.
+    /// Returns the number of permits of each tenant; one that is not listed has none.
     pub fn taken_by_tenant(&self) -> HashMap<Tenant, usize> {
         self.counts().by_tenant.clone()
     }

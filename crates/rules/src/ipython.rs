@@ -62,7 +62,7 @@ pub(crate) fn automatic(code: &str) -> Option<&str> {
     (is_used && LISTS.automatic_magics.contains(name)).then_some(line)
 }
 
-/// Returns true if IPython takes prompts out of a program's texts. In texts that are only there to be read they harm nobody.
+/// Returns true if IPython would strip prompts from a program's string literals. In docstrings that changes nothing.
 pub(crate) fn has_prompts(code: &str, module: &ModModule) -> bool {
     let mut read = None;
     let mut at = 0;

@@ -27,7 +27,7 @@ const FREE_PASSES: usize = 2;
 const MAX_DEPTH: usize = 5;
 /// Different things that are noted of one program.
 const MAX_SEEN: usize = 5000;
-/// Limit of reading one program, in nanoseconds of a slow machine: some hundredths of a second.
+/// Work that reading one program may take, in nanoseconds of a slow machine: some hundredths of a second.
 const FUEL: usize = 50_000_000;
 /// Cost of a step besides the bytes that it looks at and makes.
 pub(crate) const STEP: usize = 100;

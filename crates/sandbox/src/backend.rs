@@ -40,7 +40,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
         not_supported("attaching to a sandbox")
     }
 
-    /// Says whether sandboxes can be made now, as far as is known without making one.
+    /// Returns the state of the backend, as far as it is known without making a sandbox.
     fn health(&self) -> Health;
 
     /// Ends every sandbox, removes what they left, and waits until that is done.
@@ -187,7 +187,7 @@ pub struct SandboxSpec {
     pub workspace: Option<Arc<dyn Workspace>>,
     /// The kernel's language; `None` for the backend's first.
     pub language: Option<String>,
-    /// Whoever it belongs to, for [`Backend::list`].
+    /// Its owner, for [`Backend::list`].
     pub owner: Option<String>,
     /// The freedom of its programs, beyond computing on their files.
     pub profile: Profile,

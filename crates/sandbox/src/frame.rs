@@ -85,12 +85,12 @@ pub(crate) enum FromKernel {
     Started(u64),
     /// The checkpoint is the kernel now.
     Resumed,
-    /// With the number to answer.
+    /// A displayed value, with the number to acknowledge.
     Display(MimeBundle, u64),
     Result(MimeBundle),
-    /// The program goes on to print to its other stream. With the number to answer.
+    /// The program goes on to print to its other stream. A displayed value, with the number to acknowledge.
     Flushed(u64),
-    /// The program calls tools of the client's, and waits. With the number to answer.
+    /// The program calls tools of the client's, and waits. A displayed value, with the number to acknowledge.
     Calls(Vec<ClientCall>, u64),
     Error(ProgramError),
     Done,

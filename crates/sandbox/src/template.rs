@@ -335,7 +335,7 @@ fn name(python: &HostPython) -> String {
     name_of(PREFIX, &[LOCK, BUILDER, &python.identity(), std::env::consts::ARCH])
 }
 
-/// A name that begins with `prefix` and tells these parts.
+/// A name of `prefix` and a digest of these parts.
 fn name_of(prefix: &str, parts: &[&str]) -> String {
     let mut hash = Sha256::new();
     for part in parts {

@@ -96,7 +96,7 @@ impl OpenConnection {
         RequestInProgress(Arc::clone(self))
     }
 
-    /// Says whether a request came over it.
+    /// Returns true if a request came over it.
     pub(crate) fn has_asked(&self) -> bool {
         self.connections.open().by_number.get(&self.number).is_some_and(|entry| entry.has_asked)
     }

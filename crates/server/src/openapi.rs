@@ -26,7 +26,7 @@ pub(crate) const OF_DIALECTS: &str = "/openapi/";
 /// The paths of dialects' documents.
 pub(crate) const OF_DIALECT: &str = "/openapi/{name}";
 
-/// The place of the schemas in a document.
+/// Path of the schemas in a document.
 const SCHEMAS: &str = "/components/schemas";
 
 /// The server's own routes.

@@ -32,7 +32,7 @@ const SYNCED_ONE_BY_ONE: usize = 4;
 /// Bytes that are copied and hashed at a time.
 const CHUNK: usize = 128 << 10;
 
-/// Most bytes that are reserved ahead of what a writer was given.
+/// Most bytes that a writer reserves ahead.
 const AHEAD: u64 = 1 << 20;
 
 /// The name of a blob, which clients never see.
@@ -84,7 +84,7 @@ impl NewBlob {
         &self.name
     }
 
-    /// Keeps it: a row names it, and counts it, now.
+    /// Keeps the blob: a row names it, and counts it, now.
     pub(crate) fn commit(mut self) {
         self.committed = true;
     }
@@ -368,7 +368,7 @@ impl Store {
         Ok((scratch, file))
     }
 
-    /// Gives what was written its names.
+    /// Renames written files to their blobs.
     fn publish_all(&self, mut written: Vec<WrittenFile>) -> Result<Vec<NewBlob>, Error> {
         let together = written.len() > SYNCED_ONE_BY_ONE;
         if together {
@@ -385,7 +385,7 @@ impl Store {
         Ok(blobs)
     }
 
-    /// Gives what was written its name. Without a file to sync, the caller syncs everything.
+    /// Renames a written file to its blob. Without a file to sync, the caller syncs everything.
     fn publish(&self, WrittenFile { scratch, file, bytes, sha256, room }: WrittenFile) -> Result<NewBlob, Error> {
         if let Some(file) = &file {
             file.sync_all().map_err(|source| scratch.failed(source))?;

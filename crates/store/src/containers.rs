@@ -170,7 +170,7 @@ pub struct NewContainerFile {
 pub struct WrittenFiles {
     /// The files that are there.
     pub records: Vec<ContainerFileRecord>,
-    /// Paths of those that the tenant has no room for. Files of these paths that were there before stay.
+    /// Paths of files that exceed the tenant's quota. Older files of these paths stay.
     pub without_room: Vec<String>,
 }
 

@@ -118,7 +118,7 @@ pub enum QuotaCheck {
 }
 
 impl QuotaCheck {
-    /// Returns the bytes that need not be looked for.
+    /// Returns the bytes that are reserved already.
     pub(crate) fn reserved(self) -> u64 {
         match self {
             Self::Checked => 0,

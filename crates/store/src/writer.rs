@@ -145,7 +145,7 @@ fn refusal(error: &rusqlite::Error) -> CommitError {
     }
 }
 
-/// A panic leaves nothing half done: works are undone one by one.
+/// Locks the mutex, also after a panic: each write is rolled back by itself.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -26,7 +26,7 @@ impl<T> Document<T> {
         self.json
     }
 
-    /// Says whether it is an object.
+    /// Returns true if it is an object.
     pub fn is_object(&self) -> bool {
         self.json.is_object()
     }
@@ -36,17 +36,17 @@ impl<T> Document<T> {
         self.json.get(name)?.as_str()
     }
 
-    /// Says whether there is a field of this name, if only `null`.
+    /// Returns true if there is a field of this name, even `null`.
     pub fn has(&self, name: &str) -> bool {
         self.json.get(name).is_some()
     }
 
-    /// Says whether a field is absent or `null`.
+    /// Returns true if a field is absent or `null`.
     pub fn lacks(&self, name: &str) -> bool {
         self.json.get(name).is_none_or(Value::is_null)
     }
 
-    /// Says whether a field is a list.
+    /// Returns true if a field is a list.
     pub fn is_list(&self, name: &str) -> bool {
         self.json.get(name).is_some_and(Value::is_array)
     }

@@ -46,7 +46,7 @@ pub(super) trait Exchange: Send {
     /// Reads the data of one event.
     fn event(&mut self, data: &str, answer: &mut AnswerBuilder) -> Result<(), Fault>;
 
-    /// Reads an answer that came whole.
+    /// Reads the body of an answer that does not stream.
     fn body(&mut self, body: &str, answer: &mut AnswerBuilder) -> Result<(), Fault>;
 
     /// Learns from an error. Returns true if the next request will be put differently.

@@ -34,7 +34,7 @@ pub enum UpstreamError {
     RateLimited {
         /// The server that answered.
         endpoint: String,
-        /// Wait that it asks for.
+        /// Wait that the server asks for.
         retry_after: Option<Duration>,
         /// The server's words.
         detail: String,
@@ -66,7 +66,7 @@ pub enum UpstreamError {
         endpoint: String,
         /// The HTTP status.
         status: u16,
-        /// Wait that it asks for.
+        /// Wait that the server asks for.
         retry_after: Option<Duration>,
         /// The server's words.
         detail: String,

@@ -25,8 +25,8 @@ static API: HttpApi = HttpApi {
     has_openai_methods: false,
 };
 
-/// Stand-in for a lost seal; Google's documentation names it for conversations that began elsewhere.
-const NO_SEAL: &str = "skip_thought_signature_validator";
+/// Stand-in for a lost signature; Google's documentation names it for conversations that began elsewhere.
+const NO_SIGNATURE: &str = "skip_thought_signature_validator";
 
 /// The protocol, with the signatures of one server.
 #[derive(Debug, Default)]
@@ -125,7 +125,7 @@ fn contents(items: &[Item], vision: bool, signatures: &Signatures) -> Vec<Value>
             Item::User(parts) => add("user", self::parts(parts, vision)),
             Item::Assistant(text) if text.is_empty() => {}
             Item::Assistant(text) => add("model", vec![json!({ "text": text })]),
-            // Thoughts go back as the seal of the call that they led to.
+            // Thoughts go back as the signature of the call that they led to.
             Item::Reasoning(_) => {}
             Item::Call(call) => {
                 names.insert(&call.id, &call.name);
@@ -135,7 +135,7 @@ fn contents(items: &[Item], vision: bool, signatures: &Signatures) -> Vec<Value>
                 match signatures.of(&call.id) {
                     Some(signature) => part["thoughtSignature"] = signature,
                     // Of calls at once only the first one is sealed.
-                    None if is_first_call => part["thoughtSignature"] = NO_SEAL.into(),
+                    None if is_first_call => part["thoughtSignature"] = NO_SIGNATURE.into(),
                     None => {}
                 }
                 add("model", vec![part]);

@@ -1,4 +1,4 @@
-//! Sealed thoughts: data in an answer that only its server can read, and that it wants back with the call that it belongs to.
+//! Signatures of thoughts: data in an answer that only its server can read, and that it wants back with the call that it belongs to.
 //!
 //! Kept in memory by the id of the call. After a restart they are gone, and a conversation goes on without them.
 
@@ -9,10 +9,10 @@ use serde_json::Value;
 
 /// Calls that are remembered; the oldest go first.
 const MAX_CALLS: usize = 10_000;
-/// Bytes of what belongs to one call.
+/// Most bytes of the signature of one call.
 const MAX_SIGNATURE: usize = 256 << 10;
 
-/// All of them. Clones share them.
+/// Signatures by call. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Signatures(Arc<Mutex<SignatureTable>>);
 
@@ -23,7 +23,7 @@ struct SignatureTable {
 }
 
 impl Signatures {
-    /// Keeps what belongs to a call.
+    /// Remembers the signature of a call.
     pub(super) fn insert(&self, call_id: &str, signature: Value) {
         if signature.to_string().len() > MAX_SIGNATURE {
             return;
@@ -39,7 +39,7 @@ impl Signatures {
         }
     }
 
-    /// Returns the seal of a call.
+    /// Returns the signature of a call.
     pub(super) fn of(&self, call_id: &str) -> Option<Value> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).signatures.get(call_id).cloned()
     }

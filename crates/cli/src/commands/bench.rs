@@ -183,7 +183,7 @@ impl Times {
         Self(times)
     }
 
-    /// The time that this share of all does not exceed, by nearest rank.
+    /// The percentile at this share, by nearest rank.
     fn at(&self, share: f64) -> f64 {
         let rank = ((self.0.len() as f64 * share).ceil() as usize).max(1);
         self.0.get(rank - 1).copied().unwrap_or(f64::NAN)

@@ -88,7 +88,7 @@ impl<T> Deref for Setting<T> {
 pub(crate) struct RawValue {
     /// The text; numbers and booleans of a file included.
     pub(crate) text: String,
-    /// Its place in the configuration.
+    /// Its origin in the configuration.
     pub(crate) origin: ValueOrigin,
 }
 
@@ -113,7 +113,7 @@ pub(crate) enum ConfigError {
     /// A key that does not exist.
     #[error("{origin}: there is no `{key}`{}", suggestion(nearest.as_deref(), known))]
     UnknownKey {
-        /// Its place.
+        /// Its origin.
         origin: ValueOrigin,
         /// As it is written.
         key: String,
@@ -125,7 +125,7 @@ pub(crate) enum ConfigError {
     /// A value that does not fit its key.
     #[error("{origin}: {key} = {text:?} {why}")]
     Value {
-        /// Its place.
+        /// Its origin.
         origin: ValueOrigin,
         /// The key.
         key: String,
@@ -137,7 +137,7 @@ pub(crate) enum ConfigError {
     /// A table where a value should be, or the other way round.
     #[error("{origin}: `{key}` is of type {found}, but should be {wanted}")]
     Shape {
-        /// Its place.
+        /// Its origin.
         origin: ValueOrigin,
         /// The key.
         key: String,
@@ -149,7 +149,7 @@ pub(crate) enum ConfigError {
     /// A file that is not TOML.
     #[error("{origin}: this is not TOML: {message}")]
     Syntax {
-        /// Place of the mistake.
+        /// Origin of the mistake.
         origin: ValueOrigin,
         /// The parser's words.
         message: String,
@@ -165,7 +165,7 @@ pub(crate) enum ConfigError {
     /// A model that is missing something, or that is there twice.
     #[error("{origin}: the model `{name}` {why}")]
     Model {
-        /// Its place.
+        /// Its origin.
         origin: ValueOrigin,
         /// Its name.
         name: String,
@@ -175,13 +175,13 @@ pub(crate) enum ConfigError {
     /// A model without a name.
     #[error("{origin}: {}", advice_for_name(origin))]
     NamelessModel {
-        /// Its place.
+        /// Its origin.
         origin: ValueOrigin,
     },
-    /// A value that is no place of a key. Not quoted: it may be the key.
+    /// A value that names no source of a key. Not quoted: it may be the key.
     #[error("{origin}: {name} {why}")]
     KeySource {
-        /// Its place.
+        /// Its origin.
         origin: ValueOrigin,
         /// The setting.
         name: String,
@@ -193,7 +193,7 @@ pub(crate) enum ConfigError {
     Key {
         /// The key, by its purpose.
         what: String,
-        /// Place of the setting that names the key's place.
+        /// Origin of the setting that names the key's source.
         origin: ValueOrigin,
         /// The mistake.
         why: String,

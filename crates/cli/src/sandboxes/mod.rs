@@ -161,7 +161,7 @@ fn local_config(context: &CommandContext, template: Template, pool: usize) -> Lo
     }
 }
 
-/// Says what the host cannot enforce: on one line, for it is the same every time, and one by one on request.
+/// Prints the limits that the host cannot enforce: on one line, or one by one if `verbose`.
 fn tell(warnings: &[String], verbose: bool) {
     if verbose {
         for warning in warnings {

@@ -520,7 +520,7 @@ impl Gate {
 /// the turn goes on.
 struct ApprovalWait<'a> {
     engine: &'a Arc<Engine>,
-    /// A task of its own: what was begun to be written must be known, or nobody could take it back.
+    /// The task that writes the request. It runs to its end, so that a request that was written can be withdrawn.
     asking: Option<JoinHandle<Result<ApprovalRecord, aludel_store::Error>>>,
     id: Option<ApprovalId>,
     /// True if the turn can go on after a restart.
@@ -536,7 +536,7 @@ impl<'a> ApprovalWait<'a> {
         Self { engine, asking: Some(engine.tasks.spawn(asking)), id: None, outlives }
     }
 
-    /// Returns the question, as soon as it is written.
+    /// Returns the request, as soon as it is written.
     async fn request(&mut self) -> Result<ApprovalRecord, Error> {
         let Some(asking) = &mut self.asking else { return Err(Error::internal("nothing was asked")) };
         let asked = asking.await.map_err(Error::internal)?;

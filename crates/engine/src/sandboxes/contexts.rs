@@ -202,7 +202,7 @@ impl Contexts {
         Ok(())
     }
 
-    /// The place of a program with these variables in a context. A kernel that has died is replaced first.
+    /// The target of a program with these variables in a context. A kernel that has died is replaced first.
     pub async fn target(
         &self,
         context: &Context,

@@ -112,7 +112,7 @@ pub struct LiveSandbox {
     programs: RunningPrograms,
     metadata: StdMutex<BTreeMap<String, String>>,
     paused: AtomicBool,
-    /// Held by whoever pauses or resumes it.
+    /// Serializes pausing and resuming.
     pausing: Mutex<()>,
     files: Mutex<Option<Files>>,
     tunnels: Arc<Semaphore>,

@@ -30,7 +30,7 @@ pub struct Sessions {
 /// Sessions that are in use or live.
 type SessionTable = Mutex<HashMap<ContainerId, Arc<Session>>>;
 
-/// A place among the live sandboxes, whose time is counted until this is dropped.
+/// A permit for one live sandbox, whose time is counted until this is dropped.
 #[derive(Debug)]
 pub(crate) struct LivePermit {
     _permit: Permit,
@@ -67,7 +67,7 @@ pub enum SessionChoice {
         /// The memory that a new one may use.
         memory: Option<MemoryTier>,
     },
-    /// The one that an earlier part of the conversation used, whether it has expired or not.
+    /// The session of an earlier part of the conversation, expired or not.
     Reuse(ContainerId),
     /// This one and no other.
     Explicit(ContainerId),
@@ -95,7 +95,7 @@ struct IdleSession {
     last_active: Instant,
 }
 
-/// Says whether a session is live and nobody uses it.
+/// Returns true if a session is live and nobody uses it.
 fn is_idle(session: &Arc<Session>) -> bool {
     // One reference is the map's own, and more are made only while the map is locked.
     Arc::strong_count(session) == 1 && session.is_live()

@@ -19,7 +19,7 @@ pub(crate) enum ExecutionPiece {
     Finished(Finished),
 }
 
-/// The place of what a program makes.
+/// Target of the files that a program makes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct FileTarget<'a> {
     /// The session of the program.
@@ -29,7 +29,7 @@ pub(crate) struct FileTarget<'a> {
 }
 
 impl FileTarget<'_> {
-    /// Keeps files in the Files API, if they are to be.
+    /// Adds files to the Files API, if they have a purpose there.
     pub(crate) async fn add_to_files_api(self, files: &mut [SessionFile]) -> Result<(), Error> {
         match (self.session, self.purpose) {
             (Some(session), Some(purpose)) => session.keep_files(files, purpose).await,

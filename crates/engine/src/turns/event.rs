@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::{Failure, FailureKind};
 use crate::sessions::{SessionFile, StoredChanges};
 
-/// Bytes of a value's forms beside its plain text and its image: what a log can hold of each value.
+/// Most bytes of a value's representations besides its plain text and its image.
 const MAX_OTHERS: usize = 8 << 20;
 /// Characters of the longest id that is read.
 const MAX_ID: usize = 64;

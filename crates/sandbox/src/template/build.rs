@@ -75,7 +75,7 @@ pub(super) fn build(
     Ok(template)
 }
 
-/// Makes the template and returns its place.
+/// Builds the template and returns its path.
 fn make(
     site: &BuildSite<'_>,
     directory: &Path,

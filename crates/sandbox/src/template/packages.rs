@@ -120,7 +120,7 @@ fn compile_directory(site: &BuildSite<'_>, directory: &Path) -> Result<(), Error
     run(&mut command, "compile the packages", site.lock, &mut |_| Ok(()))
 }
 
-/// Turns the environment, which knows where it was made, into one that knows only its place inside.
+/// Rewrites the environment's paths from the build directory to those inside the template.
 pub(super) fn settle(site: &BuildSite<'_>) -> Result<(), Error> {
     let environment = site.environment();
     let configuration = environment.join("pyvenv.cfg");

@@ -1,4 +1,4 @@
-//! The place of a build: its directories, and the interpreter that it is made from.
+//! The site of a build: its directories, and the interpreter that it is made from.
 
 use std::fs::File;
 use std::path::PathBuf;

@@ -22,7 +22,7 @@ pub(crate) enum KeyRefusal {
     Expired,
 }
 
-/// Answers about keys. One that was revoked, or has expired, is refused when they hold no longer.
+/// A cache of the store's answers about keys. A key that was revoked, or has expired, is refused when its entry is too old.
 #[derive(Debug)]
 pub(crate) struct KeyCache {
     /// The tenants of keys, by the keys' hashes: what strangers send as one may be long.

@@ -4,7 +4,7 @@ use aludel_agent::Item;
 
 use crate::error::ApiError;
 
-/// Requests that one may build on, one after another.
+/// Longest chain of requests, each built on the one before.
 const MAX_CHAIN: usize = 1000;
 /// Bytes of JSON that make up one conversation.
 pub(crate) const MAX_CONTEXT: u64 = 64 << 20;

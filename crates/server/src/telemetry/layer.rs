@@ -21,7 +21,7 @@ use super::{Scope, Telemetry, log, model, sandbox, turn};
 
 /// Prefix of the targets of our crates. Libraries are not listened to.
 const TARGET: &str = "aludel";
-/// Target by which others ask whether prompts, programs and outputs may be told.
+/// Target that is enabled where prompts, programs and outputs may be logged.
 const CONTENTS: &str = "aludel::contents";
 
 /// Installs the subscriber of this process, once.

@@ -16,21 +16,21 @@ pub enum Event {
     },
     /// A block begins.
     ContentBlockStart {
-        /// Its place in the message, from 0.
+        /// Index in the message, from 0.
         index: usize,
         /// The block as it begins; results of tools are whole.
         content_block: Block,
     },
     /// A block goes on.
     ContentBlockDelta {
-        /// Its place.
+        /// Index in the message.
         index: usize,
         /// The next piece.
         delta: Delta,
     },
     /// A block is complete.
     ContentBlockStop {
-        /// Its place.
+        /// Index in the message.
         index: usize,
     },
     /// The message's end is known.

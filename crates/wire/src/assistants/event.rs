@@ -112,14 +112,14 @@ pub struct ContentDeltas {
 pub enum ContentDelta {
     /// Text.
     Text {
-        /// The place of the part.
+        /// Index of the part.
         index: usize,
         /// The piece.
         text: TextDelta,
     },
     /// A whole image.
     ImageFile {
-        /// The place of the part.
+        /// Index of the part.
         index: usize,
         /// The image.
         image_file: ImageFile,
@@ -172,7 +172,7 @@ pub struct StepDeltaDetails {
 pub enum ToolCallDelta {
     /// Of a program.
     Code {
-        /// The place of the call.
+        /// Index of the call.
         index: usize,
         /// Its id, in the first piece.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -184,7 +184,7 @@ pub enum ToolCallDelta {
     },
     /// A whole call of a function.
     Function {
-        /// The place of the call.
+        /// Index of the call.
         index: usize,
         /// Its id.
         id: String,
@@ -209,7 +209,7 @@ pub struct CodeDelta {
 /// A piece of what a program put out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CodeOutputDelta {
-    /// The place of the output.
+    /// Index of the output.
     pub index: usize,
     /// The piece.
     #[serde(flatten)]

@@ -164,7 +164,7 @@ pub struct Text {
 pub enum Annotation {
     /// A file that a program made.
     FilePath {
-        /// Its place among the annotations. Only in a stream.
+        /// Index among the annotations. Only in a stream.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         index: Option<usize>,
         /// The words that name it, exactly as they stand in the text.

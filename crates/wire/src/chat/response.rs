@@ -31,7 +31,7 @@ pub struct Response {
 /// One answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Choice {
-    /// Its place in the list.
+    /// Index in the list.
     #[serde(default)]
     pub index: u32,
     /// The message.

@@ -31,7 +31,7 @@ impl<T> List<T> {
     }
 }
 
-/// Something that is gone.
+/// Confirmation that an object was deleted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Deleted {
     /// Its id.

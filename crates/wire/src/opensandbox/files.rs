@@ -71,7 +71,7 @@ pub struct Move {
     pub dest: String,
 }
 
-/// A text that takes another one's place in a file.
+/// Replacement of a text in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Replacement {
     /// The text that goes.

@@ -162,11 +162,11 @@ impl State {
 pub struct Sandboxes {
     /// The sandboxes.
     pub items: Vec<Sandbox>,
-    /// The place of the page among all.
+    /// Position of the page.
     pub pagination: Pagination,
 }
 
-/// The place of a page among all.
+/// Position of a page.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Pagination {

@@ -44,7 +44,7 @@ impl Container {
         &self.ended
     }
 
-    /// Makes and starts it, and the volume before it. What it needs as long as it is there is in `needs`.
+    /// Creates and starts it, after its volume. `needs` is held until it ends.
     pub(super) fn start<N: Send + 'static>(
         &self,
         engine: &Arc<DockerEngine>,

@@ -14,7 +14,7 @@ use crate::{KernelSpec, Limits};
 const SERVER_MEMORY: u64 = 64 << 20;
 /// Inodes of `/tmp`; without a bound, empty files use up memory that no limit counts.
 const TMP_INODES: u64 = 32 << 10;
-/// The places of the files: the workspace, and the home directory that some clients look for.
+/// Paths of the workspace: its own, and the home directory that some clients expect.
 const PLACES: [&str; 2] = ["/mnt/data", "/home/user"];
 /// Bytes of the kernel's programs at most.
 const PROGRAMS_BYTES: u64 = 1 << 20;

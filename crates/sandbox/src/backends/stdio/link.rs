@@ -76,7 +76,7 @@ impl<P: SandboxHost> StdioLink<P> {
         }
     }
 
-    /// Takes an item, and returns it if it is none of a stream.
+    /// Buffers an item of a stream, and returns any other.
     fn take(&mut self, item: KernelItem) -> Option<KernelItem> {
         let (stream, bytes) = match item {
             KernelItem::Frames(bytes) => {

@@ -100,7 +100,7 @@ enum Receiver {
         exit: watch::Sender<Option<KernelExit>>,
     },
     Channel {
-        /// The answer about its start.
+        /// Reports its start.
         started: Option<oneshot::Sender<Result<u32, ChannelRefusal>>>,
         /// Its output and error output.
         streams: [Arc<Incoming>; 2],

@@ -86,7 +86,7 @@ enum Open {
 
 #[derive(Debug)]
 struct Program {
-    /// The place of its call; `None` if that stands in an earlier message.
+    /// Index of its call; `None` if that is in an earlier message.
     index: Option<usize>,
     tool: ToolKind,
     /// The text that the model wrote; of the editor, its arguments in JSON.
@@ -257,7 +257,7 @@ impl Writer {
         }
     }
 
-    /// Tells a text as it is.
+    /// Emits a text unchanged.
     fn say(&mut self, text: &str) {
         if text.is_empty() {
             return;
@@ -272,7 +272,7 @@ impl Writer {
         self.delta(Delta::TextDelta { text: text.to_owned() });
     }
 
-    /// Nothing more comes of the text so far.
+    /// Ends the text so far.
     pub(super) fn end_text(&mut self) {
         // Text that may begin a stop sequence is held, perhaps all that there is.
         let held = self.stop.end();

@@ -33,7 +33,7 @@ pub(super) struct Attachment {
 pub(super) struct NamedFile<'a> {
     /// Its address.
     pub(super) uri: &'a str,
-    /// The place of the address in the request.
+    /// Path of the address in the request.
     pub(super) param: String,
     /// True if an earlier request named it: it may be gone.
     pub(super) is_old: bool,

@@ -75,7 +75,7 @@ impl Inputs {
         self.take(name, mime, FileContent::Inline(bytes), param, parts)
     }
 
-    /// Reads a file of the Files API that a message names; `param` is the place of its address there.
+    /// Reads a file of the Files API that a message names; `param` is the path of its address there.
     pub(super) fn named(
         &mut self,
         uri: &str,
@@ -171,7 +171,7 @@ impl Inputs {
     }
 }
 
-/// The words by which the model learns of a file.
+/// The note by which the model learns of a file.
 fn mention(name: &str) -> Part {
     Part::Text(format!("[The user attached a file: {WORKSPACE}/{name}]"))
 }

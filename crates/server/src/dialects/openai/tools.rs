@@ -35,7 +35,7 @@ impl Interpreter {
         Self::Auto { file_ids: Vec::new(), memory_limit: None, environment: Environment::default(), session }
     }
 
-    /// Reads the `container` of a tool; `param` is the tool's place in the request.
+    /// Reads the `container` of a tool; `param` is the tool's path in the request.
     pub(crate) fn read(tool: &Value, param: &str) -> Result<Self, ApiError> {
         let param = format!("{param}.container");
         match tool.get("container") {

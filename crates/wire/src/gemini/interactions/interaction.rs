@@ -41,7 +41,7 @@ pub struct Interaction {
     /// The interaction that it goes on with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous_interaction_id: Option<String>,
-    /// The place of its programs.
+    /// Environment of its programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment_id: Option<String>,
     /// The steps that it answers, for a client that asks for them.

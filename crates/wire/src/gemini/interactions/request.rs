@@ -44,7 +44,7 @@ pub struct CreateInteraction {
     /// The interaction that it goes on with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous_interaction_id: Option<String>,
-    /// The place of its programs.
+    /// Environment of its programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<Environment>,
     /// False if nothing of it is to be kept.
@@ -154,7 +154,7 @@ pub struct ResponseFormat {
     pub schema: Option<Value>,
 }
 
-/// The place of an interaction's programs.
+/// Environment of an interaction's programs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Environment {

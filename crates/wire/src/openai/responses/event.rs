@@ -14,7 +14,7 @@ pub struct StreamEvent {
     /// The event.
     #[serde(flatten)]
     pub event: Event,
-    /// Its place, counted from zero.
+    /// Its number, counted from zero.
     pub sequence_number: u64,
 }
 
@@ -93,14 +93,14 @@ events! {
     }
     /// An item begins.
     OutputItemAdded = "response.output_item.added" {
-        /// The item's place in the output.
+        /// Index of the item in the output.
         output_index: usize,
         /// The item, as it is.
         item: Box<Item>,
     }
     /// An item is done.
     OutputItemDone = "response.output_item.done" {
-        /// The item's place in the output.
+        /// Index of the item in the output.
         output_index: usize,
         /// The whole item.
         item: Box<Item>,
@@ -109,9 +109,9 @@ events! {
     ContentPartAdded = "response.content_part.added" {
         /// The message's id.
         item_id: String,
-        /// The message's place in the output.
+        /// Index of the message in the output.
         output_index: usize,
-        /// The part's place in the message.
+        /// Index of the part in the message.
         content_index: usize,
         /// The part, as it is.
         part: ContentPart,
@@ -120,9 +120,9 @@ events! {
     ContentPartDone = "response.content_part.done" {
         /// The message's id.
         item_id: String,
-        /// The message's place in the output.
+        /// Index of the message in the output.
         output_index: usize,
-        /// The part's place in the message.
+        /// Index of the part in the message.
         content_index: usize,
         /// The whole part.
         part: ContentPart,
@@ -131,9 +131,9 @@ events! {
     OutputTextDelta = "response.output_text.delta" {
         /// The message's id.
         item_id: String,
-        /// The message's place in the output.
+        /// Index of the message in the output.
         output_index: usize,
-        /// The part's place in the message.
+        /// Index of the part in the message.
         content_index: usize,
         /// The next piece of text.
         delta: String,
@@ -145,9 +145,9 @@ events! {
     OutputTextDone = "response.output_text.done" {
         /// The message's id.
         item_id: String,
-        /// The message's place in the output.
+        /// Index of the message in the output.
         output_index: usize,
-        /// The part's place in the message.
+        /// Index of the part in the message.
         content_index: usize,
         /// The whole text.
         text: String,
@@ -159,11 +159,11 @@ events! {
     OutputTextAnnotationAdded = "response.output_text.annotation.added" {
         /// The message's id.
         item_id: String,
-        /// The message's place in the output.
+        /// Index of the message in the output.
         output_index: usize,
-        /// The part's place in the message.
+        /// Index of the part in the message.
         content_index: usize,
-        /// The annotation's place in the part.
+        /// Index of the annotation in the part.
         annotation_index: usize,
         /// The annotation.
         annotation: Annotation,
@@ -172,9 +172,9 @@ events! {
     RefusalDelta = "response.refusal.delta" {
         /// The message's id.
         item_id: String,
-        /// The message's place in the output.
+        /// Index of the message in the output.
         output_index: usize,
-        /// The part's place in the message.
+        /// Index of the part in the message.
         content_index: usize,
         /// The next piece of text.
         delta: String,
@@ -183,9 +183,9 @@ events! {
     RefusalDone = "response.refusal.done" {
         /// The message's id.
         item_id: String,
-        /// The message's place in the output.
+        /// Index of the message in the output.
         output_index: usize,
-        /// The part's place in the message.
+        /// Index of the part in the message.
         content_index: usize,
         /// The whole text.
         refusal: String,
@@ -194,9 +194,9 @@ events! {
     ReasoningTextDelta = "response.reasoning_text.delta" {
         /// The item's id.
         item_id: String,
-        /// The item's place in the output.
+        /// Index of the item in the output.
         output_index: usize,
-        /// The part's place in the item.
+        /// Index of the part in the item.
         content_index: usize,
         /// The next piece of text.
         delta: String,
@@ -205,9 +205,9 @@ events! {
     ReasoningTextDone = "response.reasoning_text.done" {
         /// The item's id.
         item_id: String,
-        /// The item's place in the output.
+        /// Index of the item in the output.
         output_index: usize,
-        /// The part's place in the item.
+        /// Index of the part in the item.
         content_index: usize,
         /// The whole text.
         text: String,
@@ -216,9 +216,9 @@ events! {
     ReasoningSummaryPartAdded = "response.reasoning_summary_part.added" {
         /// The item's id.
         item_id: String,
-        /// The item's place in the output.
+        /// Index of the item in the output.
         output_index: usize,
-        /// The part's place in the summary.
+        /// Index of the part in the summary.
         summary_index: usize,
         /// The part, as it is.
         part: ReasoningText,
@@ -227,9 +227,9 @@ events! {
     ReasoningSummaryPartDone = "response.reasoning_summary_part.done" {
         /// The item's id.
         item_id: String,
-        /// The item's place in the output.
+        /// Index of the item in the output.
         output_index: usize,
-        /// The part's place in the summary.
+        /// Index of the part in the summary.
         summary_index: usize,
         /// The whole part.
         part: ReasoningText,
@@ -238,9 +238,9 @@ events! {
     ReasoningSummaryTextDelta = "response.reasoning_summary_text.delta" {
         /// The item's id.
         item_id: String,
-        /// The item's place in the output.
+        /// Index of the item in the output.
         output_index: usize,
-        /// The part's place in the summary.
+        /// Index of the part in the summary.
         summary_index: usize,
         /// The next piece of text.
         delta: String,
@@ -249,9 +249,9 @@ events! {
     ReasoningSummaryTextDone = "response.reasoning_summary_text.done" {
         /// The item's id.
         item_id: String,
-        /// The item's place in the output.
+        /// Index of the item in the output.
         output_index: usize,
-        /// The part's place in the summary.
+        /// Index of the part in the summary.
         summary_index: usize,
         /// The whole text.
         text: String,
@@ -260,28 +260,28 @@ events! {
     CodeInterpreterCallInProgress = "response.code_interpreter_call.in_progress" {
         /// The item's id.
         item_id: String,
-        /// The item's place in the output.
+        /// Index of the item in the output.
         output_index: usize,
     }
     /// A program runs.
     CodeInterpreterCallInterpreting = "response.code_interpreter_call.interpreting" {
         /// The item's id.
         item_id: String,
-        /// The item's place in the output.
+        /// Index of the item in the output.
         output_index: usize,
     }
     /// A program ended.
     CodeInterpreterCallCompleted = "response.code_interpreter_call.completed" {
         /// The item's id.
         item_id: String,
-        /// The item's place in the output.
+        /// Index of the item in the output.
         output_index: usize,
     }
     /// A program's code goes on.
     CodeInterpreterCallCodeDelta = "response.code_interpreter_call_code.delta" {
         /// The item's id.
         item_id: String,
-        /// The item's place in the output.
+        /// Index of the item in the output.
         output_index: usize,
         /// The next piece of code.
         delta: String,
@@ -290,7 +290,7 @@ events! {
     CodeInterpreterCallCodeDone = "response.code_interpreter_call_code.done" {
         /// The item's id.
         item_id: String,
-        /// The item's place in the output.
+        /// Index of the item in the output.
         output_index: usize,
         /// The whole code.
         code: String,
@@ -299,7 +299,7 @@ events! {
     FunctionCallArgumentsDelta = "response.function_call_arguments.delta" {
         /// The item's id.
         item_id: String,
-        /// The item's place in the output.
+        /// Index of the item in the output.
         output_index: usize,
         /// The next piece of JSON.
         delta: String,
@@ -308,7 +308,7 @@ events! {
     FunctionCallArgumentsDone = "response.function_call_arguments.done" {
         /// The item's id.
         item_id: String,
-        /// The item's place in the output.
+        /// Index of the item in the output.
         output_index: usize,
         /// The function's name.
         #[serde(default)]
@@ -320,28 +320,28 @@ events! {
     McpCallInProgress = "response.mcp_call.in_progress" {
         /// The item's id.
         item_id: String,
-        /// The item's place in the output.
+        /// Index of the item in the output.
         output_index: usize,
     }
     /// A call of a tool of an MCP server was answered.
     McpCallCompleted = "response.mcp_call.completed" {
         /// The item's id.
         item_id: String,
-        /// The item's place in the output.
+        /// Index of the item in the output.
         output_index: usize,
     }
     /// A call of a tool of an MCP server failed.
     McpCallFailed = "response.mcp_call.failed" {
         /// The item's id.
         item_id: String,
-        /// The item's place in the output.
+        /// Index of the item in the output.
         output_index: usize,
     }
     /// The arguments of a call of a tool of an MCP server go on.
     McpCallArgumentsDelta = "response.mcp_call_arguments.delta" {
         /// The item's id.
         item_id: String,
-        /// The item's place in the output.
+        /// Index of the item in the output.
         output_index: usize,
         /// The next piece of JSON.
         delta: String,
@@ -350,7 +350,7 @@ events! {
     McpCallArgumentsDone = "response.mcp_call_arguments.done" {
         /// The item's id.
         item_id: String,
-        /// The item's place in the output.
+        /// Index of the item in the output.
         output_index: usize,
         /// The whole JSON.
         arguments: String,

@@ -294,7 +294,7 @@ impl ProgramOutput {
         }
     }
 
-    /// Says whether it is an image, whatever its kind.
+    /// Returns true if it is an image of any kind.
     pub fn is_image(&self) -> bool {
         match self {
             Self::Logs { .. } => false,

@@ -185,13 +185,13 @@ pub struct Usage {
     /// Tokens read.
     #[serde(default, deserialize_with = "lenient::field")]
     pub input_tokens: u64,
-    /// More about them.
+    /// Breakdown of them.
     #[serde(default, deserialize_with = "lenient::object")]
     pub input_tokens_details: InputTokensDetails,
     /// Tokens written.
     #[serde(default, deserialize_with = "lenient::field")]
     pub output_tokens: u64,
-    /// More about them.
+    /// Breakdown of them.
     #[serde(default, deserialize_with = "lenient::object")]
     pub output_tokens_details: OutputTokensDetails,
     /// Both.

@@ -55,7 +55,7 @@ pub(super) struct ParsedRequest {
     pub(super) answer: Interaction,
 }
 
-/// A file that is put into the place of the programs.
+/// A file that is put into the environment of the programs.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SourceFile {
     pub(super) name: String,
@@ -311,7 +311,7 @@ fn answer_format(format: Option<Value>, mime: Option<&str>) -> Result<Option<Ans
     Ok(chosen)
 }
 
-/// Reads the place of the programs, the files that are put into it, and its variables.
+/// Reads the environment of the programs, the files that are put into it, and its variables.
 fn read_environment(
     environment: Option<Environment>,
     runs_code: bool,

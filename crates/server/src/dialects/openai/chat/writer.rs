@@ -63,7 +63,7 @@ struct Program {
 }
 
 impl Writer {
-    /// One choice for each of the containers, with the programs in its text or beside it. `is_formed` says whether the answer must have a form.
+    /// One choice for each container, with its programs in the text or beside it. `is_formed` is true if the answer has to follow a format.
     pub(super) fn new(
         id: String,
         model: String,
@@ -174,7 +174,7 @@ impl Writer {
         goes_on
     }
 
-    /// Tells a text as it is.
+    /// Emits a text unchanged.
     fn say(&mut self, index: usize, text: &str) {
         let Some(choice) = self.choices.get_mut(index) else { return };
         if text.is_empty() {
