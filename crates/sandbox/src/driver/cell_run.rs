@@ -1,0 +1,568 @@
+//! One execution on a kernel, from its first byte to its outcome: its limits, its output, and the calls of its client's tools.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::future::join;
+use tokio::sync::{OwnedMutexGuard, mpsc, watch};
+use tokio::time::{Instant, timeout};
+
+use super::{AtomicState, Driver, KILL_TIMEOUT, KernelState, SEND_TIMEOUT, most_entries, wait_for_exit};
+use crate::execution::{
+    ClientAnswer, ClientCall, ExecutionEvent, Finished, KernelDeath, LimitHit, MimeBundle, MimeData, Outcome,
+    ProgramError, VariablesState,
+};
+use crate::frame::{FromKernel, ToKernel};
+use crate::link::{KernelExit, Link, LinkControl, LinkInput, OutputStream, Signal};
+use crate::output::{BoundedOutput, rest};
+use crate::process::ExitStatus;
+use crate::workspace::{Snapshot, WorkspaceUsage};
+use crate::{Error, Limits, Workspace};
+
+/// The most that one execution may display, bytes of all bundles together.
+const MAX_DISPLAYED: usize = 64 << 20;
+/// The most that a kernel may send during one execution, bytes. The kernel program never comes near.
+const MAX_RECEIVED: usize = 1 << 30;
+/// Bytes that each frame counts as beside its length: reading the smallest takes us longer than a program needs to write it.
+const FRAME_COST: usize = 8 << 10;
+/// The most bundles that one execution may display.
+const MAX_DISPLAYS: usize = 500;
+/// Bytes of a workspace that may be left for it to count as full: less than one large write.
+const FULL: u64 = 1 << 20;
+/// Percent of a sandbox's memory of which some were in use when its own limit ended it, and not another one above it: a large page that does
+/// not fit is none of them.
+const OWN_LIMIT: u64 = 90;
+/// The system's words for a full file system, in every library's message.
+const NO_SPACE: &str = "No space left on device";
+/// The system's words for a refused call.
+const NOT_PERMITTED: &str = "Operation not permitted";
+/// Time that a kernel may take to accept the answer to a display, for which it waits; deadlines wait for it.
+const SHOWN_TIMEOUT: Duration = Duration::from_secs(1);
+/// Pause between two looks at processor time where it is limited.
+const CPU_INTERVAL: Duration = Duration::from_millis(200);
+/// Calls of the client's tools in one execution.
+const MAX_CALLS: usize = 1000;
+/// Bytes of the answers to calls that were made at once.
+const MAX_ANSWERS: usize = 4 << 20;
+const SIGKILL: i32 = 9;
+
+/// The reason for which we end a program before its own end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    Caller,
+    WallClock,
+    CpuTime,
+}
+
+/// A program that we are ending.
+struct Termination {
+    cause: Cause,
+    /// When to interrupt once more: the first signal may have come before the cell began.
+    again_at: Option<Instant>,
+    /// When to kill the kernel.
+    kill_at: Instant,
+}
+
+impl Termination {
+    fn put_off(&mut self, by: Duration) {
+        self.kill_at += by;
+        self.again_at = self.again_at.map(|at| at + by);
+    }
+}
+
+/// Calls of the client's tools for which the program waits.
+struct PendingCalls {
+    /// The number to answer.
+    number: u64,
+    /// Number of the calls.
+    count: usize,
+    since: Instant,
+}
+
+/// The answer to a frame of a kernel that waits for one.
+enum FrameReply {
+    Shown(u64),
+    Answers(u64, Vec<ClientAnswer>),
+}
+
+/// One execution, from its first byte to its outcome.
+pub(super) struct CellRun<C> {
+    control: Arc<C>,
+    state: Arc<AtomicState>,
+    /// Zero where it is not counted.
+    cpu_before: Duration,
+    workspace: Arc<dyn Workspace>,
+    limits: Limits,
+    events: mpsc::UnboundedSender<ExecutionEvent>,
+    /// Tools of the client's that it can call.
+    tools: Vec<String>,
+    answers: mpsc::UnboundedReceiver<Vec<ClientAnswer>>,
+    /// Calls so far.
+    calls: usize,
+    waiting: Option<PendingCalls>,
+    /// Time for which it has waited for answers.
+    waited: Duration,
+    interrupted: watch::Receiver<bool>,
+    paused: watch::Receiver<bool>,
+    started: Instant,
+    before: Snapshot,
+    /// Printed text, by stream.
+    output: [BoundedOutput; 2],
+    error: Option<ProgramError>,
+    /// True if its error or its output has the system's words for a refused call.
+    says_not_permitted: bool,
+    termination: Option<Termination>,
+    /// True if the kernel was sent a signal.
+    has_signalled: bool,
+    displayed: usize,
+    displays: usize,
+    /// True if it was said that nothing more is displayed.
+    displays_enough: bool,
+}
+
+/// The end of a wait for events.
+enum WaitEnd {
+    Done,
+    Exited(KernelExit),
+}
+
+impl<C: LinkControl> CellRun<C> {
+    /// One execution on this kernel, with its processor time and its files from before, and the tools that it may call.
+    pub(super) fn new<L: Link<Control = C>>(
+        driver: &Driver<L>,
+        (cpu_before, before): (Duration, Snapshot),
+        tools: Vec<String>,
+        (events, answers, interrupted): (
+            mpsc::UnboundedSender<ExecutionEvent>,
+            mpsc::UnboundedReceiver<Vec<ClientAnswer>>,
+            watch::Receiver<bool>,
+        ),
+    ) -> Self {
+        let limits = driver.limits.clone();
+        Self {
+            control: Arc::clone(&driver.control),
+            state: Arc::clone(&driver.state),
+            workspace: Arc::clone(&driver.workspace),
+            cpu_before,
+            events,
+            tools,
+            answers,
+            calls: 0,
+            waiting: None,
+            waited: Duration::ZERO,
+            interrupted,
+            paused: driver.paused.clone(),
+            started: Instant::now(),
+            before,
+            output: [BoundedOutput::new(limits.output), BoundedOutput::new(limits.output)],
+            limits,
+            error: None,
+            says_not_permitted: false,
+            termination: None,
+            has_signalled: false,
+            displayed: 0,
+            displays: 0,
+            displays_enough: false,
+        }
+    }
+
+    /// Runs it to its end, and tells its events.
+    pub(super) async fn drive<L: Link<Control = C>>(mut self, mut kernel: OwnedMutexGuard<KernelState<L>>) {
+        let end = self.listen(&mut kernel).await;
+        // Output from before the last frame is still in the pipes.
+        self.drain(&mut kernel.link);
+        let outcome = match &end {
+            WaitEnd::Done => self.outcome_of_end().await,
+            WaitEnd::Exited(exit) => self.outcome_of_exit(exit, &mut kernel.oom_kills).await,
+        };
+        let is_settled = matches!(end, WaitEnd::Done) && !self.has_signalled;
+        let state = match end {
+            WaitEnd::Done => {
+                self.state.has_run.store(true, Ordering::Relaxed);
+                VariablesState::Kept
+            }
+            WaitEnd::Exited(_) if self.may_resume() && kernel.link.resume().await => {
+                kernel.cells -= 1;
+                VariablesState::RolledBack
+            }
+            WaitEnd::Exited(_) => {
+                self.state.is_lost.store(true, Ordering::Relaxed);
+                VariablesState::Lost
+            }
+        };
+        let (before, most) = (std::mem::take(&mut self.before), most_entries(&self.limits));
+        let changes = Arc::clone(&self.workspace).look(most, move |workspace, most| before.changes(workspace, most));
+        // No signal of ours is under way any more by then.
+        let settled = async {
+            if !is_settled {
+                self.control.settled().await;
+            }
+        };
+        let (changes, ()) = join(changes, settled).await;
+        self.control.catch_up();
+        let (files, files_left_out) = changes.unwrap_or_default();
+        let mut output_dropped = 0;
+        for (stream, output) in
+            [OutputStream::Stdout, OutputStream::Stderr].into_iter().zip(std::mem::take(&mut self.output))
+        {
+            let (tail, dropped) = output.finish();
+            self.says_not_permitted |= tail.contains(NOT_PERMITTED);
+            self.tell_text(stream, tail);
+            output_dropped += dropped;
+        }
+        let finished = Finished {
+            felt_refusal: self.says_not_permitted || matches!(outcome, Outcome::KernelDied(_)),
+            outcome,
+            files,
+            files_left_out,
+            elapsed: self.started.elapsed().saturating_sub(self.waited),
+            output_dropped,
+            state,
+            blocked: self.control.take_blocked(),
+        };
+        // The kernel is free for the next execution before the caller learns of the end of this one.
+        drop(kernel);
+        self.send(ExecutionEvent::Finished(finished));
+    }
+
+    /// Passes on what the kernel tells and enforces the limits, until the cell or the kernel has ended.
+    async fn listen<L: Link>(&mut self, kernel: &mut KernelState<L>) -> WaitEnd {
+        let mut deadline = self.started + self.limits.timeout;
+        let (mut interrupted, mut paused) = (self.interrupted.clone(), self.paused.clone());
+        let mut received = 0;
+        let mut cpu_looked_at = self.started;
+        let mut rested_for = 0;
+        loop {
+            let dropped: u64 = self.output.iter().map(BoundedOutput::dropped).sum();
+            rest(dropped - std::mem::replace(&mut rested_for, dropped)).await;
+            let timer = match &self.termination {
+                Some(ending) => ending.again_at.unwrap_or(ending.kill_at),
+                None => deadline,
+            };
+            tokio::select! {
+                input = kernel.link.receive() => match input {
+                    Ok(LinkInput::Frame(FromKernel::Done, _)) => return WaitEnd::Done,
+                    Ok(LinkInput::Frame(frame, length)) => {
+                        received += length + FRAME_COST;
+                        if received > MAX_RECEIVED {
+                            return WaitEnd::Exited(self.kill(kernel).await);
+                        }
+                        self.drain(&mut kernel.link);
+                        if let Some(reply) = self.frame(frame)
+                            && !reply.send(&mut kernel.link).await
+                        {
+                            return WaitEnd::Exited(self.kill(kernel).await);
+                        }
+                    }
+                    Ok(LinkInput::Printed(stream, bytes)) => self.print(stream, &bytes),
+                    // A closed or senseless channel: the program did that to its own kernel.
+                    Ok(LinkInput::Closed) | Err(_) => return WaitEnd::Exited(self.kill(kernel).await),
+                },
+                Some(answers) = self.answers.recv() => if let Some(reply) = self.answered(answers, &mut deadline)
+                    && !reply.send(&mut kernel.link).await
+                {
+                    return WaitEnd::Exited(self.kill(kernel).await);
+                },
+                exit = wait_for_exit(&mut kernel.exit) => return WaitEnd::Exited(exit),
+                () = wait_for_pause(&mut paused) => {
+                    let since = Instant::now();
+                    tokio::select! {
+                        exit = wait_for_exit(&mut kernel.exit) => return WaitEnd::Exited(exit),
+                        () = wait_for_resume(&mut paused) => {}
+                    }
+                    deadline += since.elapsed();
+                    if let Some(waiting) = &mut self.waiting {
+                        waiting.since += since.elapsed();
+                    }
+                    if let Some(ending) = &mut self.termination {
+                        ending.put_off(since.elapsed());
+                    }
+                }
+                () = wait_for_interrupt(&mut interrupted), if self.termination.is_none() => {
+                    self.interrupt(Cause::Caller);
+                    self.release(&mut kernel.link).await;
+                }
+                () = tokio::time::sleep_until(cpu_looked_at + CPU_INTERVAL), if self.counts_cpu() => {
+                    cpu_looked_at = Instant::now();
+                    if self.cpu_is_used_up().await {
+                        self.interrupt(Cause::CpuTime);
+                        self.release(&mut kernel.link).await;
+                    }
+                }
+                // Its clock stands still while it waits for its client, whom the caller gives so much time as it likes.
+                () = tokio::time::sleep_until(timer), if self.termination.is_some() || self.waiting.is_none() => match self.termination.as_mut().map(|ending| ending.again_at.take()) {
+                    Some(Some(_)) => self.control.signal(Signal::Interrupt),
+                    Some(None) => return WaitEnd::Exited(self.kill(kernel).await),
+                    None => self.interrupt(Cause::WallClock),
+                }
+            }
+        }
+    }
+
+    /// Returns true if there may be a checkpoint, and nobody wants the kernel to end.
+    fn may_resume(&self) -> bool {
+        let has_run = self.state.has_run.load(Ordering::Relaxed) && self.control.keeps_checkpoint();
+        has_run && !self.state.is_lost.load(Ordering::Relaxed)
+    }
+
+    fn counts_cpu(&self) -> bool {
+        self.limits.cpu_time.is_some() && self.termination.is_none()
+    }
+
+    async fn cpu_is_used_up(&self) -> bool {
+        let used = self.control.usage().await.cpu.saturating_sub(self.cpu_before);
+        self.limits.cpu_time.is_some_and(|limit| used > limit)
+    }
+
+    fn interrupt(&mut self, cause: Cause) {
+        self.has_signalled = true;
+        self.control.signal(Signal::Interrupt);
+        let now = Instant::now();
+        self.termination =
+            Some(Termination { cause, again_at: Some(now + self.limits.grace / 4), kill_at: now + self.limits.grace });
+    }
+
+    async fn kill<L: Link>(&self, kernel: &mut KernelState<L>) -> KernelExit {
+        self.control.signal(Signal::Kill);
+        timeout(KILL_TIMEOUT, wait_for_exit(&mut kernel.exit)).await.unwrap_or_default()
+    }
+
+    /// Takes what was printed.
+    fn print(&mut self, stream: OutputStream, bytes: &[u8]) {
+        let [stdout, stderr] = &mut self.output;
+        let output = match stream {
+            OutputStream::Stdout => stdout,
+            OutputStream::Stderr => stderr,
+        };
+        let text = output.push(bytes);
+        self.says_not_permitted |= text.contains(NOT_PERMITTED);
+        self.tell_text(stream, text);
+    }
+
+    /// Takes what was printed already, without waiting. Bounded: a child left behind may write for ever.
+    fn drain<L: Link>(&mut self, link: &mut L) {
+        for stream in [OutputStream::Stdout, OutputStream::Stderr] {
+            for _ in 0..4 {
+                let bytes = link.printed(stream);
+                if bytes.is_empty() {
+                    break;
+                }
+                self.print(stream, &bytes);
+            }
+        }
+    }
+
+    /// Takes the client's answers, if the program waits for some.
+    fn answered(&mut self, answers: Vec<ClientAnswer>, deadline: &mut Instant) -> Option<FrameReply> {
+        let PendingCalls { number, count, since } = self.waiting.take()?;
+        let waited = since.elapsed();
+        *deadline += waited;
+        self.waited += waited;
+        let mut room = MAX_ANSWERS;
+        let missing = std::iter::repeat_with(|| ClientAnswer::error("There was no answer."));
+        let fitting =
+            answers.into_iter().chain(missing).take(count).map(|answer| match room.checked_sub(answer.text.len()) {
+                Some(left) => {
+                    room = left;
+                    answer
+                }
+                None => ClientAnswer::error(format!(
+                    "The answer has {} bytes; answers to calls made at once can have {MAX_ANSWERS}.",
+                    answer.text.len()
+                )),
+            });
+        Some(FrameReply::Answers(number, fitting.collect()))
+    }
+
+    /// Lets a program that is to end wait no longer.
+    async fn release<L: Link>(&mut self, link: &mut L) {
+        if let Some(PendingCalls { number, since, .. }) = self.waiting.take() {
+            self.waited += since.elapsed();
+            // One that does not read it is killed in time.
+            FrameReply::Answers(number, Vec::new()).send(link).await;
+        }
+    }
+
+    /// Tells of calls of the client's tools. Returns the answer to those that the client is not told of.
+    fn called(&mut self, calls: Vec<ClientCall>, number: u64) -> Option<FrameReply> {
+        // Only user code that plays with the channel sends such ones, and waits for itself.
+        if self.waiting.is_some() || calls.iter().any(|call| !self.tools.contains(&call.name)) {
+            return None;
+        }
+        self.calls += calls.len();
+        let refused =
+            |words: &str| Some(FrameReply::Answers(number, calls.iter().map(|_| ClientAnswer::error(words)).collect()));
+        if self.termination.is_some() || calls.is_empty() {
+            return Some(FrameReply::Answers(number, Vec::new()));
+        }
+        if self.calls > MAX_CALLS {
+            return refused(&format!("A program can call tools {MAX_CALLS} times."));
+        }
+        let is_object = |call: &ClientCall| serde_json::from_str::<serde_json::Map<_, _>>(&call.arguments).is_ok();
+        if !calls.iter().all(is_object) {
+            return refused("The arguments of a tool are a JSON object, nested no deeper than 100 levels.");
+        }
+        self.waiting = Some(PendingCalls { number, count: calls.len(), since: Instant::now() });
+        self.send(ExecutionEvent::Calls(calls));
+        None
+    }
+
+    /// Passes a frame on. Returns the answer to one that is to be answered at once.
+    fn frame(&mut self, frame: FromKernel) -> Option<FrameReply> {
+        match frame {
+            FromKernel::Display(bundle, number) => {
+                self.display(bundle, ExecutionEvent::Display);
+                return Some(FrameReply::Shown(number));
+            }
+            // All that was printed before it has just been taken.
+            FromKernel::Flushed(number) => return Some(FrameReply::Shown(number)),
+            FromKernel::Calls(calls, number) => return self.called(calls, number),
+            FromKernel::Result(bundle) => self.display(bundle, ExecutionEvent::Result),
+            FromKernel::Error(error) if self.error.is_none() => {
+                self.says_not_permitted |= error.value.contains(NOT_PERMITTED);
+                self.error = Some(error.clone());
+                self.send(ExecutionEvent::Error(error));
+            }
+            // Out of place; only user code that plays with the channel sends them.
+            FromKernel::Ready
+            | FromKernel::Touched
+            | FromKernel::Configured
+            | FromKernel::Started(_)
+            | FromKernel::Resumed
+            | FromKernel::Error(_)
+            | FromKernel::Done
+            | FromKernel::Failed(_) => {}
+        }
+        None
+    }
+
+    fn display(&mut self, bundle: MimeBundle, event: fn(MimeBundle) -> ExecutionEvent) {
+        self.displays += 1;
+        self.displayed += bundle.0.iter().map(|(mime, data)| mime.len() + length(data)).sum::<usize>();
+        if !self.displays_enough && self.displays < MAX_DISPLAYS && self.displayed < MAX_DISPLAYED {
+            self.send(event(bundle));
+        } else if !self.displays_enough {
+            // Said once: from here on nothing is displayed, whatever its size.
+            self.displays_enough = true;
+            let text = "[too much was displayed; the rest is left out]".to_owned();
+            self.send(event(MimeBundle(vec![("text/plain".into(), MimeData::Text(text))])));
+        }
+    }
+
+    async fn outcome_of_end(&mut self) -> Outcome {
+        if let Some(ending) = self.termination.take() {
+            return self.outcome_of_cause(ending.cause);
+        }
+        match self.error.take() {
+            None => Outcome::Completed,
+            Some(error) if error.name == "MemoryError" => {
+                let used = self.control.usage().await.memory_peak;
+                self.out_of_memory(used, false).await
+            }
+            Some(error) if error.value.contains(NO_SPACE) => match self.full().await {
+                Some(hit) => Outcome::Limit(hit),
+                // Another place was full: /tmp, which the program's own message says.
+                None => Outcome::Failed(error),
+            },
+            Some(error) => Outcome::Failed(error),
+        }
+    }
+
+    async fn out_of_memory(&self, used: u64, of_host: bool) -> Outcome {
+        let files = self.room().await.map_or(0, |room| room.used);
+        Outcome::Limit(LimitHit::Memory { used, limit: self.limits.memory, files, of_host })
+    }
+
+    /// The room in the workspace, asked for where that may block.
+    async fn room(&self) -> Result<WorkspaceUsage, Error> {
+        Arc::clone(&self.workspace).blocking(|workspace| workspace.room()).await
+    }
+
+    /// The limit of the workspace that is used up, if one is.
+    async fn full(&self) -> Option<LimitHit> {
+        let WorkspaceUsage { used, limit, takes_files } = self.room().await.ok()?;
+        if used + FULL > limit {
+            Some(LimitHit::Disk { used, limit })
+        } else {
+            (!takes_files).then_some(LimitHit::Files { limit: self.limits.files })
+        }
+    }
+
+    async fn outcome_of_exit(&mut self, exit: &KernelExit, oom_kills: &mut u64) -> Outcome {
+        let out_of_memory = exit.usage.oom_kills > *oom_kills;
+        *oom_kills = exit.usage.oom_kills;
+        if let Some(ending) = self.termination.take() {
+            return self.outcome_of_cause(ending.cause);
+        }
+        match exit.status {
+            Some(ExitStatus::Signal(SIGKILL)) | None if out_of_memory => {
+                let used = exit.usage.memory_peak;
+                self.out_of_memory(used, used < self.limits.memory / 100 * OWN_LIMIT).await
+            }
+            Some(ExitStatus::Signal(signal)) => Outcome::KernelDied(KernelDeath::Signalled(signal)),
+            Some(ExitStatus::Code(code)) => Outcome::KernelDied(KernelDeath::Exited(code)),
+            None => Outcome::KernelDied(KernelDeath::Unknown),
+        }
+    }
+
+    fn outcome_of_cause(&self, cause: Cause) -> Outcome {
+        match cause {
+            Cause::Caller => Outcome::Interrupted,
+            Cause::WallClock => Outcome::Limit(LimitHit::WallClock { limit: self.limits.timeout }),
+            Cause::CpuTime => {
+                Outcome::Limit(LimitHit::CpuTime { limit: self.limits.cpu_time.unwrap_or(self.limits.timeout) })
+            }
+        }
+    }
+
+    fn tell_text(&self, stream: OutputStream, text: String) {
+        if !text.is_empty() {
+            self.send(match stream {
+                OutputStream::Stdout => ExecutionEvent::Stdout(text),
+                OutputStream::Stderr => ExecutionEvent::Stderr(text),
+            });
+        }
+    }
+
+    fn send(&self, event: ExecutionEvent) {
+        // Nobody may be listening any more; the execution is being interrupted then.
+        let _nobody = self.events.send(event);
+    }
+}
+
+impl FrameReply {
+    /// Sends it. Returns false if the kernel does not take it, though it waits for it: whoever does not read it has replaced the kernel
+    /// program.
+    async fn send<L: Link>(self, link: &mut L) -> bool {
+        let (frame, limit) = match &self {
+            Self::Shown(number) => (ToKernel::Shown { number: *number }, SHOWN_TIMEOUT),
+            Self::Answers(number, answers) => (ToKernel::Answers { number: *number, answers }, SEND_TIMEOUT),
+        };
+        matches!(timeout(limit, link.send(&frame)).await, Ok(Ok(())))
+    }
+}
+
+async fn wait_for_pause(paused: &mut watch::Receiver<bool>) {
+    if paused.wait_for(|paused| *paused).await.is_err() {
+        // Nobody is left who could pause it.
+        std::future::pending().await
+    }
+}
+
+async fn wait_for_resume(paused: &mut watch::Receiver<bool>) {
+    // An error means that the sandbox is going away, which its kernel's end tells.
+    let _gone = paused.wait_for(|paused| !*paused).await.map(|paused| *paused);
+}
+
+async fn wait_for_interrupt(interrupted: &mut watch::Receiver<bool>) {
+    // An error means that everyone who could interrupt is gone, which counts as one.
+    let _dropped = interrupted.wait_for(|now| *now).await.map(|now| *now);
+}
+
+fn length(data: &MimeData) -> usize {
+    match data {
+        MimeData::Text(text) => text.len(),
+        MimeData::Binary(bytes) => bytes.len(),
+    }
+}
