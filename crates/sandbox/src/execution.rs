@@ -54,7 +54,7 @@ impl ClientAnswer {
     }
 }
 
-/// One value in several representations, the most telling last in no particular order; look them up by MIME type.
+/// One value in several representations, in no particular order; look them up by MIME type.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct MimeBundle(pub Vec<(String, MimeData)>);
 

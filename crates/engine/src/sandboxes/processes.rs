@@ -11,7 +11,7 @@ use aludel_sandbox::process::{Command, ExitStatus, Process as Started};
 use aludel_store::{AuditEntry, AuditEvent, Store, Tenant};
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{Mutex as AsyncMutex, mpsc};
+use tokio::sync::{Mutex as AsyncMutex, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -20,7 +20,7 @@ use crate::Error;
 use crate::environment::check_names;
 use crate::meter::{CommandTime, Meter};
 
-/// Commands of one sandbox that run at once.
+/// Commands of one sandbox that run at once, those that are starting among them.
 const MAX_RUNNING: usize = 128;
 /// Commands of one sandbox that have ended and are still known.
 const MAX_ENDED: usize = 32;
@@ -104,6 +104,8 @@ pub struct Processes {
     tenant: Tenant,
     sandbox_id: String,
     known: Arc<Mutex<ProcessTable>>,
+    /// Held by each command from before it starts.
+    permits: Arc<Semaphore>,
 }
 
 #[derive(Default)]
@@ -205,12 +207,24 @@ impl Processes {
         tenant: Tenant,
         sandbox_id: String,
     ) -> Self {
-        Self { sandbox, store, meter, tenant, sandbox_id, known: Arc::default() }
+        Self {
+            sandbox,
+            store,
+            meter,
+            tenant,
+            sandbox_id,
+            known: Arc::default(),
+            permits: Arc::new(Semaphore::new(MAX_RUNNING)),
+        }
     }
 
     /// Starts a command. It is in the audit log before it runs.
     pub async fn start(&self, spec: ProcessSpec) -> Result<ProcessView, Error> {
-        self.check(&spec)?;
+        Self::check(&spec)?;
+        let permit = Arc::clone(&self.permits).try_acquire_owned().map_err(|_| Error::InvalidSandbox {
+            field: "cmd",
+            reason: format!("{MAX_RUNNING} commands run already"),
+        })?;
         let line = command_line(&spec.arguments);
         let bytes = NOTES + line.len() as u64;
         let _room = self.store.reserve(&self.tenant, bytes..=bytes).await?;
@@ -249,11 +263,11 @@ impl Processes {
         let attached = process.attach()?;
         self.remember(&process);
         let time = self.meter.command(&self.tenant);
-        tokio::spawn(run(Arc::clone(&process), started, receiver, note, time));
+        tokio::spawn(run(Arc::clone(&process), started, receiver, note, time, permit));
         Ok(attached)
     }
 
-    fn check(&self, spec: &ProcessSpec) -> Result<(), Error> {
+    fn check(spec: &ProcessSpec) -> Result<(), Error> {
         let invalid = |field, reason: String| Err(Error::InvalidSandbox { field, reason });
         let words = spec.arguments.iter().map(String::len).sum::<usize>();
         let variables = spec.environment.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
@@ -270,9 +284,6 @@ impl Processes {
             return invalid("tag", format!("a tag has at most {MAX_TAG} bytes"));
         }
         check_names(&spec.environment)?;
-        if self.running().len() >= MAX_RUNNING {
-            return Err(Error::InvalidSandbox { field: "cmd", reason: format!("{MAX_RUNNING} commands run already") });
-        }
         Ok(())
     }
 
@@ -460,6 +471,7 @@ async fn run(
     mut orders: mpsc::Receiver<ControlMessage>,
     note: AuditNote,
     mut time: CommandTime,
+    _permit: OwnedSemaphorePermit,
 ) {
     let mut stdout = std::mem::replace(&mut started.stdout, Box::new(tokio::io::empty()));
     let mut stderr = std::mem::replace(&mut started.stderr, Box::new(tokio::io::empty()));

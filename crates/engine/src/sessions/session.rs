@@ -423,13 +423,13 @@ impl Session {
         self.last_active().elapsed() >= self.idle
     }
 
-    /// Ends its session when it was left alone so long. The container itself stays: its files are there when it is used again.
+    /// Ends its sandbox when it was left alone so long. The session stays: its files are there when it is used again.
     pub fn linger(&self, for_: Duration) {
         let linger = u64::try_from(for_.as_millis()).unwrap_or(u64::MAX);
         self.linger_ms.store(linger, Ordering::Relaxed);
     }
 
-    /// Returns true if its session has been left alone too long.
+    /// Returns true if its sandbox has been left alone too long.
     pub(super) fn has_lingered(&self) -> bool {
         let linger = Duration::from_millis(self.linger_ms.load(Ordering::Relaxed));
         self.last_active().elapsed() >= linger && self.is_live()
@@ -440,7 +440,7 @@ impl Session {
         *self.last_active.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns true if it has a session, as far as can be told without waiting for whoever is busy with it.
+    /// Returns true if it has a sandbox, as far as can be told without waiting for whoever is busy with it.
     pub(super) fn is_live(&self) -> bool {
         self.state.try_lock().is_ok_and(|state| matches!(*state, State::Live { .. }))
     }
@@ -450,7 +450,7 @@ impl Session {
         &self.tenant
     }
 
-    /// Ends the session; the files in the store stay.
+    /// Ends its sandbox; the files in the store stay.
     pub(super) async fn end(&self) {
         self.replace(State::Dormant(None)).await;
     }
