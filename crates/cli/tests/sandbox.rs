@@ -105,6 +105,8 @@ fn strict_refuses_a_host_that_cannot_enforce_everything() {
         let hide = "mount -t tmpfs none /sys/fs/cgroup && exec \"$@\"";
         let mut command = aludel_by(directory.path(), &["unshare", "--mount", "sh", "-c", hide, "sh"]);
         command.args(["run", "-c", "print(1)", "--data"]).arg(data.path()).env("ALUDEL_SANDBOX_REQUIRE", require);
+        // Not another one that is there, such as Docker's.
+        command.env("ALUDEL_SANDBOX_BACKEND", "local");
         said(&mut command)
     };
     let refused = run("strict");
