@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use crate::lockdown::filters;
+use crate::lockdown::Filters;
 use crate::message::Profile;
 use crate::syscalls::permits;
 
@@ -16,7 +16,7 @@ const DONE: u32 = 0x0005_0000;
 const CLONE3: u64 = 435;
 const FLUSHES: [u32; 2] = if cfg!(target_arch = "x86_64") { [74, 75] } else { [82, 83] };
 
-static FILTERS: LazyLock<[Vec<u8>; 5]> = LazyLock::new(|| filters().expect("the filters compile"));
+static FILTERS: LazyLock<[Vec<u8>; 5]> = LazyLock::new(|| Filters::compile().expect("the filters compile").0);
 
 /// Runs the compiled seccomp filters by an evaluator of its own on a system call: they say of it what the list says, and end.
 pub fn policy(data: &[u8]) {

@@ -2,8 +2,7 @@
 //!
 //! Kernels, the zygote's children, interpret it with raw system calls in `zygote.py`, and commands, the spawner's, by [`run`]. A step that
 //! fails ends the process with the step's name: nothing is ever skipped. Zygote and spawner themselves go through [`inherited`] before
-//! their first child: the bounding set, which none
-//! of its children may gain from, and limits that are the same for all. The order matters:
+//! their first child: the bounding set, which none of its children may gain from, and limits that are the same for all. The order matters:
 //!
 //! 0. where others may be in the sandbox already: its memory is closed to them, until Landlock does that;
 //! 1. the cgroup, before anything can be spent outside it;
@@ -292,13 +291,19 @@ fn limiting(resource: i64, limit: u64) -> Vec<Argument> {
     vec![Argument::Int(0), Argument::Int(resource), Argument::Bytes(bytes), Argument::Int(0)]
 }
 
-/// The compiled filters that [`Argument::Filter`] refers to.
-pub(crate) struct Filters([Vec<u8>; 5]);
+/// The compiled filters that [`Argument::Filter`] refers to, as the bytes of their instructions.
+#[derive(Debug, Serialize)]
+pub(crate) struct Filters(pub(crate) [Vec<u8>; 5]);
 
 impl Filters {
     /// Compiles them.
     pub(crate) fn compile() -> Result<Self, StepError> {
-        filters().map(Self)
+        let data = syscalls::filter(Profile::Data).map_err(failed)?;
+        let services = syscalls::filter(Profile::Services).map_err(failed)?;
+        let (reporting, reporting_services) = (syscalls::reporting(&data), syscalls::reporting(&services));
+        let observing = syscalls::observing().map_err(failed)?;
+        let filters = [data, reporting, services, reporting_services, observing];
+        Ok(Self(filters.map(|program| program.iter().flat_map(bytes_of).collect())))
     }
 }
 
@@ -376,16 +381,6 @@ pub(crate) fn run(
         }
     }
     Ok(is_kept)
-}
-
-/// The compiled filters that [`Argument::Filter`] refers to, as the bytes of their instructions.
-pub(crate) fn filters() -> Result<[Vec<u8>; 5], StepError> {
-    let data = syscalls::filter(Profile::Data).map_err(failed)?;
-    let services = syscalls::filter(Profile::Services).map_err(failed)?;
-    let (reporting, reporting_services) = (syscalls::reporting(&data), syscalls::reporting(&services));
-    let observing = syscalls::observing().map_err(failed)?;
-    let filters = [data, reporting, services, reporting_services, observing];
-    Ok(filters.map(|program| program.iter().flat_map(bytes_of).collect()))
 }
 
 /// The filter of a sandbox's init, which waits for its end.

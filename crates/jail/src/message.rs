@@ -292,7 +292,8 @@ pub enum WardenMessage {
     Called {
         /// The sandbox.
         id: u64,
-        /// The kernel that made it, or that started the process which did; [`FIRST_KERNEL`] for calls of commands.
+        /// The kernel that made it, or that started the process which did; [`FIRST_KERNEL`] for calls of commands, of
+        /// which nobody hears in a sandbox that was made without a kernel.
         kernel: u64,
         /// The call's number on this architecture.
         number: i64,

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::fork_server::{ForkReply, ForkServer};
 use crate::idmap::IdMap;
+use crate::lockdown::Filters;
 use crate::message::{self, Setup};
 use crate::mounts::{self, BaseSources};
 use crate::{Step, StepError, lockdown, shell, sys};
@@ -24,7 +25,7 @@ const SOCKET_FD: i32 = 3;
 #[derive(Serialize)]
 struct Hello {
     /// The seccomp filters that [`lockdown::Argument::Filter`] refers to.
-    filters: [Vec<u8>; 5],
+    filters: Filters,
     /// The steps that it goes through itself.
     lockdown: Vec<lockdown::LockdownStep>,
 }
@@ -57,7 +58,7 @@ pub(crate) fn start(setup: &Setup, map: IdMap) -> Result<ForkServer, StepError> 
     }
     go_sender.write_all(b"g").step("start the zygote")?;
     let zygote = ForkServer::new("zygote", pid, socket)?;
-    zygote.greet(&Hello { filters: lockdown::filters()?, lockdown: lockdown::inherited() }, START_TIMEOUT)?;
+    zygote.greet(&Hello { filters: Filters::compile()?, lockdown: lockdown::inherited() }, START_TIMEOUT)?;
     Ok(zygote)
 }
 
