@@ -111,7 +111,7 @@ pub(crate) enum RefusalHandling {
     Observed,
 }
 
-/// The place of a filter among those that [`filters`] returns.
+/// The place of a filter among [`Filters`].
 fn filter_of(profile: Profile, refusal: RefusalHandling) -> usize {
     match (refusal, profile) {
         (RefusalHandling::Silent, Profile::Data) => 0,
