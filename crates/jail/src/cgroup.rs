@@ -281,15 +281,17 @@ impl Cgroup {
         self.hierarchy.parents().iter().map(open).collect()
     }
 
+    /// Counts the processes so far that were ended because the memory limit was reached. 0 without a count.
+    pub(crate) fn oom_kills(&self) -> u64 {
+        match &self.hierarchy {
+            Hierarchy::V1 { memory: Some(memory), .. } => field(memory, "memory.oom_control", "oom_kill "),
+            Hierarchy::V2 { parent, .. } => field(parent, "memory.events", "oom_kill "),
+            Hierarchy::V1 { memory: None, .. } | Hierarchy::Absent => 0,
+        }
+    }
+
     /// Reads the usage so far. A figure that the kernel does not offer is 0.
     pub(crate) fn usage(&self) -> CgroupUsage {
-        let number = |directory: &Path, file: &str| {
-            fs::read_to_string(directory.join(file)).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
-        };
-        let field = |directory: &Path, file: &str, name: &str| {
-            let text = fs::read_to_string(directory.join(file)).unwrap_or_default();
-            text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap_or(0)
-        };
         match &self.hierarchy {
             Hierarchy::V1 { memory, cpu, .. } => {
                 let memory = memory.as_deref();
@@ -299,21 +301,17 @@ impl Cgroup {
                 CgroupUsage {
                     memory: figure("memory.usage_in_bytes"),
                     memory_peak: figure("memory.max_usage_in_bytes"),
-                    oom_kills: memory
-                        .map(|memory| field(memory, "memory.oom_control", "oom_kill "))
-                        .unwrap_or_default(),
                     cpu: if counted > 0 { counted } else { self.cpu_of_processes() },
                 }
             }
             Hierarchy::V2 { parent, .. } => {
-                let oom_kills = field(parent, "memory.events", "oom_kill ");
-                let peak: u64 = number(parent, "memory.peak");
+                let peak = number(parent, "memory.peak");
                 let memory = number(parent, "memory.current");
                 // Before Linux 5.19 there is no peak; once the limit itself was hit, it was that.
                 let is_reached = field(parent, "memory.events", "oom ") > 0;
                 let reached = if is_reached { self.limit } else { memory };
                 let cpu = field(parent, "cpu.stat", "usage_usec ");
-                CgroupUsage { memory, memory_peak: peak.max(reached), oom_kills, cpu }
+                CgroupUsage { memory, memory_peak: peak.max(reached), cpu }
             }
             Hierarchy::Absent => CgroupUsage::default(),
         }
@@ -442,6 +440,17 @@ fn enable(group: &Path, controllers: &[String]) -> io::Result<()> {
 }
 
 /// The fields utime, stime, cutime and cstime of `/proc/…/stat`, summed. The name before them may hold anything.
+/// Reads a file of one number; 0 if there is none.
+fn number(directory: &Path, file: &str) -> u64 {
+    read(directory, file).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
+
+/// Reads the number that follows a name in a file of many; 0 if there is none.
+fn field(directory: &Path, file: &str, name: &str) -> u64 {
+    let text = read(directory, file).unwrap_or_default();
+    text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap_or(0)
+}
+
 fn ticks_of(pid: &str) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(") ")?;

@@ -271,8 +271,8 @@ pub enum WardenMessage {
         kernel: u64,
         /// Its status; `None` if the system does not tell.
         status: Option<ExitStatus>,
-        /// Usage that its control group counted.
-        usage: CgroupUsage,
+        /// The most memory that its sandbox has used, bytes, if it was ended because the memory limit was reached.
+        out_of_memory: Option<u64>,
     },
     /// The first kernel's checkpoint took its place. Comes before the answer to [`WardenRequest::Resume`].
     Resumed {
@@ -332,8 +332,6 @@ pub struct CgroupUsage {
     pub memory: u64,
     /// The most memory so far, bytes.
     pub memory_peak: u64,
-    /// Processes the kernel killed because the memory limit was reached.
-    pub oom_kills: u64,
     /// Processor time so far, microseconds.
     pub cpu: u64,
 }

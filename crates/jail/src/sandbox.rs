@@ -44,6 +44,8 @@ pub(crate) struct JailSandbox {
     pub(crate) kernels: HashMap<u64, ProcessHandle>,
     pub(crate) commands: HashMap<u64, ProcessHandle>,
     pub(crate) cgroup: Cgroup,
+    /// Processes that were ended for want of memory before its last process of which the warden knows was.
+    pub(crate) oom_kills: u64,
     pub(crate) identity: Identity,
     pub(crate) limits: JailLimits,
     pub(crate) profile: Profile,
@@ -76,6 +78,16 @@ impl JailSandbox {
     /// Returns true once nothing of it runs any more. A process that is not the warden's child ended before init could.
     pub(crate) fn is_over(&self) -> bool {
         self.init_ended && self.kernels.values().all(|kernel| kernel.pid.is_none()) && self.commands.is_empty()
+    }
+
+    /// Takes note of the end of a process, `None` if the system does not tell its status. Returns the most memory that the sandbox has
+    /// used, bytes, if the process was ended because the memory limit was reached.
+    pub(crate) fn note_exit(&mut self, status: Option<ExitStatus>) -> Option<u64> {
+        if !matches!(status, None | Some(ExitStatus::Signal(libc::SIGKILL))) {
+            return None;
+        }
+        let oom_kills = self.cgroup.oom_kills();
+        (oom_kills > std::mem::replace(&mut self.oom_kills, oom_kills)).then(|| self.cgroup.usage().memory_peak)
     }
 
     /// Ends a kernel, its checkpoint and its process group.

@@ -247,12 +247,15 @@ impl WardenState {
                 Role::Init => sandbox.init_ended = true,
                 Role::Kernel(kernel) => {
                     sandbox.kernels.remove(&kernel);
-                    let usage = sandbox.cgroup.usage();
-                    self.reply(&WardenMessage::Exited { id, kernel, status: Some(exit_status(status)), usage });
+                    let status = Some(exit_status(status));
+                    let out_of_memory = sandbox.note_exit(status);
+                    self.reply(&WardenMessage::Exited { id, kernel, status, out_of_memory });
                 }
                 Role::Command(process) => {
                     sandbox.commands.remove(&process);
-                    self.reply(&WardenMessage::ProcessExited { id, process, status: Some(exit_status(status)) });
+                    let status = Some(exit_status(status));
+                    let _told_by_its_status = sandbox.note_exit(status);
+                    self.reply(&WardenMessage::ProcessExited { id, process, status });
                 }
             }
             self.finish(id);
@@ -269,7 +272,7 @@ impl WardenState {
     /// Removes a sandbox once all its processes are reaped.
     fn finish(&mut self, id: u64) {
         let done = self.sandboxes.get(&id).is_some_and(|sandbox| sandbox.closing && sandbox.is_over());
-        if done && let Some(sandbox) = self.sandboxes.remove(&id) {
+        if done && let Some(mut sandbox) = self.sandboxes.remove(&id) {
             for (_, watch) in self.watches.extract_if(|_, watch| watch.sandbox == id).collect::<Vec<_>>() {
                 self.unwatch(watch.what.fd());
                 if let EpollSource::Waking(_, number) = watch.what {
@@ -278,12 +281,8 @@ impl WardenState {
             }
             if sandbox.kernels.contains_key(&FIRST_KERNEL) {
                 // A checkpoint that took over: nobody's child here, so no reaper tells its end.
-                self.reply(&WardenMessage::Exited {
-                    id,
-                    kernel: FIRST_KERNEL,
-                    status: None,
-                    usage: sandbox.cgroup.usage(),
-                });
+                let out_of_memory = sandbox.note_exit(None);
+                self.reply(&WardenMessage::Exited { id, kernel: FIRST_KERNEL, status: None, out_of_memory });
             }
             // A group that does not go now goes with the instance's.
             let _left_for_the_sweep = sandbox.cgroup.remove();

@@ -291,8 +291,6 @@ pub struct Usage {
     pub memory: u64,
     /// The most memory so far, bytes.
     pub memory_peak: u64,
-    /// Processes that were ended because the memory limit was reached.
-    pub oom_kills: u64,
     /// Processor time so far.
     pub cpu: Duration,
 }

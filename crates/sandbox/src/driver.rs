@@ -40,8 +40,6 @@ pub(crate) struct Driver<L: Link> {
 struct KernelState<L> {
     link: L,
     exit: watch::Receiver<Option<KernelExit>>,
-    /// Out-of-memory kills that were told before.
-    oom_kills: u64,
     /// Cells that ran, but for the one that a checkpoint undid.
     cells: u64,
     /// True if somebody gave up while sending it a program: it was killed for that, and has yet to end.
@@ -68,7 +66,7 @@ impl<L: Link> Driver<L> {
     pub(crate) fn new(link: L, workspace: Arc<dyn Workspace>, limits: Limits) -> Self {
         let (control, exit) = (Arc::clone(link.control()), link.exit());
         let paused = control.paused();
-        let kernel = KernelState { link, exit: exit.clone(), oom_kills: 0, cells: 0, is_doomed: false };
+        let kernel = KernelState { link, exit: exit.clone(), cells: 0, is_doomed: false };
         Self { kernel: Arc::new(Mutex::new(kernel)), control, exit, paused, state: Arc::default(), workspace, limits }
     }
 

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_sandbox::process::{Command, ExitStatus};
-use aludel_sandbox::{Cell, Error, Kernel, KernelOptions, LimitHit, Limits, Outcome, Sandbox, VariablesState};
+use aludel_sandbox::{
+    Cell, Error, Kernel, KernelDeath, KernelOptions, LimitHit, Limits, Outcome, Sandbox, VariablesState,
+};
 use common::{CHECKPOINT, Told, limits, listen, run, sandbox, shared, wait_beside};
 
 async fn start(sandbox: &Arc<dyn Sandbox>) -> Arc<dyn Kernel> {
@@ -101,6 +103,26 @@ async fn kernels_share_one_limit_of_memory() {
     while !is_memory && kernel.is_alive() {
         assert!(std::time::Instant::now() < deadline, "{told:?}");
         tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn want_of_memory_is_told_of_the_process_that_it_ended_alone() {
+    let sandbox = sandbox(shared().await, limits()).await;
+    let hog = "import mmap\nm = mmap.mmap(-1, 1 << 30)\nfor i in range(0, 1 << 30, 4096): m[i] = 1";
+    let told = run_in(&start(&sandbox).await, hog).await;
+    assert!(matches!(told.finished.outcome, Outcome::Limit(LimitHit::Memory { .. })), "{told:?}");
+    let command = Command {
+        arguments: ["python3", "-c", hog].map(str::to_owned).into(),
+        environment: Vec::new(),
+        directory: "/tmp".into(),
+        pty: None,
+    };
+    let output = sandbox.spawn(command).await.unwrap().output(b"", Duration::from_secs(60), 100).await.unwrap();
+    assert_eq!(output.status, Some(ExitStatus::Signal(9)), "{output:?}");
+    for kernel in [start(&sandbox).await, sandbox.first_kernel()] {
+        let told = run_in(&kernel, "import os; os.kill(os.getpid(), 9)").await;
+        assert_eq!(told.finished.outcome, Outcome::KernelDied(KernelDeath::Signalled(9)), "{told:?}");
     }
 }
 

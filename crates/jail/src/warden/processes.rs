@@ -96,6 +96,7 @@ impl WardenState {
             kernels: HashMap::new(),
             commands: HashMap::new(),
             cgroup,
+            oom_kills: 0,
             identity,
             limits,
             profile,

@@ -134,8 +134,8 @@ impl WardenState {
                 let Some(sandbox) = self.sandboxes.get_mut(&id) else { return };
                 let Some(kernel) = sandbox.kernels.remove(&FIRST_KERNEL) else { return };
                 let status = kernel.exit_status();
-                let usage = sandbox.cgroup.usage();
-                self.reply(&WardenMessage::Exited { id, kernel: FIRST_KERNEL, status, usage });
+                let out_of_memory = sandbox.note_exit(status);
+                self.reply(&WardenMessage::Exited { id, kernel: FIRST_KERNEL, status, out_of_memory });
             }
         }
     }

@@ -45,7 +45,6 @@ const CPU_INTERVAL: Duration = Duration::from_millis(200);
 const MAX_CALLS: usize = 1000;
 /// Bytes of the answers to calls that were made at once.
 const MAX_ANSWERS: usize = 4 << 20;
-const SIGKILL: i32 = 9;
 
 /// The reason for which we end a program before its own end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,7 +173,7 @@ impl<C: LinkControl> CellRun<C> {
         self.drain(&mut kernel.link);
         let outcome = match &end {
             WaitEnd::Done => self.outcome_of_end().await,
-            WaitEnd::Exited(exit) => self.outcome_of_exit(exit, &mut kernel.oom_kills).await,
+            WaitEnd::Exited(exit) => self.outcome_of_exit(exit).await,
         };
         let is_settled = matches!(end, WaitEnd::Done) && !self.has_signalled;
         let state = match end {
@@ -489,17 +488,14 @@ impl<C: LinkControl> CellRun<C> {
         }
     }
 
-    async fn outcome_of_exit(&mut self, exit: &KernelExit, oom_kills: &mut u64) -> Outcome {
-        let out_of_memory = exit.usage.oom_kills > *oom_kills;
-        *oom_kills = exit.usage.oom_kills;
+    async fn outcome_of_exit(&mut self, exit: &KernelExit) -> Outcome {
         if let Some(ending) = self.termination.take() {
             return self.outcome_of_cause(ending.cause);
         }
+        if let Some(used) = exit.out_of_memory {
+            return self.out_of_memory(used, used < self.limits.memory / 100 * OWN_LIMIT).await;
+        }
         match exit.status {
-            Some(ExitStatus::Signal(SIGKILL)) | None if out_of_memory => {
-                let used = exit.usage.memory_peak;
-                self.out_of_memory(used, used < self.limits.memory / 100 * OWN_LIMIT).await
-            }
             Some(ExitStatus::Signal(signal)) => Outcome::KernelDied(KernelDeath::Signalled(signal)),
             Some(ExitStatus::Code(code)) => Outcome::KernelDied(KernelDeath::Exited(code)),
             None => Outcome::KernelDied(KernelDeath::Unknown),

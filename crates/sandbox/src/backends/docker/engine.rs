@@ -212,7 +212,6 @@ impl DockerEngine {
         Usage {
             memory: now,
             memory_peak: memory.max_usage.unwrap_or(now).max(now),
-            oom_kills: 0,
             cpu: std::time::Duration::from_nanos(cpu),
         }
     }

@@ -352,9 +352,9 @@ impl WardenClient {
                 }
                 None => {}
             },
-            WardenMessage::Exited { id, kernel, status, usage } => {
+            WardenMessage::Exited { id, kernel, status, out_of_memory } => {
                 if let Some(kernel) = state.kernel(id, kernel) {
-                    kernel.exit.send_replace(Some(KernelExit { status, usage: self::usage(usage) }));
+                    kernel.exit.send_replace(Some(KernelExit { status, out_of_memory }));
                 }
             }
             WardenMessage::Resumed { id } => {
@@ -694,8 +694,8 @@ fn is_hang_up(error: &std::io::Error) -> bool {
 }
 
 fn usage(usage: message::CgroupUsage) -> Usage {
-    let message::CgroupUsage { memory, memory_peak, oom_kills, cpu } = usage;
-    Usage { memory, memory_peak, oom_kills, cpu: Duration::from_micros(cpu) }
+    let message::CgroupUsage { memory, memory_peak, cpu } = usage;
+    Usage { memory, memory_peak, cpu: Duration::from_micros(cpu) }
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -294,7 +294,7 @@ fn spawn(
             _killed = kills.changed() => Some(ExitStatus::Signal(SIGKILL)),
             status = kernel.run() => status,
         };
-        control.exit.send_replace(Some(KernelExit { status, usage: Usage::default() }));
+        control.exit.send_replace(Some(KernelExit { status, out_of_memory: None }));
     });
     (cells, answers, inputs)
 }

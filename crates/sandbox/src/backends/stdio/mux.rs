@@ -15,9 +15,9 @@ use super::CHUNK;
 use super::incoming::Incoming;
 use super::items::{Items, KernelItem};
 use super::{OutputChunk, Stdio, feed};
+use crate::Error;
 use crate::link::{KernelExit, OutputStream};
 use crate::process::{ExitStatus, PtySize};
-use crate::{Error, Usage};
 
 /// Bytes of a kernel's stream that may be under way.
 pub(super) const WINDOW: usize = 1 << 20;
@@ -77,7 +77,8 @@ impl Kind {
 #[derive(Deserialize)]
 struct ProcessExit {
     code: i32,
-    oom_kills: u64,
+    /// See [`KernelExit::out_of_memory`].
+    out_of_memory: Option<u64>,
 }
 
 /// One kernel, command or connection.
@@ -412,9 +413,9 @@ impl Mux {
                 Some(())
             }
             Kind::Exited => {
-                let ProcessExit { code, oom_kills } = serde_json::from_slice(payload).ok()?;
+                let ProcessExit { code, out_of_memory } = serde_json::from_slice(payload).ok()?;
                 let status = if code < 0 { ExitStatus::Signal(code.saturating_neg()) } else { ExitStatus::Code(code) };
-                route.receiver.exited(status, oom_kills)
+                route.receiver.exited(status, out_of_memory)
             }
             Kind::Started | Kind::Resumed | Kind::Failed => route.receiver.answered(kind, stream, payload),
             Kind::Kernel
@@ -484,11 +485,10 @@ impl Receiver {
     }
 
     /// Tells the end of a process; `None` for one that ended before.
-    fn exited(&mut self, status: ExitStatus, oom_kills: u64) -> Option<()> {
+    fn exited(&mut self, status: ExitStatus, out_of_memory: Option<u64>) -> Option<()> {
         match self {
             Self::Kernel { exit, .. } => {
-                let usage = Usage { oom_kills, ..Usage::default() };
-                exit.send_replace(Some(KernelExit { status: Some(status), usage }));
+                exit.send_replace(Some(KernelExit { status: Some(status), out_of_memory }));
             }
             Self::Channel { ended, .. } => {
                 let _nobody = ended.take()?.send(Some(status));
@@ -569,7 +569,7 @@ mod tests {
             (Kind::Started, 0, &[0; 3][..], 0),
             (Kind::Failed, 0, &[b'x'][..], 1),
             (Kind::Resumed, 0, &[1][..], 0),
-            (Kind::Exited, 0, &br#"{"code":0,"oom_kills":0}"#[..], 1),
+            (Kind::Exited, 0, &br#"{"code":0,"out_of_memory":null}"#[..], 1),
         ] {
             let mux = mux();
             let _streams = mux.open(1, &ChannelTarget::Command(b"{}")).unwrap();
@@ -579,7 +579,7 @@ mod tests {
         for (kind, stream) in [(Kind::Data, 2), (Kind::Close, 2), (Kind::Exited, 0)] {
             let mux = mux();
             let _streams = mux.open(1, &ChannelTarget::Port(80)).unwrap();
-            assert!(!keeps(&mux, kind, stream, br#"{"code":0,"oom_kills":0}"#, 1), "{kind:?}");
+            assert!(!keeps(&mux, kind, stream, br#"{"code":0,"out_of_memory":null}"#, 1), "{kind:?}");
         }
         // Small pieces take no more memory than large ones, and those of streams in turn are bounded in number.
         let mux = mux();
