@@ -184,6 +184,8 @@ impl Hierarchy {
 /// A group's share of busy processors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CpuShare {
+    /// Eight times as much as an ordinary one.
+    Large,
     /// As much as any other.
     Full,
     /// A sixteenth of that.
@@ -262,8 +264,10 @@ impl Cgroup {
     pub(crate) fn set_share(&self, share: CpuShare) -> io::Result<()> {
         // The full ones are the kernel's own.
         match (&self.hierarchy, share) {
+            (Hierarchy::V1 { cpu: Some(cpu), .. }, CpuShare::Large) => write_if_present(cpu, "cpu.shares", "8192"),
             (Hierarchy::V1 { cpu: Some(cpu), .. }, CpuShare::Full) => write_if_present(cpu, "cpu.shares", "1024"),
             (Hierarchy::V1 { cpu: Some(cpu), .. }, CpuShare::Small) => write_if_present(cpu, "cpu.shares", "64"),
+            (Hierarchy::V2 { parent, .. }, CpuShare::Large) => write_if_present(parent, "cpu.weight", "800"),
             (Hierarchy::V2 { parent, .. }, CpuShare::Full) => write_if_present(parent, "cpu.weight", "100"),
             (Hierarchy::V2 { parent, .. }, CpuShare::Small) => write_if_present(parent, "cpu.weight", "6"),
             (Hierarchy::V1 { cpu: None, .. } | Hierarchy::Absent, _) => Ok(()),

@@ -57,8 +57,6 @@ pub(crate) struct JailSandbox {
     pub(crate) wake: Option<OwnedFd>,
     /// The `oom_score_adj` of the process that last said to be the checkpoint.
     pub(crate) checkpoint: Option<File>,
-    /// When it gives way to what begins elsewhere; `None` while it does.
-    pub(crate) foreground_until: Option<std::time::Instant>,
     pub(crate) init_ended: bool,
     pub(crate) workspace: u64,
     /// True once it is to end.

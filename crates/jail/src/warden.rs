@@ -1,11 +1,12 @@
 //! The warden's loop: requests from aludel, processes from the fork servers, ends of children.
 
+mod foreground;
 mod processes;
 mod requests;
 mod timers;
 mod watches;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
+use self::foreground::Foreground;
 use self::timers::LateCheckpoint;
 use self::watches::{EpollSource, EpollWatch};
 use crate::cgroup::{self, Hierarchy};
@@ -68,8 +70,7 @@ struct WardenState {
     next_watch: u64,
     /// Listeners that said too much and are looked at again later.
     resting: Vec<(Instant, u64)>,
-    /// Sandboxes in the foreground, and until when, the first to leave it first.
-    foreground: VecDeque<(Instant, u64)>,
+    foreground: Foreground,
     /// Checkpoints that cells which have just begun may have asked for.
     late_checkpoints: Vec<LateCheckpoint>,
     /// Time of the next count of locks and sockets.
@@ -129,7 +130,7 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
             watches: HashMap::new(),
             next_watch: CHILDREN + 1,
             resting: Vec::new(),
-            foreground: VecDeque::new(),
+            foreground: Foreground::default(),
             late_checkpoints: Vec::new(),
             objects_due: Instant::now(),
             spare: None,

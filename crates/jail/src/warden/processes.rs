@@ -104,7 +104,6 @@ impl WardenState {
             frozen: None,
             wake: None,
             checkpoint: None,
-            foreground_until: None,
             init_ended: false,
             workspace,
             closing: false,

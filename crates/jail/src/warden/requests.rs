@@ -6,6 +6,7 @@ use rustix::process::Signal;
 
 use super::watches::EpollSource;
 use super::{NO_CHECKPOINT, WardenState, invalid};
+use crate::cgroup::CpuShare;
 use crate::freezer::FrozenSandbox;
 use crate::message::{self, FIRST_KERNEL, Profile, TerminalSize, WardenAnswer, WardenMessage, WardenRequest};
 use crate::ports::{self, PortConnection};
@@ -128,6 +129,8 @@ impl WardenState {
             }
             WardenRequest::Destroy { id } => match self.sandboxes.get_mut(&id) {
                 Some(sandbox) => {
+                    // Its processes take processor time to end, which somebody waits for.
+                    let _as_before = sandbox.cgroup.set_share(CpuShare::Full);
                     sandbox.closing = true;
                     sandbox.closers.push(number);
                     sandbox.kill();

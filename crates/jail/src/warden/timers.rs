@@ -13,8 +13,6 @@ use crate::sandbox::JailSandbox;
 use crate::shell::SpareShell;
 use crate::{StepError, pid_namespace, sockets};
 
-/// Time at full processor weight for something new in a sandbox, ahead of others that have run for longer.
-const FOREGROUND: Duration = Duration::from_secs(1);
 /// Time between two counts of locks and sockets, which no control group counts. A processor can take some 50 MB of locks, or of connections, in it.
 const OBJECTS_INTERVAL: Duration = Duration::from_millis(250);
 /// Time between a sandbox and the shell of the next one: its first program shall have the processors.
@@ -44,7 +42,7 @@ impl WardenState {
         let now = Instant::now();
         let next = [
             self.watch_the_rested(now),
-            self.put_into_background(now),
+            self.lower_shares(now),
             self.rank_late_checkpoints(now),
             self.enforce_object_limits(now),
         ];
@@ -80,33 +78,21 @@ impl WardenState {
         }
     }
 
-    /// Lowers the share of sandboxes whose foreground time is over; returns the time of the next one.
-    fn put_into_background(&mut self, now: Instant) -> Option<Instant> {
-        while let Some((until, id)) = self.foreground.front().copied() {
-            if until > now {
-                return Some(until);
-            }
-            self.foreground.pop_front();
-            let Some(sandbox) = self.sandboxes.get_mut(&id) else { continue };
-            match sandbox.foreground_until {
-                // Something has begun in it since.
-                Some(later) if later > now => self.foreground.push_back((later, id)),
-                _ => {
-                    sandbox.foreground_until = None;
-                    let _as_before = sandbox.cgroup.set_share(CpuShare::Small);
-                }
+    /// Lowers the shares of sandboxes in which nothing began for a while; returns the time of the next one.
+    fn lower_shares(&mut self, now: Instant) -> Option<Instant> {
+        while let Some((id, share)) = self.foreground.next_change(now) {
+            if let Some(sandbox) = self.sandboxes.get(&id) {
+                let _as_before = sandbox.cgroup.set_share(share);
             }
         }
-        None
+        self.foreground.next_due()
     }
 
     /// Raises the share of a sandbox in which something begins that somebody waits for.
     pub(super) fn put_into_foreground(&mut self, id: u64) {
-        let Some(sandbox) = self.sandboxes.get_mut(&id) else { return };
-        let until = Instant::now() + FOREGROUND;
-        if sandbox.foreground_until.replace(until).is_none() {
-            let _as_before = sandbox.cgroup.set_share(CpuShare::Full);
-            self.foreground.push_back((until, id));
+        let Some(sandbox) = self.sandboxes.get(&id) else { return };
+        if self.foreground.begin(id, Instant::now()) {
+            let _as_before = sandbox.cgroup.set_share(CpuShare::Large);
         }
     }
 
