@@ -8,6 +8,7 @@ use std::time::Duration;
 use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Backend, Health, KernelSpec, Limits};
 use aludel_store::{ContainerId, ContainerRecord, FileId, FileOrigin, NewContainer, Store, Tenant};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::session::{free_name, new_file};
@@ -19,6 +20,8 @@ use crate::{Engine, Environment, Error, SessionSettings};
 
 /// Files that can be put into a new session by their ids.
 const MAX_FILES: usize = 50;
+/// Sandboxes that end at once while others are made in their place.
+const MOST_ENDS: usize = 8;
 
 /// All sessions. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -45,6 +48,8 @@ pub(super) struct SessionContext {
     settings: SessionSettings,
     /// Permits to be live, shared between tenants.
     permits: Arc<Permits>,
+    /// Permits to end while another sandbox is made in its place.
+    ends: Arc<Semaphore>,
     meter: Meter,
     /// Sessions hold this, so it does not hold them.
     known: Weak<SessionTable>,
@@ -137,7 +142,7 @@ impl SessionContext {
             let Some(evicted) = evicted else { return Err(error) };
             // Its files are kept; the next use of it opens another sandbox. When somebody uses it again by now, another one is found.
             if let Some(session) = self.take_if_idle(&evicted.id) {
-                session.end().await;
+                session.make_room(&self.ends).await;
             }
         }
     }
@@ -183,6 +188,7 @@ impl Sessions {
                 backend,
                 settings,
                 permits,
+                ends: Arc::new(Semaphore::new(MOST_ENDS)),
                 meter,
                 known: Arc::downgrade(&known),
             }),

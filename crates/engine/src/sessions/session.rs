@@ -15,7 +15,7 @@ use aludel_store::{
 };
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::field::Empty;
@@ -453,6 +453,19 @@ impl Session {
     /// Ends its sandbox; the files in the store stay.
     pub(super) async fn end(&self) {
         self.replace(State::Dormant(None)).await;
+    }
+
+    /// Ends the sandbox to make room for another, which may be made when this returns: the end goes on by itself. `ends` bounds how many
+    /// do, since until then there are more sandboxes than have permits.
+    pub(super) async fn make_room(&self, ends: &Arc<Semaphore>) {
+        let end = Arc::clone(ends).acquire_owned().await;
+        let last = std::mem::replace(&mut *self.state.lock().await, State::Dormant(None));
+        if let State::Live { live, _permit } = last {
+            tokio::spawn(async move {
+                live.close().await;
+                drop(end);
+            });
+        }
     }
 
     /// Ends the session for good.
