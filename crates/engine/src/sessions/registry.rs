@@ -305,17 +305,21 @@ impl Sessions {
         let idle = idle.unwrap_or(self.shared.settings.idle);
         let new = NewContainer { name, memory_limit, idle, variables: environment.to_json() };
         let record = self.shared.store.add_container(tenant, new, files).await?;
-        Ok((self.enter(tenant, &record).await?, record))
+        Ok((self.know(tenant, &record), record))
     }
 
     /// Makes it known, if it is not, and notes that it is in use.
     async fn enter(&self, tenant: &Tenant, record: &ContainerRecord) -> Result<Arc<Session>, Error> {
         self.shared.store.touch_container(tenant, &record.id).await?;
+        Ok(self.know(tenant, record))
+    }
+
+    fn know(&self, tenant: &Tenant, record: &ContainerRecord) -> Arc<Session> {
         let mut known = self.known();
         let make = || Arc::new(Session::new(Arc::clone(&self.shared), tenant.clone(), record));
         let session = Arc::clone(known.entry(record.id.clone()).or_insert_with(make));
         session.touch();
-        Ok(session)
+        session
     }
 
     /// Returns the status of a session.

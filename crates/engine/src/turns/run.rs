@@ -8,7 +8,7 @@ mod follow;
 mod suspend;
 mod tell;
 
-use std::future::{pending, ready};
+use std::future::pending;
 use std::sync::Arc;
 
 use aludel_agent::upstream::UpstreamError;
@@ -52,6 +52,8 @@ pub struct Run {
     pub truncate: bool,
     /// True if it goes on after a restart while it waits for approval.
     pub outlives: bool,
+    /// False if nobody hears of it before its end.
+    pub is_followed: bool,
     /// Frames of the last turn's end, which are told when everything is stored.
     pub(super) last_frames: Vec<Frame>,
     untold: PendingFrames,
@@ -118,6 +120,7 @@ impl Run {
             journal: None,
             truncate: false,
             outlives: false,
+            is_followed: true,
             last_frames: Vec::new(),
             untold: PendingFrames::default(),
             next: 0,
@@ -177,7 +180,7 @@ impl Run {
             return Err(failure);
         }
         self.save().await?;
-        self.flush(None).await
+        if self.is_followed { self.flush(None).await } else { Ok(()) }
     }
 
     /// Carries the request out to its end.
@@ -328,7 +331,7 @@ impl Run {
                     None
                 }
                 next = agents.streams.next() => Some(next),
-                () = ready(()), if !self.untold.frames.is_empty() || self.untold.has_milestone => {
+                () = self.untold.due(self.is_followed) => {
                     self.settle().await;
                     continue;
                 }
@@ -370,7 +373,7 @@ impl Run {
                 }
             }
         }
-        self.settle().await;
+        self.keep_up().await;
         if outlived && !live.cancel.is_cancelled() { TurnResult::Outlived } else { TurnResult::Ended }
     }
 

@@ -506,3 +506,43 @@ async fn the_end_of_a_turn_is_stored_when_the_disk_has_room_again() {
     assert!(events.iter().map(|event| event.sequence).eq(0..events.len() as u64), "{events:?}");
     assert!(events.last().unwrap().event.contains("closed"));
 }
+
+#[tokio::test]
+async fn a_turn_that_nobody_follows_is_stored_in_fewer_writes() {
+    let mut writes = Vec::new();
+    for is_followed in [true, false] {
+        let data = tempfile::tempdir().unwrap();
+        let engine = beside(data.path(), vec![Scripted::Python("show()"), Scripted::Text("Done.")]).await;
+        let database = rusqlite::Connection::open(data.path().join("aludel.db")).unwrap();
+        let count = "CREATE TABLE writes (id); CREATE TRIGGER count AFTER UPDATE ON turns BEGIN INSERT INTO writes VALUES (1); END";
+        database.execute_batch(count).unwrap();
+        let (mut run, seen, _) = turn(&engine, true).await;
+        run.is_followed = is_followed;
+        let id = run.live.id.clone();
+        run.carry_out().await;
+        let row = engine.store.turn(&Tenant::terminal(), &id).await.unwrap().unwrap();
+        assert_eq!(super::recover::events(&engine, &row).await.unwrap(), *seen.0.lock().unwrap());
+        writes.push(database.query_one("SELECT count(*) FROM writes", [], |row| row.get::<_, i64>(0)).unwrap());
+    }
+    assert!(writes[1] <= 3 && writes[0] > 2 * writes[1], "{writes:?}");
+}
+
+#[tokio::test]
+async fn a_turn_that_nobody_follows_is_stored_while_the_model_thinks() {
+    let data = tempfile::tempdir().unwrap();
+    let engine = beside(data.path(), vec![Scripted::Python("show()"), Scripted::Hang]).await;
+    let (mut run, ..) = turn(&engine, true).await;
+    run.is_followed = false;
+    let live = Arc::clone(&run.live);
+    let carried = tokio::spawn(run.carry_out());
+    let row = engine.store.turn(&Tenant::terminal(), &live.id).await.unwrap().unwrap();
+    let has_ended = |event: &TurnEvent| matches!(event.kind, EventKind::ToolEnded { .. });
+    let stored = async {
+        while !super::recover::events(&engine, &row).await.unwrap().iter().any(has_ended) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), stored).await.unwrap();
+    live.cancel.cancel();
+    carried.await.unwrap();
+}

@@ -18,8 +18,9 @@ const RETRY: Duration = Duration::from_secs(5);
 impl Run {
     /// Ends the request: everything is stored before its last frames are told.
     pub(in crate::turns) async fn close(mut self, ran_code: bool) {
-        self.settle().await;
-        let mut frames = std::mem::take(&mut self.last_frames);
+        self.keep_up().await;
+        let mut frames = std::mem::take(&mut self.untold).frames;
+        frames.append(&mut self.last_frames);
         frames.extend(self.event(0, EventKind::Closed).await.frames);
         let document = self.render.document();
         let stored = self.store_end(&document).await;

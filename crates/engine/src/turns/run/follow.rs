@@ -205,7 +205,9 @@ impl Run {
                 gate.approved_by_client(call_id, &call.input).await.map_err(Failure::while_doing(UNNOTED))?;
             }
             self.queue(turn, EventKind::ToolRunning { item: item.clone() }).await;
-            self.flush(None).await?;
+            if self.is_followed {
+                self.flush(None).await?;
+            }
         }
         let target = effects::FileTarget { session: session.as_deref(), purpose };
         match effects::piece(event, target, &mut call.figures).await? {

@@ -1,8 +1,12 @@
 //! Events on their way to the client and to the log.
 
+use std::future::pending;
+use std::time::Duration;
+
 use aludel_agent::Item;
 use aludel_store::{TurnState, now_ms};
 use serde_json::Value;
+use tokio::time::{Instant, sleep_until};
 use tracing::error;
 
 use super::Run;
@@ -15,6 +19,8 @@ use crate::turns::render::{Flow, Frame, RenderedEvent};
 const MAX_UNTOLD: usize = 64;
 /// Bytes of frames that are told together, but for the last one: they count for nobody before.
 const MAX_UNTOLD_BYTES: usize = 256 << 10;
+/// The longest that what happens in a request that nobody follows waits to be stored.
+const MOST_DELAY: Duration = Duration::from_millis(50);
 
 /// Frames that were rendered, and are told when nothing more comes at once.
 #[derive(Default)]
@@ -24,19 +30,44 @@ pub(super) struct PendingFrames {
     pub(super) documents: Vec<Value>,
     /// True if their events are to be stored first.
     pub(super) has_milestone: bool,
+    /// When the first of them came.
+    since: Option<Instant>,
+}
+
+impl PendingFrames {
+    /// Waits until they are to be told: in a request that somebody follows, at once; for ever if there are none.
+    pub(super) fn due(&self, is_followed: bool) -> impl Future<Output = ()> + use<> {
+        let is_empty = self.frames.is_empty() && !self.has_milestone;
+        let delay = self.since.filter(|_| !is_followed).map(|since| sleep_until(since + MOST_DELAY));
+        async move {
+            match delay {
+                _ if is_empty => pending().await,
+                Some(delay) => delay.await,
+                None => {}
+            }
+        }
+    }
 }
 
 impl Run {
     /// Makes an event, renders it and tells it.
     pub(in crate::turns) async fn tell(&mut self, turn: usize, kind: EventKind) -> Flow {
         let flow = self.queue(turn, kind).await;
-        self.settle().await;
+        self.keep_up().await;
         flow
+    }
+
+    /// Tells what is untold, if somebody follows. In a request that nobody does, it is stored together with what comes in the next moment.
+    pub(super) async fn keep_up(&mut self) {
+        if self.is_followed {
+            self.settle().await;
+        }
     }
 
     /// Makes an event and renders it. It is told with the others that come at the same moment, by [`Run::settle`].
     pub(super) async fn queue(&mut self, turn: usize, kind: EventKind) -> Flow {
         self.untold.has_milestone |= !kind.is_piece();
+        self.untold.since.get_or_insert_with(Instant::now);
         let rendered = self.event(turn, kind).await;
         self.untold.frames.extend(rendered.frames);
         self.untold.documents.extend(rendered.save);
@@ -49,7 +80,7 @@ impl Run {
 
     /// Tells what is untold. What followers are told at a milestone is stored before they are.
     pub(super) async fn settle(&mut self) {
-        let PendingFrames { frames, documents, has_milestone } = std::mem::take(&mut self.untold);
+        let PendingFrames { frames, documents, has_milestone, .. } = std::mem::take(&mut self.untold);
         if has_milestone && let Err(failure) = self.flush(None).await {
             error!("{}: {}", self.live.id, failure.cause.as_deref().unwrap_or(&failure.message));
         }

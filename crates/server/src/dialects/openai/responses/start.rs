@@ -114,6 +114,7 @@ async fn make(
     let render = Box::new(Answer::new(beginning));
     let mut run = Run::new(&app.engine, tenant, live, vec![part], render);
     (run.truncate, run.outlives) = (request.truncate, outlives);
+    run.is_followed = request.stream || request.background || outlives;
     if request.store || request.background {
         let input: Vec<Value> = context.into_new().iter().map(|item| item.json().clone()).collect();
         let in_conversation = request.conversation.iter().flat_map(|_| &input);
