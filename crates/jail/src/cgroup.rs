@@ -297,15 +297,13 @@ impl Cgroup {
     /// Reads the usage so far. A figure that the kernel does not offer is 0.
     pub(crate) fn usage(&self) -> CgroupUsage {
         match &self.hierarchy {
-            Hierarchy::V1 { memory, cpu, .. } => {
+            Hierarchy::V1 { memory, .. } => {
                 let memory = memory.as_deref();
-                // Accounting that is mounted together with the quota, which is the usual way, counts exactly.
-                let counted = cpu.as_ref().map(|cpu| number(cpu, "cpuacct.usage") / 1000).unwrap_or_default();
                 let figure = |file: &str| memory.map(|memory| number(memory, file)).unwrap_or_default();
                 CgroupUsage {
                     memory: figure("memory.usage_in_bytes"),
                     memory_peak: figure("memory.max_usage_in_bytes"),
-                    cpu: if counted > 0 { counted } else { self.cpu_of_processes() },
+                    cpu: self.cpu_time(),
                 }
             }
             Hierarchy::V2 { parent, .. } => {
@@ -314,10 +312,22 @@ impl Cgroup {
                 // Before Linux 5.19 there is no peak; once the limit itself was hit, it was that.
                 let is_reached = field(parent, "memory.events", "oom ") > 0;
                 let reached = if is_reached { self.limit } else { memory };
-                let cpu = field(parent, "cpu.stat", "usage_usec ");
-                CgroupUsage { memory, memory_peak: peak.max(reached), cpu }
+                CgroupUsage { memory, memory_peak: peak.max(reached), cpu: self.cpu_time() }
             }
             Hierarchy::Absent => CgroupUsage::default(),
+        }
+    }
+
+    /// Reads the processor time so far, microseconds. 0 without a count.
+    pub(crate) fn cpu_time(&self) -> u64 {
+        match &self.hierarchy {
+            Hierarchy::V1 { cpu, .. } => {
+                // Accounting that is mounted together with the quota, which is the usual way, counts exactly.
+                let counted = cpu.as_ref().map(|cpu| number(cpu, "cpuacct.usage") / 1000).unwrap_or_default();
+                if counted > 0 { counted } else { self.cpu_of_processes() }
+            }
+            Hierarchy::V2 { parent, .. } => field(parent, "cpu.stat", "usage_usec "),
+            Hierarchy::Absent => 0,
         }
     }
 

@@ -20,6 +20,7 @@
 
 pub mod cgroup;
 mod entry;
+mod foreground;
 mod fork_server;
 mod freezer;
 #[cfg(any(fuzzing, test))]

@@ -14,6 +14,7 @@ use rustix::net::{
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::cgroup::Cgroup;
+use crate::foreground::Greed;
 use crate::freezer::FrozenSandbox;
 use crate::lockdown::Identity;
 use crate::message::{ExitStatus, FIRST_KERNEL, JailLimits, Profile};
@@ -44,6 +45,7 @@ pub(crate) struct JailSandbox {
     pub(crate) kernels: HashMap<u64, ProcessHandle>,
     pub(crate) commands: HashMap<u64, ProcessHandle>,
     pub(crate) cgroup: Cgroup,
+    pub(crate) greed: Greed,
     /// Processes that were ended for want of memory before its last process of which the warden knows was.
     pub(crate) oom_kills: u64,
     pub(crate) identity: Identity,

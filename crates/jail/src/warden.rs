@@ -1,6 +1,5 @@
 //! The warden's loop: requests from aludel, processes from the fork servers, ends of children.
 
-mod foreground;
 mod processes;
 mod requests;
 mod timers;
@@ -15,10 +14,10 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
-use self::foreground::Foreground;
 use self::timers::LateCheckpoint;
 use self::watches::{EpollSource, EpollWatch};
 use crate::cgroup::{self, Hierarchy};
+use crate::foreground::Foreground;
 use crate::fork_server::ForkServer;
 use crate::idmap::IdMap;
 use crate::lockdown::RefusalHandling;

@@ -81,9 +81,11 @@ impl WardenState {
     /// Lowers the shares of sandboxes in which nothing began for a while; returns the time of the next one.
     fn lower_shares(&mut self, now: Instant) -> Option<Instant> {
         while let Some((id, share)) = self.foreground.next_change(now) {
-            if let Some(sandbox) = self.sandboxes.get(&id) {
-                let _as_before = sandbox.cgroup.set_share(share);
+            let Some(sandbox) = self.sandboxes.get_mut(&id) else { continue };
+            if share == CpuShare::Full {
+                sandbox.greed.note(Duration::from_micros(sandbox.cgroup.cpu_time()), now);
             }
+            let _as_before = sandbox.cgroup.set_share(share);
         }
         self.foreground.next_due()
     }
@@ -91,8 +93,9 @@ impl WardenState {
     /// Raises the share of a sandbox in which something begins that somebody waits for.
     pub(super) fn put_into_foreground(&mut self, id: u64) {
         let Some(sandbox) = self.sandboxes.get(&id) else { return };
-        if self.foreground.begin(id, Instant::now()) {
-            let _as_before = sandbox.cgroup.set_share(CpuShare::Large);
+        let now = Instant::now();
+        if let Some(share) = self.foreground.begin(id, now, sandbox.greed.is_recent(now)) {
+            let _as_before = sandbox.cgroup.set_share(share);
         }
     }
 

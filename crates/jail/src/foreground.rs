@@ -1,0 +1,145 @@
+//! Shares of busy processors by the time since something began in a sandbox that somebody waits for.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::{Duration, Instant};
+
+use crate::cgroup::CpuShare;
+
+/// Time at the largest share: most of what is waited for is over by then.
+const FIRST: Duration = Duration::from_millis(100);
+/// Time until it gives way to what begins elsewhere.
+const FOREGROUND: Duration = Duration::from_secs(1);
+
+/// Processor time for which a sandbox that took it at the largest share does not get that again soon: what is waited for takes less, and who
+/// begins something again and again would keep it.
+const GREEDY: Duration = Duration::from_millis(50);
+
+/// Processor time of one sandbox.
+#[derive(Debug, Default)]
+pub(crate) struct Greed {
+    /// All of it when the largest share last ended.
+    time: Duration,
+    /// When a share ended in which it took too much.
+    since: Option<Instant>,
+}
+
+impl Greed {
+    /// Takes note of the processor time of a sandbox whose largest share ends.
+    pub(crate) fn note(&mut self, time: Duration, now: Instant) {
+        let taken = time.saturating_sub(std::mem::replace(&mut self.time, time));
+        self.since = (taken > GREEDY).then_some(now);
+    }
+
+    /// Returns true if it took too much a short while ago.
+    pub(crate) fn is_recent(&self, now: Instant) -> bool {
+        self.since.is_some_and(|since| now.saturating_duration_since(since) < FOREGROUND)
+    }
+}
+
+/// The sandboxes in which something began a short while ago.
+#[derive(Debug, Default)]
+pub(crate) struct Foreground {
+    sandboxes: HashMap<u64, Began>,
+    /// When which sandbox's share is to be looked at again.
+    due: BTreeSet<(Instant, u64)>,
+}
+
+#[derive(Debug)]
+struct Began {
+    at: Instant,
+    share: CpuShare,
+    due: Instant,
+}
+
+impl Foreground {
+    /// Takes note that something begins in a sandbox. Returns the share that it has to be given, if that is another one.
+    pub(crate) fn begin(&mut self, id: u64, now: Instant, is_greedy: bool) -> Option<CpuShare> {
+        let (share, wait) = if is_greedy { (CpuShare::Full, FOREGROUND) } else { (CpuShare::Large, FIRST) };
+        let before = match self.sandboxes.get_mut(&id) {
+            Some(began) if began.share == CpuShare::Large => {
+                began.at = now;
+                return None;
+            }
+            Some(began) => {
+                self.due.remove(&(began.due, id));
+                began.share
+            }
+            None => CpuShare::Small,
+        };
+        self.sandboxes.insert(id, Began { at: now, share, due: now + wait });
+        self.due.insert((now + wait, id));
+        (share != before).then_some(share)
+    }
+
+    /// The next sandbox whose share is another one from now on.
+    pub(crate) fn next_change(&mut self, now: Instant) -> Option<(u64, CpuShare)> {
+        while let Some((_, id)) = self.due.first().copied().filter(|(due, _)| *due <= now) {
+            self.due.pop_first();
+            let Some(began) = self.sandboxes.get_mut(&id) else { continue };
+            let (share, wait) = match now.saturating_duration_since(began.at) {
+                since if since < FIRST => (CpuShare::Large, FIRST),
+                since if since < FOREGROUND => (CpuShare::Full, FOREGROUND),
+                _ => {
+                    self.sandboxes.remove(&id);
+                    return Some((id, CpuShare::Small));
+                }
+            };
+            began.due = began.at + wait;
+            self.due.insert((began.due, id));
+            if std::mem::replace(&mut began.share, share) != share {
+                return Some((id, share));
+            }
+        }
+        None
+    }
+
+    /// The time of the next change.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        self.due.first().map(|(due, _)| *due)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic and explains itself")]
+
+    use super::*;
+
+    #[test]
+    fn a_share_shrinks_until_something_begins_again() {
+        let (mut foreground, start) = (Foreground::default(), Instant::now());
+        let after = |milliseconds| start + Duration::from_millis(milliseconds);
+        let large = Some(CpuShare::Large);
+        assert_eq!(foreground.begin(1, start, false), large);
+        assert_eq!(foreground.begin(1, after(60), false), None, "it has the largest share already");
+        assert_eq!(foreground.begin(2, after(70), false), large);
+        assert_eq!(foreground.next_due(), Some(after(100)));
+        assert_eq!(foreground.next_change(after(100)), None, "something began in it since");
+        assert_eq!(foreground.next_due(), Some(after(160)));
+        assert_eq!(foreground.next_change(after(165)), Some((1, CpuShare::Full)));
+        assert_eq!(foreground.next_change(after(170)), Some((2, CpuShare::Full)));
+        assert_eq!(foreground.next_change(after(170)), None);
+        assert_eq!(foreground.begin(1, after(500), false), large);
+        assert_eq!(foreground.next_change(after(1100)), Some((1, CpuShare::Full)));
+        assert_eq!(foreground.next_change(after(1100)), Some((2, CpuShare::Small)));
+        assert_eq!(foreground.next_due(), Some(after(1500)));
+        assert_eq!(foreground.next_change(after(1500)), Some((1, CpuShare::Small)));
+        assert_eq!(foreground.next_due(), None, "nothing is kept of them");
+        assert_eq!(foreground.begin(1, after(1600), true), Some(CpuShare::Full), "it took too much before");
+        assert_eq!(foreground.begin(1, after(1700), true), None);
+        assert_eq!(foreground.next_due(), Some(after(2700)));
+        assert_eq!(foreground.next_change(after(2700)), Some((1, CpuShare::Small)));
+    }
+
+    #[test]
+    fn who_takes_much_at_the_largest_share_does_not_get_it_again_at_once() {
+        let (mut greed, start) = (Greed::default(), Instant::now());
+        let after = |milliseconds| start + Duration::from_millis(milliseconds);
+        greed.note(Duration::from_millis(40), after(100));
+        assert!(!greed.is_recent(after(100)));
+        greed.note(Duration::from_millis(100), after(300));
+        assert!(greed.is_recent(after(400)) && greed.is_recent(after(1200)) && !greed.is_recent(after(1300)));
+        greed.note(Duration::from_millis(110), after(1500));
+        assert!(!greed.is_recent(after(1500)));
+    }
+}
