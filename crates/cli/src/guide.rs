@@ -1,5 +1,7 @@
-//! The pages for users are true: their commands are understood, their configuration is taken, and their links lead somewhere.
+//! The pages for users are true: their commands are understood, their configuration is taken, their links lead somewhere, and the names on
+//! the map are those of the code.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
@@ -13,9 +15,14 @@ struct Block {
     text: String,
 }
 
+/// The directory of the repository.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
 /// The pages for users, with their texts.
 fn pages() -> Vec<(PathBuf, String)> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
+    let root = root();
     let guide = std::fs::read_dir(root.join("docs/guide")).unwrap().map(|entry| entry.unwrap().path());
     let top =
         ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"].map(|name| root.join(name));
@@ -117,4 +124,50 @@ fn anchor_of(title: &str) -> String {
     let title = title.trim_start_matches('#').trim().to_lowercase();
     let kept = title.chars().filter(|character| character.is_alphanumeric() || matches!(character, ' ' | '-' | '_'));
     kept.map(|character| if character == ' ' { '-' } else { character }).collect()
+}
+
+/// Finds the repository's files and directories below one.
+fn walk(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(directory).unwrap().map(Result::unwrap) {
+        found.push(entry.path());
+        let is_foreign = matches!(entry.file_name().to_str(), Some("target" | ".git" | "node_modules" | "corpus"));
+        if entry.file_type().unwrap().is_dir() && !is_foreign {
+            walk(&entry.path(), found);
+        }
+    }
+}
+
+#[test]
+fn every_name_of_the_map_is_in_the_code() {
+    let root = root();
+    let mut files = Vec::new();
+    walk(&root, &mut files);
+    let is_name = |character: char| character.is_ascii_alphanumeric() || character == '_';
+    let mut words = HashSet::new();
+    let is_code = |file: &&PathBuf| file.extension().is_some_and(|end| end == "rs" || end == "py");
+    for file in files.iter().filter(is_code) {
+        let text = std::fs::read_to_string(file).unwrap();
+        words.extend(text.split(|character| !is_name(character)).map(str::to_owned));
+    }
+    let mut seen = 0;
+    for page in ["ARCHITECTURE.md", "CONTRIBUTING.md"] {
+        let text = std::fs::read_to_string(root.join(page)).unwrap();
+        for name in text.lines().flat_map(|line| line.split('`').skip(1).step_by(2)) {
+            let is_plain = name.chars().all(|character| is_name(character) || matches!(character, '/' | '.' | '-'));
+            let is_file = name.ends_with(".rs") || name.ends_with(".py") || name.ends_with(".md");
+            let is_directory = name.contains('/') && !name.contains('.') && name.starts_with(char::is_lowercase);
+            if is_plain && (is_file || is_directory) {
+                let path = Path::new(name);
+                assert!(files.iter().any(|file| file.ends_with(path)), "{page}: no file is called {name}");
+                seen += 1;
+            } else if name.contains("::") || name.contains('_') || name.starts_with(char::is_uppercase) {
+                let parts = name.split("::").filter(|part| !part.is_empty() && part.chars().all(is_name));
+                for part in parts {
+                    assert!(words.contains(part), "{page}: nothing is called {name}");
+                    seen += 1;
+                }
+            }
+        }
+    }
+    assert!(seen > 150, "{seen} names");
 }
