@@ -16,10 +16,9 @@
 //! ```
 //!
 //! Invariants: no async, no network, no knowledge of what the zygote is beyond "a program that speaks [`message`]"; the only crate with `unsafe`,
-//! and in it only the files `sys` and `entry`.
+//! and in it only the files `sys` and `warden_process`.
 
 pub mod cgroup;
-mod entry;
 mod foreground;
 mod fork_server;
 mod freezer;
@@ -27,7 +26,6 @@ mod freezer;
 pub mod fuzzing;
 mod idmap;
 mod landlock;
-mod listener;
 pub mod lockdown;
 mod locks;
 pub mod message;
@@ -36,6 +34,7 @@ mod pid_namespace;
 mod ports;
 pub mod probe;
 mod sandbox;
+mod seccomp_listener;
 mod shell;
 mod sockets;
 mod spawner;
@@ -44,11 +43,12 @@ mod sys;
 pub mod syscalls;
 mod terminals;
 mod warden;
+mod warden_process;
 mod zygote;
 
-pub use entry::{Warden, WardenError};
 pub use sys::give_back_large_memory;
 pub use warden::WORKSPACES;
+pub use warden_process::{Warden, WardenError};
 
 /// A step of a set-up that failed, with what the system said. The step's name is what an operator reads first.
 #[derive(Debug, thiserror::Error)]

@@ -7,10 +7,10 @@ use std::time::Instant;
 use rustix::event::epoll;
 
 use super::{NO_CHECKPOINT, Role, WardenState, invalid};
-use crate::listener::{ListenerResult, SeccompListener};
 use crate::lockdown::RefusalHandling;
 use crate::message::{FIRST_KERNEL, WardenMessage};
 use crate::sandbox;
+use crate::seccomp_listener::{ListenerResult, SeccompListener};
 
 /// Something of a sandbox that is watched.
 pub(super) struct EpollWatch {
