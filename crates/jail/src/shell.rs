@@ -65,7 +65,7 @@ impl SpareShell {
             sys::Fork::Child => {
                 drop(socket);
                 // A failure here goes up as a report, as one in init does.
-                if let Err(error) = become_shell(zygote, join_user_namespace, pid_sender, &theirs) {
+                if let Err(error) = make_namespaces(zygote, join_user_namespace, pid_sender, &theirs) {
                     let _lost = message::send(&theirs, &InitReport::Failed(error.to_string()), &[]);
                     sys::exit(1);
                 }
@@ -78,7 +78,7 @@ impl SpareShell {
         let announced = pid_receiver.set_read_timeout(Some(TIMEOUT)).and_then(|()| pid_receiver.read_exact(&mut bytes));
         let _reaped = waitpid(Some(intermediate), WaitOptions::empty());
         let init = announced.ok().and_then(|()| Pid::from_raw(i32::from_ne_bytes(bytes)));
-        let Some(init) = init else { return Err(failure(&socket)) };
+        let Some(init) = init else { return Err(reported_failure(&socket)) };
         let pidfd = pidfd_open(init, PidfdFlags::empty()).step("open the shell's init")?;
         Ok(Self { init, pidfd: Some(pidfd), socket })
     }
@@ -88,8 +88,8 @@ impl SpareShell {
         self.pidfd.as_ref().map(AsFd::as_fd).filter(|init| !message::has_ended(*init))
     }
 
-    /// Makes it the shell of a sandbox.
-    pub(crate) fn become_shell_of(
+    /// Hands it to a sandbox, whose shell it is then.
+    pub(crate) fn assign_to_sandbox(
         mut self,
         cgroup: &[OwnedFd],
         workspace: &OwnedFd,
@@ -120,7 +120,7 @@ impl Drop for SpareShell {
     }
 }
 
-fn failure(socket: &OwnedFd) -> StepError {
+fn reported_failure(socket: &OwnedFd) -> StepError {
     match message::receive::<InitReport>(socket) {
         Ok(Some((InitReport::Failed(reason), _))) => failed(&reason),
         _ => failed("the shell's process ended early"),
@@ -131,7 +131,8 @@ fn failed(reason: &str) -> StepError {
     StepError { step: "prepare the shell".into(), source: std::io::Error::other(reason.to_owned()) }
 }
 
-fn become_shell(
+/// Runs in the intermediate process: makes the shell's namespaces and forks init in them.
+fn make_namespaces(
     zygote: BorrowedFd<'_>,
     join_user_namespace: bool,
     mut pid_sender: UnixStream,
@@ -140,7 +141,7 @@ fn become_shell(
     let user = if join_user_namespace { libc::CLONE_NEWUSER } else { 0 };
     sys::setns(zygote, user | libc::CLONE_NEWNS).step("join the zygote's namespaces")?;
     if join_user_namespace {
-        become_root_inside()?;
+        become_namespace_root()?;
     }
     let namespaces =
         libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
@@ -153,11 +154,11 @@ fn become_shell(
         }
         sys::Fork::Child => {
             drop(pid_sender);
-            match become_init(socket) {
+            match prepare_init(socket) {
                 Ok(ruleset) => {
                     let descriptors: Vec<_> = ruleset.iter().map(AsFd::as_fd).collect();
                     let sent = message::send(socket, &InitReport::Ready, &descriptors);
-                    if sent.is_err() || settle().is_err() {
+                    if sent.is_err() || drop_privileges().is_err() {
                         sys::exit(1);
                     }
                     sleep_for_ever()
@@ -172,14 +173,15 @@ fn become_shell(
 }
 
 /// After joining a user namespace all capabilities are there, but the ids are still the host's and own nothing inside.
-pub(crate) fn become_root_inside() -> Result<(), StepError> {
+pub(crate) fn become_namespace_root() -> Result<(), StepError> {
     let (root_user, root_group) = (rustix::process::Uid::ROOT, rustix::process::Gid::ROOT);
     rustix::thread::set_thread_groups(&[]).step("drop the groups")?;
     rustix::thread::set_thread_res_gid(root_group, root_group, root_group).step("become the namespace's root group")?;
     rustix::thread::set_thread_res_uid(root_user, root_user, root_user).step("become the namespace's root")
 }
 
-fn become_init(socket: &OwnedFd) -> Result<Option<OwnedFd>, StepError> {
+/// Runs in init: waits for its sandbox, and sets up everything that processes will find. Returns the Landlock ruleset.
+fn prepare_init(socket: &OwnedFd) -> Result<Option<OwnedFd>, StepError> {
     // It may wait for long: copies of the warden's descriptors would keep alive what the warden closes meanwhile, other sandboxes' listeners
     // among it, of which the warden would be told without end.
     sys::close_all_but(socket.as_fd()).step("close the warden's descriptors")?;
@@ -227,8 +229,8 @@ fn sleep_for_ever() -> ! {
     }
 }
 
-/// From here on init holds nothing: no descriptors, no capabilities.
-fn settle() -> Result<(), StepError> {
+/// Drops what init needs no more, which is everything: descriptors and capabilities.
+fn drop_privileges() -> Result<(), StepError> {
     let none = rustix::thread::CapabilitySet::empty();
     let sets = rustix::thread::CapabilitySets { effective: none, permitted: none, inheritable: none };
     rustix::thread::set_capabilities(None, sets).step("drop the capabilities")?;

@@ -82,7 +82,7 @@ fn prepare(map: IdMap, zygote: BorrowedFd<'_>, socket: &OwnedFd) -> Result<Filte
     let namespaces = user | libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     sys::setns(zygote, namespaces).step("join the zygote's namespaces")?;
     if map != IdMap::Single {
-        shell::become_root_inside()?;
+        shell::become_namespace_root()?;
     }
     sys::close_all_but(socket.as_fd()).step("close the warden's descriptors")?;
     sys::reset_signals().step("reset the signals")?;

@@ -68,7 +68,7 @@ fn become_zygote(setup: &Setup, map: IdMap, sources: &BaseSources, socket: &Owne
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step("die with the warden")?;
         go.read_exact(&mut [0]).step("wait for the id maps")?;
         if map != IdMap::Single {
-            shell::become_root_inside()?;
+            shell::become_namespace_root()?;
         }
         mounts::enter_base(sources, &setup.programs)?;
         rustix::system::sethostname(b"sandbox").step("set the host name")?;

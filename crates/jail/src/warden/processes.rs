@@ -78,7 +78,7 @@ impl WardenState {
         let cgroup = Cgroup::create(&self.hierarchy, &format!("s{id}"), &limits, profile);
         let cgroup = cgroup.step("make the control group")?;
         let shell = cgroup.open_joins().step("open the control group").and_then(|joins| {
-            let shell = spare.become_shell_of(&joins, &tree, terminals.as_ref(), limits.clone())?;
+            let shell = spare.assign_to_sandbox(&joins, &tree, terminals.as_ref(), limits.clone())?;
             Ok((shell, joins))
         });
         let (shell, joins) = match shell {
