@@ -44,7 +44,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     while let Some(event) = turn.next().await {
         match event {
             Event::Text(text) => print!("{text}"),
-            Event::CodeFinished { code, .. } => println!("\n--- program of {} lines", code.lines().count()),
+            Event::CodeWritten { code, .. } => println!("\n--- program of {} lines", code.lines().count()),
             Event::ApprovalDecided { denied: Some(reason), .. } => println!("--- refused: {reason}"),
             _ => {}
         }

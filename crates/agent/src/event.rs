@@ -28,7 +28,7 @@ pub enum Event {
     /// The model thinks aloud.
     Reasoning(String),
     /// The model starts to write a program.
-    CodeStarted {
+    WritingStarted {
         /// Id of the tool's call.
         call_id: String,
         /// The tool.
@@ -42,7 +42,7 @@ pub enum Event {
         text: String,
     },
     /// The program is complete; this is exactly what will be run.
-    CodeFinished {
+    CodeWritten {
         /// Id of the tool's call.
         call_id: String,
         /// The tool.

@@ -52,7 +52,7 @@ pub(crate) enum FencedPiece {
     /// Text around programs.
     Text(String),
     /// A program begins.
-    CodeStarted,
+    Opened,
     /// The next characters of the program.
     Code(String),
 }
@@ -158,7 +158,7 @@ impl Scanner {
                 let language = rest.trim().to_ascii_lowercase();
                 if self.fences.contains(&language) {
                     self.state = State::Program(ticks);
-                    self.pieces.push(FencedPiece::CodeStarted);
+                    self.pieces.push(FencedPiece::Opened);
                     return;
                 }
                 self.state = State::Other(ticks);
@@ -216,7 +216,7 @@ mod tests {
         for piece in pieces {
             match piece {
                 FencedPiece::Text(text) => said.push_str(&text),
-                FencedPiece::CodeStarted => assert_eq!(code.replace(String::new()), None, "only one program starts"),
+                FencedPiece::Opened => assert_eq!(code.replace(String::new()), None, "only one program starts"),
                 FencedPiece::Code(text) => code.as_mut().unwrap().push_str(&text),
             }
         }

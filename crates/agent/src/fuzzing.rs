@@ -207,7 +207,7 @@ fn scan<'a>(pieces: impl IntoIterator<Item = &'a str>) -> ScannedText {
     for piece in found {
         match piece {
             FencedPiece::Text(text) => said.push_str(&text),
-            FencedPiece::CodeStarted => assert_eq!(code.replace(String::new()), None, "only one program starts"),
+            FencedPiece::Opened => assert_eq!(code.replace(String::new()), None, "only one program starts"),
             FencedPiece::Code(text) => code.as_mut().expect("it has started").push_str(&text),
         }
     }

@@ -63,7 +63,7 @@ async fn a_tool_of_the_caller_may_have_our_name() {
     let upstream = ScriptedTransport::new(vec![Scripted::Calls(vec![("python", "{}".into())])]);
     let (events, turn) = follow(&agent(&upstream, &bench).client_tool(tool("python")).build(), "Go").await;
     assert!(matches!(&turn.ending, Ending::ClientTools(calls) if calls.len() == 1), "{:?}", turn.ending);
-    assert!(!events.iter().any(|event| matches!(event, Event::CodeStarted { .. })), "it is not our tool");
+    assert!(!events.iter().any(|event| matches!(event, Event::WritingStarted { .. })), "it is not our tool");
     let names: Vec<_> = upstream.requests()[0]["tools"]
         .as_array()
         .unwrap()
@@ -92,7 +92,7 @@ async fn cancelling_does_not_wait_for_another_program_of_the_session() {
     let canceller = stream.canceller();
     let mut cancelled_at = None;
     while let Some(event) = stream.next().await {
-        if matches!(event, Event::CodeFinished { .. }) {
+        if matches!(event, Event::CodeWritten { .. }) {
             let canceller = canceller.clone();
             tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_millis(200)).await;
@@ -274,7 +274,7 @@ async fn after_the_last_program_the_model_must_answer() {
     let agent = agent(&upstream, &bench).max_programs(1).sampling(sampling).build();
     let (events, turn) = follow(&agent, "?").await;
     assert_eq!((&turn.ending, turn.answer.as_str()), (&Ending::Answered, "One."));
-    let run = events.iter().filter(|event| matches!(event, Event::CodeFinished { .. })).count();
+    let run = events.iter().filter(|event| matches!(event, Event::CodeWritten { .. })).count();
     assert_eq!(run, 1);
     assert!(observations(&turn)[1].contains("No more programs"), "{:?}", observations(&turn));
     let requests = upstream.requests();
@@ -292,7 +292,8 @@ async fn a_model_that_goes_on_asking_for_programs_is_stopped_and_its_attempts_ar
     let (events, turn) = follow(&agent(&upstream, &bench).max_programs(3).build(), "?").await;
     assert_eq!(turn.ending, Ending::Budget(Budget::ToolCalls(3)));
     assert_eq!(upstream.requests().len(), 5);
-    let shown = events.iter().filter(|event| matches!(event, Event::CodeStarted { .. } | Event::CallRejected { .. }));
+    let shown =
+        events.iter().filter(|event| matches!(event, Event::WritingStarted { .. } | Event::CallRejected { .. }));
     assert_eq!(shown.count(), 3);
     assert!(observations(&turn)[3..].iter().all(|text| text.contains("No more programs")), "{:?}", observations(&turn));
     bench.stop().await;

@@ -49,7 +49,7 @@ impl State {
         consent: Consent,
     ) -> Result<Vec<Part>, Halt> {
         let ToolProgram { tool, code, input } = program;
-        self.sink.send(Event::CodeFinished { call_id: call_id.to_owned(), tool, input, code: code.clone() }).await;
+        self.sink.send(Event::CodeWritten { call_id: call_id.to_owned(), tool, input, code: code.clone() }).await;
         self.check_calls()?;
         if consent == Consent::Asked
             && let Some(reason) = self.denied(interpreter, call_id, &code).await?

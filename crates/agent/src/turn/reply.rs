@@ -145,7 +145,7 @@ impl ModelReply {
         let usable = !id.is_empty() && self.taken.insert(id.clone());
         let id = if usable { id } else { format!("call_{}", random::word()) };
         let tool = self.ours.iter().find(|(known, _)| *known == name).map(|(_, tool)| *tool);
-        let events = tool.map(|tool| Event::CodeStarted { call_id: id.clone(), tool }).into_iter().collect();
+        let events = tool.map(|tool| Event::WritingStarted { call_id: id.clone(), tool }).into_iter().collect();
         let code = tool.and_then(ProgramTool::shown_key).map(StringField::new);
         self.calls.push(PendingCall { id, name, arguments: String::new(), is_shown: tool.is_some(), code });
         events
@@ -163,7 +163,7 @@ impl ModelReply {
         for piece in pieces {
             match piece {
                 FencedPiece::Text(text) => events.extend(self.say(text)),
-                FencedPiece::CodeStarted => {
+                FencedPiece::Opened => {
                     let name = self.ours.first().map(|(name, _)| name.clone()).unwrap_or_default();
                     events.extend(self.start(String::new(), name));
                 }

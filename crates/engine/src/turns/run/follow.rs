@@ -88,7 +88,7 @@ impl Run {
                 let item = progress.thought.get_or_insert_with(ItemId::new).clone();
                 self.queue(turn, EventKind::Reasoning { item, delta }).await
             }
-            AgentEvent::CodeStarted { call_id, tool } => {
+            AgentEvent::WritingStarted { call_id, tool } => {
                 progress.thought = None;
                 self.end_message(turn, progress).await;
                 let item = progress.start(&call_id, kind_of(tool));
@@ -101,7 +101,7 @@ impl Run {
                 }
                 None => Flow::GoOn,
             },
-            AgentEvent::CodeFinished { call_id, tool, input, code } => {
+            AgentEvent::CodeWritten { call_id, tool, input, code } => {
                 let item = match progress.calls.get_mut(&call_id) {
                     Some(call) => {
                         call.input.clone_from(&code);
