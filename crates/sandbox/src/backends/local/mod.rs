@@ -1,6 +1,6 @@
 //! The local backend: a warden, its zygote, and a pool of sandboxes that are ready before anyone asks.
 
-mod first_kernel;
+mod lazy_kernel;
 mod link;
 mod pool;
 mod port;
@@ -20,7 +20,7 @@ pub use aludel_jail::message::KernelStart;
 use aludel_jail::message::{self, JailSpec, Setup, WardenRequest};
 use futures_util::future::BoxFuture;
 
-use self::first_kernel::FirstKernel;
+use self::lazy_kernel::LazyKernel;
 use self::link::LocalLink;
 use self::pool::LocalPool;
 use self::sandbox::LocalSandbox;
@@ -245,7 +245,7 @@ impl Shared {
         registration: &Registration<SandboxHandle>,
         limits: Limits,
         profile: Profile,
-    ) -> Result<Arc<FirstKernel>, Error> {
+    ) -> Result<Arc<LazyKernel>, Error> {
         let client = self.supervisor.client().await?;
         match self.make_at(&client, registration, limits.clone(), profile, None).await {
             Err(Error::Over(_)) => {
@@ -263,7 +263,7 @@ impl Shared {
         registration: &Registration<SandboxHandle>,
         limits: Limits,
         profile: Profile,
-    ) -> Result<Arc<FirstKernel>, Error> {
+    ) -> Result<Arc<LazyKernel>, Error> {
         let client = Arc::clone(LocalWorkspace::of(&workspace).ok_or(FOREIGN)?.mount().client());
         match self.make_at(&client, registration, limits, profile, Some(workspace)).await {
             Err(Error::Over(_)) => Err(Error::WorkspaceLost),
@@ -278,7 +278,7 @@ impl Shared {
         limits: Limits,
         profile: Profile,
         workspace: Option<Arc<dyn Workspace>>,
-    ) -> Result<Arc<FirstKernel>, Error> {
+    ) -> Result<Arc<LazyKernel>, Error> {
         // Made before anything is asked for: from here on, giving up drops the handle, which destroys the sandbox.
         let handle = Arc::new(SandboxHandle::new(client)?);
         registration.bind(&handle)?;
@@ -295,7 +295,7 @@ impl Shared {
         limits: Limits,
         profile: Profile,
         workspace: Option<Arc<dyn Workspace>>,
-    ) -> Result<Arc<FirstKernel>, Error> {
+    ) -> Result<Arc<LazyKernel>, Error> {
         let client = handle.client();
         // Asked for together with the sandbox on it.
         let opening = match &workspace {
@@ -337,7 +337,7 @@ impl Shared {
             }
         };
         client.prove();
-        Ok(Arc::new(FirstKernel::new(Arc::clone(&handle), self.start, workspace, limits, driver)))
+        Ok(Arc::new(LazyKernel::new(Arc::clone(&handle), self.start, workspace, limits, driver)))
     }
 
     fn open_workspace<'a>(

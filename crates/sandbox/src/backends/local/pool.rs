@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Shared;
-use super::first_kernel::FirstKernel;
+use super::lazy_kernel::LazyKernel;
 use super::link::LocalLink;
 use super::warden_client::{SandboxHandle, lock};
 use crate::driver::Driver;
@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_millis(1);
 pub(super) struct LocalPool {
     size: usize,
     limits: Limits,
-    ready: Mutex<VecDeque<Arc<FirstKernel>>>,
+    ready: Mutex<VecDeque<Arc<LazyKernel>>>,
     wanted: Notify,
     /// Those that were taken, and have perhaps not run a program.
     taken: Mutex<Vec<(Instant, Weak<Driver<LocalLink>>)>>,
@@ -49,7 +49,7 @@ impl LocalPool {
     }
 
     /// Takes a sandbox with these limits, if one is ready.
-    pub(super) fn take(&self, limits: &Limits) -> Option<Arc<FirstKernel>> {
+    pub(super) fn take(&self, limits: &Limits) -> Option<Arc<LazyKernel>> {
         if *limits != self.limits {
             return None;
         }
@@ -130,7 +130,7 @@ impl LocalPool {
         }
     }
 
-    async fn make(&self, shared: &Shared) -> Result<Arc<FirstKernel>, Error> {
+    async fn make(&self, shared: &Shared) -> Result<Arc<LazyKernel>, Error> {
         let handle = Arc::new(SandboxHandle::new(&shared.supervisor.client().await?)?);
         let made = shared.make(handle, self.limits.clone(), Profile::Data, None).await?;
         made.touch().await?;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::future::BoxFuture;
 
-use super::first_kernel::FirstKernel;
+use super::lazy_kernel::LazyKernel;
 use super::warden_client::SandboxHandle;
 use super::{port, process};
 use crate::backend::{Connection, Profile, Sandbox, SandboxId, Usage};
@@ -18,7 +18,7 @@ use crate::{Error, KernelSpec, Limits, Workspace};
 /// A live sandbox. Dropping it destroys it, once its kernels and processes are dropped, too.
 #[derive(Debug)]
 pub(super) struct LocalSandbox {
-    kernel: Arc<FirstKernel>,
+    kernel: Arc<LazyKernel>,
     spec: Arc<KernelSpec>,
     profile: Profile,
     processes: AtomicU64,
@@ -28,7 +28,7 @@ pub(super) struct LocalSandbox {
 impl LocalSandbox {
     pub(super) fn new(
         registration: Registration<SandboxHandle>,
-        kernel: Arc<FirstKernel>,
+        kernel: Arc<LazyKernel>,
         spec: Arc<KernelSpec>,
         profile: Profile,
     ) -> Self {

@@ -1,4 +1,4 @@
-//! The first kernel of a sandbox: made with it where a sandbox is for data, else when it is first needed. Most sandboxes for services run
+//! The first kernel of a sandbox: made with it where a sandbox is for data, else when somebody needs it. Most sandboxes for services run
 //! commands alone.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use crate::{Error, Limits, Workspace};
 
 /// The first kernel, and the parts of its sandbox that starting it takes.
 #[derive(Debug)]
-pub(super) struct FirstKernel {
+pub(super) struct LazyKernel {
     handle: Arc<SandboxHandle>,
     start: KernelStart,
     workspace: Arc<dyn Workspace>,
@@ -26,7 +26,7 @@ pub(super) struct FirstKernel {
     is_closed: AtomicBool,
 }
 
-impl FirstKernel {
+impl LazyKernel {
     /// The kernel of this sandbox; `started` if it was made with it.
     pub(super) fn new(
         handle: Arc<SandboxHandle>,
@@ -100,7 +100,7 @@ impl FirstKernel {
     }
 }
 
-impl Kernel for FirstKernel {
+impl Kernel for LazyKernel {
     fn is_alive(&self) -> bool {
         match self.started.get() {
             Some(driver) => !self.is_closed() && driver.is_alive(),
