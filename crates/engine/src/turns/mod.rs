@@ -21,7 +21,7 @@ pub use event::{
 pub use journal::{Journal, NewJournal};
 pub use lease::renew;
 pub use live::{EarlierRequest, LiveRequest, LiveRequests, PastRequest, RequestEnd, RequestFingerprint};
-pub use recover::{Dialect, RecoveryOutcome, RestoredRequest, recover, replay};
+pub use recover::{RecoveryOutcome, RestoredRequest, StoredRequests, recover, replay};
 pub use render::{Documents, Flow, Frame, Render, RenderedEvent};
 pub use revoked::cancel_revoked;
 pub use run::{Agreement, Run, Suspension, Suspensions, TakenSuspension, TurnPlan};

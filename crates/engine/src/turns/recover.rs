@@ -29,8 +29,8 @@ const EVENTS: usize = 1_000_000;
 /// Bytes of images and other blobs of one request that are read at once: about what its frames may have.
 const BYTES: u64 = 256 << 20;
 
-/// A dialect, as far as recovery needs it.
-pub trait Dialect: Send + Sync {
+/// A kind of stored requests, as its dialect restores them.
+pub trait StoredRequests: Send + Sync {
     /// Its name in stored requests.
     fn name(&self) -> &'static str;
 
@@ -39,8 +39,8 @@ pub trait Dialect: Send + Sync {
     fn restore<'a>(&'a self, turn: &'a TurnRecord, own: Value)
     -> BoxFuture<'a, Result<Option<RestoredRequest>, Error>>;
 
-    /// Settles documents that no stored request stands behind, once every stored request was taken up. `live` goes on.
-    fn settle<'a>(&'a self, _live: &'a LiveRequests) -> BoxFuture<'a, Result<(), Error>> {
+    /// Closes documents that no stored request stands behind, once every stored request was taken up. `live` goes on.
+    fn close_orphans<'a>(&'a self, _live: &'a LiveRequests) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async { Ok(()) })
     }
 }
@@ -63,15 +63,15 @@ pub struct RecoveryOutcome {
 }
 
 /// Takes over every stored request whose owner has gone: see the module's documentation.
-pub async fn recover(engine: &Arc<Engine>, dialects: &[Arc<dyn Dialect>]) -> Result<RecoveryOutcome, Error> {
+pub async fn recover(engine: &Arc<Engine>, kinds: &[Arc<dyn StoredRequests>]) -> Result<RecoveryOutcome, Error> {
     let mut recovered = RecoveryOutcome::default();
     let mut resumed = Vec::new();
     for turn in engine.store.take_over_turns(now_ms(), lease::until(), MOST).await? {
         let id = turn.id.clone();
         let own_session = own_session(&turn);
         let tenant = turn.tenant.clone();
-        let taken_up = match dialects.iter().find(|dialect| dialect.name() == turn.dialect) {
-            Some(dialect) => take_up(engine, dialect.as_ref(), turn).await?,
+        let taken_up = match kinds.iter().find(|kind| kind.name() == turn.dialect) {
+            Some(kind) => take_up(engine, kind.as_ref(), turn).await?,
             None => {
                 // Of a process that rendered it to nobody but its own user, such as a terminal's.
                 let _appended = engine.store.end_turn(&turn.lease()).await?;
@@ -95,16 +95,16 @@ pub async fn recover(engine: &Arc<Engine>, dialects: &[Arc<dyn Dialect>]) -> Res
         }
     }
     engine.store.expire_approvals_except(resumed).await?;
-    for dialect in dialects {
-        dialect.settle(&engine.live).await?;
+    for kind in kinds {
+        kind.close_orphans(&engine.live).await?;
     }
     Ok(recovered)
 }
 
 /// The frames of a stored request, rendered again.
-pub async fn replay(engine: &Engine, dialect: &dyn Dialect, turn: &TurnRecord) -> Result<Vec<Frame>, Error> {
+pub async fn replay(engine: &Engine, kind: &dyn StoredRequests, turn: &TurnRecord) -> Result<Vec<Frame>, Error> {
     let state: DialectState = serde_json::from_str(&turn.dialect_state).map_err(Error::internal)?;
-    let Some(mut restored) = dialect.restore(turn, state.own).await? else { return Ok(Vec::new()) };
+    let Some(mut restored) = kind.restore(turn, state.own).await? else { return Ok(Vec::new()) };
     let events = events(engine, turn).await?;
     Ok(events.iter().flat_map(|event| restored.render.render(event).frames).collect())
 }
@@ -120,9 +120,9 @@ enum ResumeOutcome {
     Ended,
 }
 
-async fn take_up(engine: &Arc<Engine>, dialect: &dyn Dialect, turn: TurnRecord) -> Result<ResumeOutcome, Error> {
+async fn take_up(engine: &Arc<Engine>, kind: &dyn StoredRequests, turn: TurnRecord) -> Result<ResumeOutcome, Error> {
     let state: DialectState = serde_json::from_str(&turn.dialect_state).map_err(Error::internal)?;
-    let Some(RestoredRequest { mut render, documents }) = dialect.restore(&turn, state.own.clone()).await? else {
+    let Some(RestoredRequest { mut render, documents }) = kind.restore(&turn, state.own.clone()).await? else {
         let _appended = engine.store.end_turn(&turn.lease()).await?;
         return Ok(ResumeOutcome::Ended);
     };
@@ -149,7 +149,7 @@ async fn take_up(engine: &Arc<Engine>, dialect: &dyn Dialect, turn: TurnRecord) 
             Ok((part, waiting)) => {
                 run.parts.push(part);
                 run.outlives = true;
-                let span = info_span!(parent: &span, "answer", api = dialect.name(), id = %turn.id);
+                let span = info_span!(parent: &span, "answer", api = kind.name(), id = %turn.id);
                 engine.tasks.spawn(run.carry_on(Some(waiting)).instrument(span));
                 return Ok(ResumeOutcome::Resumed);
             }

@@ -48,7 +48,7 @@ pub(crate) struct Dialect {
     /// The answer to a request of this id that is refused before or in place of its own answer: a status and a body.
     pub(crate) refuse: fn(&ApiError, &str) -> Response,
     /// Its kinds of stored requests.
-    pub(crate) stored: fn(&Store) -> Vec<Arc<dyn turns::Dialect>>,
+    pub(crate) stored: fn(&Store) -> Vec<Arc<dyn turns::StoredRequests>>,
 }
 
 /// The documentation of a dialect.

@@ -72,7 +72,7 @@ pub(crate) const ASSISTANTS: Dialect = Dialect {
     request_id: "x-request-id",
     keeps_request_ids: false,
     refuse: super::openai::error::refuse,
-    stored: |store| vec![render::dialect(store)],
+    stored: |store| vec![render::stored_requests(store)],
 };
 
 fn routes() -> Routes {

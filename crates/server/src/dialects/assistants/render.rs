@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use aludel_engine::turns::{
-    Dialect, Documents, EndReason, EventKind, Failure, FailureKind, ItemId, LiveRequests, OutputPiece, Render,
-    RenderedEvent, RestoredRequest, RichValue, ToolEnd, ToolOutcome, TurnEvent,
+    Documents, EndReason, EventKind, Failure, FailureKind, ItemId, LiveRequests, OutputPiece, Render, RenderedEvent,
+    RestoredRequest, RichValue, StoredRequests, ToolEnd, ToolOutcome, TurnEvent,
 };
 use aludel_engine::{Error, SessionFile};
 use aludel_store::{MessageId, QuotaCheck, RunId, RunUpdate, StepId, Store, Tenant, ThreadId, TurnId, TurnRecord, now};
@@ -313,12 +313,12 @@ impl Documents for Stored {
     }
 }
 
-/// The dialect, as recovery needs it.
+/// Stored requests of this protocol.
 pub(crate) struct Runs {
     store: Store,
 }
 
-impl Dialect for Runs {
+impl StoredRequests for Runs {
     fn name(&self) -> &'static str {
         NAME
     }
@@ -344,7 +344,7 @@ impl Dialect for Runs {
     }
 
     /// Fails runs that a server which was killed had not begun to carry out.
-    fn settle<'a>(&'a self, live: &'a LiveRequests) -> BoxFuture<'a, Result<(), Error>> {
+    fn close_orphans<'a>(&'a self, live: &'a LiveRequests) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             for (tenant, thread, id) in self.store.active_runs().await? {
                 let Some(record) = self.store.thread_run(&tenant, &thread, &id).await? else { continue };
@@ -362,7 +362,7 @@ impl Dialect for Runs {
     }
 }
 
-/// The dialect of an app's runs.
-pub(super) fn dialect(store: &Store) -> Arc<dyn Dialect> {
+/// Stored requests of this protocol.
+pub(super) fn stored_requests(store: &Store) -> Arc<dyn StoredRequests> {
     Arc::new(Runs { store: store.clone() })
 }

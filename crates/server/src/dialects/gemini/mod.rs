@@ -53,7 +53,7 @@ pub(crate) const GEMINI: Dialect = Dialect {
     request_id: "x-request-id",
     keeps_request_ids: false,
     refuse: error::refuse,
-    stored: |store| vec![interactions::dialect(store)],
+    stored: |store| vec![interactions::stored_requests(store)],
 };
 
 fn routes() -> Routes {

@@ -44,7 +44,7 @@ pub(crate) const OPENAI: Dialect = Dialect {
     request_id: "x-request-id",
     keeps_request_ids: false,
     refuse: error::refuse,
-    stored: |store| vec![responses::dialect(store)],
+    stored: |store| vec![responses::stored_requests(store)],
 };
 
 fn routes() -> Routes {

@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::render::dialect;
+use super::render::stored_requests;
 use super::request::ParsedRequest;
 use super::start;
 use crate::app::App;
@@ -101,7 +101,7 @@ async fn replayed(app: &App, tenant: &Tenant, id: &InteractionId, after: Option<
         let message = "The stream of this interaction is not kept any more; retrieve it without 'stream'.";
         return Err(ApiError::invalid("stream", message));
     };
-    let mut frames = turns::replay(&app.engine, &*dialect(&app.store), &turn).await?;
+    let mut frames = turns::replay(&app.engine, &*stored_requests(&app.store), &turn).await?;
     frames.retain(|frame| after.is_none_or(|after| frame.sequence > after));
     replay(app, tenant, frames, StreamFormat::of(framed))
 }

@@ -11,4 +11,4 @@ mod start;
 mod writer;
 
 pub(super) use api::{cancel, create, delete, retrieve};
-pub(super) use render::dialect;
+pub(super) use render::stored_requests;

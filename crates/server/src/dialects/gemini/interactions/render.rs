@@ -204,12 +204,12 @@ impl Documents for Stored {
     }
 }
 
-/// The dialect, as recovery needs it.
+/// Stored requests of this protocol.
 struct Interactions {
     store: Store,
 }
 
-impl turns::Dialect for Interactions {
+impl turns::StoredRequests for Interactions {
     fn name(&self) -> &'static str {
         NAME
     }
@@ -242,7 +242,7 @@ impl turns::Dialect for Interactions {
     }
 }
 
-/// The dialect of an app's interactions.
-pub(in crate::dialects::gemini) fn dialect(store: &Store) -> Arc<dyn turns::Dialect> {
+/// Stored interactions.
+pub(in crate::dialects::gemini) fn stored_requests(store: &Store) -> Arc<dyn turns::StoredRequests> {
     Arc::new(Interactions { store: store.clone() })
 }

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::context::Context;
-use super::render::{dialect, is_response, stored};
+use super::render::{is_response, stored, stored_requests};
 use super::request::{Include, ParsedRequest};
 use super::start;
 use super::writer::{shown, shown_document};
@@ -105,7 +105,7 @@ async fn replayed(app: &App, tenant: &Tenant, id: &ResponseId, after: Option<u64
         let message = "The stream of this response is not kept any more; retrieve it without 'stream'.";
         return Err(ApiError::invalid("stream", message));
     };
-    let mut frames = turns::replay(&app.engine, &*dialect(&app.store), &turn).await?;
+    let mut frames = turns::replay(&app.engine, &*stored_requests(&app.store), &turn).await?;
     frames.retain(|frame| after.is_none_or(|after| frame.sequence > after));
     replay(app, tenant, frames, StreamFormat::of(framed))
 }

@@ -11,4 +11,4 @@ mod start;
 mod writer;
 
 pub(crate) use api::{cancel, create, delete, input_items, input_tokens, retrieve};
-pub(crate) use render::dialect;
+pub(crate) use render::stored_requests;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use aludel_engine::Error;
 use aludel_engine::turns::{
-    Dialect, Documents, EndReason, EventKind, Failure, FailureKind, ItemId, LiveRequests, Render, RenderedEvent,
-    RestoredRequest, TurnEvent,
+    Documents, EndReason, EventKind, Failure, FailureKind, ItemId, LiveRequests, Render, RenderedEvent,
+    RestoredRequest, StoredRequests, TurnEvent,
 };
 use aludel_store::{ConversationId, QuotaCheck, Reservation, ResponseId, ResponseRecord, Store, Tenant, TurnRecord};
 use aludel_wire::openai::responses::{self, Response, ResponseError};
@@ -231,12 +231,12 @@ impl Documents for Stored {
     }
 }
 
-/// The dialect, as recovery needs it.
+/// Stored requests of this protocol.
 pub(crate) struct Responses {
     pub(crate) store: Store,
 }
 
-impl Dialect for Responses {
+impl StoredRequests for Responses {
     fn name(&self) -> &'static str {
         NAME
     }
@@ -266,7 +266,7 @@ impl Dialect for Responses {
     }
 
     /// Fails responses that an earlier version began and did not finish.
-    fn settle<'a>(&'a self, live: &'a LiveRequests) -> BoxFuture<'a, Result<(), Error>> {
+    fn close_orphans<'a>(&'a self, live: &'a LiveRequests) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             for (tenant, id) in self.store.responses_with_status(&["in_progress", "queued"]).await? {
                 if live.find(&tenant, &id.clone().into()).is_some() {
@@ -302,8 +302,8 @@ pub(super) fn is_response(record: &ResponseRecord) -> bool {
     record.object.get("object").is_some_and(|object| object == "response")
 }
 
-/// The dialect of an app's responses.
-pub(crate) fn dialect(store: &Store) -> Arc<dyn Dialect> {
+/// Stored responses.
+pub(crate) fn stored_requests(store: &Store) -> Arc<dyn StoredRequests> {
     Arc::new(Responses { store: store.clone() })
 }
 
