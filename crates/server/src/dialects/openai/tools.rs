@@ -13,9 +13,9 @@ use crate::dialects::openai::containers::{check_memory, no_container, parse_memo
 use crate::dialects::openai::environment::{environment, refused};
 use crate::error::ApiError;
 
-/// The code interpreter, as it was asked for.
+/// The container of the code interpreter, as it was asked for.
 #[derive(Debug, Clone)]
-pub(crate) enum Interpreter {
+pub(crate) enum ContainerChoice {
     /// This container.
     Explicit(ContainerId),
     /// The conversation's container, or a new one.
@@ -29,7 +29,7 @@ pub(crate) enum Interpreter {
     },
 }
 
-impl Interpreter {
+impl ContainerChoice {
     /// A container that is made when it is needed, the one of this session if there is one.
     pub(crate) fn auto(session: Option<String>) -> Self {
         Self::Auto { file_ids: Vec::new(), memory_limit: None, environment: Environment::default(), session }
@@ -97,7 +97,7 @@ impl Interpreter {
     }
 }
 
-fn auto(container: &Map<String, Value>, param: &str) -> Result<Interpreter, ApiError> {
+fn auto(container: &Map<String, Value>, param: &str) -> Result<ContainerChoice, ApiError> {
     const KNOWN: [&str; 5] = ["type", "file_ids", "memory_limit", "network_policy", "env"];
     if let Some(unknown) = container.keys().find(|key| !KNOWN.contains(&key.as_str())) {
         let param = format!("{param}.{unknown}");
@@ -138,7 +138,7 @@ fn auto(container: &Map<String, Value>, param: &str) -> Result<Interpreter, ApiE
         let message = "Containers here have no network; 'network_policy' can only be {\"type\": \"disabled\"}.";
         return Err(ApiError::invalid(format!("{param}.network_policy"), message));
     }
-    Ok(Interpreter::Auto {
+    Ok(ContainerChoice::Auto {
         file_ids: ids.iter().map(file).collect::<Result<_, _>>()?,
         memory_limit,
         environment: environment(container.get("env"), &format!("{param}.env"))?,

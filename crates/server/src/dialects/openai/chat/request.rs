@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::dialects::forward::{self, ForwardRequest, ModelName};
-use crate::dialects::openai::tools::{Interpreter, check_function_name};
+use crate::dialects::openai::tools::{ContainerChoice, check_function_name};
 use crate::error::ApiError;
 use crate::http::Fields;
 
@@ -94,7 +94,7 @@ impl Head<'_> {
 pub(super) struct ParsedRequest {
     pub(super) model: String,
     pub(super) messages: Vec<Value>,
-    pub(super) interpreter: Option<Interpreter>,
+    pub(super) interpreter: Option<ContainerChoice>,
     pub(super) functions: Vec<FunctionTool>,
     pub(super) tool_choice: ToolChoice,
     pub(super) sampling: Sampling,
@@ -170,7 +170,7 @@ impl ParsedRequest {
         let others: Option<Value> = fields.optional("litellm_metadata")?;
         let named = session_of(chat_fields.get("metadata")).or_else(|| session_of(others.as_ref()));
         let session = named.filter(|_| choices == 1);
-        if let Some(Interpreter::Auto { session: shared, .. }) = &mut interpreter {
+        if let Some(ContainerChoice::Auto { session: shared, .. }) = &mut interpreter {
             shared.clone_from(&session);
         }
         Ok(Self {
@@ -202,7 +202,7 @@ impl ParsedRequest {
         if self.interpreter.is_none() && self.tool_choice != ToolChoice::None {
             let chat = chat.filter(|_| self.choices == 1).and_then(session_name);
             let session = self.session.take().or(chat);
-            self.interpreter = Some(Interpreter::auto(session));
+            self.interpreter = Some(ContainerChoice::auto(session));
         }
         // An answer of a form is no place for anything else.
         self.shown = Some(shown).filter(|_| self.sampling.format.is_none());
@@ -252,7 +252,7 @@ fn read_format(format: Option<&Value>) -> Result<Option<AnswerFormat>, ApiError>
     }
 }
 
-fn read_tools(tools: &[Value]) -> Result<(Option<Interpreter>, Vec<FunctionTool>), ApiError> {
+fn read_tools(tools: &[Value]) -> Result<(Option<ContainerChoice>, Vec<FunctionTool>), ApiError> {
     if tools.len() > MAX_TOOLS {
         return Err(ApiError::invalid("tools", format!("Too many 'tools': at most {MAX_TOOLS}.")));
     }
@@ -266,9 +266,9 @@ fn read_tools(tools: &[Value]) -> Result<(Option<Interpreter>, Vec<FunctionTool>
             }
             // This protocol has no word for a container of its own, so a client may leave it out.
             Some("code_interpreter") if tool.get("container").is_none_or(Value::is_null) => {
-                interpreter = Some(Interpreter::auto(None));
+                interpreter = Some(ContainerChoice::auto(None));
             }
-            Some("code_interpreter") => interpreter = Some(Interpreter::read(tool, &param)?),
+            Some("code_interpreter") => interpreter = Some(ContainerChoice::read(tool, &param)?),
             Some("function") => functions.push(function(tool.get("function"), &format!("{param}.function"))?),
             Some(other) => {
                 let message = format!("Invalid value: '{other}'. Tools here are 'code_interpreter' and 'function'.");
@@ -298,7 +298,7 @@ fn function(function: Option<&Value>, param: &str) -> Result<FunctionTool, ApiEr
 fn tool_choice(
     choice: &Value,
     kernel: &KernelSpec,
-    interpreter: &mut Option<Interpreter>,
+    interpreter: &mut Option<ContainerChoice>,
     functions: &mut Vec<FunctionTool>,
 ) -> Result<ToolChoice, ApiError> {
     let invalid = |message: String| Err(ApiError::invalid("tool_choice", message));

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::dialects::openai::conversations::stored_item;
-use crate::dialects::openai::tools::{Interpreter, check_function_name};
+use crate::dialects::openai::tools::{ContainerChoice, check_function_name};
 use crate::error::ApiError;
 use crate::http::Fields;
 
@@ -36,7 +36,7 @@ pub(super) struct ParsedRequest {
     pub(super) store: bool,
     pub(super) background: bool,
     pub(super) stream: bool,
-    pub(super) interpreter: Option<Interpreter>,
+    pub(super) interpreter: Option<ContainerChoice>,
     /// True if programs are calls of an MCP server, which is us, and wait for approval.
     pub(super) mcp: Option<Mcp>,
     pub(super) functions: Vec<FunctionTool>,
@@ -240,7 +240,7 @@ pub(super) fn no_previous(id: &str) -> ApiError {
 /// The tools that we can offer to a model.
 #[derive(Default)]
 struct Tools {
-    interpreter: Option<Interpreter>,
+    interpreter: Option<ContainerChoice>,
     mcp: Option<Mcp>,
     functions: Vec<FunctionTool>,
 }
@@ -254,10 +254,10 @@ impl Tools {
         for (index, sent) in tools.iter().enumerate() {
             let param = format!("tools[{index}]");
             match sent.tool() {
-                Tool::CodeInterpreter(_) => read.interpreter = Some(Interpreter::read(sent.json(), &param)?),
+                Tool::CodeInterpreter(_) => read.interpreter = Some(ContainerChoice::read(sent.json(), &param)?),
                 Tool::Mcp(tool) => {
                     read.mcp = Some(mcp(tool, &param, host)?);
-                    read.interpreter.get_or_insert_with(|| Interpreter::auto(None));
+                    read.interpreter.get_or_insert_with(|| ContainerChoice::auto(None));
                 }
                 Tool::Function(tool) => read.functions.push(function(tool, &param)?),
                 Tool::Other(_) => return Err(unknown_tool(sent, &param)),
@@ -317,7 +317,7 @@ fn function(tool: responses::FunctionTool, param: &str) -> Result<FunctionTool, 
 fn tool_choice(
     choice: &Document<responses::ToolChoice>,
     kernel: &KernelSpec,
-    interpreter: &mut Option<Interpreter>,
+    interpreter: &mut Option<ContainerChoice>,
     functions: &mut Vec<FunctionTool>,
 ) -> Result<ToolChoice, ApiError> {
     let invalid = |message: String| Err(ApiError::invalid("tool_choice", message));
