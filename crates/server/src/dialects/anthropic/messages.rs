@@ -15,7 +15,7 @@ use tracing::{Instrument, info_span};
 use super::container;
 use super::conversation::{Conversation, ToolNames};
 use super::forward;
-use super::render::{Answer, ERROR, PING};
+use super::render::{ERROR, MessageRenderer, PING};
 use super::request::ParsedRequest;
 use super::resume;
 use super::writer::{MessageContainer, Writer};
@@ -83,7 +83,13 @@ async fn start(app: Arc<App>, tenant: Tenant, request: ParsedRequest, live: Arc<
         match resume::take(&app, &tenant, &request, &conversation, &pending).await? {
             Some((suspension, container)) => {
                 let writer = Writer::new(id, request.model, Some(container), request.stream, request.stop);
-                let run = Run::new(&app.engine, &tenant, live, Vec::new(), Box::new(Answer::new(writer, request_id)));
+                let run = Run::new(
+                    &app.engine,
+                    &tenant,
+                    live,
+                    Vec::new(),
+                    Box::new(MessageRenderer::new(writer, request_id)),
+                );
                 app.tasks.spawn(run.go_on(suspension, pending.answers).instrument(span));
                 return Ok(());
             }
@@ -96,7 +102,7 @@ async fn start(app: Arc<App>, tenant: Tenant, request: ParsedRequest, live: Arc<
     let (part, container) = prepare(&app, &tenant, &id, &request, conversation).await?;
     let mut writer = Writer::new(id, request.model, container, request.stream, request.stop);
     resume::tell_lost(&mut writer, &lost, &request.messages);
-    let run = Run::new(&app.engine, &tenant, live, vec![part], Box::new(Answer::new(writer, request_id)));
+    let run = Run::new(&app.engine, &tenant, live, vec![part], Box::new(MessageRenderer::new(writer, request_id)));
     app.tasks.spawn(run.carry_out().instrument(span));
     Ok(())
 }

@@ -18,7 +18,7 @@ pub(super) const ERROR: &str = "error";
 pub(super) const PING: &str = "event: ping\ndata: {\"type\": \"ping\"}\n\n";
 
 /// The renderer of one message.
-pub(super) struct Answer {
+pub(super) struct MessageRenderer {
     writer: Writer,
     /// Output of programs that run.
     printed: HashMap<ItemId, CollectedOutput>,
@@ -27,7 +27,7 @@ pub(super) struct Answer {
     request_id: Option<String>,
 }
 
-impl Answer {
+impl MessageRenderer {
     pub(super) fn new(writer: Writer, request_id: Option<String>) -> Self {
         Self { writer, printed: HashMap::new(), failure: None, request_id }
     }
@@ -141,7 +141,7 @@ impl Answer {
     }
 }
 
-impl Render for Answer {
+impl Render for MessageRenderer {
     fn render(&mut self, event: &TurnEvent) -> RenderedEvent {
         self.writer.set_time(event.at_ms / 1000);
         let flow = self.handle(&event.kind);

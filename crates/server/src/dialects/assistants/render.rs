@@ -46,7 +46,7 @@ struct Made {
 }
 
 /// The renderer of a run, from its beginning or from its client's answer to its end or its next question.
-pub(super) struct Answer {
+pub(super) struct RunRenderer {
     start: RendererStart,
     writer: Writer,
     /// Steps that wait until the one before has ended, with everything that happened in them.
@@ -57,7 +57,7 @@ pub(super) struct Answer {
     saved: (usize, usize),
 }
 
-impl Answer {
+impl RunRenderer {
     pub(super) fn new(start: RendererStart) -> Self {
         let writer = Writer::new(start.run.clone());
         Self { start, writer, waiting: VecDeque::new(), is_interrupted: false, saved: (0, 0) }
@@ -246,7 +246,7 @@ fn last_error(failure: &Failure) -> LastError {
     LastError { code, message: failure.message.clone() }
 }
 
-impl Render for Answer {
+impl Render for RunRenderer {
     fn render(&mut self, event: &TurnEvent) -> RenderedEvent {
         if !matches!(event.kind, EventKind::Closed) {
             self.writer.set_time(event.at_ms / 1000);
@@ -339,7 +339,7 @@ impl StoredRequests for Runs {
             }
             let (store, tenant, turn) = (self.store.clone(), turn.tenant.clone(), turn.id.clone());
             let documents = Box::new(Stored { store, tenant, run, turn });
-            Ok(Some(RestoredRequest { render: Box::new(Answer::new(start)), documents }))
+            Ok(Some(RestoredRequest { render: Box::new(RunRenderer::new(start)), documents }))
         })
     }
 

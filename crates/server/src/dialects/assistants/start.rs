@@ -16,7 +16,7 @@ use tracing::{error, info_span};
 
 use super::context::Context;
 use super::error::begun;
-use super::render::{Answer, NAME, RendererStart, Stored};
+use super::render::{NAME, RendererStart, RunRenderer, Stored};
 use super::tools::{Tools, answer_format};
 use super::workspace::{FilePaths, open};
 use super::written;
@@ -190,7 +190,7 @@ async fn carry(
     });
     let mut part = spec.part(&app.engine, items, gated, Agreement::Stays)?;
     part.purpose = Some(PURPOSE);
-    let render = Box::new(Answer::new(start.clone()));
+    let render = Box::new(RunRenderer::new(start.clone()));
     let turn = turns::Run::new(&app.engine, tenant, Arc::clone(live), vec![part], render);
     let new = NewJournal {
         id: live.id.clone(),

@@ -18,7 +18,7 @@ use tracing::{Instrument, info_span};
 use super::attachments::AttachedFiles;
 use super::conversation::{Conversation, named_in};
 use super::models::plain;
-use super::render::{Answer, framed};
+use super::render::{ContentRenderer, framed};
 use super::request::ParsedRequest;
 use super::writer::ERROR;
 use super::writer::Writer;
@@ -120,7 +120,7 @@ async fn start(
     let links = session.map(|session| Links::to(secret, &base, &tenant, session.id()));
     let writer = Writer::new(id.clone(), model, links, request.stop, request.tells_thoughts);
     let span = info_span!("answer", api = "gemini", id);
-    let run = Run::new(&app.engine, &tenant, live, vec![part], Box::new(Answer::new(writer)));
+    let run = Run::new(&app.engine, &tenant, live, vec![part], Box::new(ContentRenderer::new(writer)));
     app.tasks.spawn(run.carry_out().instrument(span));
     Ok(())
 }

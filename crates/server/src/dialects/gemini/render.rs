@@ -14,14 +14,14 @@ use super::program_output::CollectedOutput;
 use super::writer::Writer;
 
 /// The renderer of one answer.
-pub(super) struct Answer {
+pub(super) struct ContentRenderer {
     writer: Writer,
     /// Output of programs that run.
     printed: HashMap<ItemId, CollectedOutput>,
     failure: Option<Failure>,
 }
 
-impl Answer {
+impl ContentRenderer {
     pub(super) fn new(writer: Writer) -> Self {
         Self { writer, printed: HashMap::new(), failure: None }
     }
@@ -124,7 +124,7 @@ impl Answer {
     }
 }
 
-impl Render for Answer {
+impl Render for ContentRenderer {
     fn render(&mut self, event: &TurnEvent) -> RenderedEvent {
         let flow = self.handle(&event.kind);
         RenderedEvent { frames: self.writer.take_frames(), flow, ..RenderedEvent::default() }

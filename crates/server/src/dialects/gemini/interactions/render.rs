@@ -45,14 +45,14 @@ pub(super) struct FileLinks {
 }
 
 /// The renderer of one interaction.
-pub(super) struct Answer {
+pub(super) struct InteractionRenderer {
     writer: Writer,
     /// Output of programs that run.
     printed: HashMap<ItemId, CollectedOutput>,
     failure: Option<Failure>,
 }
 
-impl Answer {
+impl InteractionRenderer {
     pub(super) fn new(beginning: RendererStart, links: Option<Links>) -> Self {
         let RendererStart { answer, stop, tells_thoughts, linked: _ } = beginning;
         Self { writer: Writer::new(answer, links, stop, tells_thoughts), printed: HashMap::new(), failure: None }
@@ -140,7 +140,7 @@ impl Answer {
     }
 }
 
-impl Render for Answer {
+impl Render for InteractionRenderer {
     fn render(&mut self, event: &TurnEvent) -> RenderedEvent {
         // Nothing is told of it: the document keeps the time of the last frame.
         if !matches!(event.kind, EventKind::Closed) {
@@ -236,7 +236,7 @@ impl turns::StoredRequests for Interactions {
             };
             let (store, tenant) = (self.store.clone(), turn.tenant.clone());
             let documents = Stored { store, tenant, id, input: Mutex::new(None) };
-            let render = Box::new(Answer::new(beginning, links));
+            let render = Box::new(InteractionRenderer::new(beginning, links));
             Ok(Some(RestoredRequest { render, documents: Box::new(documents) }))
         })
     }

@@ -12,7 +12,7 @@ use aludel_wire::gemini::interactions::Interaction;
 use tracing::info_span;
 
 use super::context::Context;
-use super::render::{Answer, FileLinks, NAME, RendererStart, Stored};
+use super::render::{FileLinks, InteractionRenderer, NAME, RendererStart, Stored};
 use super::request::{ParsedRequest, SourceFile};
 use crate::app::App;
 use crate::dialects::times::rfc3339;
@@ -137,7 +137,7 @@ async fn make(
     let linked = links.as_ref().map(|links| FileLinks { base: base.to_owned(), expires_at: links.expires_at() });
     let beginning = RendererStart { answer, stop: request.stop, tells_thoughts: request.tells_thoughts, linked };
     let own = serde_json::to_value(&beginning).map_err(ApiError::internal)?;
-    let render = Box::new(Answer::new(beginning, links));
+    let render = Box::new(InteractionRenderer::new(beginning, links));
     let mut run = Run::new(&app.engine, tenant, live, vec![part], render);
     run.outlives = outlives;
     if request.store {

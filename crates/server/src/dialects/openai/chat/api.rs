@@ -14,7 +14,7 @@ use tracing::{Instrument, info_span};
 
 use super::markdown::Markdown;
 use super::messages::Conversation;
-use super::render::{Completion, Rounds, framed};
+use super::render::{CompletionRenderer, Rounds, framed};
 use super::request::{Head, ParsedRequest};
 use super::writer::{IncludeUsage, Writer};
 use crate::app::App;
@@ -131,7 +131,7 @@ async fn start(
     let stream = request.stream.then_some(IncludeUsage(request.include_usage));
     let writer = Writer::new(id, request.model, stream, containers, &request.stop, request.sampling.format.is_some());
     let span = info_span!("answer", api = "chat", id = writer.id());
-    let mut run = Run::new(&app.engine, tenant, live, parts, Box::new(Completion::new(writer)));
+    let mut run = Run::new(&app.engine, tenant, live, parts, Box::new(CompletionRenderer::new(writer)));
     run.documents = Some(Box::new(Rounds { app: Arc::clone(app), tenant: tenant.clone() }));
     app.tasks.spawn(run.carry_out().instrument(span));
     Ok(())

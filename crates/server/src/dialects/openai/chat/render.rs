@@ -18,14 +18,14 @@ use crate::dialects::openai::error;
 use crate::dialects::openai::program::{CollectedOutput, ProgramEnd};
 
 /// The renderer of one completion.
-pub(super) struct Completion {
+pub(super) struct CompletionRenderer {
     writer: Writer,
     /// Output of programs that run.
     printed: HashMap<ItemId, CollectedOutput>,
     failure: Option<Failure>,
 }
 
-impl Completion {
+impl CompletionRenderer {
     pub(super) fn new(writer: Writer) -> Self {
         Self { writer, printed: HashMap::new(), failure: None }
     }
@@ -116,7 +116,7 @@ impl Completion {
     }
 }
 
-impl Render for Completion {
+impl Render for CompletionRenderer {
     fn render(&mut self, event: &TurnEvent) -> RenderedEvent {
         let flow = self.handle(event);
         RenderedEvent { frames: self.writer.take_chunks(), flow, ..RenderedEvent::default() }

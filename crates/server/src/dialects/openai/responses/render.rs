@@ -35,7 +35,7 @@ pub(super) struct RendererStart {
 }
 
 /// The renderer of one response.
-pub(super) struct Answer {
+pub(super) struct ResponseRenderer {
     writer: Writer,
     status: Status,
     /// Programs that have not ended: the ids of their calls, themselves, and their output.
@@ -50,7 +50,7 @@ struct Program {
     printed: CollectedOutput,
 }
 
-impl Answer {
+impl ResponseRenderer {
     pub(super) fn new(beginning: RendererStart) -> Self {
         let RendererStart { base, include, mcp, container } = beginning;
         let mut writer = Writer::new(base, include, mcp);
@@ -142,7 +142,7 @@ impl Answer {
     }
 }
 
-impl Render for Answer {
+impl Render for ResponseRenderer {
     fn render(&mut self, event: &TurnEvent) -> RenderedEvent {
         // Nothing is told of it: the document keeps the times of the last frame.
         if !matches!(event.kind, EventKind::Closed) {
@@ -261,7 +261,10 @@ impl StoredRequests for Responses {
                 _room: self.store.no_room(&turn.tenant),
                 expires_at: record.expires_at,
             };
-            Ok(Some(RestoredRequest { render: Box::new(Answer::new(beginning)), documents: Box::new(documents) }))
+            Ok(Some(RestoredRequest {
+                render: Box::new(ResponseRenderer::new(beginning)),
+                documents: Box::new(documents),
+            }))
         })
     }
 
@@ -319,7 +322,8 @@ mod tests {
     fn a_request_that_is_closed_a_second_later_is_stored_as_its_client_was_told() {
         let fields = json!({ "model": "m", "input": "?" }).as_object().unwrap().clone();
         let base = ParsedRequest::read(fields.into(), "", &KernelSpec::python("")).unwrap().answer;
-        let mut answer = Answer::new(RendererStart { base, include: Include::default(), mcp: None, container: None });
+        let mut answer =
+            ResponseRenderer::new(RendererStart { base, include: Include::default(), mcp: None, container: None });
         let ended = EventKind::Ended { item: ItemId::new(), ending: EndReason::Answered, linked: Vec::new() };
         let kinds = [EventKind::Created { background: false }, EventKind::Started, ended, EventKind::Closed];
         let mut frames = Vec::new();

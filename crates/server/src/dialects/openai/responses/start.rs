@@ -11,7 +11,7 @@ use serde_json::Value;
 use tracing::info_span;
 
 use super::context::Context;
-use super::render::{Answer, NAME, RendererStart, Stored};
+use super::render::{NAME, RendererStart, ResponseRenderer, Stored};
 use super::request::ParsedRequest;
 use crate::app::App;
 use crate::error::ApiError;
@@ -111,7 +111,7 @@ async fn make(
     let mcp = request.mcp.map(|mcp| mcp.label);
     let beginning = RendererStart { base, include: request.include, mcp, container: container.clone() };
     let own = serde_json::to_value(&beginning).map_err(ApiError::internal)?;
-    let render = Box::new(Answer::new(beginning));
+    let render = Box::new(ResponseRenderer::new(beginning));
     let mut run = Run::new(&app.engine, tenant, live, vec![part], render);
     (run.truncate, run.outlives) = (request.truncate, outlives);
     run.is_followed = request.stream || request.background || outlives;
