@@ -4,6 +4,7 @@
 mod app;
 mod approvals;
 mod auth;
+mod client_sandboxes;
 mod connections;
 mod dialects;
 mod error;

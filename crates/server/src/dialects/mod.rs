@@ -8,7 +8,6 @@ pub(crate) mod gemini;
 pub(crate) mod mcp;
 pub(crate) mod openai;
 pub(crate) mod opensandbox;
-mod sandboxes;
 mod stop_words;
 mod stored;
 mod thoughts;

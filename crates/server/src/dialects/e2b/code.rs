@@ -26,9 +26,9 @@ use super::describe;
 use super::error::Refusal;
 use super::target::TargetSandbox;
 use crate::app::App;
-use crate::dialects::sandboxes::lines::line;
-use crate::dialects::sandboxes::programs::{self, Failure, Place, StartedProgram};
-use crate::dialects::sandboxes::refusal;
+use crate::client_sandboxes::lines::line;
+use crate::client_sandboxes::programs::{self, ContextChoice, ProgramFailure, StartedProgram};
+use crate::client_sandboxes::refusal;
 use crate::http::Fields;
 
 /// Pause after which a silent stream says that it lives; so it is found out, too, whether the client does.
@@ -106,7 +106,7 @@ pub(super) async fn execute(
         return Err(Refusal::Plain(StatusCode::BAD_REQUEST, message));
     }
     let ExecuteRequest { code, context_id, env_vars, language } = request;
-    let place = context_id.as_deref().map_or(Place::Language(language.as_deref()), Place::Context);
+    let place = context_id.as_deref().map_or(ContextChoice::Language(language.as_deref()), ContextChoice::Context);
     let begun = programs::start(&app, &live, SENDER, place, env_vars.unwrap_or_default(), code).await;
     let StartedProgram { number, execution, .. } = begun.map_err(refused)?;
     let telling = ProgramStream { execution, number: Some(number), has_ended: false };
@@ -168,7 +168,7 @@ fn rendered(output: OutputPiece) -> Line {
 
 /// The error that tells of an end for which the program told none.
 fn ending(end: DirectEnd) -> Option<Line> {
-    let Failure { name, value } = programs::failure(end)?;
+    let ProgramFailure { name, value } = programs::failure(end)?;
     Some(Line::Error { name: name.to_owned(), traceback: value.clone(), value })
 }
 

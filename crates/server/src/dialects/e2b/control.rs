@@ -14,8 +14,8 @@ use axum::response::{IntoResponse, Response};
 use super::describe;
 use super::error::unknown;
 use crate::app::App;
-use crate::dialects::sandboxes::query::pairs;
-use crate::dialects::sandboxes::refusal::refused;
+use crate::client_sandboxes::query::pairs;
+use crate::client_sandboxes::refusal::refused;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params};
 

@@ -5,7 +5,7 @@ use axum::Json;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
-use crate::dialects::sandboxes::ports::PortError;
+use crate::client_sandboxes::ports::PortError;
 use crate::error::{ApiError, RenderedMark};
 
 /// Code of the refusal for a sandbox that is not there; its parameter is the sandbox.

@@ -20,8 +20,8 @@ use tokio::time::timeout;
 use super::sign::FileQuery;
 use super::target::TargetSandbox;
 use crate::app::App;
-use crate::dialects::sandboxes::download;
-use crate::dialects::sandboxes::refusal::{refused, refused_file};
+use crate::client_sandboxes::download;
+use crate::client_sandboxes::refusal::{refused, refused_file};
 use crate::error::ApiError;
 use crate::http::{FormParts, MultipartForm, SILENCE};
 

@@ -2,7 +2,7 @@
 //!
 //! `control` makes and lists sandboxes, `describe` tells of them; `target` finds the sandbox that a request of the data plane is for, and checks its
 //! token. `code` runs programs, `process` and `filesystem` are services of Connect, whose codec is `connect`; `files` are plain uploads and
-//! downloads, `sign` their signed addresses. The parts that no protocol has to itself are in `dialects/sandboxes`.
+//! downloads, `sign` their signed addresses. The parts that no protocol has to itself are in `client_sandboxes`.
 
 mod code;
 mod connect;

@@ -26,7 +26,7 @@ use super::connect::{Client, Failure, FirstFrame, Gone, Message, StreamFailure, 
 use super::describe;
 use super::target::TargetSandbox;
 use crate::app::App;
-use crate::dialects::sandboxes::commands::{USER, absolute, check_approval, variables};
+use crate::client_sandboxes::commands::{USER, absolute, check_approval, variables};
 use crate::error::ApiError;
 
 /// Time for which the end of a command is waited for that was killed.

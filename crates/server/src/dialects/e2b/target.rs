@@ -15,8 +15,8 @@ use axum::{Extension, Json};
 
 use super::{error, sign};
 use crate::app::App;
-use crate::dialects::sandboxes::secret::is_same;
-use crate::dialects::sandboxes::{alive, ports};
+use crate::client_sandboxes::secret::is_same;
+use crate::client_sandboxes::{alive, ports};
 use crate::error::ApiError;
 use crate::http::DescribeArgument;
 

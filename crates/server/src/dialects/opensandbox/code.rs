@@ -23,8 +23,8 @@ use tokio::time::Instant;
 use super::events::{Source, stream};
 use super::target::TargetSandbox;
 use crate::app::App;
-use crate::dialects::sandboxes::programs::{self, Place, StartedProgram};
-use crate::dialects::sandboxes::refusal;
+use crate::client_sandboxes::programs::{self, ContextChoice, StartedProgram};
+use crate::client_sandboxes::refusal;
 use crate::error::ApiError;
 use crate::http::{Fields, Params};
 
@@ -117,7 +117,7 @@ pub(super) async fn run(
     let RunCode { code, context } = body.read()?;
     let context = context.unwrap_or_default();
     let (id, language) = (context.id.filter(|id| !id.is_empty()), context.language.filter(|name| !name.is_empty()));
-    let place = id.as_deref().map_or(Place::Language(language.as_deref()), Place::Context);
+    let place = id.as_deref().map_or(ContextChoice::Language(language.as_deref()), ContextChoice::Context);
     let started = programs::start(&app, &live, SENDER, place, BTreeMap::new(), code).await;
     let StartedProgram { id, context, number, execution } = started.map_err(refused)?;
     let first = vec![EventKind::Init { text: id.clone() }, EventKind::ExecutionCount { execution_count: number }];
@@ -174,7 +174,7 @@ impl Source for ProgramStream {
 
 impl ProgramStream {
     fn ending(&self, end: DirectEnd) -> Vec<EventKind> {
-        if let Some(programs::Failure { name, value }) = programs::failure(end) {
+        if let Some(programs::ProgramFailure { name, value }) = programs::failure(end) {
             let traceback = vec![value.clone()];
             return vec![EventKind::Error { error: Failure { ename: name.to_owned(), evalue: value, traceback } }];
         }

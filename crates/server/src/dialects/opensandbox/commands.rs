@@ -25,8 +25,8 @@ use super::describe;
 use super::events::{Source, stream};
 use super::target::TargetSandbox;
 use crate::app::App;
-use crate::dialects::sandboxes::commands::{USER, absolute, check_approval, variables};
-use crate::dialects::sandboxes::refusal::refused;
+use crate::client_sandboxes::commands::{USER, absolute, check_approval, variables};
+use crate::client_sandboxes::refusal::refused;
 use crate::error::ApiError;
 use crate::http::{Fields, Params};
 

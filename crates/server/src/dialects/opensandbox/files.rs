@@ -14,8 +14,8 @@ use axum::response::{IntoResponse, Response};
 use super::describe;
 use super::target::TargetSandbox;
 use crate::app::App;
-use crate::dialects::sandboxes::commands::USER;
-use crate::dialects::sandboxes::refusal::{refused, refused_file};
+use crate::client_sandboxes::commands::USER;
+use crate::client_sandboxes::refusal::{refused, refused_file};
 use crate::error::ApiError;
 use crate::http::{Fields, Params, RawBody};
 

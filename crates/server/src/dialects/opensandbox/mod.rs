@@ -2,7 +2,7 @@
 //!
 //! `lifecycle` makes and lists sandboxes, `describe` tells of them; `target` finds the sandbox that a request below `/proxy/` is for, and checks
 //! its token. `code` runs programs, `commands` and `sessions` commands, and `events` are the streams of both; `files` and `transfers` are files.
-//! The parts that no protocol has to itself are in `dialects/sandboxes`.
+//! The parts that no protocol has to itself are in `client_sandboxes`.
 
 mod code;
 mod commands;

@@ -15,8 +15,8 @@ use tokio::time::Instant;
 use super::commands::{self, NewCommand, SHELL};
 use super::target::TargetSandbox;
 use crate::app::App;
-use crate::dialects::sandboxes::commands::{absolute, check_approval};
-use crate::dialects::sandboxes::refusal::{refused, refused_file};
+use crate::client_sandboxes::commands::{absolute, check_approval};
+use crate::client_sandboxes::refusal::{refused, refused_file};
 use crate::error::ApiError;
 use crate::http::{Fields, RawBody};
 

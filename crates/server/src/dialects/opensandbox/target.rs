@@ -15,10 +15,10 @@ use axum::response::{IntoResponse, Response};
 
 use super::error;
 use crate::app::App;
-use crate::dialects::sandboxes::ports::PortError;
-use crate::dialects::sandboxes::refusal::{refused, refused_file};
-use crate::dialects::sandboxes::secret::is_same;
-use crate::dialects::sandboxes::{alive, ports};
+use crate::client_sandboxes::ports::PortError;
+use crate::client_sandboxes::refusal::{refused, refused_file};
+use crate::client_sandboxes::secret::is_same;
+use crate::client_sandboxes::{alive, ports};
 use crate::error::ApiError;
 use crate::http::{Caller, DescribeArgument};
 

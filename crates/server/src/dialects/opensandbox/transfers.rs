@@ -15,7 +15,7 @@ use futures_util::stream::unfold;
 use super::files::{failed, files, permit};
 use super::target::TargetSandbox;
 use crate::app::App;
-use crate::dialects::sandboxes::download;
+use crate::client_sandboxes::download;
 use crate::error::ApiError;
 use crate::http::{FormParts, Params};
 

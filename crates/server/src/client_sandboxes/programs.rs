@@ -30,7 +30,7 @@ pub(crate) struct StartedProgram {
 
 /// The context of a program.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Place<'a> {
+pub(crate) enum ContextChoice<'a> {
     /// The one of this id.
     Context(&'a str),
     /// The one of this language, or of the sandbox's own.
@@ -42,15 +42,15 @@ pub(crate) async fn start(
     app: &App,
     live: &LiveSandbox,
     sender: &str,
-    place: Place<'_>,
+    place: ContextChoice<'_>,
     environment: BTreeMap<String, String>,
     code: String,
 ) -> Result<StartedProgram, Error> {
     let contexts = live.contexts();
     let context = match place {
-        Place::Context(id) => contexts.get(Some(id)).await?,
-        Place::Language(None) => contexts.get(None).await?,
-        Place::Language(Some(name)) => contexts.of_language(contexts.language(name)?).await?,
+        ContextChoice::Context(id) => contexts.get(Some(id)).await?,
+        ContextChoice::Language(None) => contexts.get(None).await?,
+        ContextChoice::Language(Some(name)) => contexts.of_language(contexts.language(name)?).await?,
     };
     let target = contexts.target(&context, environment).await?;
     let number = context.count();
@@ -67,7 +67,7 @@ pub(crate) fn language(context: &Context) -> &str {
 
 /// An error that is no program's own.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct ProgramFailure {
     /// Its name, as of an exception.
     pub(crate) name: &'static str,
     /// Its words.
@@ -75,7 +75,7 @@ pub(crate) struct Failure {
 }
 
 /// The error that tells of an end for which the program told none.
-pub(crate) fn failure(end: DirectEnd) -> Option<Failure> {
+pub(crate) fn failure(end: DirectEnd) -> Option<ProgramFailure> {
     let (name, value) = match end {
         DirectEnd::Ran(outcome) => {
             let name = match outcome.finished.as_ref()?.outcome {
@@ -98,5 +98,5 @@ pub(crate) fn failure(end: DirectEnd) -> Option<Failure> {
             (UNEXPECTED, failure.message)
         }
     };
-    Some(Failure { name, value })
+    Some(ProgramFailure { name, value })
 }
