@@ -1,10 +1,10 @@
 //! The driver of turns: from what an agent tells to events, stored, rendered and told in this order.
 //!
-//! `follow` takes the events of agents, `tell` stores and tells ours, `close` ends the request, `suspend` keeps a turn whose program waits for
+//! `agent_events` takes the events of agents, `tell` stores and tells ours, `close` ends the request, `suspend` keeps a turn whose program waits for
 //! the next one.
 
+mod agent_events;
 mod close;
-mod follow;
 mod suspend;
 mod tell;
 
@@ -21,7 +21,7 @@ use futures_util::stream::{BoxStream, SelectAll, select_all};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, error};
 
-use self::follow::{TurnProgress, tool_call};
+use self::agent_events::{TurnProgress, tool_call};
 pub use self::suspend::{Suspension, Suspensions, TakenSuspension};
 use self::tell::PendingFrames;
 use super::event::{EndReason, EventKind, ItemId};

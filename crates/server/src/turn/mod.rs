@@ -1,9 +1,9 @@
 //! One request that is carried out: its start, and the ways in which its client hears of it.
 
-mod follow;
+mod delivery;
 mod start;
 
-pub(crate) use follow::{
+pub(crate) use delivery::{
     StreamFormat, cancel_on_disconnect, fingerprint, first_failure, follow, framed, replay, stop, wait,
 };
-pub(crate) use start::{begin, carry_out, not_stored, start};
+pub(crate) use start::{begin, carry_out, launch, not_stored};

@@ -51,7 +51,7 @@ pub(crate) async fn carry_out(app: &App, mut run: Run, background: bool, span: S
 ///
 /// A handler is dropped with its client's connection. Dropped between two steps it would leave room that is reserved for no program, a
 /// stored turn that nobody drives, and a request that a client which asks again would wait for without end.
-pub(crate) async fn start(
+pub(crate) async fn launch(
     app: &Arc<App>,
     live: &Arc<LiveRequest>,
     starting: impl Future<Output = Result<(), ApiError>> + Send + 'static,

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::Instrument as _;
 
-use super::follow::{PendingClientCalls, TurnProgress};
+use super::agent_events::{PendingClientCalls, TurnProgress};
 use super::{Agents, Agreement, Run, TurnPlan};
 use crate::Engine;
 use crate::permits::{Permit, Permits};

@@ -47,7 +47,7 @@ pub(super) async fn create(
     let (live, is_new) = turn::begin(&app, &tenant, fingerprint, TurnId::new(), memory).map_err(not_stored)?;
     let guard = Some(cancel_on_disconnect(&live, stream));
     if is_new {
-        turn::start(&app, &live, start(Arc::clone(&app), tenant, request, Arc::clone(&live))).await?;
+        turn::launch(&app, &live, start_message(Arc::clone(&app), tenant, request, Arc::clone(&live))).await?;
     }
     if !stream {
         return wait(live, guard, |object| object).await;
@@ -69,7 +69,12 @@ fn empty(request: ParsedRequest) -> Response {
 }
 
 /// Checks everything that can be wrong with a request, and starts the turn, or goes on with one that waits for its answers.
-async fn start(app: Arc<App>, tenant: Tenant, request: ParsedRequest, live: Arc<LiveRequest>) -> Result<(), ApiError> {
+async fn start_message(
+    app: Arc<App>,
+    tenant: Tenant,
+    request: ParsedRequest,
+    live: Arc<LiveRequest>,
+) -> Result<(), ApiError> {
     let id = fresh_id("msg_");
     let memory = MemoryCharge::of(&app, &tenant)?;
     live.hold(memory.clone());

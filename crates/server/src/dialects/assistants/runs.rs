@@ -100,7 +100,7 @@ async fn begun(
         let (app, tenant, live) = (Arc::clone(app), tenant.clone(), Arc::clone(&live));
         async move {
             let (leg, run) = new_leg(&app, &tenant, id, assistant, sent, thread, created).await?;
-            start::start(app, tenant, leg, live).await?;
+            start::run_leg(app, tenant, leg, live).await?;
             Ok(run)
         }
     };
@@ -116,7 +116,7 @@ async fn started(
     starting: impl Future<Output = Result<Run, ApiError>> + Send + 'static,
 ) -> Result<Run, ApiError> {
     let (sender, receiver) = tokio::sync::oneshot::channel();
-    turn::start(app, live, async move {
+    turn::launch(app, live, async move {
         let run = starting.await?;
         // A client that went away needs no answer.
         let _unheard = sender.send(run);
@@ -318,7 +318,7 @@ pub(super) async fn submit(
     let start = RendererStart { run: run.clone(), thread: None, answered: Some(answered) };
     let leg = RunLeg { thread, id, start, from: LegStart::Waiting { record, step: Box::new(step) } };
     let live = begin(&app, &tenant, TurnId::new(), memory)?;
-    turn::start(&app, &live, start::start(Arc::clone(&app), tenant, leg, Arc::clone(&live))).await?;
+    turn::launch(&app, &live, start::run_leg(Arc::clone(&app), tenant, leg, Arc::clone(&live))).await?;
     let notes = tools::notes(&run.tools);
     Ok(answer(live, run, stream.unwrap_or(false), notes))
 }

@@ -54,7 +54,12 @@ struct Asked {
 }
 
 /// Checks everything that can be wrong with a run, and starts its turn.
-pub(super) async fn start(app: Arc<App>, tenant: Tenant, leg: RunLeg, live: Arc<LiveRequest>) -> Result<(), ApiError> {
+pub(super) async fn run_leg(
+    app: Arc<App>,
+    tenant: Tenant,
+    leg: RunLeg,
+    live: Arc<LiveRequest>,
+) -> Result<(), ApiError> {
     let run = &leg.start.run;
     app.engine.models().find(&run.model)?;
     let tools = Tools::read(&run.tools)?;

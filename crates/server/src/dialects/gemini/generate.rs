@@ -78,7 +78,8 @@ pub(super) async fn call(
     let guard = Some(cancel_on_disconnect(&live, is_stream));
     if is_new {
         let base = links::base(&app, &headers);
-        turn::start(&app, &live, start(Arc::clone(&app), tenant, model, request, base, Arc::clone(&live))).await?;
+        turn::launch(&app, &live, start_generation(Arc::clone(&app), tenant, model, request, base, Arc::clone(&live)))
+            .await?;
     }
     match form {
         Form::Whole => wait(live, guard, |object| object).await,
@@ -103,7 +104,7 @@ fn count(mut fields: Fields) -> Result<Response, ApiError> {
 }
 
 /// Checks everything that can be wrong with a request, and starts the turn. Links lead to below `base`.
-async fn start(
+async fn start_generation(
     app: Arc<App>,
     tenant: Tenant,
     model: String,

@@ -39,8 +39,12 @@ pub(in crate::dialects::gemini) async fn create(
     let guard = (!background).then(|| cancel_on_disconnect(&live, stream));
     if is_new {
         let base = links::base(&app, &headers);
-        turn::start(&app, &live, start::new(Arc::clone(&app), tenant.clone(), request, base, Arc::clone(&live)))
-            .await?;
+        turn::launch(
+            &app,
+            &live,
+            start::interaction(Arc::clone(&app), tenant.clone(), request, base, Arc::clone(&live)),
+        )
+        .await?;
     }
     match (stream, background) {
         (true, _) => Ok(follow(live, None, guard, StreamFormat::of(framed))),

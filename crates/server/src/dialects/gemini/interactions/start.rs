@@ -22,7 +22,7 @@ use crate::links::Links;
 use crate::turn;
 
 /// Checks everything that can be wrong with a request, and starts the turn. Links lead to below `base`.
-pub(super) async fn new(
+pub(super) async fn interaction(
     app: Arc<App>,
     tenant: Tenant,
     request: ParsedRequest,

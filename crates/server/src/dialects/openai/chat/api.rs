@@ -70,7 +70,7 @@ pub(crate) async fn create(
     let guard = Some(cancel_on_disconnect(&live, stream));
     if is_new {
         let base = links::base(&app, &headers);
-        turn::start(&app, &live, start(Arc::clone(&app), tenant, request, base, Arc::clone(&live))).await?;
+        turn::launch(&app, &live, start_completion(Arc::clone(&app), tenant, request, base, Arc::clone(&live))).await?;
     }
     if !stream {
         return wait(live, guard, |object| object).await;
@@ -90,7 +90,7 @@ fn chat(headers: &HeaderMap) -> Option<&str> {
 }
 
 /// Checks everything that can be wrong with a request, and starts the turns. Links lead to below `base`.
-async fn start(
+async fn start_completion(
     app: Arc<App>,
     tenant: Tenant,
     request: ParsedRequest,

@@ -40,7 +40,8 @@ pub(crate) async fn create(
     };
     let guard = (!background).then(|| cancel_on_disconnect(&live, stream));
     if is_new {
-        turn::start(&app, &live, start::new(Arc::clone(&app), tenant.clone(), request, Arc::clone(&live))).await?;
+        turn::launch(&app, &live, start::response(Arc::clone(&app), tenant.clone(), request, Arc::clone(&live)))
+            .await?;
     }
     match (stream, background) {
         (true, _) => Ok(follow(live, None, guard, StreamFormat::of(framed))),

@@ -23,7 +23,7 @@ const UNSTORED: i64 = 600;
 const ITEM: u64 = 1024;
 
 /// Checks everything that can be wrong with a request, and starts the turn.
-pub(super) async fn new(
+pub(super) async fn response(
     app: Arc<App>,
     tenant: Tenant,
     request: ParsedRequest,
