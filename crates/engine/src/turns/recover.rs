@@ -267,7 +267,7 @@ async fn read(engine: &Engine, blob: &BlobName, limit: u64) -> Result<Vec<u8>, E
 impl Run {
     /// Says that it goes on, and from which number on frames are told.
     async fn resume(&mut self, next_frame: u64) {
-        self.tell(0, EventKind::Resumed { next_frame }).await;
+        self.emit(0, EventKind::Resumed { next_frame }).await;
     }
 
     /// Ends a request that cannot go on.

@@ -1,12 +1,12 @@
 //! The driver of turns: from what an agent tells to events, stored, rendered and told in this order.
 //!
-//! `agent_events` takes the events of agents, `tell` stores and tells ours, `close` ends the request, `suspend` keeps a turn whose program waits for
+//! `agent_events` takes the events of agents, `emit` stores and tells ours, `close` ends the request, `suspend` keeps a turn whose program waits for
 //! the next one.
 
 mod agent_events;
 mod close;
+mod emit;
 mod suspend;
-mod tell;
 
 use std::future::pending;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, error};
 
 use self::agent_events::{TurnProgress, tool_call};
+use self::emit::PendingFrames;
 pub use self::suspend::{Suspension, Suspensions, TakenSuspension};
-use self::tell::PendingFrames;
 use super::event::{EndReason, EventKind, ItemId};
 use super::journal::{Journal, NewJournal};
 use super::render::{Documents, Flow, Frame, Render};
@@ -175,12 +175,12 @@ impl TurnPlan {
 impl Run {
     /// Makes the request known: whoever is told its id finds it.
     pub async fn create(&mut self, background: bool) -> Result<(), Failure> {
-        self.tell(0, EventKind::Created { background }).await;
+        self.emit(0, EventKind::Created { background }).await;
         if let Some(failure) = self.unstored.take() {
             return Err(failure);
         }
         self.save().await?;
-        if self.is_followed { self.flush(None).await } else { Ok(()) }
+        if self.is_followed { self.store_events(None).await } else { Ok(()) }
     }
 
     /// Carries the request out to its end.
@@ -193,7 +193,7 @@ impl Run {
         for turn in 0..self.parts.len() {
             self.count(turn, MeteredWork { requests: 1, ..MeteredWork::default() });
         }
-        self.tell(0, EventKind::Started).await;
+        self.emit(0, EventKind::Started).await;
         self.carry_on(None).await;
     }
 
@@ -291,13 +291,13 @@ impl Run {
                 part.items.push(output);
             }
             if let Some(running) = progress.first_mut().and_then(|progress| progress.calls.remove(&call_id)) {
-                self.tell(0, EventKind::ToolRejected { item: Some(running.item), call_id, reason }).await;
+                self.emit(0, EventKind::ToolRejected { item: Some(running.item), call_id, reason }).await;
             }
         } else if let Some(item) = item {
-            self.tell(0, EventKind::ApprovalDecided { item, refused: None }).await;
+            self.emit(0, EventKind::ApprovalDecided { item, refused: None }).await;
         }
         // An error cancels it, and is in the log.
-        if let Err(failure) = self.flush(Some(TurnState::Running)).await {
+        if let Err(failure) = self.store_events(Some(TurnState::Running)).await {
             error!("{}: {}", self.live.id, failure.cause.as_deref().unwrap_or(&failure.message));
         }
         EarlierDecision::GoOn
@@ -332,7 +332,7 @@ impl Run {
                 }
                 next = agents.streams.next() => Some(next),
                 () = self.untold.due(self.is_followed) => {
-                    self.settle().await;
+                    self.publish().await;
                     continue;
                 }
             };
@@ -373,7 +373,7 @@ impl Run {
                 }
             }
         }
-        self.keep_up().await;
+        self.publish_if_followed().await;
         if outlived && !live.cancel.is_cancelled() { TurnResult::Outlived } else { TurnResult::Ended }
     }
 

@@ -136,7 +136,7 @@ impl Run {
                     progress.calls.remove(&call_id);
                 }
                 let flow = self.queue(turn, EventKind::ApprovalDecided { item, refused: denied }).await;
-                self.flush(Some(TurnState::Running)).await?;
+                self.store_events(Some(TurnState::Running)).await?;
                 flow
             }
             AgentEvent::Execution { call_id, event } => self.executed(turn, &call_id, event, progress).await?,
@@ -206,7 +206,7 @@ impl Run {
             }
             self.queue(turn, EventKind::ToolRunning { item: item.clone() }).await;
             if self.is_followed {
-                self.flush(None).await?;
+                self.store_events(None).await?;
             }
         }
         let target = effects::FileTarget { session: session.as_deref(), purpose };

@@ -18,7 +18,7 @@ const RETRY: Duration = Duration::from_secs(5);
 impl Run {
     /// Ends the request: everything is stored before its last frames are told.
     pub(in crate::turns) async fn close(mut self, ran_code: bool) {
-        self.keep_up().await;
+        self.publish_if_followed().await;
         let mut frames = std::mem::take(&mut self.untold).frames;
         frames.append(&mut self.last_frames);
         frames.extend(self.event(0, EventKind::Closed).await.frames);
@@ -48,11 +48,11 @@ impl Run {
     /// document.
     pub(super) async fn store_end(&mut self, document: &Value) -> Result<(), Failure> {
         // Events that could not be stored go along with the state.
-        let _tried_again = self.flush(None).await;
+        let _tried_again = self.store_events(None).await;
         if let Some(documents) = &self.documents {
             documents.finish(document.clone()).await?;
         }
-        self.flush(Some(TurnState::Ended)).await
+        self.store_events(Some(TurnState::Ended)).await
     }
 
     /// Stores the end as soon as that is possible again: whoever polls for the request waits for it.

@@ -262,11 +262,11 @@ impl Run {
         progress.has_ended = false;
         if let Some(answers) = answers {
             self.count(0, MeteredWork { requests: 1, ..MeteredWork::default() });
-            self.tell(0, EventKind::Started).await;
+            self.emit(0, EventKind::Started).await;
             // Others of the same round have been told, too, and run after it.
             for running in progress.calls.values() {
                 let (item, tool, output) = (running.item.clone(), running.tool, running.output.clone());
-                self.tell(0, EventKind::ToolResumed { item, tool, output }).await;
+                self.emit(0, EventKind::ToolResumed { item, tool, output }).await;
             }
             agents.handles.iter().for_each(|handles| handles.answerer.answer(answers.clone()));
         }

@@ -51,20 +51,20 @@ impl PendingFrames {
 
 impl Run {
     /// Makes an event, renders it and tells it.
-    pub(in crate::turns) async fn tell(&mut self, turn: usize, kind: EventKind) -> Flow {
+    pub(in crate::turns) async fn emit(&mut self, turn: usize, kind: EventKind) -> Flow {
         let flow = self.queue(turn, kind).await;
-        self.keep_up().await;
+        self.publish_if_followed().await;
         flow
     }
 
     /// Tells what is untold, if somebody follows. In a request that nobody does, it is stored together with what comes in the next moment.
-    pub(super) async fn keep_up(&mut self) {
+    pub(super) async fn publish_if_followed(&mut self) {
         if self.is_followed {
-            self.settle().await;
+            self.publish().await;
         }
     }
 
-    /// Makes an event and renders it. It is told with the others that come at the same moment, by [`Run::settle`].
+    /// Makes an event and renders it. It is told with the others that come at the same moment, by [`Run::publish`].
     pub(super) async fn queue(&mut self, turn: usize, kind: EventKind) -> Flow {
         self.untold.has_milestone |= !kind.is_piece();
         self.untold.since.get_or_insert_with(Instant::now);
@@ -73,15 +73,15 @@ impl Run {
         self.untold.documents.extend(rendered.save);
         let bytes: usize = self.untold.frames.iter().map(|frame| frame.text.len()).sum();
         if self.untold.frames.len() >= MAX_UNTOLD || bytes >= MAX_UNTOLD_BYTES {
-            self.settle().await;
+            self.publish().await;
         }
         rendered.flow
     }
 
     /// Tells what is untold. What followers are told at a milestone is stored before they are.
-    pub(super) async fn settle(&mut self) {
+    pub(super) async fn publish(&mut self) {
         let PendingFrames { frames, documents, has_milestone, .. } = std::mem::take(&mut self.untold);
-        if has_milestone && let Err(failure) = self.flush(None).await {
+        if has_milestone && let Err(failure) = self.store_events(None).await {
             error!("{}: {}", self.live.id, failure.cause.as_deref().unwrap_or(&failure.message));
         }
         for document in documents {
@@ -95,7 +95,7 @@ impl Run {
         self.live.publish(frames);
     }
 
-    /// Makes an event and renders it. It is stored with the next flush. Where there is no room for it, there is no such event, and the request
+    /// Makes an event and renders it. It is stored with the others, by [`Run::store_events`]. Where there is no room for it, there is no such event, and the request
     /// is cancelled.
     pub(in crate::turns) async fn event(&mut self, turn: usize, kind: EventKind) -> RenderedEvent {
         let sequence = self.journal.as_ref().map_or(self.next, Journal::next);
@@ -124,7 +124,7 @@ impl Run {
         }
     }
 
-    pub(super) async fn flush(&mut self, state: Option<TurnState>) -> Result<(), Failure> {
+    pub(super) async fn store_events(&mut self, state: Option<TurnState>) -> Result<(), Failure> {
         let Some(journal) = &mut self.journal else { return Ok(()) };
         let Err(error) = journal.flush(&self.engine.store, state).await else { return Ok(()) };
         self.live.cancel.cancel();
