@@ -178,8 +178,8 @@ pub(crate) fn sign(secret: &str, text: &str) -> String {
 /// Returns the text of a token that this server made.
 pub(crate) fn signed(secret: &str, token: &str) -> Option<String> {
     let token = BASE64_URL_SAFE_NO_PAD.decode(Some(token).filter(|token| token.len() <= MAX_TOKEN)?).ok()?;
-    let (text, proof) = token.split_at_checked(token.len().checked_sub(SIGNATURE)?)?;
-    signature(secret, text).verify_slice(proof).ok()?;
+    let (text, signed) = token.split_at_checked(token.len().checked_sub(SIGNATURE)?)?;
+    signature(secret, text).verify_slice(signed).ok()?;
     String::from_utf8(text.to_vec()).ok()
 }
 

@@ -36,8 +36,8 @@ pub(crate) struct Dialect {
     pub(crate) claims: Option<fn(&Request) -> bool>,
     /// The key that a request brings.
     pub(crate) key: fn(&HeaderMap) -> Option<Cow<'_, str>>,
-    /// The tenant of a request that brings another proof than a key; `None` for one that needs a key.
-    pub(crate) proof: fn(&App, &mut Request) -> Option<Result<Tenant, ApiError>>,
+    /// Finds the tenant of a request that brings a token of something that was made for it; `None` for one that needs a key.
+    pub(crate) authenticate: fn(&App, &mut Request) -> Option<Result<Tenant, ApiError>>,
     /// True if web pages may ask it, where the operator lets them: not where programs in sandboxes answer, who say so themselves.
     pub(crate) answers_pages: bool,
     /// The header in which clients look for their request's id, besides `x-request-id`.

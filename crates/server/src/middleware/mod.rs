@@ -140,12 +140,12 @@ async fn admit(app: &Arc<App>, dialect: &Dialect, mut request: Request, next: Ne
     if may_be_own && (matches!(path, HEALTH | READY | DOCS | OPENAPI) || path.starts_with(OF_DIALECTS)) {
         return Ok(next.run(request).await);
     }
-    let caller = match prove(app, dialect, &mut request).await? {
+    let caller = match authenticate_by_token(app, dialect, &mut request).await? {
         Some(caller) if app.callers.may_ask(&app.store, &caller.0).await? => caller,
         Some(_) => return Err(ApiError::unauthorized(NO_KEY_BEHIND)),
         None => {
             let is_owner = request.extensions().get::<OwnerMark>().is_some();
-            identify(app, (dialect.key)(request.headers()).as_deref(), request.headers(), is_owner).await?
+            authenticate_by_key(app, (dialect.key)(request.headers()).as_deref(), request.headers(), is_owner).await?
         }
     };
     if may_be_own && request.uri().path() == METRICS {
@@ -174,9 +174,13 @@ async fn admit(app: &Arc<App>, dialect: &Dialect, mut request: Request, next: Ne
 }
 
 /// The caller of a request that brings something made for it earlier in place of a key: a sandbox's token, a link, the ticket of an upload.
-async fn prove(app: &Arc<App>, dialect: &Dialect, request: &mut Request) -> Result<Option<Caller>, ApiError> {
-    if let Some(proven) = (dialect.proof)(app, request) {
-        return Ok(Some(Caller(proven?)));
+async fn authenticate_by_token(
+    app: &Arc<App>,
+    dialect: &Dialect,
+    request: &mut Request,
+) -> Result<Option<Caller>, ApiError> {
+    if let Some(tenant) = (dialect.authenticate)(app, request) {
+        return Ok(Some(Caller(tenant?)));
     }
     if let Some(link) = FileLink::read(app, request.uri().path()).await? {
         let caller = link.caller();
@@ -189,7 +193,12 @@ async fn prove(app: &Arc<App>, dialect: &Dialect, request: &mut Request) -> Resu
     Ok(Some(caller))
 }
 
-async fn identify(app: &App, key: Option<&str>, headers: &HeaderMap, is_owner: bool) -> Result<Caller, ApiError> {
+async fn authenticate_by_key(
+    app: &App,
+    key: Option<&str>,
+    headers: &HeaderMap,
+    is_owner: bool,
+) -> Result<Caller, ApiError> {
     if is_owner && key.is_none() {
         return Ok(Caller(Tenant::local()));
     }

@@ -42,9 +42,9 @@ pub(crate) const ANTHROPIC: Dialect = Dialect {
         key: "x-api-key",
         error: Some(MediaType::json::<aludel_wire::anthropic::ErrorEnvelope>(JSON)),
     },
-    claims: Some(is_own),
+    claims: Some(claims),
     key,
-    proof: |_, _| None,
+    authenticate: |_, _| None,
     answers_pages: true,
     request_id: "request-id",
     keeps_request_ids: false,
@@ -74,7 +74,7 @@ fn routes() -> Routes {
 }
 
 /// Paths such as `/v1/files` are OpenAI's, too.
-fn is_own(request: &Request) -> bool {
+fn claims(request: &Request) -> bool {
     let (headers, path) = (request.headers(), request.uri().path());
     let has_own_key = headers.contains_key(API_KEY) && !headers.contains_key(AUTHORIZATION);
     headers.contains_key(VERSION)
@@ -113,7 +113,7 @@ mod tests {
             ("/v1/messagesx", &[], false),
             ("/messages", &[("anthropic-version", "2023-06-01")], true),
         ] {
-            assert_eq!(is_own(&request(path, headers)), expected, "{path} {headers:?}");
+            assert_eq!(claims(&request(path, headers)), expected, "{path} {headers:?}");
         }
     }
 

@@ -67,7 +67,7 @@ pub(crate) const ASSISTANTS: Dialect = Dialect {
     },
     claims: None,
     key,
-    proof: |_, _| None,
+    authenticate: |_, _| None,
     answers_pages: true,
     request_id: "x-request-id",
     keeps_request_ids: false,

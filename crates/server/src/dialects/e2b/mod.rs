@@ -41,7 +41,7 @@ pub(crate) const E2B: Dialect = Dialect {
     },
     claims: Some(claims),
     key,
-    proof: target::proof,
+    authenticate: target::authenticate,
     answers_pages: false,
     request_id: "x-request-id",
     keeps_request_ids: false,

@@ -70,7 +70,7 @@ fn named(headers: &HeaderMap) -> Option<(&str, u16)> {
 }
 
 /// The tenant of a request of the data plane, which brings its sandbox's token and no key. Notes the sandbox for the handlers.
-pub(super) fn proof(app: &App, request: &mut Request) -> Option<Result<Tenant, ApiError>> {
+pub(super) fn authenticate(app: &App, request: &mut Request) -> Option<Result<Tenant, ApiError>> {
     let reached = match named(request.headers()) {
         Some((id, port)) => check(app, request, id, port),
         // An address that was signed names no sandbox, and its signature is of one only.

@@ -46,9 +46,9 @@ pub(crate) const GEMINI: Dialect = Dialect {
         key: "x-goog-api-key",
         error: Some(MediaType::json::<aludel_wire::gemini::ErrorEnvelope>(JSON)),
     },
-    claims: Some(is_own),
+    claims: Some(claims),
     key,
-    proof: |_, _| None,
+    authenticate: |_, _| None,
     answers_pages: true,
     request_id: "x-request-id",
     keeps_request_ids: false,
@@ -111,7 +111,7 @@ fn routes() -> Routes {
 const INTERACTIONS: &str = "/v1/interactions";
 
 /// Paths such as `/v1/models` are OpenAI's, too.
-fn is_own(request: &Request) -> bool {
+fn claims(request: &Request) -> bool {
     let path = request.uri().path();
     let names_method = |path: &str| path.rsplit('/').next().is_some_and(|last| last.contains(':'));
     path.starts_with("/v1beta/")
@@ -149,7 +149,7 @@ mod tests {
         ] {
             let request = Request::get(path);
             let request = if has_key { request.header(API_KEY, "k") } else { request };
-            assert_eq!(is_own(&request.body(Body::empty()).unwrap()), expected, "{path} {has_key}");
+            assert_eq!(claims(&request.body(Body::empty()).unwrap()), expected, "{path} {has_key}");
         }
     }
 }

@@ -39,7 +39,7 @@ pub(crate) const OPENAI: Dialect = Dialect {
     },
     claims: None,
     key: |headers| bearer(headers).map(Cow::Borrowed),
-    proof: |_, _| None,
+    authenticate: |_, _| None,
     answers_pages: true,
     request_id: "x-request-id",
     keeps_request_ids: false,

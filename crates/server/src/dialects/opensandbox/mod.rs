@@ -43,7 +43,7 @@ pub(crate) const OPENSANDBOX: Dialect = Dialect {
     },
     claims: Some(claims),
     key,
-    proof: target::proof,
+    authenticate: target::authenticate,
     answers_pages: false,
     request_id: "x-request-id",
     keeps_request_ids: true,

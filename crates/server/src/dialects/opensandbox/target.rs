@@ -52,7 +52,7 @@ pub(super) struct TargetSandbox {
     pub(super) live: Arc<LiveSandbox>,
     port: u16,
     /// True if the request brought the sandbox's token; false if it needs the key of the sandbox's tenant.
-    is_proven: bool,
+    is_authenticated: bool,
 }
 
 impl DescribeArgument for TargetSandbox {}
@@ -74,11 +74,11 @@ fn named(uri: &Uri) -> Option<(&str, u16, &str)> {
 }
 
 /// The tenant of a request that brings its sandbox's token and no key. Notes the sandbox for the handlers.
-pub(super) fn proof(app: &App, request: &mut Request) -> Option<Result<Tenant, ApiError>> {
+pub(super) fn authenticate(app: &App, request: &mut Request) -> Option<Result<Tenant, ApiError>> {
     let (id, port, _) = named(request.uri())?;
     let Some(live) = app.engine.sandboxes.of_any_tenant(id) else { return Some(Err(error::unknown(id))) };
     let headers = request.headers();
-    let is_proven = match port {
+    let is_authenticated = match port {
         SERVED => brings(headers, TOKEN, live.secret()),
         EGRESS => brings(headers, EGRESS_TOKEN, live.secret()),
         _ => match live.traffic_secret() {
@@ -88,8 +88,8 @@ pub(super) fn proof(app: &App, request: &mut Request) -> Option<Result<Tenant, A
         },
     };
     let tenant = live.tenant().clone();
-    request.extensions_mut().insert(TargetSandbox { live, port, is_proven: is_proven == Some(true) });
-    match is_proven {
+    request.extensions_mut().insert(TargetSandbox { live, port, is_authenticated: is_authenticated == Some(true) });
+    match is_authenticated {
         Some(true) => Some(Ok(tenant)),
         Some(false) => Some(Err(ApiError::unauthorized("The access token of the sandbox is wrong."))),
         None => None,
@@ -107,11 +107,12 @@ pub(super) async fn as_long_as_it_lives(
     request: Request,
     next: Next,
 ) -> Response {
-    let Some(TargetSandbox { live, port, is_proven }) = request.extensions().get::<TargetSandbox>().cloned() else {
+    let Some(TargetSandbox { live, port, is_authenticated }) = request.extensions().get::<TargetSandbox>().cloned()
+    else {
         return next.run(request).await;
     };
     let is_owner = |Caller(tenant): &Caller| tenant == live.tenant();
-    if !is_proven && !request.extensions().get::<Caller>().is_some_and(is_owner) {
+    if !is_authenticated && !request.extensions().get::<Caller>().is_some_and(is_owner) {
         return error::unknown(live.id()).into_response();
     }
     if live.is_paused() {
@@ -122,7 +123,7 @@ pub(super) async fn as_long_as_it_lives(
             SERVED | EGRESS => next.run(request).await,
             port => {
                 let mut request = request;
-                if !is_proven && !request.headers().contains_key(API_KEY) {
+                if !is_authenticated && !request.headers().contains_key(API_KEY) {
                     // The key of the sandbox's owner, which its programs must not learn.
                     request.headers_mut().remove(AUTHORIZATION);
                 }
