@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::live::{LiveSandbox, NewSandbox};
+use super::sandbox::{ClientSandbox, NewSandbox};
 use crate::{Error, KEY_PAUSE, Sessions};
 
 /// All sandboxes that clients own. Cheap to clone.
@@ -22,13 +22,13 @@ pub struct Sandboxes {
     tasks: TaskTracker,
     closing: CancellationToken,
     lifetime: Duration,
-    live: Arc<Mutex<HashMap<String, Arc<LiveSandbox>>>>,
+    known: Arc<Mutex<HashMap<String, Arc<ClientSandbox>>>>,
 }
 
 impl Sandboxes {
     /// None at first. Permits, the store and the backend are those of the sessions; `lifetime` is the longest time that one may live.
     pub(crate) fn new(sessions: Sessions, tasks: TaskTracker, closing: CancellationToken, lifetime: Duration) -> Self {
-        Self { sessions, tasks, closing, lifetime, live: Arc::default() }
+        Self { sessions, tasks, closing, lifetime, known: Arc::default() }
     }
 
     /// The parts of the sandbox contract that they have.
@@ -52,7 +52,7 @@ impl Sandboxes {
     }
 
     /// Makes a sandbox. Dropping the future undoes what it began.
-    pub async fn create(&self, tenant: &Tenant, new: NewSandbox) -> Result<Arc<LiveSandbox>, Error> {
+    pub async fn create(&self, tenant: &Tenant, new: NewSandbox) -> Result<Arc<ClientSandbox>, Error> {
         new.check(self.lifetime)?;
         let permit = self.sessions.permit(tenant).await?;
         let mut limits = self.sessions.limits();
@@ -65,26 +65,26 @@ impl Sandboxes {
         let spec = SandboxSpec { owner, profile, template, ..SandboxSpec::new(limits) };
         let sandbox = self.backend().create(SandboxId::unique(), spec).await?;
         let (store, meter) = (self.sessions.store().clone(), self.sessions.meter().clone());
-        let live = Arc::new(LiveSandbox::new(tenant.clone(), new, sandbox, store, meter, permit));
-        self.lock().insert(live.id().to_owned(), Arc::clone(&live));
-        self.tasks.spawn(self.clone().end_in_time(Arc::clone(&live)));
-        Ok(live)
+        let sandbox = Arc::new(ClientSandbox::new(tenant.clone(), new, sandbox, store, meter, permit));
+        self.lock().insert(sandbox.id().to_owned(), Arc::clone(&sandbox));
+        self.tasks.spawn(self.clone().end_in_time(Arc::clone(&sandbox)));
+        Ok(sandbox)
     }
 
     /// Ends a sandbox when its time or that of its tenant's key is over, its end was asked for, or the process is about to end.
-    async fn end_in_time(self, live: Arc<LiveSandbox>) {
+    async fn end_in_time(self, sandbox: Arc<ClientSandbox>) {
         loop {
             tokio::select! {
-                () = live.expired() => {}
-                () = live.ended() => break,
-                () = self.key_ends(live.tenant()) => break,
+                () = sandbox.expired() => {}
+                () = sandbox.ended() => break,
+                () = self.key_ends(sandbox.tenant()) => break,
                 () = self.closing.cancelled() => break,
             }
-            if !live.asked().pauses || live.is_paused() || self.pause(&live).await.is_err() {
+            if !sandbox.asked().pauses || sandbox.is_paused() || self.pause(&sandbox).await.is_err() {
                 break;
             }
         }
-        self.end(&live).await;
+        self.end(&sandbox).await;
     }
 
     /// Waits until a tenant's key was revoked or has expired: nobody could end its sandboxes any more, or speak to them.
@@ -99,59 +99,59 @@ impl Sandboxes {
     }
 
     /// Pauses a sandbox for as long as one may live; then it ends. Returns false if it is paused already.
-    pub async fn pause(&self, live: &LiveSandbox) -> Result<bool, Error> {
-        let is_paused = live.pause().await?;
+    pub async fn pause(&self, sandbox: &ClientSandbox) -> Result<bool, Error> {
+        let is_paused = sandbox.pause().await?;
         if is_paused {
-            live.set_timeout(self.lifetime);
+            sandbox.set_timeout(self.lifetime);
         }
         Ok(is_paused)
     }
 
     /// The sandbox of a tenant that goes by this id.
-    pub fn get(&self, tenant: &Tenant, id: &str) -> Option<Arc<LiveSandbox>> {
-        self.lock().get(id).filter(|live| live.tenant() == tenant).cloned()
+    pub fn get(&self, tenant: &Tenant, id: &str) -> Option<Arc<ClientSandbox>> {
+        self.lock().get(id).filter(|sandbox| sandbox.tenant() == tenant).cloned()
     }
 
     /// The sandbox that goes by this id, whoever it belongs to: for those who prove their right to it by a secret of its own.
-    pub fn of_any_tenant(&self, id: &str) -> Option<Arc<LiveSandbox>> {
+    pub fn of_any_tenant(&self, id: &str) -> Option<Arc<ClientSandbox>> {
         self.lock().get(id).cloned()
     }
 
     /// The sandbox for which `holds`, whoever it belongs to: for those who prove their right to it by a secret of its own.
-    pub fn find(&self, holds: impl Fn(&LiveSandbox) -> bool) -> Option<Arc<LiveSandbox>> {
+    pub fn find(&self, holds: impl Fn(&ClientSandbox) -> bool) -> Option<Arc<ClientSandbox>> {
         let all: Vec<_> = self.lock().values().cloned().collect();
-        all.into_iter().find(|live| holds(live))
+        all.into_iter().find(|sandbox| holds(sandbox))
     }
 
     /// All sandboxes of a tenant, the newest first.
-    pub fn list(&self, tenant: &Tenant) -> Vec<Arc<LiveSandbox>> {
-        let mut own: Vec<_> = self.lock().values().filter(|live| live.tenant() == tenant).cloned().collect();
-        own.sort_by_key(|live| Reverse(live.order()));
+    pub fn list(&self, tenant: &Tenant) -> Vec<Arc<ClientSandbox>> {
+        let mut own: Vec<_> = self.lock().values().filter(|sandbox| sandbox.tenant() == tenant).cloned().collect();
+        own.sort_by_key(|sandbox| Reverse(sandbox.order()));
         own
     }
 
     /// Ends a sandbox of a tenant, with all that runs in it. Returns whether there was one.
     pub async fn kill(&self, tenant: &Tenant, id: &str) -> bool {
-        let Some(live) = self.get(tenant, id) else { return false };
-        self.end(&live).await;
+        let Some(sandbox) = self.get(tenant, id) else { return false };
+        self.end(&sandbox).await;
         true
     }
 
-    async fn end(&self, live: &Arc<LiveSandbox>) {
+    async fn end(&self, sandbox: &Arc<ClientSandbox>) {
         // From here on it is not found any more.
-        if self.lock().remove(live.id()).is_some() {
-            live.close().await;
+        if self.lock().remove(sandbox.id()).is_some() {
+            sandbox.close().await;
         }
     }
 
     /// Sets the time from now on after which a sandbox of a tenant ends. Returns its end; `None` if there is no such sandbox.
     pub fn set_timeout(&self, tenant: &Tenant, id: &str, timeout: Duration) -> Result<Option<SystemTime>, Error> {
         NewSandbox::check_timeout(timeout, self.lifetime)?;
-        Ok(self.get(tenant, id).map(|live| live.set_timeout(timeout)))
+        Ok(self.get(tenant, id).map(|sandbox| sandbox.set_timeout(timeout)))
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<LiveSandbox>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<ClientSandbox>>> {
         // Nothing that could panic happens while it is held.
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -38,7 +38,7 @@ async fn nothing_of_one_tenant_is_there_for_another() {
     let second = sandboxes.create(&one, new(60)).await.unwrap();
     assert!(first.id().starts_with('i') && first.id().len() == 21);
     assert_ne!((first.id(), first.secret()), (second.id(), second.secret()));
-    let ids: Vec<_> = sandboxes.list(&one).iter().map(|live| live.id().to_owned()).collect();
+    let ids: Vec<_> = sandboxes.list(&one).iter().map(|sandbox| sandbox.id().to_owned()).collect();
     assert_eq!(ids, [second.id(), first.id()]);
     assert!(sandboxes.list(&other).is_empty() && sandboxes.get(&other, first.id()).is_none());
     assert!(!sandboxes.kill(&other, first.id()).await);
@@ -58,8 +58,8 @@ async fn a_further_language_has_a_context_before_its_kernel_starts() {
     let kernel = KernelSpec { further: vec!["js".parse().unwrap()], ..KernelSpec::python("") };
     let backend = Arc::new(Memory::with_kernel(simple, kernel));
     let engine = Engine::new(store, backend, [], Default::default(), Vec::new(), SessionSettings::default());
-    let live = engine.sandboxes.create(&Tenant::local(), new(60)).await.unwrap();
-    let contexts = live.contexts();
+    let sandbox = engine.sandboxes.create(&Tenant::local(), new(60)).await.unwrap();
+    let contexts = sandbox.contexts();
     assert_eq!(contexts.list().await.len(), 1);
     contexts.list_further().await;
     let made = contexts.create(None, None).await.unwrap();
@@ -80,11 +80,11 @@ async fn a_further_language_has_a_context_before_its_kernel_starts() {
 async fn the_tunnels_of_one_sandbox_are_bounded() {
     let data = tempfile::tempdir().unwrap();
     let (engine, _backend) = engine(data.path(), SessionSettings::default()).await;
-    let live = engine.sandboxes.create(&Tenant::local(), new(60)).await.unwrap();
-    let mut tunnels: Vec<_> = (0..32).map(|_| live.tunnel().unwrap()).collect();
-    assert!(live.tunnel().is_none());
+    let sandbox = engine.sandboxes.create(&Tenant::local(), new(60)).await.unwrap();
+    let mut tunnels: Vec<_> = (0..32).map(|_| sandbox.tunnel().unwrap()).collect();
+    assert!(sandbox.tunnel().is_none());
     tunnels.pop();
-    assert!(live.tunnel().is_some());
+    assert!(sandbox.tunnel().is_some());
 }
 
 #[tokio::test(start_paused = true)]
@@ -92,19 +92,19 @@ async fn a_sandbox_ends_in_time_and_connecting_never_shortens_it() {
     let data = tempfile::tempdir().unwrap();
     let (engine, backend) = engine(data.path(), SessionSettings::default()).await;
     let me = Tenant::local();
-    let live = engine.sandboxes.create(&me, new(60)).await.unwrap();
-    let end = live.ends();
-    live.extend(Duration::from_secs(10));
-    assert_eq!(live.ends(), end);
-    live.extend(Duration::from_secs(120));
-    assert_eq!(live.ends(), end + Duration::from_secs(60));
-    engine.sandboxes.set_timeout(&me, live.id(), Duration::from_secs(30)).unwrap().unwrap();
+    let sandbox = engine.sandboxes.create(&me, new(60)).await.unwrap();
+    let end = sandbox.ends();
+    sandbox.extend(Duration::from_secs(10));
+    assert_eq!(sandbox.ends(), end);
+    sandbox.extend(Duration::from_secs(120));
+    assert_eq!(sandbox.ends(), end + Duration::from_secs(60));
+    engine.sandboxes.set_timeout(&me, sandbox.id(), Duration::from_secs(30)).unwrap().unwrap();
     tokio::time::sleep(Duration::from_secs(29)).await;
-    assert!(engine.sandboxes.get(&me, live.id()).is_some());
+    assert!(engine.sandboxes.get(&me, sandbox.id()).is_some());
     tokio::time::sleep(Duration::from_secs(2)).await;
-    live.ended().await;
-    assert!(engine.sandboxes.get(&me, live.id()).is_none());
-    drop(live);
+    sandbox.ended().await;
+    assert!(engine.sandboxes.get(&me, sandbox.id()).is_none());
+    drop(sandbox);
     assert!(backend.list(None).await.unwrap().is_empty());
     assert_eq!(engine.sessions.in_use(), 0);
 }
@@ -157,13 +157,13 @@ async fn their_number_their_time_and_their_notes_are_bounded() {
 async fn contexts_are_apart_and_can_be_restarted() {
     let data = tempfile::tempdir().unwrap();
     let (engine, _backend) = engine(data.path(), SessionSettings::default()).await;
-    let live = engine.sandboxes.create(&Tenant::local(), new(60)).await.unwrap();
-    let contexts = live.contexts();
+    let sandbox = engine.sandboxes.create(&Tenant::local(), new(60)).await.unwrap();
+    let contexts = sandbox.contexts();
     let run = async |id: Option<&str>, code: &str| {
         let context = contexts.get(id).await.unwrap();
         let program = ClientProgram {
             id: aludel_store::fresh_id("exec_"),
-            tenant: live.tenant().clone(),
+            tenant: sandbox.tenant().clone(),
             sender: "test".into(),
             target: contexts.target(&context, Default::default()).await.unwrap(),
             code: code.to_owned(),
@@ -201,12 +201,12 @@ async fn notes_are_changed_within_their_bounds() {
     let data = tempfile::tempdir().unwrap();
     let (engine, _) = engine(data.path(), SessionSettings::default()).await;
     let notes = [("a".into(), "1".into()), ("b".into(), "2".into())].into();
-    let live = engine.sandboxes.create(&Tenant::local(), NewSandbox { metadata: notes, ..new(60) }).await.unwrap();
-    live.change_metadata([("a".into(), None), ("c".into(), Some("3".into()))].into()).unwrap();
+    let sandbox = engine.sandboxes.create(&Tenant::local(), NewSandbox { metadata: notes, ..new(60) }).await.unwrap();
+    sandbox.change_metadata([("a".into(), None), ("c".into(), Some("3".into()))].into()).unwrap();
     let left = [("b".into(), "2".into()), ("c".into(), "3".into())].into();
-    assert_eq!(live.metadata(), left);
-    assert!(live.change_metadata([("d".into(), Some("x".repeat(65 << 10)))].into()).is_err());
-    assert_eq!(live.metadata(), left);
+    assert_eq!(sandbox.metadata(), left);
+    assert!(sandbox.change_metadata([("d".into(), Some("x".repeat(65 << 10)))].into()).is_err());
+    assert_eq!(sandbox.metadata(), left);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aludel_engine::sandboxes::LiveSandbox;
+use aludel_engine::sandboxes::ClientSandbox;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::response::Response;
 use futures_util::future::BoxFuture;
@@ -10,20 +10,23 @@ use futures_util::stream::{BoxStream, Stream, unfold};
 use futures_util::{StreamExt, TryStreamExt};
 
 /// Returns an answer whose body breaks off when the sandbox ends; `None` if that ends before there is one.
-pub(crate) async fn while_alive(live: &Arc<LiveSandbox>, answer: impl Future<Output = Response>) -> Option<Response> {
+pub(crate) async fn while_alive(
+    sandbox: &Arc<ClientSandbox>,
+    answer: impl Future<Output = Response>,
+) -> Option<Response> {
     let answered = tokio::select! {
         biased;
         response = answer => response,
-        () = live.ended() => return None,
+        () = sandbox.ended() => return None,
     };
-    let live = Arc::clone(live);
+    let sandbox = Arc::clone(sandbox);
     Some(answered.map(|body| {
         // One without a length would be no empty body to clients.
         if body.is_end_stream() {
             return body;
         }
         let ended = async move {
-            live.ended().await;
+            sandbox.ended().await;
             Err(std::io::Error::other("the sandbox ended"))
         };
         let chunks = body.into_data_stream().map_err(std::io::Error::other);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use aludel_engine::approvals::ApprovalMode;
-use aludel_engine::sandboxes::{HOME, LiveSandbox};
+use aludel_engine::sandboxes::{ClientSandbox, HOME};
 
 use crate::app::App;
 use crate::error::ApiError;
@@ -12,10 +12,10 @@ use crate::error::ApiError;
 pub(crate) const USER: &str = "user";
 
 /// Environment variables of a sandbox's commands.
-pub(crate) fn variables(live: &LiveSandbox) -> BTreeMap<String, String> {
+pub(crate) fn variables(sandbox: &ClientSandbox) -> BTreeMap<String, String> {
     let own = [("HOME", HOME), ("USER", USER), ("LOGNAME", USER), ("PWD", HOME)];
     let own = own.map(|(key, value)| (key.to_owned(), value.to_owned()));
-    own.into_iter().chain(live.asked().environment.clone()).collect()
+    own.into_iter().chain(sandbox.asked().environment.clone()).collect()
 }
 
 /// Refuses commands where the operator decides about programs: nobody reads a command as rules read a program, and clients of this protocol

@@ -1,6 +1,6 @@
 //! Downloads of a sandbox's files, whole or in part.
 
-use aludel_engine::sandboxes::LiveSandbox;
+use aludel_engine::sandboxes::ClientSandbox;
 use aludel_engine::sandboxes::files::{FilesError, OpenFile, Problem};
 use axum::body::Body;
 use axum::http::header::{
@@ -16,8 +16,8 @@ use crate::error::ApiError;
 use crate::http::mime_of;
 
 /// Answers a request with these headers for a file.
-pub(crate) async fn download(live: &LiveSandbox, path: &str, headers: &HeaderMap) -> Result<Response, ApiError> {
-    let files = live.files().await.map_err(refused)?;
+pub(crate) async fn download(sandbox: &ClientSandbox, path: &str, headers: &HeaderMap) -> Result<Response, ApiError> {
+    let files = sandbox.files().await.map_err(refused)?;
     let missing = |error| match error {
         FilesError::Refused { problem: problem @ Problem::NotFound, .. } => {
             FilesError::Refused { problem, message: format!("path '{path}' does not exist") }

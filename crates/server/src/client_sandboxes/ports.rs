@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_engine::processor_time::ProcessorShare;
-use aludel_engine::sandboxes::LiveSandbox;
+use aludel_engine::sandboxes::ClientSandbox;
 use aludel_store::KEY_PREFIX;
 use axum::body::Body;
 use axum::extract::Request;
@@ -67,19 +67,19 @@ pub(crate) enum PortError {
 
 /// Hands a request on to whatever listens on a port of the sandbox. The work takes from the share of the sandbox's tenant.
 pub(crate) async fn hand_on(
-    live: &Arc<LiveSandbox>,
+    sandbox: &Arc<ClientSandbox>,
     share: &ProcessorShare,
     port: u16,
     request: Request,
 ) -> Result<Response, PortError> {
-    match timeout(CONNECT_TIMEOUT, live.sandbox().connect(port)).await {
-        Ok(Ok(connection)) => speak(live, share, TokioIo::new(connection), request).await,
+    match timeout(CONNECT_TIMEOUT, sandbox.inner().connect(port)).await {
+        Ok(Ok(connection)) => speak(sandbox, share, TokioIo::new(connection), request).await,
         Ok(Err(_)) | Err(_) => Err(PortError::Closed),
     }
 }
 
 async fn speak(
-    live: &Arc<LiveSandbox>,
+    sandbox: &Arc<ClientSandbox>,
     share: &ProcessorShare,
     connection: impl hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
     mut request: Request,
@@ -89,7 +89,7 @@ async fn speak(
     let (mut sender, driver) = http.handshake(connection).await.map_err(|_| PortError::NoHttp)?;
     // Ends with the answer's body, or with the tunnel. What a program sends is read for its tenant's account.
     let driver = AbortOnDropHandle::new(tokio::spawn(share.pace(driver.with_upgrades())));
-    let mut tunnel = Tunnel::asked_for(live, &mut request);
+    let mut tunnel = Tunnel::asked_for(sandbox, &mut request);
     let (mut parts, body) = request.into_parts();
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     parts.uri = path.parse().unwrap_or_else(|_| Uri::from_static("/"));

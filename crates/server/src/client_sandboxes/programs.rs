@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use aludel_engine::execution::{LimitHit, Outcome};
 use aludel_engine::executions::{self, ClientProgram, DirectEnd, DirectExecution};
-use aludel_engine::sandboxes::{Context, LiveSandbox};
+use aludel_engine::sandboxes::{ClientSandbox, Context};
 use aludel_engine::{Error, Language};
 
 use super::refusal::refused;
@@ -40,13 +40,13 @@ pub(crate) enum ContextChoice<'a> {
 /// Starts a program in its context.
 pub(crate) async fn start(
     app: &App,
-    live: &LiveSandbox,
+    sandbox: &ClientSandbox,
     sender: &str,
     place: ContextChoice<'_>,
     environment: BTreeMap<String, String>,
     code: String,
 ) -> Result<StartedProgram, Error> {
-    let contexts = live.contexts();
+    let contexts = sandbox.contexts();
     let context = match place {
         ContextChoice::Context(id) => contexts.get(Some(id)).await?,
         ContextChoice::Language(None) => contexts.get(None).await?,
@@ -55,7 +55,7 @@ pub(crate) async fn start(
     let target = contexts.target(&context, environment).await?;
     let number = context.count();
     let id = aludel_store::fresh_id("exec_");
-    let (tenant, sender) = (live.tenant().clone(), sender.to_owned());
+    let (tenant, sender) = (sandbox.tenant().clone(), sender.to_owned());
     let program = ClientProgram { id: id.clone(), tenant, sender, target, code, timeout: None };
     Ok(StartedProgram { id, context, number, execution: executions::start(&app.engine, program)? })
 }

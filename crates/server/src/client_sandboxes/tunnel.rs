@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_engine::sandboxes::LiveSandbox;
+use aludel_engine::sandboxes::ClientSandbox;
 use axum::extract::Request;
 use axum::http::header::{CONNECTION, UPGRADE};
 use axum::http::{HeaderMap, HeaderValue};
@@ -20,7 +20,7 @@ const LINGER: Duration = Duration::from_secs(10);
 
 /// A tunnel that a client asked for. There are so many for each sandbox, and none beyond them: the program then sees a request like others.
 pub(super) struct Tunnel {
-    live: Arc<LiveSandbox>,
+    sandbox: Arc<ClientSandbox>,
     protocol: HeaderValue,
     client: OnUpgrade,
     permit: OwnedSemaphorePermit,
@@ -28,15 +28,15 @@ pub(super) struct Tunnel {
 
 impl Tunnel {
     /// The tunnel that a request asks for.
-    pub(super) fn asked_for(live: &Arc<LiveSandbox>, request: &mut Request) -> Option<Self> {
+    pub(super) fn asked_for(sandbox: &Arc<ClientSandbox>, request: &mut Request) -> Option<Self> {
         let names_it =
             |value: &HeaderValue| value.to_str().is_ok_and(|text| text.to_ascii_lowercase().contains("upgrade"));
         if !request.headers().get_all(CONNECTION).iter().any(names_it) {
             return None;
         }
         let protocol = request.headers().get(UPGRADE)?.clone();
-        let permit = live.tunnel()?;
-        Some(Self { live: Arc::clone(live), protocol, client: hyper::upgrade::on(request), permit })
+        let permit = sandbox.tunnel()?;
+        Some(Self { sandbox: Arc::clone(sandbox), protocol, client: hyper::upgrade::on(request), permit })
     }
 
     /// Names it in the head of a request or an answer.
@@ -47,7 +47,7 @@ impl Tunnel {
 
     /// Carries bytes in both directions until one end is gone, and the other for [`LINGER`] more, or the sandbox ends.
     pub(super) async fn carry<T>(self, program: OnUpgrade, _driver: AbortOnDropHandle<T>) {
-        let Self { live, client, permit, .. } = self;
+        let Self { sandbox, client, permit, .. } = self;
         let carried = async {
             let (Ok(client), Ok(program)) = tokio::join!(client, program) else { return };
             let (client, program) = (split(TokioIo::new(client)), split(TokioIo::new(program)));
@@ -63,7 +63,7 @@ impl Tunnel {
         };
         tokio::select! {
             () = carried => {}
-            () = live.ended() => {}
+            () = sandbox.ended() => {}
         }
         drop(permit);
     }

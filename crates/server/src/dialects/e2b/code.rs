@@ -57,18 +57,18 @@ fn refused(refusal: Error) -> Refusal {
 }
 
 /// `GET /contexts`: clients expect that JavaScript has a context, too, where there is JavaScript.
-pub(super) async fn list_contexts(TargetSandbox { live, .. }: TargetSandbox) -> Json<Vec<Context>> {
-    live.contexts().list_further().await;
-    Json(live.contexts().list().await.iter().map(|context| shown(context)).collect())
+pub(super) async fn list_contexts(TargetSandbox { sandbox, .. }: TargetSandbox) -> Json<Vec<Context>> {
+    sandbox.contexts().list_further().await;
+    Json(sandbox.contexts().list().await.iter().map(|context| shown(context)).collect())
 }
 
 /// `POST /contexts`
 pub(super) async fn create_context(
-    TargetSandbox { live, .. }: TargetSandbox,
+    TargetSandbox { sandbox, .. }: TargetSandbox,
     body: Fields,
 ) -> Result<Json<Context>, Refusal> {
     let request: CreateContext = body.read()?;
-    let contexts = live.contexts();
+    let contexts = sandbox.contexts();
     // Before this one, which is the last in their list.
     contexts.list_further().await;
     let language = request.language.as_deref().map(|name| contexts.language(name)).transpose().map_err(refused)?;
@@ -78,26 +78,26 @@ pub(super) async fn create_context(
 
 /// `DELETE /contexts/{id}`
 pub(super) async fn remove_context(
-    TargetSandbox { live, .. }: TargetSandbox,
+    TargetSandbox { sandbox, .. }: TargetSandbox,
     Path(id): Path<String>,
 ) -> Result<Json<()>, Refusal> {
-    live.contexts().remove(&id).await.map_err(refused)?;
+    sandbox.contexts().remove(&id).await.map_err(refused)?;
     Ok(Json(()))
 }
 
 /// `POST /contexts/{id}/restart`
 pub(super) async fn restart_context(
-    TargetSandbox { live, .. }: TargetSandbox,
+    TargetSandbox { sandbox, .. }: TargetSandbox,
     Path(id): Path<String>,
 ) -> Result<Json<()>, Refusal> {
-    live.contexts().restart(&id).await.map_err(refused)?;
+    sandbox.contexts().restart(&id).await.map_err(refused)?;
     Ok(Json(()))
 }
 
 /// `POST /execute`
 pub(super) async fn execute(
     State(app): State<Arc<App>>,
-    TargetSandbox { live, .. }: TargetSandbox,
+    TargetSandbox { sandbox, .. }: TargetSandbox,
     body: Fields,
 ) -> Result<Response, Refusal> {
     let request: ExecuteRequest = body.read()?;
@@ -107,7 +107,7 @@ pub(super) async fn execute(
     }
     let ExecuteRequest { code, context_id, env_vars, language } = request;
     let place = context_id.as_deref().map_or(ContextChoice::Language(language.as_deref()), ContextChoice::Context);
-    let begun = programs::start(&app, &live, SENDER, place, env_vars.unwrap_or_default(), code).await;
+    let begun = programs::start(&app, &sandbox, SENDER, place, env_vars.unwrap_or_default(), code).await;
     let StartedProgram { number, execution, .. } = begun.map_err(refused)?;
     let telling = ProgramStream { execution, number: Some(number), has_ended: false };
     let lines = unfold(telling, async |mut telling| {

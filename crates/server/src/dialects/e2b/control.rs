@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use aludel_engine::sandboxes::{LiveSandbox, NewSandbox};
+use aludel_engine::sandboxes::{ClientSandbox, NewSandbox};
 use aludel_wire::e2b;
 use axum::Json;
 use axum::extract::{Path, State};
@@ -97,8 +97,8 @@ async fn make(
         cpus: None,
         memory: None,
     };
-    let live = app.engine.sandboxes.create(tenant, new).await.map_err(refused)?;
-    Ok((StatusCode::CREATED, Json(describe::sandbox(&live, describe::domain(headers)))).into_response())
+    let sandbox = app.engine.sandboxes.create(tenant, new).await.map_err(refused)?;
+    Ok((StatusCode::CREATED, Json(describe::sandbox(&sandbox, describe::domain(headers)))).into_response())
 }
 
 /// Names of all templates, those of the usual one first.
@@ -122,27 +122,27 @@ pub(super) async fn list(
     params: Params,
 ) -> Result<Response, ApiError> {
     let mut all = app.engine.sandboxes.list(&tenant);
-    let total = all.iter().filter(|live| !live.is_paused()).count();
+    let total = all.iter().filter(|sandbox| !sandbox.is_paused()).count();
     let states: Vec<&str> = params.all("state").flat_map(|states| states.split(',')).collect();
     if !states.is_empty() {
-        all.retain(|live| states.contains(&if live.is_paused() { "paused" } else { "running" }));
+        all.retain(|sandbox| states.contains(&if sandbox.is_paused() { "paused" } else { "running" }));
     }
     if let Some(metadata) = params.get("metadata") {
         let wanted = pairs(metadata)?;
-        let has = |live: &LiveSandbox| {
-            let known = live.metadata();
+        let has = |sandbox: &ClientSandbox| {
+            let known = sandbox.metadata();
             wanted.iter().all(|(key, value)| known.get(key) == Some(value))
         };
-        all.retain(|live| has(live));
+        all.retain(|sandbox| has(sandbox));
     }
     if let Some(template) = params.get("template") {
-        all.retain(|live| live.asked().template == template);
+        all.retain(|sandbox| sandbox.asked().template == template);
     }
     if let Some(after) = params.get("startedAfter") {
         let after: jiff::Timestamp =
             after.parse().map_err(|_| ApiError::bad_request("invalid startedAfter: it must be a time (RFC 3339)"))?;
         let after = after.as_microsecond();
-        all.retain(|live| micros(live.started()) >= after);
+        all.retain(|sandbox| micros(sandbox.started()) >= after);
     }
     let ascending = match params.get("order") {
         None | Some("desc") => false,
@@ -159,11 +159,11 @@ pub(super) async fn list(
     };
     if let Some(token) = params.get("nextToken") {
         let last: u64 = token.parse().map_err(|_| ApiError::bad_request("invalid nextToken"))?;
-        all.retain(|live| if ascending { live.order() > last } else { live.order() < last });
+        all.retain(|sandbox| if ascending { sandbox.order() > last } else { sandbox.order() < last });
     }
     let next = all.get(limit).and_then(|_| all.get(limit - 1)).map(|last| last.order());
     all.truncate(limit);
-    let page: Vec<_> = all.iter().map(|live| describe::listed(live)).collect();
+    let page: Vec<_> = all.iter().map(|sandbox| describe::listed(sandbox)).collect();
     let mut response = Json(page).into_response();
     response.headers_mut().insert(TOTAL, HeaderValue::from(total));
     if let Some(next) = next {
@@ -176,7 +176,7 @@ fn micros(time: SystemTime) -> i64 {
     i64::try_from(time.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros()).unwrap_or(i64::MAX)
 }
 
-fn find(app: &App, Caller(tenant): &Caller, id: &str) -> Result<Arc<LiveSandbox>, ApiError> {
+fn find(app: &App, Caller(tenant): &Caller, id: &str) -> Result<Arc<ClientSandbox>, ApiError> {
     app.engine.sandboxes.get(tenant, id).ok_or_else(|| unknown(id))
 }
 
@@ -220,8 +220,8 @@ pub(super) async fn refresh(
     Path(id): Path<String>,
     body: Fields,
 ) -> Result<StatusCode, ApiError> {
-    let live = find(&app, &caller, &id)?;
-    extend(&app, &live, body.read::<e2b::Refresh>()?.duration)?;
+    let sandbox = find(&app, &caller, &id)?;
+    extend(&app, &sandbox, body.read::<e2b::Refresh>()?.duration)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -233,16 +233,16 @@ pub(super) async fn connect(
     Path(id): Path<String>,
     body: Fields,
 ) -> Result<Response, ApiError> {
-    let live = find(&app, &caller, &id)?;
+    let sandbox = find(&app, &caller, &id)?;
     let timeout = body.read::<e2b::Connect>()?.timeout;
     let awake = seconds(timeout.unwrap_or(TIMEOUT), 0)?.min(app.engine.sandboxes.lifetime());
-    let status = if live.is_paused() && live.resume_for(awake).await.map_err(refused)? {
+    let status = if sandbox.is_paused() && sandbox.resume_for(awake).await.map_err(refused)? {
         StatusCode::CREATED
     } else {
-        extend(&app, &live, timeout)?;
+        extend(&app, &sandbox, timeout)?;
         StatusCode::OK
     };
-    Ok((status, Json(describe::sandbox(&live, describe::domain(&headers)))).into_response())
+    Ok((status, Json(describe::sandbox(&sandbox, describe::domain(&headers)))).into_response())
 }
 
 /// `POST /sandboxes/{id}/resume`
@@ -259,9 +259,9 @@ pub(super) async fn resume(
 }
 
 /// Lets a sandbox live for so many seconds from now on at least.
-fn extend(app: &App, live: &LiveSandbox, timeout: Option<i64>) -> Result<(), ApiError> {
+fn extend(app: &App, sandbox: &ClientSandbox, timeout: Option<i64>) -> Result<(), ApiError> {
     let Some(timeout) = timeout else { return Ok(()) };
-    live.extend(seconds(timeout, 0)?.min(app.engine.sandboxes.lifetime()));
+    sandbox.extend(seconds(timeout, 0)?.min(app.engine.sandboxes.lifetime()));
     Ok(())
 }
 
@@ -272,14 +272,14 @@ pub(super) async fn pause(
     Path(id): Path<String>,
     body: Fields,
 ) -> Result<StatusCode, ApiError> {
-    let live = find(&app, &caller, &id)?;
+    let sandbox = find(&app, &caller, &id)?;
     if body.read::<e2b::Pause>()?.memory == Some(false) {
         return Err(ApiError::bad_request("memory: false is not supported by this server: pausing keeps processes"));
     }
-    if app.engine.sandboxes.pause(&live).await.map_err(refused)? {
+    if app.engine.sandboxes.pause(&sandbox).await.map_err(refused)? {
         Ok(StatusCode::NO_CONTENT)
     } else {
-        Err(ApiError::conflict(format!("Sandbox \"{}\" is paused already", live.id())))
+        Err(ApiError::conflict(format!("Sandbox \"{}\" is paused already", sandbox.id())))
     }
 }
 
@@ -327,8 +327,8 @@ pub(super) async fn metrics(
     Path(id): Path<String>,
     params: Params,
 ) -> Result<Json<Vec<e2b::Metric>>, ApiError> {
-    let live = find(&app, &caller, &id)?;
-    let metric = describe::metric(&live).await;
+    let sandbox = find(&app, &caller, &id)?;
+    let metric = describe::metric(&sandbox).await;
     let bound = |name| params.get(name).map(str::parse::<i64>).transpose();
     let (Ok(start), Ok(end)) = (bound("start"), bound("end")) else {
         return Err(ApiError::bad_request("invalid start or end: seconds since 1970"));
@@ -346,8 +346,8 @@ pub(super) async fn all_metrics(
 ) -> Result<Json<BTreeMap<String, BTreeMap<String, e2b::Metric>>>, ApiError> {
     let mut metrics = BTreeMap::new();
     for id in params.all("sandbox_ids").flat_map(|ids| ids.split(',')).take(PAGE) {
-        if let Ok(live) = find(&app, &caller, id) {
-            metrics.insert(id.to_owned(), describe::metric(&live).await);
+        if let Ok(sandbox) = find(&app, &caller, id) {
+            metrics.insert(id.to_owned(), describe::metric(&sandbox).await);
         }
     }
     Ok(Json(BTreeMap::from([("sandboxes".to_owned(), metrics)])))

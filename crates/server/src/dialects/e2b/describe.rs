@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use aludel_engine::sandboxes::LiveSandbox;
+use aludel_engine::sandboxes::ClientSandbox;
 use aludel_engine::sandboxes::files::PathInfo;
 use aludel_wire::e2b::filesystem::{EntryInfo, FileType};
 use aludel_wire::e2b::{self, State};
@@ -38,56 +38,56 @@ pub(super) fn domain(headers: &HeaderMap) -> String {
 }
 
 /// A sandbox as it is made or connected to.
-pub(super) fn sandbox(live: &LiveSandbox, domain: String) -> e2b::Sandbox {
+pub(super) fn sandbox(sandbox: &ClientSandbox, domain: String) -> e2b::Sandbox {
     e2b::Sandbox {
-        template_id: live.asked().template.clone(),
-        sandbox_id: live.id().to_owned(),
+        template_id: sandbox.asked().template.clone(),
+        sandbox_id: sandbox.id().to_owned(),
         client_id: CLIENT_ID.to_owned(),
         envd_version: ENVD_VERSION.to_owned(),
-        envd_access_token: Some(live.secret().to_owned()),
-        traffic_access_token: live.traffic_secret().map(str::to_owned),
+        envd_access_token: Some(sandbox.secret().to_owned()),
+        traffic_access_token: sandbox.traffic_secret().map(str::to_owned),
         domain,
     }
 }
 
 /// A sandbox in a list.
-pub(super) fn listed(live: &LiveSandbox) -> e2b::ListedSandbox {
-    let limits = live.sandbox().limits();
+pub(super) fn listed(sandbox: &ClientSandbox) -> e2b::ListedSandbox {
+    let limits = sandbox.inner().limits();
     e2b::ListedSandbox {
-        template_id: live.asked().template.clone(),
-        sandbox_id: live.id().to_owned(),
+        template_id: sandbox.asked().template.clone(),
+        sandbox_id: sandbox.id().to_owned(),
         client_id: CLIENT_ID.to_owned(),
-        started_at: time(live.started()),
-        end_at: time(live.ends()),
+        started_at: time(sandbox.started()),
+        end_at: time(sandbox.ends()),
         cpu_count: limits.cpus.ceil() as u32,
         memory_mb: limits.memory >> 20,
         disk_size_mb: limits.disk >> 20,
         envd_version: ENVD_VERSION.to_owned(),
-        state: if live.is_paused() { State::Paused } else { State::Running },
-        metadata: live.metadata(),
+        state: if sandbox.is_paused() { State::Paused } else { State::Running },
+        metadata: sandbox.metadata(),
     }
 }
 
 /// A sandbox with all that is known of it.
-pub(super) fn detail(live: &LiveSandbox, domain: String) -> e2b::SandboxDetail {
+pub(super) fn detail(sandbox: &ClientSandbox, domain: String) -> e2b::SandboxDetail {
     e2b::SandboxDetail {
-        listed: listed(live),
-        envd_access_token: Some(live.secret().to_owned()),
+        listed: listed(sandbox),
+        envd_access_token: Some(sandbox.secret().to_owned()),
         domain,
         allow_internet_access: false,
         lifecycle: e2b::Lifecycle {
-            auto_resume: live.asked().resumes,
-            on_timeout: if live.asked().pauses { e2b::OnTimeout::Pause } else { e2b::OnTimeout::Kill },
+            auto_resume: sandbox.asked().resumes,
+            on_timeout: if sandbox.asked().pauses { e2b::OnTimeout::Pause } else { e2b::OnTimeout::Kill },
         },
     }
 }
 
 /// The resources that a sandbox uses now.
-pub(super) async fn metric(live: &LiveSandbox) -> e2b::Metric {
-    let limits = live.sandbox().limits().clone();
-    let (usage, now) = (live.usage().await, SystemTime::now());
-    let lived = now.duration_since(live.started()).unwrap_or_default().as_secs_f64().max(0.001);
-    let files = std::sync::Arc::clone(live.sandbox().workspace())
+pub(super) async fn metric(sandbox: &ClientSandbox) -> e2b::Metric {
+    let limits = sandbox.inner().limits().clone();
+    let (usage, now) = (sandbox.usage().await, SystemTime::now());
+    let lived = now.duration_since(sandbox.started()).unwrap_or_default().as_secs_f64().max(0.001);
+    let files = std::sync::Arc::clone(sandbox.inner().workspace())
         .blocking(|workspace| workspace.files())
         .await
         .unwrap_or_default();

@@ -45,19 +45,19 @@ fn check_user(query: &FileQuery) -> Result<(), ApiError> {
 
 /// `GET /files`
 pub(super) async fn download(
-    TargetSandbox { live, .. }: TargetSandbox,
+    TargetSandbox { sandbox, .. }: TargetSandbox,
     request: Request,
 ) -> Result<Response, ApiError> {
     let query = FileQuery::of(&request)?;
     check_user(&query)?;
     let path = query.path.unwrap_or_default();
-    download::download(&live, &path, request.headers()).await
+    download::download(&sandbox, &path, request.headers()).await
 }
 
 /// `POST /files`
 pub(super) async fn upload(State(app): State<Arc<App>>, request: Request) -> Result<Json<Vec<WrittenFile>>, ApiError> {
     let (mut parts, body) = request.into_parts();
-    let TargetSandbox { live, .. } = TargetSandbox::from_request_parts(&mut parts, &app).await?;
+    let TargetSandbox { sandbox, .. } = TargetSandbox::from_request_parts(&mut parts, &app).await?;
     let request = Request::from_parts(parts, body);
     let query = FileQuery::of(&request)?;
     check_user(&query)?;
@@ -67,7 +67,7 @@ pub(super) async fn upload(State(app): State<Arc<App>>, request: Request) -> Res
         Some(b"gzip") => true,
         Some(_) => return Err(ApiError::bad_request("only the content encodings gzip and identity are understood")),
     };
-    let files = live.files().await.map_err(refused)?;
+    let files = sandbox.files().await.map_err(refused)?;
     if !MultipartForm::is_in(&request) {
         let Some(path) = query.path.filter(|path| !path.is_empty()) else {
             return Err(ApiError::bad_request("the query has no path"));

@@ -20,7 +20,7 @@ use super::target::TargetSandbox;
 const MAX_DEPTH: u32 = 64;
 
 async fn files(reached: &TargetSandbox) -> Result<Files, Failure> {
-    Ok(reached.live.files().await?)
+    Ok(reached.sandbox.files().await?)
 }
 
 /// `Stat`
@@ -87,7 +87,7 @@ pub(super) async fn create_watcher(
     Message(request): Message<WatchRequest>,
 ) -> Result<Json<CreateWatcherResponse>, Failure> {
     let watch = files(&reached).await?.watch(&request.path, request.recursive, request.include_entry).await?;
-    Ok(Json(CreateWatcherResponse { watcher_id: reached.live.watches().add(watch)? }))
+    Ok(Json(CreateWatcherResponse { watcher_id: reached.sandbox.watches().add(watch)? }))
 }
 
 /// `GetWatcherEvents`
@@ -95,7 +95,7 @@ pub(super) async fn watcher_events(
     reached: TargetSandbox,
     Message(request): Message<WatcherRequest>,
 ) -> Result<Json<WatcherEvents>, Failure> {
-    let watch = reached.live.watches().get(&request.watcher_id).ok_or_else(|| no_watcher(&request))?;
+    let watch = reached.sandbox.watches().get(&request.watcher_id).ok_or_else(|| no_watcher(&request))?;
     // Of a flood, the first ones are told; more than that no client could use.
     let (changes, _dropped) = watch.changes().await?;
     Ok(Json(WatcherEvents { events: changes.into_iter().map(event).collect() }))
@@ -106,7 +106,7 @@ pub(super) async fn remove_watcher(
     reached: TargetSandbox,
     Message(request): Message<WatcherRequest>,
 ) -> Result<Json<Empty>, Failure> {
-    if reached.live.watches().remove(&request.watcher_id) { Ok(Json(Empty {})) } else { Err(no_watcher(&request)) }
+    if reached.sandbox.watches().remove(&request.watcher_id) { Ok(Json(Empty {})) } else { Err(no_watcher(&request)) }
 }
 
 fn no_watcher(request: &WatcherRequest) -> Failure {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use aludel_engine::execution::ExitStatus;
 use aludel_engine::sandboxes::{
-    HOME, LiveSandbox, ProcessEnd, ProcessEvent, ProcessSpec, ProcessStream, ProcessView, PtySize, SandboxProcess,
+    ClientSandbox, HOME, ProcessEnd, ProcessEvent, ProcessSpec, ProcessStream, ProcessView, PtySize, SandboxProcess,
 };
 use aludel_wire::e2b::process::{
     Empty, Ended, EventMessage, Input, ListResponse, Output, ProcessConfig, ProcessInfo, SelectRequest, Selector,
@@ -34,7 +34,7 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// `List`
 pub(super) async fn list(reached: TargetSandbox) -> Json<ListResponse> {
-    let running = reached.live.processes().running();
+    let running = reached.sandbox.processes().running();
     let processes = running.iter().map(|process| ProcessInfo {
         config: config(process.spec()),
         pid: process.pid(),
@@ -69,7 +69,7 @@ fn check_user(headers: &HeaderMap) -> Result<(), Failure> {
 /// `Start`
 pub(super) async fn start(
     State(app): State<Arc<App>>,
-    TargetSandbox { live, .. }: TargetSandbox,
+    TargetSandbox { sandbox, .. }: TargetSandbox,
     headers: HeaderMap,
     FirstFrame(request): FirstFrame<StartRequest>,
 ) -> Result<Response, StreamFailure> {
@@ -77,7 +77,7 @@ pub(super) async fn start(
     check_approval(&app)?;
     let StartRequest { process, pty, tag, stdin } = request;
     let directory = process.cwd.filter(|directory| !directory.is_empty()).map(|directory| absolute(&directory));
-    let mut environment = variables(&live);
+    let mut environment = variables(&sandbox);
     environment.insert("PWD".to_owned(), directory.clone().unwrap_or_else(|| HOME.to_owned()));
     environment.extend(process.envs);
     let spec = ProcessSpec {
@@ -91,7 +91,7 @@ pub(super) async fn start(
         log: false,
     };
     // In a task: a client that goes away leaves no command behind of which nobody knows.
-    let started = app.finish(async move { Ok(live.processes().start(spec).await) }).await?;
+    let started = app.finish(async move { Ok(sandbox.processes().start(spec).await) }).await?;
     Ok(follow(started?, keepalive(&headers)))
 }
 
@@ -103,11 +103,11 @@ fn window(size: process::PtySize) -> PtySize {
 
 /// `Connect`
 pub(super) async fn connect(
-    TargetSandbox { live, .. }: TargetSandbox,
+    TargetSandbox { sandbox, .. }: TargetSandbox,
     headers: HeaderMap,
     FirstFrame(request): FirstFrame<SelectRequest>,
 ) -> Result<Response, StreamFailure> {
-    Ok(follow(find(&live, &request.process)?.attach()?, keepalive(&headers)))
+    Ok(follow(find(&sandbox, &request.process)?.attach()?, keepalive(&headers)))
 }
 
 fn follow(attached: ProcessView, pause: Duration) -> Response {
@@ -166,23 +166,23 @@ fn ended(status: ExitStatus) -> Ended {
     }
 }
 
-fn find(live: &LiveSandbox, selector: &Selector) -> Result<Arc<SandboxProcess>, Failure> {
+fn find(sandbox: &ClientSandbox, selector: &Selector) -> Result<Arc<SandboxProcess>, Failure> {
     match selector {
         Selector::Pid(pid) => {
-            let process = live.processes().of_pid(*pid);
+            let process = sandbox.processes().of_pid(*pid);
             process.ok_or_else(|| Failure::not_found(format!("process with pid {pid} not found")))
         }
         Selector::Tag(tag) => {
             let tag: String = tag.chars().take(128).collect();
-            let process = live.processes().of_tag(&tag);
+            let process = sandbox.processes().of_tag(&tag);
             process.ok_or_else(|| Failure::not_found(format!("process with tag {tag} not found")))
         }
     }
 }
 
 /// One that still runs.
-fn find_running(live: &LiveSandbox, selector: &Selector) -> Result<Arc<SandboxProcess>, Failure> {
-    let process = find(live, selector)?;
+fn find_running(sandbox: &ClientSandbox, selector: &Selector) -> Result<Arc<SandboxProcess>, Failure> {
+    let process = find(sandbox, selector)?;
     if process.has_ended() {
         return Err(Failure::not_found(format!("process with pid {} not found", process.pid())));
     }
@@ -191,10 +191,10 @@ fn find_running(live: &LiveSandbox, selector: &Selector) -> Result<Arc<SandboxPr
 
 /// `SendInput`
 pub(super) async fn send_input(
-    TargetSandbox { live, .. }: TargetSandbox,
+    TargetSandbox { sandbox, .. }: TargetSandbox,
     Message(request): Message<SendInputRequest>,
 ) -> Result<Json<Empty>, Failure> {
-    let process = find_running(&live, &request.process)?;
+    let process = find_running(&sandbox, &request.process)?;
     match request.input {
         Input::Stdin(Bytes(bytes)) => process.send(&bytes).await?,
         Input::Pty(Bytes(bytes)) if process.spec().pty.is_some() => process.send(&bytes).await?,
@@ -205,23 +205,23 @@ pub(super) async fn send_input(
 
 /// `CloseStdin`
 pub(super) async fn close_stdin(
-    TargetSandbox { live, .. }: TargetSandbox,
+    TargetSandbox { sandbox, .. }: TargetSandbox,
     Message(request): Message<SelectRequest>,
 ) -> Result<Json<Empty>, Failure> {
-    find_running(&live, &request.process)?.close_input().await;
+    find_running(&sandbox, &request.process)?.close_input().await;
     Ok(Json(Empty {}))
 }
 
 /// `SendSignal`
 pub(super) async fn send_signal(
-    TargetSandbox { live, .. }: TargetSandbox,
+    TargetSandbox { sandbox, .. }: TargetSandbox,
     Message(request): Message<SendSignalRequest>,
 ) -> Result<Json<Empty>, Failure> {
     let signal = match request.signal {
         Signal::Term => 15,
         Signal::Kill => 9,
     };
-    let process = find_running(&live, &request.process)?;
+    let process = find_running(&sandbox, &request.process)?;
     process.signal(signal).await;
     if request.signal == Signal::Kill {
         // Whoever looks next must not find it; where that takes long, nobody waits.
@@ -232,10 +232,10 @@ pub(super) async fn send_signal(
 
 /// `Update`
 pub(super) async fn update(
-    TargetSandbox { live, .. }: TargetSandbox,
+    TargetSandbox { sandbox, .. }: TargetSandbox,
     Message(request): Message<UpdateRequest>,
 ) -> Result<Json<Empty>, Failure> {
-    let process = find_running(&live, &request.process)?;
+    let process = find_running(&sandbox, &request.process)?;
     if let Some(pty) = request.pty {
         if process.spec().pty.is_none() {
             return Err(Failure::invalid("the command has no terminal"));
@@ -246,11 +246,11 @@ pub(super) async fn update(
 }
 
 /// `GET /envs`
-pub(super) async fn environment(TargetSandbox { live, .. }: TargetSandbox) -> Json<BTreeMap<String, String>> {
-    Json(live.asked().environment.clone())
+pub(super) async fn environment(TargetSandbox { sandbox, .. }: TargetSandbox) -> Json<BTreeMap<String, String>> {
+    Json(sandbox.asked().environment.clone())
 }
 
 /// `GET /metrics`
-pub(super) async fn metrics(TargetSandbox { live, .. }: TargetSandbox) -> Result<Json<Metric>, ApiError> {
-    Ok(Json(describe::metric(&live).await))
+pub(super) async fn metrics(TargetSandbox { sandbox, .. }: TargetSandbox) -> Result<Json<Metric>, ApiError> {
+    Ok(Json(describe::metric(&sandbox).await))
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use aludel_engine::sandboxes::LiveSandbox;
+use aludel_engine::sandboxes::ClientSandbox;
 use axum::extract::{Query, Request};
 use axum::http::Method;
 use base64::Engine;
@@ -64,25 +64,25 @@ impl FileQuery {
 }
 
 /// Checks the signature of a request for a file of this sandbox.
-pub(super) fn check(live: &LiveSandbox, request: &Request) -> Result<(), ApiError> {
+pub(super) fn check(sandbox: &ClientSandbox, request: &Request) -> Result<(), ApiError> {
     let query = FileQuery::of(request)?;
     if query.signature.is_none() {
         return Err(ApiError::unauthorized("missing signature query parameter"));
     }
-    if !query.is_signed_with(request.method(), live.secret()) {
+    if !query.is_signed_with(request.method(), sandbox.secret()) {
         return Err(ApiError::unauthorized("invalid signature"));
     }
     query.check_expiration()
 }
 
 /// The sandbox by whose secret a request was signed.
-pub(super) fn find(app: &App, request: &Request) -> Result<Arc<LiveSandbox>, ApiError> {
+pub(super) fn find(app: &App, request: &Request) -> Result<Arc<ClientSandbox>, ApiError> {
     let query = FileQuery::of(request)?;
     if query.signature.is_none() {
         return Err(ApiError::unauthorized("missing signature query parameter"));
     }
-    let signed = |live: &LiveSandbox| query.is_signed_with(request.method(), live.secret());
-    let live = app.engine.sandboxes.find(signed).ok_or_else(|| ApiError::unauthorized("invalid signature"))?;
+    let signed = |sandbox: &ClientSandbox| query.is_signed_with(request.method(), sandbox.secret());
+    let sandbox = app.engine.sandboxes.find(signed).ok_or_else(|| ApiError::unauthorized("invalid signature"))?;
     query.check_expiration()?;
-    Ok(live)
+    Ok(sandbox)
 }

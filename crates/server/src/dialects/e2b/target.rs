@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use aludel_engine::processor_time::ProcessorShare;
-use aludel_engine::sandboxes::LiveSandbox;
+use aludel_engine::sandboxes::ClientSandbox;
 use aludel_store::Tenant;
 use axum::extract::{FromRequestParts, Request};
 use axum::http::header::HOST;
@@ -33,7 +33,7 @@ const INTERPRETER_PATHS: [&str; 3] = ["/health", "/execute", "/contexts"];
 /// The sandbox that a request is for.
 #[derive(Debug, Clone)]
 pub(super) struct TargetSandbox {
-    pub(super) live: Arc<LiveSandbox>,
+    pub(super) sandbox: Arc<ClientSandbox>,
     pub(super) port: u16,
 }
 
@@ -75,12 +75,12 @@ pub(super) fn authenticate(app: &App, request: &mut Request) -> Option<Result<Te
         Some((id, port)) => check(app, request, id, port),
         // An address that was signed names no sandbox, and its signature is of one only.
         None if request.uri().path() == "/files" => {
-            sign::find(app, request).map(|live| TargetSandbox { live, port: ENVD })
+            sign::find(app, request).map(|sandbox| TargetSandbox { sandbox, port: ENVD })
         }
         None => return None,
     };
     Some(reached.map(|reached| {
-        let tenant = reached.live.tenant().clone();
+        let tenant = reached.sandbox.tenant().clone();
         request.extensions_mut().insert(reached);
         tenant
     }))
@@ -100,7 +100,7 @@ fn is_served(port: u16, path: &str) -> bool {
 }
 
 fn check(app: &App, request: &Request, id: &str, port: u16) -> Result<TargetSandbox, ApiError> {
-    let live = app.engine.sandboxes.of_any_tenant(id).ok_or_else(|| error::no_sandbox(id))?;
+    let sandbox = app.engine.sandboxes.of_any_tenant(id).ok_or_else(|| error::no_sandbox(id))?;
     if !is_served(port, request.uri().path()) {
         return Err(error::not_served(port, request.uri().path()));
     }
@@ -111,20 +111,20 @@ fn check(app: &App, request: &Request, id: &str, port: u16) -> Result<TargetSand
     let may = match port {
         ENVD if path == "/health" => true,
         ENVD if path == "/files" && !headers.contains_key("x-access-token") => {
-            return sign::check(&live, request).map(|()| TargetSandbox { live, port });
+            return sign::check(&sandbox, request).map(|()| TargetSandbox { sandbox, port });
         }
-        ENVD => brings("x-access-token", live.secret()),
+        ENVD => brings("x-access-token", sandbox.secret()),
         // Some SDKs send no token for contexts; who knows the id of a sandbox has been told it.
         INTERPRETER if path != "/execute" => {
-            live.traffic_secret().is_none_or(|secret| brings("e2b-traffic-access-token", secret))
+            sandbox.traffic_secret().is_none_or(|secret| brings("e2b-traffic-access-token", secret))
         }
-        INTERPRETER => brings("x-access-token", live.secret()),
-        _ => live.traffic_secret().is_none_or(|secret| brings("e2b-traffic-access-token", secret)),
+        INTERPRETER => brings("x-access-token", sandbox.secret()),
+        _ => sandbox.traffic_secret().is_none_or(|secret| brings("e2b-traffic-access-token", secret)),
     };
     if !may {
         return Err(ApiError::unauthorized("The access token of the sandbox is missing or wrong."));
     }
-    Ok(TargetSandbox { live, port })
+    Ok(TargetSandbox { sandbox, port })
 }
 
 /// The layer around the dialect's routes: what a sandbox was asked for ends with it, and its other ports are its programs'.
@@ -133,26 +133,26 @@ pub(super) async fn as_long_as_it_lives(
     request: Request,
     next: Next,
 ) -> Response {
-    let Some(TargetSandbox { live, port }) = request.extensions().get::<TargetSandbox>().cloned() else {
+    let Some(TargetSandbox { sandbox, port }) = request.extensions().get::<TargetSandbox>().cloned() else {
         return next.run(request).await;
     };
-    if live.is_paused() {
+    if sandbox.is_paused() {
         // It is asked for as if it ran.
-        if !live.asked().resumes || live.resume_for(live.asked().timeout).await.is_err() {
-            return error::no_sandbox(live.id()).into_response();
+        if !sandbox.asked().resumes || sandbox.resume_for(sandbox.asked().timeout).await.is_err() {
+            return error::no_sandbox(sandbox.id()).into_response();
         }
     }
     let answer = async {
         match port {
             ENVD | INTERPRETER => next.run(request).await,
             port => {
-                let answered = ports::hand_on(&live, &share, port, request).await;
-                answered.unwrap_or_else(|error| error::closed_port(live.id(), port, error))
+                let answered = ports::hand_on(&sandbox, &share, port, request).await;
+                answered.unwrap_or_else(|error| error::closed_port(sandbox.id(), port, error))
             }
         }
     };
-    let answered = alive::while_alive(&live, answer).await;
-    answered.unwrap_or_else(|| error::no_sandbox(live.id()).into_response())
+    let answered = alive::while_alive(&sandbox, answer).await;
+    answered.unwrap_or_else(|| error::no_sandbox(sandbox.id()).into_response())
 }
 
 /// `GET /health`: of the control plane, of a sandbox's commands and files, or of its code interpreter.

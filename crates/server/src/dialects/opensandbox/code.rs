@@ -49,11 +49,11 @@ fn shown(context: &sandboxes::Context) -> Context {
 
 /// `POST /code/context`
 pub(super) async fn create_context(
-    TargetSandbox { live, .. }: TargetSandbox,
+    TargetSandbox { sandbox, .. }: TargetSandbox,
     body: Fields,
 ) -> Result<Json<Context>, ApiError> {
     let NewContext { language, cwd } = body.read()?;
-    let contexts = live.contexts();
+    let contexts = sandbox.contexts();
     let named = language.as_deref().filter(|name| !name.is_empty());
     let language = named.map(|name| contexts.language(name)).transpose().map_err(refused)?;
     let directory = cwd.filter(|directory| !directory.is_empty());
@@ -63,10 +63,10 @@ pub(super) async fn create_context(
 
 /// `GET /code/contexts`: those that were made, and so not the default one.
 pub(super) async fn list_contexts(
-    TargetSandbox { live, .. }: TargetSandbox,
+    TargetSandbox { sandbox, .. }: TargetSandbox,
     params: Params,
 ) -> Result<Json<Vec<Context>>, ApiError> {
-    let made = live.contexts().list().await.into_iter().skip(1);
+    let made = sandbox.contexts().list().await.into_iter().skip(1);
     Ok(Json(made.filter(|context| is_wanted(context, &params)).map(|context| shown(&context)).collect()))
 }
 
@@ -78,11 +78,11 @@ fn is_wanted(context: &sandboxes::Context, params: &Params) -> bool {
 
 /// `DELETE /code/contexts`: the default one is there again when it is next asked for.
 pub(super) async fn remove_contexts(
-    TargetSandbox { live, .. }: TargetSandbox,
+    TargetSandbox { sandbox, .. }: TargetSandbox,
     params: Params,
 ) -> Result<StatusCode, ApiError> {
-    for context in live.contexts().list().await.into_iter().filter(|context| is_wanted(context, &params)) {
-        match live.contexts().remove(context.id()).await {
+    for context in sandbox.contexts().list().await.into_iter().filter(|context| is_wanted(context, &params)) {
+        match sandbox.contexts().remove(context.id()).await {
             // Somebody else removed it.
             Ok(()) | Err(Error::NotFound(_)) => {}
             Err(error) => return Err(refused(error)),
@@ -93,45 +93,45 @@ pub(super) async fn remove_contexts(
 
 /// `GET /code/contexts/{context}`
 pub(super) async fn retrieve_context(
-    TargetSandbox { live, .. }: TargetSandbox,
+    TargetSandbox { sandbox, .. }: TargetSandbox,
     Path((_, id)): Path<(String, String)>,
 ) -> Result<Json<Context>, ApiError> {
-    Ok(Json(shown(&*live.contexts().get(Some(&id)).await.map_err(refused)?)))
+    Ok(Json(shown(&*sandbox.contexts().get(Some(&id)).await.map_err(refused)?)))
 }
 
 /// `DELETE /code/contexts/{context}`
 pub(super) async fn remove_context(
-    TargetSandbox { live, .. }: TargetSandbox,
+    TargetSandbox { sandbox, .. }: TargetSandbox,
     Path((_, id)): Path<(String, String)>,
 ) -> Result<StatusCode, ApiError> {
-    live.contexts().remove(&id).await.map_err(refused)?;
+    sandbox.contexts().remove(&id).await.map_err(refused)?;
     Ok(StatusCode::OK)
 }
 
 /// `POST /code`
 pub(super) async fn run(
     State(app): State<Arc<App>>,
-    TargetSandbox { live, .. }: TargetSandbox,
+    TargetSandbox { sandbox, .. }: TargetSandbox,
     body: Fields,
 ) -> Result<Response, ApiError> {
     let RunCode { code, context } = body.read()?;
     let context = context.unwrap_or_default();
     let (id, language) = (context.id.filter(|id| !id.is_empty()), context.language.filter(|name| !name.is_empty()));
     let place = id.as_deref().map_or(ContextChoice::Language(language.as_deref()), ContextChoice::Context);
-    let started = programs::start(&app, &live, SENDER, place, BTreeMap::new(), code).await;
+    let started = programs::start(&app, &sandbox, SENDER, place, BTreeMap::new(), code).await;
     let StartedProgram { id, context, number, execution } = started.map_err(refused)?;
     let first = vec![EventKind::Init { text: id.clone() }, EventKind::ExecutionCount { execution_count: number }];
-    let running = live.programs().add(&id, context.id(), execution.canceller());
+    let running = sandbox.programs().add(&id, context.id(), execution.canceller());
     Ok(stream(first, ProgramStream { execution, _running: running, began: Instant::now(), has_failed: false }))
 }
 
 /// `DELETE /code`
 pub(super) async fn interrupt(
-    TargetSandbox { live, .. }: TargetSandbox,
+    TargetSandbox { sandbox, .. }: TargetSandbox,
     params: Params,
 ) -> Result<StatusCode, ApiError> {
     let id = named(&params)?;
-    if live.programs().interrupt(id) { Ok(StatusCode::OK) } else { Err(nothing_runs(id)) }
+    if sandbox.programs().interrupt(id) { Ok(StatusCode::OK) } else { Err(nothing_runs(id)) }
 }
 
 /// The id that a query names.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use aludel_engine::execution::ExitStatus;
 use aludel_engine::sandboxes::{
-    HOME, LiveSandbox, ProcessEnd, ProcessEvent, ProcessSpec, ProcessStream as Channel, ProcessView, SandboxProcess,
+    ClientSandbox, HOME, ProcessEnd, ProcessEvent, ProcessSpec, ProcessStream as Channel, ProcessView, SandboxProcess,
 };
 use aludel_store::random_hex;
 use aludel_wire::opensandbox::code::{EventKind, Failure};
@@ -43,7 +43,7 @@ const CURSOR: HeaderName = HeaderName::from_static("execd-commands-tail-cursor")
 /// `POST /command`
 pub(super) async fn run(
     State(app): State<Arc<App>>,
-    TargetSandbox { live, .. }: TargetSandbox,
+    TargetSandbox { sandbox, .. }: TargetSandbox,
     body: Fields,
 ) -> Result<Response, ApiError> {
     let asked: RunCommand = body.read()?;
@@ -65,7 +65,7 @@ pub(super) async fn run(
         log: is_background,
     };
     let began = Instant::now();
-    let (id, attached) = start(&app, &live, new).await?;
+    let (id, attached) = start(&app, &sandbox, new).await?;
     if is_background {
         let execution_time = millis(began.elapsed());
         return Ok(stream(
@@ -98,12 +98,12 @@ pub(super) struct NewCommand {
 /// Starts a command, and returns its id.
 pub(super) async fn start(
     app: &App,
-    live: &Arc<LiveSandbox>,
+    sandbox: &Arc<ClientSandbox>,
     new: NewCommand,
 ) -> Result<(String, ProcessView), ApiError> {
     check_approval(app)?;
     let directory = new.directory.filter(|directory| !directory.is_empty()).map(|directory| absolute(&directory));
-    let mut environment = variables(live);
+    let mut environment = variables(sandbox);
     environment.insert("PWD".to_owned(), directory.clone().unwrap_or_else(|| HOME.to_owned()));
     environment.extend(new.environment);
     let id = format!("cmd_{:.24}", random_hex());
@@ -117,9 +117,9 @@ pub(super) async fn start(
         time_limit: new.time_limit,
         log: new.log,
     };
-    let live = Arc::clone(live);
+    let sandbox = Arc::clone(sandbox);
     // In a task: a client that goes away leaves no command behind of which nobody knows.
-    let started = app.finish(async move { Ok(live.processes().start(spec).await) }).await?;
+    let started = app.finish(async move { Ok(sandbox.processes().start(spec).await) }).await?;
     Ok((id, started.map_err(refused)?))
 }
 
@@ -239,19 +239,19 @@ impl Lines {
     }
 }
 
-fn find(live: &LiveSandbox, id: &str) -> Result<Arc<SandboxProcess>, ApiError> {
+fn find(sandbox: &ClientSandbox, id: &str) -> Result<Arc<SandboxProcess>, ApiError> {
     let shown: String = id.chars().take(64).collect();
-    let found = live.processes().of_tag(&shown);
+    let found = sandbox.processes().of_tag(&shown);
     found.ok_or_else(|| ApiError::not_found(format!("command not found: {shown}")))
 }
 
 /// `DELETE /command`
 pub(super) async fn interrupt(
     State(app): State<Arc<App>>,
-    TargetSandbox { live, .. }: TargetSandbox,
+    TargetSandbox { sandbox, .. }: TargetSandbox,
     params: Params,
 ) -> Result<StatusCode, ApiError> {
-    let process = find(&live, named(&params)?)?;
+    let process = find(&sandbox, named(&params)?)?;
     let ending = async move {
         process.signal(SIGTERM).await;
         if timeout(GRACE, process.ended()).await.is_err() {
@@ -265,10 +265,10 @@ pub(super) async fn interrupt(
 
 /// `GET /command/status/{command}`
 pub(super) async fn status(
-    TargetSandbox { live, .. }: TargetSandbox,
+    TargetSandbox { sandbox, .. }: TargetSandbox,
     Path((_, id)): Path<(String, String)>,
 ) -> Result<Json<CommandStatus>, ApiError> {
-    let process = find(&live, &id)?;
+    let process = find(&sandbox, &id)?;
     let content = match process.spec().arguments.as_slice() {
         [shell, flag, line] if shell == SHELL && flag == "-c" => line.clone(),
         arguments => arguments.join(" "),
@@ -293,11 +293,11 @@ pub(super) async fn status(
 
 /// `GET /command/{command}/logs`
 pub(super) async fn logs(
-    TargetSandbox { live, .. }: TargetSandbox,
+    TargetSandbox { sandbox, .. }: TargetSandbox,
     Path((_, id)): Path<(String, String)>,
     params: Params,
 ) -> Result<Response, ApiError> {
-    let process = find(&live, &id)?;
+    let process = find(&sandbox, &id)?;
     if !process.spec().log {
         return Err(ApiError::bad_request("Only commands in the background have a log."));
     }

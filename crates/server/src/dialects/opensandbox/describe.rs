@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use aludel_engine::sandboxes::LiveSandbox;
+use aludel_engine::sandboxes::ClientSandbox;
 use aludel_wire::opensandbox::lifecycle::{Image, Sandbox, State, Status};
 use jiff::Timestamp;
 
@@ -25,19 +25,19 @@ pub(super) fn until(text: &str) -> Option<Duration> {
 }
 
 /// The state of a sandbox.
-pub(super) fn state(live: &LiveSandbox) -> State {
-    if live.is_paused() { State::Paused } else { State::Running }
+pub(super) fn state(sandbox: &ClientSandbox) -> State {
+    if sandbox.is_paused() { State::Paused } else { State::Running }
 }
 
 /// A sandbox.
-pub(super) fn sandbox(live: &LiveSandbox) -> Sandbox {
+pub(super) fn sandbox(sandbox: &ClientSandbox) -> Sandbox {
     Sandbox {
-        id: live.id().to_owned(),
-        image: Image { uri: live.asked().template.clone() },
-        status: Status { state: state(live) },
-        metadata: live.metadata(),
-        entrypoint: live.asked().entrypoint.clone(),
-        created_at: time(live.started()),
-        expires_at: time(live.ends()),
+        id: sandbox.id().to_owned(),
+        image: Image { uri: sandbox.asked().template.clone() },
+        status: Status { state: state(sandbox) },
+        metadata: sandbox.metadata(),
+        entrypoint: sandbox.asked().entrypoint.clone(),
+        created_at: time(sandbox.started()),
+        expires_at: time(sandbox.ends()),
     }
 }

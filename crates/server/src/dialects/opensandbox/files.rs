@@ -37,7 +37,7 @@ pub(super) fn failed(error: FilesError) -> ApiError {
 }
 
 pub(super) async fn files(reached: &TargetSandbox) -> Result<Files, ApiError> {
-    reached.live.files().await.map_err(refused)
+    reached.sandbox.files().await.map_err(refused)
 }
 
 /// The permissions that a request means: the digits of an octal number, read as a decimal one. `None` for no change.

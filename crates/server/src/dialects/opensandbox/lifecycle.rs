@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_engine::TemplateName;
-use aludel_engine::sandboxes::{LiveSandbox, NewSandbox};
+use aludel_engine::sandboxes::{ClientSandbox, NewSandbox};
 use aludel_wire::opensandbox::lifecycle as wire;
 use aludel_wire::opensandbox::lifecycle::{
     Action, Endpoint, Expiration, NetworkPolicy, Pagination, PolicyStatus, Sandbox, Sandboxes,
@@ -65,9 +65,9 @@ pub(super) async fn create(
         memory,
         ..NewSandbox::default()
     };
-    let live = app.engine.sandboxes.create(&tenant, new).await.map_err(refused)?;
-    let location = [(LOCATION, format!("/v1/sandboxes/{}", live.id()))];
-    Ok((StatusCode::ACCEPTED, location, Json(describe::sandbox(&live))).into_response())
+    let sandbox = app.engine.sandboxes.create(&tenant, new).await.map_err(refused)?;
+    let location = [(LOCATION, format!("/v1/sandboxes/{}", sandbox.id()))];
+    Ok((StatusCode::ACCEPTED, location, Json(describe::sandbox(&sandbox))).into_response())
 }
 
 /// Refuses what sandboxes cannot have here.
@@ -120,12 +120,12 @@ pub(super) async fn list(
     let mut all = app.engine.sandboxes.list(&tenant);
     let states: Vec<&str> = params.all("state").flat_map(|states| states.split(',')).collect();
     if !states.is_empty() {
-        all.retain(|live| states.contains(&describe::state(live).name()));
+        all.retain(|sandbox| states.contains(&describe::state(sandbox).name()));
     }
     if let Some(metadata) = params.get("metadata") {
         let wanted = pairs(metadata)?;
         let has = |known: BTreeMap<String, String>| wanted.iter().all(|(key, value)| known.get(key) == Some(value));
-        all.retain(|live| has(live.metadata()));
+        all.retain(|sandbox| has(sandbox.metadata()));
     }
     let number = |name, default, most| match params.get(name).map(str::parse) {
         None => Ok(default),
@@ -135,12 +135,12 @@ pub(super) async fn list(
     let (page, page_size) = (number("page", 1, usize::MAX)?, number("pageSize", PAGE, MAX_PAGE)?);
     let (total_items, total_pages) = (all.len(), all.len().div_ceil(page_size));
     let items = all.iter().skip((page - 1).saturating_mul(page_size)).take(page_size);
-    let items = items.map(|live| describe::sandbox(live)).collect();
+    let items = items.map(|sandbox| describe::sandbox(sandbox)).collect();
     let pagination = Pagination { page, page_size, total_items, total_pages, has_next_page: page < total_pages };
     Ok(Json(Sandboxes { items, pagination }))
 }
 
-fn find(app: &App, Caller(tenant): &Caller, id: &str) -> Result<Arc<LiveSandbox>, ApiError> {
+fn find(app: &App, Caller(tenant): &Caller, id: &str) -> Result<Arc<ClientSandbox>, ApiError> {
     app.engine.sandboxes.get(tenant, id).ok_or_else(|| unknown(id))
 }
 
@@ -169,9 +169,9 @@ pub(super) async fn change_metadata(
     Path(id): Path<String>,
     body: Fields,
 ) -> Result<Json<Sandbox>, ApiError> {
-    let live = find(&app, &caller, &id)?;
-    live.change_metadata(body.read()?).map_err(refused)?;
-    Ok(Json(describe::sandbox(&live)))
+    let sandbox = find(&app, &caller, &id)?;
+    sandbox.change_metadata(body.read()?).map_err(refused)?;
+    Ok(Json(describe::sandbox(&sandbox)))
 }
 
 /// `POST /v1/sandboxes/{id}/pause`
@@ -217,15 +217,15 @@ pub(super) async fn endpoint(
     headers: HeaderMap,
     Path((id, port)): Path<(String, u16)>,
 ) -> Result<Json<Endpoint>, ApiError> {
-    let live = find(&app, &caller, &id)?;
+    let sandbox = find(&app, &caller, &id)?;
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
     let token = match port {
-        SERVED => Some((TOKEN, live.secret())),
-        EGRESS => Some((EGRESS_TOKEN, live.secret())),
-        _ => live.traffic_secret().map(|secret| (ACCESS_TOKEN, secret)),
+        SERVED => Some((TOKEN, sandbox.secret())),
+        EGRESS => Some((EGRESS_TOKEN, sandbox.secret())),
+        _ => sandbox.traffic_secret().map(|secret| (ACCESS_TOKEN, secret)),
     };
     let headers = token.map(|(name, secret)| (name.to_owned(), secret.to_owned())).into_iter().collect();
-    Ok(Json(Endpoint { endpoint: format!("{host}/v1/sandboxes/{}/proxy/{port}", live.id()), headers }))
+    Ok(Json(Endpoint { endpoint: format!("{host}/v1/sandboxes/{}/proxy/{port}", sandbox.id()), headers }))
 }
 
 /// `GET /policy` at the port of the network's policy.

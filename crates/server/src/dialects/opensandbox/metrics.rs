@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use aludel_engine::sandboxes::LiveSandbox;
+use aludel_engine::sandboxes::ClientSandbox;
 use aludel_wire::opensandbox::commands::Metrics;
 use axum::Json;
 use axum::body::Body;
@@ -22,17 +22,17 @@ use crate::client_sandboxes::lines::line;
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// `GET /metrics`
-pub(super) async fn retrieve(TargetSandbox { live, .. }: TargetSandbox) -> Json<Metrics> {
-    Json(measure(&live).await)
+pub(super) async fn retrieve(TargetSandbox { sandbox, .. }: TargetSandbox) -> Json<Metrics> {
+    Json(measure(&sandbox).await)
 }
 
 /// `GET /metrics/watch`: the same every second, until the client or the sandbox is gone.
-pub(super) async fn watch(TargetSandbox { live, .. }: TargetSandbox) -> Response {
+pub(super) async fn watch(TargetSandbox { sandbox, .. }: TargetSandbox) -> Response {
     let chunks = unfold(interval(PAUSE), move |mut clock| {
-        let live = Arc::clone(&live);
+        let sandbox = Arc::clone(&sandbox);
         async move {
             clock.tick().await;
-            let mut told = line(&measure(&live).await);
+            let mut told = line(&measure(&sandbox).await);
             told.push(b'\n');
             Some((Ok::<_, Infallible>(told), clock))
         }
@@ -43,10 +43,10 @@ pub(super) async fn watch(TargetSandbox { live, .. }: TargetSandbox) -> Response
     response
 }
 
-async fn measure(live: &LiveSandbox) -> Metrics {
-    let limits = live.sandbox().limits().clone();
-    let (usage, now) = (live.usage().await, SystemTime::now());
-    let lived = now.duration_since(live.started()).unwrap_or_default().as_secs_f64().max(0.001);
+async fn measure(sandbox: &ClientSandbox) -> Metrics {
+    let limits = sandbox.inner().limits().clone();
+    let (usage, now) = (sandbox.usage().await, SystemTime::now());
+    let lived = now.duration_since(sandbox.started()).unwrap_or_default().as_secs_f64().max(0.001);
     let mebibytes = |bytes: u64| (bytes >> 10) as f64 / 1024.0;
     Metrics {
         cpu_count: f64::from(limits.cpus.ceil() as u32),

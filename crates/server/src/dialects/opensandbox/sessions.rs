@@ -43,7 +43,7 @@ fn unknown(id: &str) -> ApiError {
 /// `POST /session`
 pub(super) async fn create(
     State(app): State<Arc<App>>,
-    TargetSandbox { live, .. }: TargetSandbox,
+    TargetSandbox { sandbox, .. }: TargetSandbox,
     body: RawBody,
 ) -> Result<Json<Session>, ApiError> {
     check_approval(&app)?;
@@ -54,7 +54,7 @@ pub(super) async fn create(
     let directory = cwd.filter(|directory| !directory.is_empty()).map_or_else(|| HOME.to_owned(), |cwd| absolute(&cwd));
     let session_id = format!("sh_{:.24}", random_hex());
     let Some(path) = file(&session_id) else { return Err(ApiError::internal("an id of a session that is none")) };
-    let files = live.files().await.map_err(refused)?;
+    let files = sandbox.files().await.map_err(refused)?;
     let mut state = files.create(&path, BTreeMap::new()).await.map_err(refused_file)?;
     let line = format!("cd '{}'\n", directory.replace('\'', r"'\''"));
     state.write(line.into()).await.map_err(refused_file)?;
@@ -65,13 +65,13 @@ pub(super) async fn create(
 /// `POST /session/{session}/run`
 pub(super) async fn run(
     State(app): State<Arc<App>>,
-    TargetSandbox { live, .. }: TargetSandbox,
+    TargetSandbox { sandbox, .. }: TargetSandbox,
     Path((_, id)): Path<(String, String)>,
     body: Fields,
 ) -> Result<Response, ApiError> {
     let RunInSession { command, cwd, timeout } = body.read()?;
     let path = file(&id).ok_or_else(|| unknown(&id))?;
-    let files = live.files().await.map_err(refused)?;
+    let files = sandbox.files().await.map_err(refused)?;
     files.stat(&path).await.map_err(|_| unknown(&id))?;
     let directory = cwd.filter(|directory| !directory.is_empty()).map(|cwd| absolute(&cwd)).unwrap_or_default();
     let new = NewCommand {
@@ -82,17 +82,17 @@ pub(super) async fn run(
         log: false,
     };
     let began = Instant::now();
-    let (id, attached) = commands::start(&app, &live, new).await?;
+    let (id, attached) = commands::start(&app, &sandbox, new).await?;
     Ok(commands::follow(id, attached, began))
 }
 
 /// `DELETE /session/{session}`
 pub(super) async fn remove(
-    TargetSandbox { live, .. }: TargetSandbox,
+    TargetSandbox { sandbox, .. }: TargetSandbox,
     Path((_, id)): Path<(String, String)>,
 ) -> Result<StatusCode, ApiError> {
     let path = file(&id).ok_or_else(|| unknown(&id))?;
-    let files = live.files().await.map_err(refused)?;
+    let files = sandbox.files().await.map_err(refused)?;
     files.stat(&path).await.map_err(|_| unknown(&id))?;
     files.remove(&path).await.map_err(refused_file)?;
     Ok(StatusCode::OK)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use aludel_engine::processor_time::ProcessorShare;
-use aludel_engine::sandboxes::LiveSandbox;
+use aludel_engine::sandboxes::ClientSandbox;
 use aludel_store::Tenant;
 use axum::Extension;
 use axum::extract::{FromRequestParts, Request, State};
@@ -49,7 +49,7 @@ const OF_THE_HOST: [HeaderName; 5] = [
 /// The sandbox and the port that a request is for.
 #[derive(Debug, Clone)]
 pub(super) struct TargetSandbox {
-    pub(super) live: Arc<LiveSandbox>,
+    pub(super) sandbox: Arc<ClientSandbox>,
     port: u16,
     /// True if the request brought the sandbox's token; false if it needs the key of the sandbox's tenant.
     is_authenticated: bool,
@@ -76,19 +76,19 @@ fn named(uri: &Uri) -> Option<(&str, u16, &str)> {
 /// The tenant of a request that brings its sandbox's token and no key. Notes the sandbox for the handlers.
 pub(super) fn authenticate(app: &App, request: &mut Request) -> Option<Result<Tenant, ApiError>> {
     let (id, port, _) = named(request.uri())?;
-    let Some(live) = app.engine.sandboxes.of_any_tenant(id) else { return Some(Err(error::unknown(id))) };
+    let Some(sandbox) = app.engine.sandboxes.of_any_tenant(id) else { return Some(Err(error::unknown(id))) };
     let headers = request.headers();
     let is_authenticated = match port {
-        SERVED => brings(headers, TOKEN, live.secret()),
-        EGRESS => brings(headers, EGRESS_TOKEN, live.secret()),
-        _ => match live.traffic_secret() {
+        SERVED => brings(headers, TOKEN, sandbox.secret()),
+        EGRESS => brings(headers, EGRESS_TOKEN, sandbox.secret()),
+        _ => match sandbox.traffic_secret() {
             Some(secret) => brings(headers, ACCESS_TOKEN, secret),
             // The id of a sandbox is known to those who were told it.
             None => Some(true),
         },
     };
-    let tenant = live.tenant().clone();
-    request.extensions_mut().insert(TargetSandbox { live, port, is_authenticated: is_authenticated == Some(true) });
+    let tenant = sandbox.tenant().clone();
+    request.extensions_mut().insert(TargetSandbox { sandbox, port, is_authenticated: is_authenticated == Some(true) });
     match is_authenticated {
         Some(true) => Some(Ok(tenant)),
         Some(false) => Some(Err(ApiError::unauthorized("The access token of the sandbox is wrong."))),
@@ -107,15 +107,15 @@ pub(super) async fn as_long_as_it_lives(
     request: Request,
     next: Next,
 ) -> Response {
-    let Some(TargetSandbox { live, port, is_authenticated }) = request.extensions().get::<TargetSandbox>().cloned()
+    let Some(TargetSandbox { sandbox, port, is_authenticated }) = request.extensions().get::<TargetSandbox>().cloned()
     else {
         return next.run(request).await;
     };
-    let is_owner = |Caller(tenant): &Caller| tenant == live.tenant();
+    let is_owner = |Caller(tenant): &Caller| tenant == sandbox.tenant();
     if !is_authenticated && !request.extensions().get::<Caller>().is_some_and(is_owner) {
-        return error::unknown(live.id()).into_response();
+        return error::unknown(sandbox.id()).into_response();
     }
-    if live.is_paused() {
+    if sandbox.is_paused() {
         return ApiError::conflict("The sandbox is paused; resume it first.").into_response();
     }
     let answer = async {
@@ -127,21 +127,21 @@ pub(super) async fn as_long_as_it_lives(
                     // The key of the sandbox's owner, which its programs must not learn.
                     request.headers_mut().remove(AUTHORIZATION);
                 }
-                hand_on(&live, &share, port, request).await
+                hand_on(&sandbox, &share, port, request).await
             }
         }
     };
-    alive::while_alive(&live, answer).await.unwrap_or_else(|| error::unknown(live.id()).into_response())
+    alive::while_alive(&sandbox, answer).await.unwrap_or_else(|| error::unknown(sandbox.id()).into_response())
 }
 
 /// Hands a request on to a program, whose answer is of no origin: it comes from the same host as those of this server.
-async fn hand_on(live: &Arc<LiveSandbox>, share: &ProcessorShare, port: u16, mut request: Request) -> Response {
+async fn hand_on(sandbox: &Arc<ClientSandbox>, share: &ProcessorShare, port: u16, mut request: Request) -> Response {
     let path = named(request.uri()).map_or("", |(_, _, path)| path);
     let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
     let below = format!("/{path}{query}").parse();
     *request.uri_mut() = below.unwrap_or_else(|_| Uri::from_static("/"));
     request.headers_mut().remove(COOKIE);
-    match ports::hand_on(live, share, port, request).await {
+    match ports::hand_on(sandbox, share, port, request).await {
         Ok(mut response) => {
             let headers = response.headers_mut();
             for name in OF_THE_HOST {
@@ -164,10 +164,10 @@ async fn hand_on(live: &Arc<LiveSandbox>, share: &ProcessorShare, port: u16, mut
 /// `GET /ping`: the sandbox is ready once clients find its code interpreter, which they look for at a port of its loopback device.
 pub(super) async fn ping(
     State(app): State<Arc<App>>,
-    TargetSandbox { live, .. }: TargetSandbox,
+    TargetSandbox { sandbox, .. }: TargetSandbox,
 ) -> Result<StatusCode, ApiError> {
     if app.engine.sandboxes.capabilities().processes {
-        live.files().await.map_err(refused)?.listen(INTERPRETER).await.map_err(refused_file)?;
+        sandbox.files().await.map_err(refused)?.listen(INTERPRETER).await.map_err(refused_file)?;
     }
     Ok(StatusCode::OK)
 }

@@ -75,7 +75,7 @@ pub(super) async fn download(reached: TargetSandbox, params: Params, headers: He
     };
     let (first, count) = (number("offset")?, number("limit")?);
     if first.is_none() && count.is_none() {
-        let answered = download::download(&reached.live, path, &headers).await;
+        let answered = download::download(&reached.sandbox, path, &headers).await;
         let is_missing = |error: &ApiError| error.status == StatusCode::NOT_FOUND;
         return answered.map_err(|error| if is_missing(&error) { error.code("FILE_NOT_FOUND") } else { error });
     }

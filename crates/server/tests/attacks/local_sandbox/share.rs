@@ -21,10 +21,10 @@ const ATTEMPTS: usize = 20;
 
 /// Bytes that the flooding program has sent, as the sandbox tells without the server.
 async fn sent(tenant: &Tenant) -> String {
-    let live = tenant.server.engine.sandboxes.of_any_tenant(&tenant.id).unwrap();
+    let sandbox = tenant.server.engine.sandboxes.of_any_tenant(&tenant.id).unwrap();
     let arguments = ["cat", "/tmp/sent"].map(str::to_owned).into();
     let command = Command { arguments, environment: Vec::new(), directory: "/".into(), pty: None };
-    let output = live.sandbox().run(command, b"", LONG, 100).await.unwrap();
+    let output = sandbox.inner().run(command, b"", LONG, 100).await.unwrap();
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -55,8 +55,8 @@ async fn what_servers_of_programs_cost_counts_for_their_tenant() {
     timeout(LONG, goes_on).await.expect("the flood is read");
     // From now on the tenant owes time to another one.
     let (over, engine, owner) = (Arc::new(AtomicBool::new(false)), Arc::clone(&tenant.server.engine), {
-        let live = tenant.server.engine.sandboxes.of_any_tenant(&tenant.id).unwrap();
-        live.tenant().clone()
+        let sandbox = tenant.server.engine.sandboxes.of_any_tenant(&tenant.id).unwrap();
+        sandbox.tenant().clone()
     });
     let other = Tenant::new("thrifty").await;
     let beside = tenant.server.engine.sandboxes.of_any_tenant(&other.id).unwrap().tenant().clone();

@@ -96,7 +96,7 @@ fn check_entries(field: &'static str, entries: &BTreeMap<String, String>) -> Res
 }
 
 /// A sandbox that a client owns. It lives until its time is over, its end is asked for, or the process ends.
-pub struct LiveSandbox {
+pub struct ClientSandbox {
     id: String,
     tenant: Tenant,
     new: NewSandbox,
@@ -120,14 +120,14 @@ pub struct LiveSandbox {
     _permit: LivePermit,
 }
 
-impl fmt::Debug for LiveSandbox {
+impl fmt::Debug for ClientSandbox {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without its secrets.
-        formatter.debug_struct("LiveSandbox").field("id", &self.id).finish_non_exhaustive()
+        formatter.debug_struct("ClientSandbox").field("id", &self.id).finish_non_exhaustive()
     }
 }
 
-impl LiveSandbox {
+impl ClientSandbox {
     pub(super) fn new(
         tenant: Tenant,
         mut new: NewSandbox,
@@ -289,8 +289,8 @@ impl LiveSandbox {
         self.ended.cancelled().await;
     }
 
-    /// The sandbox below.
-    pub fn sandbox(&self) -> &Arc<dyn Sandbox> {
+    /// The sandbox of the backend.
+    pub fn inner(&self) -> &Arc<dyn Sandbox> {
         &self.sandbox
     }
 
@@ -322,8 +322,8 @@ impl LiveSandbox {
     /// Its files; the program that serves them is started when it is first needed, or has ended.
     pub async fn files(&self) -> Result<Files, Error> {
         let mut files = self.files.lock().await;
-        if let Some(live) = files.as_ref().filter(|files| files.is_alive()) {
-            return Ok(live.clone());
+        if let Some(running) = files.as_ref().filter(|files| files.is_alive()) {
+            return Ok(running.clone());
         }
         let started = Files::start(&*self.sandbox, HOME).await?;
         *files = Some(started.clone());
