@@ -5,7 +5,7 @@ use std::io::Read as _;
 use std::path::{Component, Path, PathBuf};
 
 use aludel_engine::Session;
-use aludel_engine::sessions::LiveSession;
+use aludel_engine::sessions::SessionSandbox;
 use aludel_sandbox::mime_of;
 use aludel_store::Store;
 use anyhow::Context;
@@ -138,7 +138,7 @@ fn unnamed(flag: &str) -> anyhow::Error {
 }
 
 /// Copies the files into the workspace.
-pub(crate) async fn add(session: &LiveSession, inputs: &[InputFile]) -> anyhow::Result<()> {
+pub(crate) async fn add(session: &SessionSandbox, inputs: &[InputFile]) -> anyhow::Result<()> {
     for input in inputs {
         let added = async {
             let file = File::open(&input.path)?;

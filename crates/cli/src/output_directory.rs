@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 
-use aludel_engine::sessions::LiveSession;
+use aludel_engine::sessions::SessionSandbox;
 use aludel_sandbox::{FileEntry, Limits, MimeBundle, MimeData};
 use anyhow::Context;
 
@@ -65,7 +65,7 @@ pub(crate) trait OutputFiles {
     async fn open(&mut self, path: &str, limit: u64) -> anyhow::Result<impl Read + Send + 'static>;
 }
 
-impl OutputFiles for LiveSession {
+impl OutputFiles for SessionSandbox {
     fn limits(&self) -> &Limits {
         Self::limits(self)
     }

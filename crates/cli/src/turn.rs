@@ -157,9 +157,9 @@ impl<'a> Conversation<'a> {
 
     /// Copies all its files out.
     pub(crate) async fn save(&self, out: &mut OutputDirectory) -> anyhow::Result<Vec<SavedFile>> {
-        let mut live = self.session.live().await?;
-        let there = live.files().await.context("cannot list the workspace")?;
-        out.copy(&mut live, &there).await
+        let mut sandbox = self.session.sandbox().await?;
+        let there = sandbox.files().await.context("cannot list the workspace")?;
+        out.copy(&mut sandbox, &there).await
     }
 
     /// Waits until somebody wants it to end.
@@ -179,7 +179,7 @@ impl<'a> Conversation<'a> {
         let variables = Environment::new([(terminal::COLUMNS.to_owned(), columns)].into())?;
         let preparing = async {
             session.add_environment(&variables).await?;
-            session.live().await.context("cannot make a sandbox")?;
+            session.sandbox().await.context("cannot make a sandbox")?;
             inputs::store(session, store, question.inputs).await?;
             anyhow::Ok(session.files().await?.into_iter().map(|file| file.path).collect::<HashSet<String>>())
         };
@@ -290,12 +290,12 @@ impl<'a> Conversation<'a> {
         if made.is_empty() && !failed {
             return Ok(Vec::new());
         }
-        let mut live = self.session.live().await?;
+        let mut sandbox = self.session.sandbox().await?;
         if failed {
-            let there = live.files().await.context("cannot list the workspace")?;
+            let there = sandbox.files().await.context("cannot list the workspace")?;
             made.extend(there.into_iter().filter(|file| !before.contains(&file.path)));
         }
-        screen.out.copy(&mut live, &made).await
+        screen.out.copy(&mut sandbox, &made).await
     }
 }
 

@@ -5,7 +5,7 @@ mod input;
 
 use std::path::PathBuf;
 
-use aludel_engine::sessions::LiveSession;
+use aludel_engine::sessions::SessionSandbox;
 use aludel_sandbox::{Cell, Execution, ExecutionEvent, Finished, INPUT, Outcome};
 use anyhow::Context as _;
 use clap::Args;
@@ -175,7 +175,7 @@ async fn in_session(
     audience: &mut Audience,
 ) -> anyhow::Result<Exit> {
     let sandbox = &context.config.sandbox;
-    let session = LiveSession::create(engine.backend.clone(), sandbox.limits(), None, sandbox.env.0.clone()).await;
+    let session = SessionSandbox::create(engine.backend.clone(), sandbox.limits(), None, sandbox.env.0.clone()).await;
     let mut session = session.context("cannot make a sandbox")?;
     inputs::add(&session, &program.inputs).await?;
     if let Some(options) = &program.options {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use aludel_engine::executions::TemporarySession;
 use aludel_engine::executions::{self, ClientProgram, DirectEnd, DirectEvent, DirectExecution};
-use aludel_engine::sessions::LiveSession;
+use aludel_engine::sessions::SessionSandbox;
 use aludel_engine::{Engine, Error};
 use aludel_sandbox::{FileEntry, Finished, Limits, Outcome};
 use aludel_server::OwnerService;
@@ -103,7 +103,7 @@ pub(super) async fn visit(host: &SocketServer, mut stream: UnixStream) {
         _answered = served.answer(request, files) => {}
     }
     if let Some(session) = opened.get() {
-        session.live().close().await;
+        session.sandbox().close().await;
     }
 }
 
@@ -139,13 +139,13 @@ impl ClientConnection<'_> {
             Err(error) => return self.send(&ServerMessage::Declined(words(&error.into()))).await,
         };
         for (name, file) in names.iter().zip(files) {
-            if let Err(error) = add(session.live(), name, file.into()).await {
+            if let Err(error) = add(session.sandbox(), name, file.into()).await {
                 let message = format!("cannot hand over {name}: {}", words(&error));
                 return self.send(&ServerMessage::Failed(message)).await;
             }
         }
         if let Some(options) = options
-            && let Err(error) = session.live().configure(&options).await
+            && let Err(error) = session.sandbox().configure(&options).await
         {
             return self.send(&failed(error)).await;
         }
@@ -153,7 +153,7 @@ impl ClientConnection<'_> {
         self.send(&last).await?;
         while let Some(ask) = self.asked.recv().await {
             match ask {
-                ClientMessage::Open { path, limit } => self.send_file(session.live(), &path, limit).await?,
+                ClientMessage::Open { path, limit } => self.send_file(session.sandbox(), &path, limit).await?,
                 // It ended meanwhile.
                 ClientMessage::Interrupt => {}
             }
@@ -183,7 +183,7 @@ impl ClientConnection<'_> {
                 continue;
             }
             finished.add_files(made);
-            let files = still_there(session.live(), &finished).await;
+            let files = still_there(session.sandbox(), &finished).await;
             return Ok(files.map_or_else(failed, |files| ServerMessage::Ended { finished, files }));
         }
         Ok(ServerMessage::Failed("there is no program".to_owned()))
@@ -232,7 +232,7 @@ impl ClientConnection<'_> {
         Ok(Err(ServerMessage::Failed("the program's outcome is not known".to_owned())))
     }
 
-    async fn send_file(&mut self, session: &LiveSession, path: &str, limit: u64) -> io::Result<()> {
+    async fn send_file(&mut self, session: &SessionSandbox, path: &str, limit: u64) -> io::Result<()> {
         let (file, bytes) = match session.open_file(path, limit).await {
             Ok(opened) => opened,
             Err(error) => return self.send(&ServerMessage::Unreadable(words(&error.into()))).await,
@@ -260,7 +260,7 @@ impl ClientConnection<'_> {
 }
 
 /// Copies a file that a client opened into the workspace.
-async fn add(session: &LiveSession, name: &str, file: File) -> anyhow::Result<()> {
+async fn add(session: &SessionSandbox, name: &str, file: File) -> anyhow::Result<()> {
     let metadata = file.metadata()?;
     // Anything else may never end.
     anyhow::ensure!(metadata.is_file(), "it is not a regular file");
@@ -269,7 +269,7 @@ async fn add(session: &LiveSession, name: &str, file: File) -> anyhow::Result<()
 }
 
 /// Returns those of the files that a program made which are there, as they are now.
-async fn still_there(session: &LiveSession, finished: &Finished) -> Result<Vec<FileEntry>, Error> {
+async fn still_there(session: &SessionSandbox, finished: &Finished) -> Result<Vec<FileEntry>, Error> {
     if finished.files.is_empty() {
         return Ok(Vec::new());
     }

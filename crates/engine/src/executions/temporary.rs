@@ -8,33 +8,34 @@ use aludel_store::Tenant;
 use super::ProgramTarget;
 use crate::Error;
 use crate::approvals::Namespace;
-use crate::sessions::{LivePermit, LiveSession, Sessions};
+use crate::sessions::{SandboxPermit, SessionSandbox, Sessions};
 
 /// A live session that nothing is stored of, and that is ended for no other. Dropping it ends its sandbox.
 #[derive(Debug)]
 pub struct TemporarySession {
-    live: LiveSession,
+    sandbox: SessionSandbox,
     namespace: Arc<Namespace>,
-    _permit: LivePermit,
+    _permit: SandboxPermit,
 }
 
 impl Sessions {
     /// Opens a temporary session with these limits. `id` stands for it in the audit log.
     pub async fn open_temporary(&self, tenant: &Tenant, id: &str, limits: Limits) -> Result<TemporarySession, Error> {
         let permit = self.permit(tenant).await?;
-        let live = LiveSession::create(Arc::clone(self.backend()), limits, None, self.environment().clone()).await?;
-        Ok(TemporarySession { live, namespace: Namespace::new(id), _permit: permit })
+        let sandbox =
+            SessionSandbox::create(Arc::clone(self.backend()), limits, None, self.environment().clone()).await?;
+        Ok(TemporarySession { sandbox, namespace: Namespace::new(id), _permit: permit })
     }
 }
 
 impl TemporarySession {
-    /// Its live part.
-    pub fn live(&self) -> &LiveSession {
-        &self.live
+    /// Its sandbox.
+    pub fn sandbox(&self) -> &SessionSandbox {
+        &self.sandbox
     }
 
     /// The target of programs that run in it.
     pub fn target(&self) -> ProgramTarget {
-        ProgramTarget::Kernel { runtime: Arc::new(self.live.clone()), namespace: Arc::clone(&self.namespace) }
+        ProgramTarget::Kernel { runtime: Arc::new(self.sandbox.clone()), namespace: Arc::clone(&self.namespace) }
     }
 }

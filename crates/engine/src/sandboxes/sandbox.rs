@@ -22,7 +22,7 @@ use super::watches::Watches;
 use crate::Error;
 use crate::environment::{MAX_BYTES, MAX_ENTRIES, check_names};
 use crate::meter::Meter;
-use crate::sessions::LivePermit;
+use crate::sessions::SandboxPermit;
 
 /// Connections to its programs that go on after their request.
 const MAX_TUNNELS: usize = 32;
@@ -117,7 +117,7 @@ pub struct ClientSandbox {
     files: Mutex<Option<Files>>,
     tunnels: Arc<Semaphore>,
     ended: CancellationToken,
-    _permit: LivePermit,
+    _permit: SandboxPermit,
 }
 
 impl fmt::Debug for ClientSandbox {
@@ -134,7 +134,7 @@ impl ClientSandbox {
         sandbox: Arc<dyn Sandbox>,
         store: Store,
         meter: Meter,
-        permit: LivePermit,
+        permit: SandboxPermit,
     ) -> Self {
         static ORDER: AtomicU64 = AtomicU64::new(0);
         let now = Instant::now();

@@ -1,18 +1,18 @@
 //! Sessions: a workspace that outlives its sandboxes, an expiry, limits, and at most one live sandbox.
 
-mod live;
 mod memory;
 mod names;
 mod registry;
+mod sandbox;
 mod session;
 #[cfg(test)]
 mod tests;
 
-pub use live::LiveSession;
 pub use memory::MemoryTier;
 pub use names::check_name;
-pub(crate) use registry::LivePermit;
+pub(crate) use registry::SandboxPermit;
 pub use registry::{NewSession, SessionChoice, SessionStatus, Sessions, heartbeat, reap};
+pub use sandbox::SessionSandbox;
 pub use session::{Session, SessionFile, StoredChanges};
 
 /// The directory where programs find the workspace.

@@ -35,7 +35,7 @@ type SessionTable = Mutex<HashMap<ContainerId, Arc<Session>>>;
 
 /// A permit for one live sandbox, whose time is counted until this is dropped.
 #[derive(Debug)]
-pub(crate) struct LivePermit {
+pub(crate) struct SandboxPermit {
     _permit: Permit,
     _time: SandboxTime,
 }
@@ -126,14 +126,14 @@ impl SessionContext {
     }
 
     /// A permit to be live, for a tenant that has room to store what its programs make.
-    pub(super) async fn permit_for(&self, tenant: &Tenant) -> Result<LivePermit, Error> {
+    pub(super) async fn permit_for(&self, tenant: &Tenant) -> Result<SandboxPermit, Error> {
         self.store.check_room(tenant, 1).await?;
         loop {
             let idle = self.idle_sessions(tenant);
             let limit = self.settings.sessions;
             let spare = idle.iter().filter(|session| session.tenant != *tenant).count();
             let (evicted, error) = match self.permits.enter_beside(tenant, spare) {
-                Ok(permit) => return Ok(LivePermit { _permit: permit, _time: self.meter.sandbox(tenant) }),
+                Ok(permit) => return Ok(SandboxPermit { _permit: permit, _time: self.meter.sandbox(tenant) }),
                 Err(NoRoom::AtAll) => (idle.first(), Error::SessionsFull { limit }),
                 Err(NoRoom::ForThisTenant) => {
                     (idle.iter().find(|session| session.tenant == *tenant), Error::SessionsShared { limit })
@@ -232,7 +232,7 @@ impl Sessions {
     }
 
     /// A permit to be live, for something that is no session and is not ended for others.
-    pub(crate) async fn permit(&self, tenant: &Tenant) -> Result<LivePermit, Error> {
+    pub(crate) async fn permit(&self, tenant: &Tenant) -> Result<SandboxPermit, Error> {
         self.shared.permit_for(tenant).await
     }
 
@@ -281,7 +281,7 @@ impl Sessions {
         Ok(self.create(tenant, new).await?.0)
     }
 
-    /// Makes a session with its files, all or nothing. It has no live part before a program needs it.
+    /// Makes a session with its files, all or nothing. It has no sandbox before a program needs it.
     pub async fn create(&self, tenant: &Tenant, new: NewSession) -> Result<(Arc<Session>, ContainerRecord), Error> {
         let NewSession { name, file_ids, memory, idle, environment } = new;
         if file_ids.len() > MAX_FILES {
@@ -376,7 +376,7 @@ impl Sessions {
         self.shared.permits.in_use()
     }
 
-    /// Ends the live part of every session.
+    /// Ends the sandbox of every session.
     pub async fn close_all(&self) {
         let all: Vec<Arc<Session>> = self.known().drain().map(|(_, session)| session).collect();
         for session in all {

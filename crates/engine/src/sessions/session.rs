@@ -21,10 +21,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::field::Empty;
 use tracing::{Instrument as _, Span, info_span};
 
-use super::live::open_bounded;
 use super::names::{check_name, shortened};
 use super::registry::SessionContext;
-use super::{LivePermit, LiveSession, WORKSPACE};
+use super::sandbox::open_bounded;
+use super::{SandboxPermit, SessionSandbox, WORKSPACE};
 use crate::approvals::Namespace;
 use crate::{Environment, Error};
 
@@ -51,14 +51,14 @@ pub struct Session {
     deleted: CancellationToken,
 }
 
-/// The live part, if there is one. Locked while files move, so that the workspace and the store agree.
+/// The sandbox, if there is one. Locked while files move, so that the workspace and the store agree.
 #[derive(Debug)]
 enum State {
-    /// No live part: nothing needed one yet, or it ended. The next one starts from the files in the store, with the permit that is kept
+    /// No sandbox: nothing needed one yet, or it ended. The next one starts from the files in the store, with the permit that is kept
     /// for it if there is one.
-    Dormant(Option<LivePermit>),
+    Dormant(Option<SandboxPermit>),
     /// One that counts among the live sessions.
-    Live { live: LiveSession, _permit: LivePermit },
+    Live { sandbox: SessionSandbox, _permit: SandboxPermit },
     /// There will be none any more.
     Deleted,
 }
@@ -141,7 +141,7 @@ impl Session {
         &self.namespace
     }
 
-    /// Reserves room for its live part; an error when there is none. To be given back with [`Session::release`].
+    /// Reserves room for its sandbox; an error when there is none. To be given back with [`Session::release`].
     pub async fn reserve(&self) -> Result<(), Error> {
         let mut state = self.state.lock().await;
         if let State::Dormant(permit @ None) = &mut *state {
@@ -157,11 +157,11 @@ impl Session {
         }
     }
 
-    /// Its live part, opened now if there is none: a new one has the files that the store kept, and no variables.
-    pub async fn live(&self) -> Result<LiveSession, Error> {
+    /// Its sandbox, opened now if there is none: a new one has the files that the store kept, and no variables.
+    pub async fn sandbox(&self) -> Result<SessionSandbox, Error> {
         let mut state = self.state.lock().await;
         let reserved = match &mut *state {
-            State::Live { live, .. } => return Ok(live.clone()),
+            State::Live { sandbox, .. } => return Ok(sandbox.clone()),
             State::Deleted => return Err(Error::no_session(&self.id)),
             State::Dormant(permit) => permit.take(),
         };
@@ -173,17 +173,17 @@ impl Session {
             let template = self.template.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let environment = self.shared.environment().below(self.environment().await?);
             let created =
-                LiveSession::create(self.shared.backend.clone(), self.limits.clone(), template, environment).await;
+                SessionSandbox::create(self.shared.backend.clone(), self.limits.clone(), template, environment).await;
             Span::current().record("result", if created.is_ok() { "ok" } else { "failed" });
             created
         };
-        let live = creating.instrument(info_span!("create sandbox", result = Empty)).await?;
-        if let Err(error) = self.restore(&live).await {
-            live.close().await;
+        let sandbox = creating.instrument(info_span!("create sandbox", result = Empty)).await?;
+        if let Err(error) = self.load_files(&sandbox).await {
+            sandbox.close().await;
             return Err(error);
         }
-        *state = State::Live { live: live.clone(), _permit: permit };
-        Ok(live)
+        *state = State::Live { sandbox: sandbox.clone(), _permit: permit };
+        Ok(sandbox)
     }
 
     /// The environment variables of its own.
@@ -201,29 +201,29 @@ impl Session {
         if !self.shared.store.set_container_variables(&self.tenant, &self.id, stored).await? {
             return Err(Error::no_session(&self.id));
         }
-        let live = match &*state {
-            State::Live { live, .. } => Some(live.clone()),
-            // A later live part reads what was stored.
+        let sandbox = match &*state {
+            State::Live { sandbox, .. } => Some(sandbox.clone()),
+            // A later sandbox reads what was stored.
             State::Dormant(_) | State::Deleted => None,
         };
         drop(state);
-        match live {
-            Some(live) => live.set_environment(self.shared.environment().below(environment)).await,
+        match sandbox {
+            Some(sandbox) => sandbox.set_environment(self.shared.environment().below(environment)).await,
             None => Ok(()),
         }
     }
 
-    /// Runs one cell. A live part that was lost is replaced first, and the outcome tells so.
+    /// Runs one cell. A sandbox that was lost is replaced first, and the outcome tells so.
     pub async fn execute<'a>(&self, cell: impl Into<Cell<'a>>) -> Result<Execution, Error> {
         let cell = cell.into();
         let mut losses = 0;
         loop {
-            let live = self.live().await?;
-            match live.execute(cell).await {
+            let sandbox = self.sandbox().await?;
+            match sandbox.execute(cell).await {
                 // Nothing of this code ran.
                 Err(Error::Sandbox(SandboxError::WorkspaceLost)) if losses < 2 => {
                     losses += 1;
-                    self.drop_live(&live).await;
+                    self.drop_sandbox(&sandbox).await;
                 }
                 Ok(execution) if losses > 0 => return Ok(execution.restarted()),
                 result => return result,
@@ -231,30 +231,30 @@ impl Session {
         }
     }
 
-    /// Lets go of a live part that was lost; its permit is kept for the next one.
-    async fn drop_live(&self, lost: &LiveSession) {
+    /// Lets go of a sandbox that was lost; its permit is kept for the next one.
+    async fn drop_sandbox(&self, lost: &SessionSandbox) {
         let mut state = self.state.lock().await;
         *state = match std::mem::replace(&mut *state, State::Dormant(None)) {
-            State::Live { live, _permit } if live.is(lost) => State::Dormant(Some(_permit)),
+            State::Live { sandbox, _permit } if sandbox.is(lost) => State::Dormant(Some(_permit)),
             // Somebody else was faster.
             state => state,
         };
     }
 
-    async fn restore(&self, live: &LiveSession) -> Result<(), Error> {
+    async fn load_files(&self, sandbox: &SessionSandbox) -> Result<(), Error> {
         for file in self.shared.store.all_container_files(&self.tenant, &self.id).await? {
             if file.location == FileLocation::Workspace {
-                self.put_in(live, &file.path, &file.blob).await?;
+                self.put_in(sandbox, &file.path, &file.blob).await?;
             }
         }
         Ok(())
     }
 
     /// Copies a blob into the workspace.
-    async fn put_in(&self, live: &LiveSession, path: &str, blob: &BlobName) -> Result<(), Error> {
+    async fn put_in(&self, sandbox: &SessionSandbox, path: &str, blob: &BlobName) -> Result<(), Error> {
         let content = self.shared.store.read_blob(blob).await?;
         let (bytes, content) = (content.bytes(), content.into_blocking().await);
-        live.add_file(path, bytes, content).await.map_err(refused_file)?;
+        sandbox.add_file(path, bytes, content).await.map_err(refused_file)?;
         Ok(())
     }
 
@@ -262,9 +262,9 @@ impl Session {
     /// still there, each as a client can download it, and those that the tenant has no room for.
     pub async fn store_changes(&self, changed: &[FileEntry]) -> Result<StoredChanges, Error> {
         let state = self.state.lock().await;
-        let State::Live { live, .. } = &*state else { return Ok(StoredChanges::default()) };
+        let State::Live { sandbox, .. } = &*state else { return Ok(StoredChanges::default()) };
         self.touch();
-        let present = match live.files().await {
+        let present = match sandbox.files().await {
             Ok(present) => present,
             // Everything stored stays, and the next execution begins with it.
             Err(Error::Sandbox(SandboxError::WorkspaceLost)) => return Ok(StoredChanges::default()),
@@ -289,7 +289,7 @@ impl Session {
         if wanted.is_empty() && gone.is_empty() {
             return Ok(StoredChanges::default());
         }
-        let files = readers(live.workspace().await?, wanted, self.limits.disk.saturating_sub(others));
+        let files = readers(sandbox.workspace().await?, wanted, self.limits.disk.saturating_sub(others));
         let written = self.shared.store.write_container_files(&self.tenant, &self.id, files, gone).await?;
         let WrittenFiles { mut records, without_room } = written.ok_or_else(|| Error::no_session(&self.id))?;
         records.retain(|record| reported.contains(record.path.as_str()));
@@ -328,8 +328,8 @@ impl Session {
         let state = self.state.lock().await;
         self.touch();
         match &*state {
-            State::Live { live, .. } => {
-                self.put_in(live, path, blob.name()).await?;
+            State::Live { sandbox, .. } => {
+                self.put_in(sandbox, path, blob.name()).await?;
             }
             State::Dormant(_) => self.check_room(path, blob.bytes()).await?,
             State::Deleted => return Err(Error::no_session(&self.id)),
@@ -370,10 +370,10 @@ impl Session {
         let state = self.state.lock().await;
         self.touch();
         let Some(file) = self.shared.store.container_file(&self.tenant, &self.id, id).await? else { return Ok(false) };
-        if let State::Live { live, .. } = &*state
+        if let State::Live { sandbox, .. } = &*state
             && file.location == FileLocation::Workspace
         {
-            live.remove_file(&file.path).await.map_err(refused_file)?;
+            sandbox.remove_file(&file.path).await.map_err(refused_file)?;
         }
         Ok(self.shared.store.delete_container_files(&self.tenant, &self.id, vec![id.clone()]).await? > 0)
     }
@@ -460,9 +460,9 @@ impl Session {
     pub(super) async fn make_room(&self, ends: &Arc<Semaphore>) {
         let end = Arc::clone(ends).acquire_owned().await;
         let last = std::mem::replace(&mut *self.state.lock().await, State::Dormant(None));
-        if let State::Live { live, _permit } = last {
+        if let State::Live { sandbox, _permit } = last {
             tokio::spawn(async move {
-                live.close().await;
+                sandbox.close().await;
                 drop(end);
             });
         }
@@ -476,8 +476,8 @@ impl Session {
 
     async fn replace(&self, next: State) {
         let last = std::mem::replace(&mut *self.state.lock().await, next);
-        if let State::Live { live, _permit } = last {
-            live.close().await;
+        if let State::Live { sandbox, _permit } = last {
+            sandbox.close().await;
         }
     }
 }

@@ -196,7 +196,7 @@ async fn an_idle_container_expires_and_one_in_use_does_not() {
     }
     assert_eq!(status().await, SessionStatus::Running, "somebody holds it");
     let other = place.open(auto()).await;
-    let full = other.live().await.unwrap_err();
+    let full = other.sandbox().await.unwrap_err();
     assert_eq!(full.kind(), ErrorKind::Full, "the only place is taken");
     drop(session);
     tokio::time::sleep(idle + Duration::from_millis(100)).await;
@@ -239,10 +239,10 @@ async fn a_deleted_container_is_gone_for_whoever_holds_it() {
     let place = TestSessions::enter(data.path(), settings()).await;
     let session = place.open(auto()).await;
     run(&session, "open('a', 'w').write('x')").await;
-    let live = session.live().await.unwrap();
+    let sandbox = session.sandbox().await.unwrap();
     assert!(place.sessions.delete(&me(), session.id()).await.unwrap());
-    assert!(live.execute("1").await.is_err());
-    assert_eq!(session.live().await.unwrap_err().kind(), ErrorKind::NotFound);
+    assert!(sandbox.execute("1").await.is_err());
+    assert_eq!(session.sandbox().await.unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(session.add_figure(b"x", "image/png").await.unwrap_err().kind(), ErrorKind::NotFound);
     assert!(session.files().await.unwrap().is_empty());
     let refused = place.sessions.open(&me(), SessionChoice::Explicit(session.id().clone())).await.unwrap_err();
@@ -260,7 +260,7 @@ async fn a_container_gets_the_memory_that_it_asked_for() {
         [(None, 512 << 20), (Some(MemoryTier::gib(1)), 1 << 30), (Some(MemoryTier::gib(64)), 2 << 30)]
     {
         let session = place.open(asked(limit)).await;
-        assert_eq!(session.live().await.unwrap().limits().memory, memory);
+        assert_eq!(session.sandbox().await.unwrap().limits().memory, memory);
         session.end().await;
     }
 }
@@ -279,7 +279,7 @@ async fn variables_stay_with_a_session_and_go_with_it() {
     // Beside those that it has, in the sandbox that lives.
     session.add_environment(&of("B", "2")).await.unwrap();
     assert_eq!((&*sees("A").await, &*sees("B").await), ("1\n", "2\n"));
-    // In one that takes the place of another, and after the end of the live part.
+    // In one that takes the place of another, and after the end of the sandbox.
     backend.lose();
     assert_eq!((&*sees("A").await, &*sees("B").await), ("1\n", "2\n"));
     session.end().await;
@@ -328,7 +328,7 @@ async fn live_sessions_are_shared_between_tenants() {
     let [greedy, good, new] = &tenants[..] else { unreachable!() };
     let start = async |tenant: &Tenant| {
         let session = place.sessions.open(tenant, auto()).await.unwrap();
-        session.live().await.map(|_| session)
+        session.sandbox().await.map(|_| session)
     };
     let lives = async |tenant: &Tenant, id: &ContainerId| {
         // Idle times are compared in milliseconds.
@@ -374,7 +374,7 @@ async fn when_all_places_are_taken_the_longest_idle_makes_room_and_its_files_sta
     let second = place.open(auto()).await;
     run(&second, "y = 2").await;
     let third = place.open(auto()).await;
-    assert_eq!(third.live().await.unwrap_err().kind(), ErrorKind::Full, "both are in use");
+    assert_eq!(third.sandbox().await.unwrap_err().kind(), ErrorKind::Full, "both are in use");
     let (first_id, second_id) = (first.id().clone(), second.id().clone());
     drop((first, second));
     assert_eq!(run(&third, "print(3)").await.0, "3\n");

@@ -43,7 +43,7 @@ async fn what_programs_make_outlives_the_session_and_the_server() {
     let kept = session.files().await.unwrap();
     assert_eq!(kept.len(), 3);
     // As a killed process does, nobody ends the session.
-    std::mem::forget(session.live().await.unwrap());
+    std::mem::forget(session.sandbox().await.unwrap());
     drop((session, place));
 
     let place = enter(data.path()).await;

@@ -1,4 +1,4 @@
-//! The live part of a session.
+//! The sandbox of a session, with its workspace.
 
 use std::io::{Read, Take};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::{Environment, Error};
 /// A workspace with a sandbox. When the kernel dies, the next execution starts another one on the same files. Cheap to clone; clones are
 /// the same.
 #[derive(Debug, Clone)]
-pub struct LiveSession(Arc<Inner>);
+pub struct SessionSandbox(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -39,7 +39,7 @@ enum State {
     Closed,
 }
 
-impl LiveSession {
+impl SessionSandbox {
     /// Opens an empty workspace with a kernel that is ready, from this template or the usual one.
     pub async fn create(
         backend: Arc<dyn Backend>,
@@ -232,9 +232,9 @@ fn closed() -> Error {
     Error::internal("the session was closed while it was in use")
 }
 
-impl Runtime for LiveSession {
+impl Runtime for SessionSandbox {
     fn limits(&self) -> &Limits {
-        LiveSession::limits(self)
+        SessionSandbox::limits(self)
     }
 
     fn kernel(&self) -> &KernelSpec {
@@ -242,10 +242,10 @@ impl Runtime for LiveSession {
     }
 
     fn files(&self) -> BoxFuture<'_, Vec<FileEntry>> {
-        Box::pin(async move { LiveSession::files(self).await.unwrap_or_default() })
+        Box::pin(async move { SessionSandbox::files(self).await.unwrap_or_default() })
     }
 
     fn execute<'a>(&'a self, cell: Cell<'a>) -> BoxFuture<'a, Result<Execution, RuntimeError>> {
-        Box::pin(async move { LiveSession::execute(self, cell).await.map_err(RuntimeError::new) })
+        Box::pin(async move { SessionSandbox::execute(self, cell).await.map_err(RuntimeError::new) })
     }
 }
