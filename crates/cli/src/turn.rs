@@ -230,8 +230,8 @@ impl<'a> Conversation<'a> {
         let gate = Gate::at_terminal(engine, tenant, origin, approval::terminal(are_unseen));
         let of_programs = Some((Arc::clone(&self.session), Arc::clone(&gate)));
         let part = TurnSpec::new(model, INSTRUCTIONS).part(engine, items, of_programs, Agreement::Stays)?;
-        let live = engine.live.begin(tenant, RequestFingerprint::none(), id.clone());
-        let live = live.ok().context("a turn of this id goes on already")?;
+        let in_flight = engine.in_flight.begin(tenant, RequestFingerprint::none(), id.clone());
+        let in_flight = in_flight.ok().context("a turn of this id goes on already")?;
         let journal = NewJournal {
             id,
             dialect: DIALECT,
@@ -244,7 +244,7 @@ impl<'a> Conversation<'a> {
             own: Value::Null,
             items: Vec::new(),
         };
-        let run = Run::new(engine, tenant, live, vec![part], Box::new(screen.clone()));
+        let run = Run::new(engine, tenant, in_flight, vec![part], Box::new(screen.clone()));
         let mut run = run.with_journal(journal).await.context("cannot store the turn")?;
         run.truncate = !self.items.is_empty();
         Ok((run, gate))
@@ -252,7 +252,7 @@ impl<'a> Conversation<'a> {
 
     /// Carries the turn out. Ctrl-C cancels it, and what was made by then is kept; a second one does not wait for that: then it is not over.
     async fn carry_out(&mut self, run: Run, screen: &SharedScreen) -> bool {
-        let cancel = run.live.cancel.clone();
+        let cancel = run.in_flight.cancel.clone();
         let mut carried_out = pin!(run.carry_out());
         let mut ticks = interval(spinner::PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

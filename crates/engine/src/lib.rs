@@ -81,7 +81,7 @@ pub struct Engine {
     /// Time of the processors for the process's own work.
     pub processor_time: processor_time::ProcessorTime,
     /// Requests under way.
-    pub live: turns::LiveRequests,
+    pub in_flight: turns::InFlightRequests,
     /// Turns whose programs wait for their clients.
     pub suspended: turns::Suspensions,
     /// Permits of executions without a turn.
@@ -117,7 +117,7 @@ impl Engine {
             tasks,
             visits: TaskTracker::new(),
             processor_time: processor_time::ProcessorTime::default(),
-            live: turns::LiveRequests::default(),
+            in_flight: turns::InFlightRequests::default(),
             suspended: turns::Suspensions::default(),
             executions: permits::Permits::new(executions::MAX_EXECUTIONS, executions::MAX_EXECUTIONS),
             store,

@@ -424,7 +424,7 @@ pub async fn reap(engine: Arc<Engine>) {
     let mut since_sweep = SWEEP;
     loop {
         engine.sessions.reap_once().await;
-        engine.live.forget_old();
+        engine.in_flight.forget_old();
         if since_sweep >= SWEEP {
             since_sweep = Duration::ZERO;
             let swept = async {

@@ -2,9 +2,9 @@
 
 pub(crate) mod effects;
 mod event;
+mod in_flight;
 mod journal;
 mod lease;
-mod live;
 mod recover;
 mod render;
 mod revoked;
@@ -18,9 +18,9 @@ pub use event::{
     EndReason, EventKind, Image, ItemId, OutputPiece, RichData, RichValue, StoredBytes, ToolCall, ToolEnd, ToolKind,
     ToolOutcome, TurnEvent,
 };
+pub use in_flight::{EarlierRequest, InFlightRequest, InFlightRequests, PastRequest, RequestEnd, RequestFingerprint};
 pub use journal::{Journal, NewJournal};
 pub use lease::renew;
-pub use live::{EarlierRequest, LiveRequest, LiveRequests, PastRequest, RequestEnd, RequestFingerprint};
 pub use recover::{RecoveryOutcome, RestoredRequest, StoredRequests, recover, replay};
 pub use render::{Documents, Flow, Frame, Render, RenderedEvent};
 pub use revoked::cancel_revoked;

@@ -17,7 +17,7 @@ use super::event::{EndReason, EventKind, ItemId, TurnEvent};
 use super::journal::{DialectState, Journal};
 use super::render::{Documents, Render};
 use super::run::{Agreement, PendingApproval, Run};
-use super::{Failure, FailureKind, Frame, LiveRequest, LiveRequests, RequestFingerprint, TurnSpec, lease};
+use super::{Failure, FailureKind, Frame, InFlightRequest, InFlightRequests, RequestFingerprint, TurnSpec, lease};
 use crate::sessions::SessionChoice;
 use crate::{Engine, Error};
 
@@ -39,8 +39,8 @@ pub trait StoredRequests: Send + Sync {
     fn restore<'a>(&'a self, turn: &'a TurnRecord, own: Value)
     -> BoxFuture<'a, Result<Option<RestoredRequest>, Error>>;
 
-    /// Closes documents that no stored request stands behind, once every stored request was taken up. `live` goes on.
-    fn close_orphans<'a>(&'a self, _live: &'a LiveRequests) -> BoxFuture<'a, Result<(), Error>> {
+    /// Closes documents that no stored request stands behind, once every stored request was taken up. `in_flight` goes on.
+    fn close_orphans<'a>(&'a self, _in_flight: &'a InFlightRequests) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async { Ok(()) })
     }
 }
@@ -96,7 +96,7 @@ pub async fn recover(engine: &Arc<Engine>, kinds: &[Arc<dyn StoredRequests>]) ->
     }
     engine.store.expire_approvals_except(resumed).await?;
     for kind in kinds {
-        kind.close_orphans(&engine.live).await?;
+        kind.close_orphans(&engine.in_flight).await?;
     }
     Ok(recovered)
 }
@@ -134,18 +134,18 @@ async fn take_up(engine: &Arc<Engine>, kind: &dyn StoredRequests, turn: TurnReco
         let _appended = engine.store.end_turn(&turn.lease()).await?;
         return Ok(ResumeOutcome::Ended);
     }
-    let live = engine.live.begin(&turn.tenant, RequestFingerprint::none(), turn.id.clone());
-    let Ok(live) = live else { return Err(Error::internal(format!("{} goes on already", turn.id))) };
-    live.publish(frames);
+    let in_flight = engine.in_flight.begin(&turn.tenant, RequestFingerprint::none(), turn.id.clone());
+    let Ok(in_flight) = in_flight else { return Err(Error::internal(format!("{} goes on already", turn.id))) };
+    in_flight.publish(frames);
     let next_frame = state.reserved_frames;
     let journal = Journal::of(&engine.store, turn.lease(), turn.next_sequence, true, state);
-    let mut run = Run::new(engine, &turn.tenant, Arc::clone(&live), Vec::new(), render);
+    let mut run = Run::new(engine, &turn.tenant, Arc::clone(&in_flight), Vec::new(), render);
     (run.documents, run.journal) = (Some(documents), Some(journal));
     run.resume(next_frame).await;
     if turn.state == TurnState::WaitingApproval {
         // No request asks for it any more: whoever watches the process finds out from this span that it works again.
         let span = info_span!("go on after a restart");
-        match waiting(engine, &turn, &events, &live).instrument(span.clone()).await {
+        match waiting(engine, &turn, &events, &in_flight).instrument(span.clone()).await {
             Ok((part, waiting)) => {
                 run.parts.push(part);
                 run.outlives = true;
@@ -157,7 +157,7 @@ async fn take_up(engine: &Arc<Engine>, kind: &dyn StoredRequests, turn: TurnReco
         }
     }
     run.fail(Failure::new(FailureKind::Internal, "The server was stopped before the response was done.")).await;
-    engine.live.forget(&turn.id);
+    engine.in_flight.forget(&turn.id);
     Ok(ResumeOutcome::Ended)
 }
 
@@ -166,7 +166,7 @@ async fn waiting(
     engine: &Arc<Engine>,
     turn: &TurnRecord,
     events: &[TurnEvent],
-    live: &LiveRequest,
+    in_flight: &InFlightRequest,
 ) -> Result<(super::TurnPlan, PendingApproval), Error> {
     let broken = |what: &str| Error::internal(format!("its stored state is not whole: {what}"));
     let mut spec = TurnSpec::read(&turn.spec).ok_or_else(|| broken("its spec"))?;
@@ -188,7 +188,7 @@ async fn waiting(
         *most = most.saturating_sub(started);
     }
     let items = conversation(engine, turn, &call_id).await?;
-    let gate = spec.gate(engine, &turn.tenant, live.id.to_string(), &session, true);
+    let gate = spec.gate(engine, &turn.tenant, in_flight.id.to_string(), &session, true);
     let part = spec.part(engine, items, Some((session, gate)), Agreement::Stays)?;
     let ran_code = events.iter().any(|event| matches!(event.kind, EventKind::ToolRunning { .. }));
     Ok((part, PendingApproval { item, program: ApprovalRequest { call_id, code }, ran_code }))

@@ -11,10 +11,10 @@ pub async fn cancel_revoked(engine: Arc<Engine>) {
             () = tokio::time::sleep(KEY_PAUSE) => {}
             () = engine.closing.cancelled() => return,
         }
-        for tenant in engine.live.tenants() {
+        for tenant in engine.in_flight.tenants() {
             // A store that fails for a moment says nothing about the key.
             if let Ok(false) = engine.store.may_ask(&tenant).await {
-                engine.live.cancel_all(&tenant);
+                engine.in_flight.cancel_all(&tenant);
             }
         }
     }

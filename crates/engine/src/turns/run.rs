@@ -27,7 +27,7 @@ pub use self::suspend::{Suspension, Suspensions, TakenSuspension};
 use super::event::{EndReason, EventKind, ItemId};
 use super::journal::{Journal, NewJournal};
 use super::render::{Documents, Flow, Frame, Render};
-use super::{Failure, LiveRequest};
+use super::{Failure, InFlightRequest};
 use crate::approvals::Gate;
 use crate::sessions::Session;
 use crate::{Engine, Error};
@@ -39,7 +39,7 @@ pub struct Run {
     /// The tenant that asks.
     pub tenant: Tenant,
     /// Receiver of its frames.
-    pub live: Arc<LiveRequest>,
+    pub in_flight: Arc<InFlightRequest>,
     /// The turns, side by side.
     pub parts: Vec<TurnPlan>,
     /// The dialect's renderer.
@@ -106,14 +106,14 @@ impl Run {
     pub fn new(
         engine: &Arc<Engine>,
         tenant: &Tenant,
-        live: Arc<LiveRequest>,
+        in_flight: Arc<InFlightRequest>,
         parts: Vec<TurnPlan>,
         render: Box<dyn Render>,
     ) -> Self {
         Self {
             engine: Arc::clone(engine),
             tenant: tenant.clone(),
-            live,
+            in_flight,
             parts,
             render,
             documents: None,
@@ -152,9 +152,9 @@ impl Run {
             part.abandon(&self.engine, &self.tenant).await;
         }
         if self.journal.is_some()
-            && let Err(error) = self.engine.store.delete_turn(&self.tenant, &self.live.id).await
+            && let Err(error) = self.engine.store.delete_turn(&self.tenant, &self.in_flight.id).await
         {
-            error!("cannot remove {}: {error}", self.live.id);
+            error!("cannot remove {}: {error}", self.in_flight.id);
         }
     }
 }
@@ -242,12 +242,12 @@ impl Run {
             }
         }
         let ran_code = progress.iter().any(|progress| progress.ran_code);
-        let is_cut = self.render.failure().is_some() || self.live.cancel.is_cancelled();
+        let is_cut = self.render.failure().is_some() || self.in_flight.cancel.is_cancelled();
         for (part, progress) in self.parts.iter().zip(&progress) {
             if let Some(gate) = &part.gate
                 && let Err(error) = gate.cut_off().await
             {
-                error!("{}: a program has no end in the audit log yet: {error}", self.live.id);
+                error!("{}: a program has no end in the audit log yet: {error}", self.in_flight.id);
                 self.engine.tasks.spawn(Arc::clone(gate).cut_off_later().in_current_span());
             }
             match (part.agreement, &part.session) {
@@ -273,7 +273,7 @@ impl Run {
         let call_id = program.call_id.clone();
         let decision = tokio::select! {
             decision = gate.pass(program) => decision,
-            () = self.live.cancel.cancelled() => return EarlierDecision::Cancelled,
+            () = self.in_flight.cancel.cancelled() => return EarlierDecision::Cancelled,
             () = gate.outlives() => return EarlierDecision::Outlived,
             () = self.engine.closing.cancelled() => {
                 return if self.outlives { EarlierDecision::Outlived } else { EarlierDecision::Cancelled };
@@ -298,13 +298,13 @@ impl Run {
         }
         // An error cancels it, and is in the log.
         if let Err(failure) = self.store_events(Some(TurnState::Running)).await {
-            error!("{}: {}", self.live.id, failure.cause.as_deref().unwrap_or(&failure.message));
+            error!("{}: {}", self.in_flight.id, failure.cause.as_deref().unwrap_or(&failure.message));
         }
         EarlierDecision::GoOn
     }
 
     async fn turns(&mut self, mut agents: Agents, progress: &mut [TurnProgress]) -> TurnResult {
-        let (live, closing) = (Arc::clone(&self.live), self.engine.closing.clone());
+        let (in_flight, closing) = (Arc::clone(&self.in_flight), self.engine.closing.clone());
         let gate = self.parts.first().and_then(|part| part.gate.clone());
         let outlives = async || match &gate {
             Some(gate) => gate.outlives().await,
@@ -319,7 +319,7 @@ impl Run {
         loop {
             let next = tokio::select! {
                 biased;
-                () = live.cancel.cancelled(), if !cancelled => None,
+                () = in_flight.cancel.cancelled(), if !cancelled => None,
                 // Before the end of the process, which comes at once when no client is connected.
                 () = outlives(), if !cancelled => {
                     outlived = true;
@@ -374,7 +374,7 @@ impl Run {
             }
         }
         self.publish_if_followed().await;
-        if outlived && !live.cancel.is_cancelled() { TurnResult::Outlived } else { TurnResult::Ended }
+        if outlived && !in_flight.cancel.is_cancelled() { TurnResult::Outlived } else { TurnResult::Ended }
     }
 
     /// Leaves out the older half of a conversation that is too long for its model, up to a message of the user's, when nothing was told.
@@ -461,6 +461,6 @@ enum TurnResult {
 
 impl std::fmt::Debug for Run {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Run").field("id", &self.live.id).finish_non_exhaustive()
+        formatter.debug_struct("Run").field("id", &self.in_flight.id).finish_non_exhaustive()
     }
 }

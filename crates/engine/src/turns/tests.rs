@@ -111,9 +111,9 @@ async fn turn(engine: &Arc<Engine>, owns_session: bool) -> (Run, RecordingRender
     let container = session.id().clone();
     let part =
         TurnSpec::new("m", "").part(engine, vec![Item::user("Go")], Some((session, gate)), Agreement::Stays).unwrap();
-    let live = engine.live.begin(&tenant, RequestFingerprint::none(), id.clone()).unwrap();
+    let in_flight = engine.in_flight.begin(&tenant, RequestFingerprint::none(), id.clone()).unwrap();
     let seen = RecordingRenderer::default();
-    let run = Run::new(engine, &tenant, live, vec![part], Box::new(seen.clone()));
+    let run = Run::new(engine, &tenant, in_flight, vec![part], Box::new(seen.clone()));
     let journal = NewJournal {
         id,
         dialect: "terminal",
@@ -132,7 +132,7 @@ async fn turn(engine: &Arc<Engine>, owns_session: bool) -> (Run, RecordingRender
 /// Carries a turn out, and returns its events.
 async fn carried_out(engine: &Arc<Engine>) -> (TurnId, Vec<TurnEvent>) {
     let (run, seen, _) = turn(engine, true).await;
-    let id = run.live.id.clone();
+    let id = run.in_flight.id.clone();
     run.carry_out().await;
     let events = seen.0.lock().unwrap().clone();
     (id, events)
@@ -419,7 +419,7 @@ async fn recovery_leaves_a_living_terminal_alone_and_ends_what_a_dead_one_left()
     let terminal = beside(data.path(), Vec::new()).await;
     let (own, _, own_session) = turn(&terminal, true).await;
     let (shared, _, shared_session) = turn(&terminal, false).await;
-    let ids = [&own, &shared].map(|run| run.live.id.clone());
+    let ids = [&own, &shared].map(|run| run.in_flight.id.clone());
     let tenant = Tenant::terminal();
     let server = engine(Store::open(data.path()).await.unwrap(), Vec::new());
     assert_eq!(recover(&server, &[]).await.unwrap(), RecoveryOutcome::default());
@@ -453,14 +453,14 @@ async fn an_answer_in_memory_is_forgotten_though_nobody_asks_for_another_one() {
     let data = tempfile::tempdir().unwrap();
     let engine = beside(data.path(), Vec::new()).await;
     let (tenant, id) = (Tenant::terminal(), TurnId::parse("resp_1").unwrap());
-    let live = engine.live.begin(&tenant, RequestFingerprint::none(), id.clone()).unwrap();
-    engine.live.end(&live, RequestEnd { document: Value::Null, failure: None }, false);
+    let in_flight = engine.in_flight.begin(&tenant, RequestFingerprint::none(), id.clone()).unwrap();
+    engine.in_flight.end(&in_flight, RequestEnd { document: Value::Null, failure: None }, false);
     tokio::time::pause();
     let reaping = tokio::spawn(crate::sessions::reap(Arc::clone(&engine)));
     tokio::time::sleep(Duration::from_secs(590)).await;
-    assert!(engine.live.find(&tenant, &id).is_some());
+    assert!(engine.in_flight.find(&tenant, &id).is_some());
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert!(engine.live.find(&tenant, &id).is_none());
+    assert!(engine.in_flight.find(&tenant, &id).is_none());
     engine.closing.cancel();
     reaping.await.unwrap();
 }
@@ -471,7 +471,8 @@ async fn a_turn_is_cancelled_when_the_key_of_its_tenant_is_revoked() {
     let engine = beside(data.path(), Vec::new()).await;
     let key = engine.store.create_key("one", None).await.unwrap();
     let one = engine.store.tenant_of_key(&key.secret).await.unwrap().unwrap();
-    let begin = |tenant, id| engine.live.begin(tenant, RequestFingerprint::none(), TurnId::parse(id).unwrap()).unwrap();
+    let begin =
+        |tenant, id| engine.in_flight.begin(tenant, RequestFingerprint::none(), TurnId::parse(id).unwrap()).unwrap();
     let (revoked, stays) = (begin(&one, "resp_1"), begin(&Tenant::terminal(), "resp_2"));
     tokio::time::pause();
     let watching = tokio::spawn(cancel_revoked(Arc::clone(&engine)));
@@ -489,7 +490,7 @@ async fn the_end_of_a_turn_is_stored_when_the_disk_has_room_again() {
     let data = tempfile::tempdir().unwrap();
     let engine = beside(data.path(), vec![Scripted::Python("show()"), Scripted::Text("Done.")]).await;
     let (run, ..) = turn(&engine, true).await;
-    let id = run.live.id.clone();
+    let id = run.in_flight.id.clone();
     fill(data.path(), "INSERT ON turn_events");
     fill(data.path(), "UPDATE OF state ON turns");
     run.carry_out().await;
@@ -518,7 +519,7 @@ async fn a_turn_that_nobody_follows_is_stored_in_fewer_writes() {
         database.execute_batch(count).unwrap();
         let (mut run, seen, _) = turn(&engine, true).await;
         run.is_followed = is_followed;
-        let id = run.live.id.clone();
+        let id = run.in_flight.id.clone();
         run.carry_out().await;
         let row = engine.store.turn(&Tenant::terminal(), &id).await.unwrap().unwrap();
         assert_eq!(super::recover::events(&engine, &row).await.unwrap(), *seen.0.lock().unwrap());
@@ -533,9 +534,9 @@ async fn a_turn_that_nobody_follows_is_stored_while_the_model_thinks() {
     let engine = beside(data.path(), vec![Scripted::Python("show()"), Scripted::Hang]).await;
     let (mut run, ..) = turn(&engine, true).await;
     run.is_followed = false;
-    let live = Arc::clone(&run.live);
+    let in_flight = Arc::clone(&run.in_flight);
     let carried = tokio::spawn(run.carry_out());
-    let row = engine.store.turn(&Tenant::terminal(), &live.id).await.unwrap().unwrap();
+    let row = engine.store.turn(&Tenant::terminal(), &in_flight.id).await.unwrap().unwrap();
     let has_ended = |event: &TurnEvent| matches!(event.kind, EventKind::ToolEnded { .. });
     let stored = async {
         while !super::recover::events(&engine, &row).await.unwrap().iter().any(has_ended) {
@@ -543,6 +544,6 @@ async fn a_turn_that_nobody_follows_is_stored_while_the_model_thinks() {
         }
     };
     tokio::time::timeout(Duration::from_secs(20), stored).await.unwrap();
-    live.cancel.cancel();
+    in_flight.cancel.cancel();
     carried.await.unwrap();
 }

@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_engine::turns::{Frame, LiveRequest, RequestEnd, RequestFingerprint};
+use aludel_engine::turns::{Frame, InFlightRequest, RequestEnd, RequestFingerprint};
 use aludel_store::Tenant;
 use axum::Json;
 use axum::body::{Body, Bytes};
@@ -63,21 +63,21 @@ pub(crate) fn fingerprint(headers: &HeaderMap, fields: &Fields) -> RequestFinger
 
 /// The frames of a request under way, those after a number if one is given. `guard` is dropped with the client's connection.
 pub(crate) fn follow(
-    live: Arc<LiveRequest>,
+    in_flight: Arc<InFlightRequest>,
     after: Option<u64>,
     guard: Option<DropGuard>,
     form: StreamFormat,
 ) -> Response {
-    let first = live.index_after(after);
-    let frames = unfold((live, first, guard), move |(live, mut index, guard)| async move {
+    let first = in_flight.index_after(after);
+    let frames = unfold((in_flight, first, guard), move |(in_flight, mut index, guard)| async move {
         loop {
-            let Ok(frame) = timeout(SILENCE, live.frame(index)).await else {
-                return Some((Bytes::from_static(form.silence.as_bytes()), (live, index, guard)));
+            let Ok(frame) = timeout(SILENCE, in_flight.frame(index)).await else {
+                return Some((Bytes::from_static(form.silence.as_bytes()), (in_flight, index, guard)));
             };
             let frame = frame?;
             index += 1;
             if after.is_none_or(|after| frame.sequence > after) {
-                return Some((Bytes::from((form.framed)(&frame)), (live, index, guard)));
+                return Some((Bytes::from((form.framed)(&frame)), (in_flight, index, guard)));
             }
         }
     });
@@ -92,27 +92,30 @@ pub(crate) fn replay(app: &App, tenant: &Tenant, events: Vec<Frame>, form: Strea
 }
 
 /// Ends the turn some time after it is dropped, unless it has ended by itself; at once where the client was listening to every word.
-pub(crate) fn cancel_on_disconnect(live: &Arc<LiveRequest>, streams: bool) -> DropGuard {
+pub(crate) fn cancel_on_disconnect(in_flight: &Arc<InFlightRequest>, streams: bool) -> DropGuard {
     let dropped = CancellationToken::new();
-    let (token, live) = (dropped.clone(), Arc::clone(live));
+    let (token, in_flight) = (dropped.clone(), Arc::clone(in_flight));
     tokio::spawn(async move {
         tokio::select! {
-            _ = live.ended() => return,
+            _ = in_flight.ended() => return,
             () = token.cancelled() => {}
         }
         if !streams {
-            let _ended = timeout(PATIENCE, live.ended()).await;
+            let _ended = timeout(PATIENCE, in_flight.ended()).await;
         }
-        live.give_up();
+        in_flight.give_up();
     });
     dropped.drop_guard()
 }
 
 /// Returns the failure of a turn that had nothing to tell but that, in a frame that `is_failure` knows: it is an error like any other.
-pub(crate) async fn first_failure(live: &LiveRequest, is_failure: impl Fn(&Frame) -> bool) -> Result<(), ApiError> {
-    if let Ok(first) = timeout(SILENCE, live.frame(0)).await
+pub(crate) async fn first_failure(
+    in_flight: &InFlightRequest,
+    is_failure: impl Fn(&Frame) -> bool,
+) -> Result<(), ApiError> {
+    if let Ok(first) = timeout(SILENCE, in_flight.frame(0)).await
         && first.is_none_or(|frame| is_failure(&frame))
-        && let Some(failure) = live.ended().await.and_then(|end| end.failure)
+        && let Some(failure) = in_flight.ended().await.and_then(|end| end.failure)
     {
         return Err(failure.into());
     }
@@ -120,19 +123,19 @@ pub(crate) async fn first_failure(live: &LiveRequest, is_failure: impl Fn(&Frame
 }
 
 /// Cancels a request, and waits a while for its end.
-pub(crate) async fn stop(live: &LiveRequest) {
-    live.cancel.cancel();
-    let _ended = timeout(PATIENCE, live.ended()).await;
+pub(crate) async fn stop(in_flight: &InFlightRequest) {
+    in_flight.cancel.cancel();
+    let _ended = timeout(PATIENCE, in_flight.ended()).await;
 }
 
 /// Answers when the turn is done, with the object as `shown` has it. Clients and proxies give up on a silent connection, so after a while
 /// blanks are sent, which may stand before JSON; the status is 200 then, whatever comes.
 pub(crate) async fn wait(
-    live: Arc<LiveRequest>,
+    in_flight: Arc<InFlightRequest>,
     guard: Option<DropGuard>,
     shown: impl Fn(Value) -> Value + Send + 'static,
 ) -> Result<Response, ApiError> {
-    if let Ok(end) = timeout(UNSENT, live.ended()).await {
+    if let Ok(end) = timeout(UNSENT, in_flight.ended()).await {
         drop(guard);
         return match end {
             Some(RequestEnd { failure: Some(failure), .. }) => Err(failure.into()),
@@ -140,10 +143,10 @@ pub(crate) async fn wait(
             None => Err(ApiError::internal("a turn ended without an end")),
         };
     }
-    let chunks = unfold(Some((live, guard, shown)), async |state| {
-        let (live, guard, shown) = state?;
-        match timeout(SILENCE, live.ended()).await {
-            Err(_) => Some((Ok::<_, Infallible>(Bytes::from_static(b" ")), Some((live, guard, shown)))),
+    let chunks = unfold(Some((in_flight, guard, shown)), async |state| {
+        let (in_flight, guard, shown) = state?;
+        match timeout(SILENCE, in_flight.ended()).await {
+            Err(_) => Some((Ok::<_, Infallible>(Bytes::from_static(b" ")), Some((in_flight, guard, shown)))),
             Ok(end) => {
                 let object = end.map(|end| shown(end.document)).unwrap_or_default();
                 Some((Ok(Bytes::from(object.to_string())), None))
@@ -176,30 +179,30 @@ mod tests {
     use super::*;
     use crate::app::ServerSettings;
     use crate::timed_connection::TimedConnection;
-    use aludel_engine::turns::{Failure, FailureKind, LiveRequests};
+    use aludel_engine::turns::{Failure, FailureKind, InFlightRequests};
 
     /// Answers to a turn that ends with an error after so long.
     async fn answer_after(seconds: u64) -> Result<String, ApiError> {
-        let live = LiveRequests::default()
+        let in_flight = InFlightRequests::default()
             .begin(&Tenant::local(), RequestFingerprint::none(), ResponseId::new().into())
             .unwrap();
-        let turn = Arc::clone(&live);
+        let turn = Arc::clone(&in_flight);
         tokio::spawn(async move {
             sleep(Duration::from_secs(seconds)).await;
             let failure = Some(Failure::new(FailureKind::Rejected, "wrong"));
             turn.end(RequestEnd { document: json!({"error": "late"}), failure });
         });
-        let body = wait(live, None, |object| object).await?.into_body();
+        let body = wait(in_flight, None, |object| object).await?.into_body();
         Ok(String::from_utf8(to_bytes(body, 1 << 20).await.unwrap().to_vec()).unwrap())
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_reader_who_never_reads_is_let_go() {
-        let live = LiveRequests::default()
+        let in_flight = InFlightRequests::default()
             .begin(&Tenant::local(), RequestFingerprint::none(), ResponseId::new().into())
             .unwrap();
-        live.publish(vec![Frame { sequence: 0, kind: String::new(), text: "x".repeat(1 << 20) }]);
-        let followed = Arc::clone(&live);
+        in_flight.publish(vec![Frame { sequence: 0, kind: String::new(), text: "x".repeat(1 << 20) }]);
+        let followed = Arc::clone(&in_flight);
         let answer = service_fn(move |_: hyper::Request<Incoming>| {
             let answer = follow(Arc::clone(&followed), None, None, StreamFormat::of(|frame| frame.text.clone()));
             async move { Ok::<_, Infallible>(answer) }
@@ -208,7 +211,7 @@ mod tests {
         ours.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
         let served = http1::Builder::new().serve_connection(TokioIo::new(TimedConnection::new(theirs)), answer);
         assert!(timeout(Duration::from_secs(61), served).await.unwrap().is_err());
-        assert_eq!(Arc::strong_count(&live), 1);
+        assert_eq!(Arc::strong_count(&in_flight), 1);
     }
 
     #[tokio::test]

@@ -4,7 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use aludel_engine::turns::{
-    EarlierRequest, Failure, FailureKind, LiveRequest, PastRequest, RequestEnd, RequestFingerprint, Run,
+    EarlierRequest, Failure, FailureKind, InFlightRequest, PastRequest, RequestEnd, RequestFingerprint, Run,
 };
 use aludel_store::{Tenant, TurnId};
 use futures_util::FutureExt;
@@ -21,13 +21,13 @@ pub(crate) fn begin(
     fingerprint: RequestFingerprint,
     id: TurnId,
     memory: impl Send + Sync + 'static,
-) -> Result<(Arc<LiveRequest>, bool), PastRequest> {
-    match app.engine.live.begin(tenant, fingerprint, id) {
+) -> Result<(Arc<InFlightRequest>, bool), PastRequest> {
+    match app.engine.in_flight.begin(tenant, fingerprint, id) {
         Err(EarlierRequest::Past(past)) => Err(past),
-        Err(EarlierRequest::Live(same)) => Ok((same, false)),
-        Ok(live) => {
-            live.hold(memory);
-            Ok((live, true))
+        Err(EarlierRequest::InFlight(same)) => Ok((same, false)),
+        Ok(in_flight) => {
+            in_flight.hold(memory);
+            Ok((in_flight, true))
         }
     }
 }
@@ -53,18 +53,18 @@ pub(crate) async fn carry_out(app: &App, mut run: Run, background: bool, span: S
 /// stored turn that nobody drives, and a request that a client which asks again would wait for without end.
 pub(crate) async fn launch(
     app: &Arc<App>,
-    live: &Arc<LiveRequest>,
+    in_flight: &Arc<InFlightRequest>,
     starting: impl Future<Output = Result<(), ApiError>> + Send + 'static,
 ) -> Result<(), ApiError> {
-    let (engine, live) = (Arc::clone(&app.engine), Arc::clone(live));
+    let (engine, in_flight) = (Arc::clone(&app.engine), Arc::clone(in_flight));
     let task = async move {
         let started = AssertUnwindSafe(starting).catch_unwind().await;
         let started = started.unwrap_or_else(|_| Err(ApiError::internal("a panic at the start of a turn")));
         if started.is_err() {
-            engine.live.forget(&live.id);
+            engine.in_flight.forget(&in_flight.id);
             // Whoever asked again meanwhile waits for it.
             let failure = Failure::new(FailureKind::Unavailable, "The request could not be started; try again.");
-            live.end(RequestEnd { document: Value::Null, failure: Some(failure) });
+            in_flight.end(RequestEnd { document: Value::Null, failure: Some(failure) });
         }
         started
     };

@@ -170,7 +170,7 @@ impl Run {
                 return Ok(self.end_turn(turn, ending, all).await);
             }
         };
-        if self.live.bytes() > MAX_FRAMES {
+        if self.in_flight.bytes() > MAX_FRAMES {
             let message = format!("The answer is larger than {} MB.", MAX_FRAMES >> 20);
             return Err(Failure::new(FailureKind::TooLarge, message));
         }
@@ -262,7 +262,7 @@ impl Run {
         if let EndReason::Failed { failure, cause } = &mut ending {
             // Here, for streams and the background, too: whoever answers the client has nothing left to tell.
             *cause = failure.cause.take();
-            error!("{}: {}", self.live.id, cause.as_deref().unwrap_or(&failure.message));
+            error!("{}: {}", self.in_flight.id, cause.as_deref().unwrap_or(&failure.message));
         }
         let text = progress.message.take().map(|(_, text)| text).unwrap_or_default();
         let linked = self.linked(turn, &text, &mut progress.file_ids).await;
@@ -272,7 +272,7 @@ impl Run {
         if waits && let Some(documents) = &self.documents {
             // The document with the open calls is stored before the client is told of them.
             if let Err(error) = documents.hand_over(self.render.document()).await {
-                error!("{}: {error}", self.live.id);
+                error!("{}: {error}", self.in_flight.id);
             }
         }
         if is_last {

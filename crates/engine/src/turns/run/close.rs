@@ -28,14 +28,14 @@ impl Run {
         let failure = self.render.failure();
         // Only a client that was told of no program may ask again.
         let failure = failure.map(|failure| Failure { should_retry: ran_code.then_some(false), ..failure });
-        self.live.publish(frames);
+        self.in_flight.publish(frames);
         let end = RequestEnd { document, failure };
         if self.journal.is_some() && stored.is_ok() {
-            return self.engine.live.end_stored(&self.live, end);
+            return self.engine.in_flight.end_stored(&self.in_flight, end);
         }
-        self.engine.live.end(&self.live, end, ran_code);
+        self.engine.in_flight.end(&self.in_flight, end, ran_code);
         if let Err(failure) = stored {
-            error!("{}: {}", self.live.id, failure.cause.as_deref().unwrap_or(&failure.message));
+            error!("{}: {}", self.in_flight.id, failure.cause.as_deref().unwrap_or(&failure.message));
         }
         if let Some(document) = unstored {
             let tasks = self.engine.tasks.clone();
@@ -76,15 +76,15 @@ impl Run {
         if let Some(journal) = &mut self.journal
             && let Err(failure) = journal.hand_on(&self.engine.store, None).await
         {
-            error!("{}: {failure}", self.live.id);
+            error!("{}: {failure}", self.in_flight.id);
         }
-        let id = &self.live.id;
+        let id = &self.in_flight.id;
         let message = format!(
             "The server is ending, and a program of {id} waits for approval; it goes on when the server is back: retrieve {id} then."
         );
         // Asked for again, it would be another one.
         let failure = Failure { should_retry: Some(false), ..Failure::new(FailureKind::Unavailable, message) };
-        self.live.end(RequestEnd { document: self.render.document(), failure: Some(failure) });
+        self.in_flight.end(RequestEnd { document: self.render.document(), failure: Some(failure) });
     }
 }
 

@@ -82,17 +82,17 @@ impl Run {
     pub(super) async fn publish(&mut self) {
         let PendingFrames { frames, documents, has_milestone, .. } = std::mem::take(&mut self.untold);
         if has_milestone && let Err(failure) = self.store_events(None).await {
-            error!("{}: {}", self.live.id, failure.cause.as_deref().unwrap_or(&failure.message));
+            error!("{}: {}", self.in_flight.id, failure.cause.as_deref().unwrap_or(&failure.message));
         }
         for document in documents {
             if let Some(documents) = &self.documents
                 && let Err(error) = documents.save(document).await
             {
                 // All of them are stored at the end once more.
-                error!("{}: {error}", self.live.id);
+                error!("{}: {error}", self.in_flight.id);
             }
         }
-        self.live.publish(frames);
+        self.in_flight.publish(frames);
     }
 
     /// Makes an event and renders it. It is stored with the others, by [`Run::store_events`]. Where there is no room for it, there is no such event, and the request
@@ -103,7 +103,7 @@ impl Run {
         if let Some(journal) = &mut self.journal
             && let Err(error) = journal.push(&self.engine.store, &event).await
         {
-            self.live.cancel.cancel();
+            self.in_flight.cancel.cancel();
             self.unstored.get_or_insert_with(|| error.into());
             return RenderedEvent::default();
         }
@@ -113,7 +113,7 @@ impl Run {
             && let Some(last) = rendered.frames.last()
             && let Err(failure) = journal.reserve(&self.engine.store, last).await
         {
-            error!("{}: {failure}", self.live.id);
+            error!("{}: {failure}", self.in_flight.id);
         }
         rendered
     }
@@ -127,7 +127,7 @@ impl Run {
     pub(super) async fn store_events(&mut self, state: Option<TurnState>) -> Result<(), Failure> {
         let Some(journal) = &mut self.journal else { return Ok(()) };
         let Err(error) = journal.flush(&self.engine.store, state).await else { return Ok(()) };
-        self.live.cancel.cancel();
+        self.in_flight.cancel.cancel();
         let failure = Failure::while_doing("cannot store what happened")(error);
         self.unstored.get_or_insert_with(|| failure.clone());
         Err(failure)

@@ -18,7 +18,7 @@ use super::{Agents, Agreement, Run, TurnPlan};
 use crate::Engine;
 use crate::permits::{Permit, Permits};
 use crate::turns::event::{EndReason, EventKind, ItemId, ToolCall, TurnEvent};
-use crate::turns::live::HeldResource;
+use crate::turns::in_flight::HeldResource;
 use crate::turns::render::{Render, RenderedEvent};
 use crate::turns::{Failure, RequestFingerprint};
 
@@ -169,11 +169,11 @@ impl Suspension {
     /// Ends a turn for whose program nobody brought answers. Its end is noted, and its files are stored.
     async fn give_up(self, engine: Arc<Engine>) {
         let (tenant, id) = (self.tenant.clone(), TurnId::new());
-        let Ok(live) = engine.live.begin(&tenant, RequestFingerprint::none(), id.clone()) else { return };
-        live.cancel.cancel();
-        let run = Run::new(&engine, &tenant, live, Vec::new(), Box::new(SilentRenderer));
+        let Ok(in_flight) = engine.in_flight.begin(&tenant, RequestFingerprint::none(), id.clone()) else { return };
+        in_flight.cancel.cancel();
+        let run = Run::new(&engine, &tenant, in_flight, Vec::new(), Box::new(SilentRenderer));
         run.take_up(self, None).await;
-        engine.live.forget(&id);
+        engine.in_flight.forget(&id);
     }
 }
 
@@ -228,7 +228,7 @@ impl Run {
             part,
             progress,
             waits,
-            held: self.live.take_held(),
+            held: self.in_flight.take_held(),
             _ends: ends.clone().drop_guard(),
         };
         self.engine.suspended.entries().insert(program.clone(), Entry::Waiting(Box::new(suspension)));
@@ -257,7 +257,7 @@ impl Run {
         let Suspension { part, mut progress, waits, held, tenant: _, _ends: ends } = suspension;
         let SuspendedWork { agents, program, _permit: permit, .. } = waits;
         drop((ends, permit));
-        held.into_iter().for_each(|held| self.live.hold(held));
+        held.into_iter().for_each(|held| self.in_flight.hold(held));
         self.parts = vec![part];
         progress.has_ended = false;
         if let Some(answers) = answers {
@@ -272,7 +272,7 @@ impl Run {
         }
         let mut progress = vec![progress];
         let outcome = self.turns(agents, &mut progress).await;
-        if self.render.failure().is_some() || self.live.cancel.is_cancelled() {
+        if self.render.failure().is_some() || self.in_flight.cancel.is_cancelled() {
             // Its client heard nothing of what came of its answers, and may bring them again: the program is lost.
             self.engine.suspended.forget(&program);
         }

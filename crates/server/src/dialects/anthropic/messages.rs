@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aludel_engine::turns::{Agreement, LiveRequest, Run, TurnPlan, TurnSpec};
+use aludel_engine::turns::{Agreement, InFlightRequest, Run, TurnPlan, TurnSpec};
 use aludel_store::{Tenant, TurnId, fresh_id};
 use aludel_wire::anthropic::StopReason;
 use axum::Json;
@@ -44,16 +44,17 @@ pub(super) async fn create(
     if request.is_empty {
         return Ok(empty(request));
     }
-    let (live, is_new) = turn::begin(&app, &tenant, fingerprint, TurnId::new(), memory).map_err(not_stored)?;
-    let guard = Some(cancel_on_disconnect(&live, stream));
+    let (in_flight, is_new) = turn::begin(&app, &tenant, fingerprint, TurnId::new(), memory).map_err(not_stored)?;
+    let guard = Some(cancel_on_disconnect(&in_flight, stream));
     if is_new {
-        turn::launch(&app, &live, start_message(Arc::clone(&app), tenant, request, Arc::clone(&live))).await?;
+        turn::launch(&app, &in_flight, start_message(Arc::clone(&app), tenant, request, Arc::clone(&in_flight)))
+            .await?;
     }
     if !stream {
-        return wait(live, guard, |object| object).await;
+        return wait(in_flight, guard, |object| object).await;
     }
-    first_failure(&live, |frame| frame.kind == ERROR).await?;
-    Ok(follow(live, None, guard, StreamFormat { framed, silence: PING }))
+    first_failure(&in_flight, |frame| frame.kind == ERROR).await?;
+    Ok(follow(in_flight, None, guard, StreamFormat { framed, silence: PING }))
 }
 
 /// The answer to a request that only warms a cache.
@@ -73,11 +74,11 @@ async fn start_message(
     app: Arc<App>,
     tenant: Tenant,
     request: ParsedRequest,
-    live: Arc<LiveRequest>,
+    in_flight: Arc<InFlightRequest>,
 ) -> Result<(), ApiError> {
     let id = fresh_id("msg_");
     let memory = MemoryCharge::of(&app, &tenant)?;
-    live.hold(memory.clone());
+    in_flight.hold(memory.clone());
     let tools = ToolNames::beside(app.engine.kernel(), &request.functions, request.has_shell());
     let mut conversation = Conversation::read(&app, &tenant, &request.messages, &tools, &memory).await?;
     let request_id = Scope::current().map(|scope| scope.id().to_owned());
@@ -91,7 +92,7 @@ async fn start_message(
                 let run = Run::new(
                     &app.engine,
                     &tenant,
-                    live,
+                    in_flight,
                     Vec::new(),
                     Box::new(MessageRenderer::new(writer, request_id)),
                 );
@@ -107,7 +108,7 @@ async fn start_message(
     let (part, container) = prepare(&app, &tenant, &id, &request, conversation).await?;
     let mut writer = Writer::new(id, request.model, container, request.stream, request.stop);
     resume::tell_lost(&mut writer, &lost, &request.messages);
-    let run = Run::new(&app.engine, &tenant, live, vec![part], Box::new(MessageRenderer::new(writer, request_id)));
+    let run = Run::new(&app.engine, &tenant, in_flight, vec![part], Box::new(MessageRenderer::new(writer, request_id)));
     app.tasks.spawn(run.carry_out().instrument(span));
     Ok(())
 }

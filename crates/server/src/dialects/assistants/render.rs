@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use aludel_engine::turns::{
-    Documents, EndReason, EventKind, Failure, FailureKind, ItemId, LiveRequests, OutputPiece, Render, RenderedEvent,
-    RestoredRequest, RichValue, StoredRequests, ToolEnd, ToolOutcome, TurnEvent,
+    Documents, EndReason, EventKind, Failure, FailureKind, InFlightRequests, ItemId, OutputPiece, Render,
+    RenderedEvent, RestoredRequest, RichValue, StoredRequests, ToolEnd, ToolOutcome, TurnEvent,
 };
 use aludel_engine::{Error, SessionFile};
 use aludel_store::{MessageId, QuotaCheck, RunId, RunUpdate, StepId, Store, Tenant, ThreadId, TurnId, TurnRecord, now};
@@ -344,12 +344,12 @@ impl StoredRequests for Runs {
     }
 
     /// Fails runs that a server which was killed had not begun to carry out.
-    fn close_orphans<'a>(&'a self, live: &'a LiveRequests) -> BoxFuture<'a, Result<(), Error>> {
+    fn close_orphans<'a>(&'a self, in_flight: &'a InFlightRequests) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             for (tenant, thread, id) in self.store.active_runs().await? {
                 let Some(record) = self.store.thread_run(&tenant, &thread, &id).await? else { continue };
                 let mut run = Run::deserialize(record.object).map_err(Error::internal)?;
-                if run.status == RunStatus::RequiresAction || live.find(&tenant, &record.turn).is_some() {
+                if run.status == RunStatus::RequiresAction || in_flight.find(&tenant, &record.turn).is_some() {
                     continue;
                 }
                 let error = LastError { code: ErrorCode::ServerError, message: STOPPED.to_owned() };

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use aludel_engine::turns::{LiveRequest, RequestFingerprint};
+use aludel_engine::turns::{InFlightRequest, RequestFingerprint};
 use aludel_store::{Order, PageQuery, QuotaCheck, RunId, RunRecord, RunUpdate, StepId, Tenant, ThreadId, TurnId, now};
 use aludel_wire::assistants::{
     Assistant, CreateRun, CreateThreadAndRun, Run, RunStatus, RunStep, StepDetails, StepStatus, SubmitToolOutputs,
@@ -76,11 +76,11 @@ fn begin(
     tenant: &Tenant,
     id: TurnId,
     memory: impl Send + Sync + 'static,
-) -> Result<Arc<LiveRequest>, ApiError> {
-    let live = app.engine.live.begin(tenant, RequestFingerprint::none(), id);
-    let live = live.map_err(|_| ApiError::internal("a new turn is known already"))?;
-    live.hold(memory);
-    Ok(live)
+) -> Result<Arc<InFlightRequest>, ApiError> {
+    let in_flight = app.engine.in_flight.begin(tenant, RequestFingerprint::none(), id);
+    let in_flight = in_flight.map_err(|_| ApiError::internal("a new turn is known already"))?;
+    in_flight.hold(memory);
+    Ok(in_flight)
 }
 
 /// Begins a run, and answers with it or its stream.
@@ -95,28 +95,28 @@ async fn begun(
 ) -> Result<Response, ApiError> {
     let streams = sent.stream.unwrap_or(false);
     let id = RunId::new();
-    let live = begin(app, tenant, id.clone().into(), memory)?;
+    let in_flight = begin(app, tenant, id.clone().into(), memory)?;
     let task = {
-        let (app, tenant, live) = (Arc::clone(app), tenant.clone(), Arc::clone(&live));
+        let (app, tenant, in_flight) = (Arc::clone(app), tenant.clone(), Arc::clone(&in_flight));
         async move {
             let (leg, run) = new_leg(&app, &tenant, id, assistant, sent, thread, created).await?;
-            start::run_leg(app, tenant, leg, live).await?;
+            start::run_leg(app, tenant, leg, in_flight).await?;
             Ok(run)
         }
     };
-    let run = started(app, &live, task).await?;
+    let run = started(app, &in_flight, task).await?;
     let notes = tools::notes(&run.tools);
-    Ok(answer(live, run, streams, notes))
+    Ok(answer(in_flight, run, streams, notes))
 }
 
 /// Runs what starts a run, of which something comes.
 async fn started(
     app: &Arc<App>,
-    live: &Arc<LiveRequest>,
+    in_flight: &Arc<InFlightRequest>,
     starting: impl Future<Output = Result<Run, ApiError>> + Send + 'static,
 ) -> Result<Run, ApiError> {
     let (sender, receiver) = tokio::sync::oneshot::channel();
-    turn::launch(app, live, async move {
+    turn::launch(app, in_flight, async move {
         let run = starting.await?;
         // A client that went away needs no answer.
         let _unheard = sender.send(run);
@@ -126,9 +126,9 @@ async fn started(
     receiver.await.map_err(ApiError::internal)
 }
 
-fn answer(live: Arc<LiveRequest>, run: Run, streams: bool, notes: HeaderMap) -> Response {
+fn answer(in_flight: Arc<InFlightRequest>, run: Run, streams: bool, notes: HeaderMap) -> Response {
     match streams {
-        true => (notes, follow(live, None, None, StreamFormat::of(framed))).into_response(),
+        true => (notes, follow(in_flight, None, None, StreamFormat::of(framed))).into_response(),
         false => (notes, Json(shown(run))).into_response(),
     }
 }
@@ -267,12 +267,12 @@ pub(super) async fn cancel(
     let (thread, id) = (threads::parse(&thread)?, parse(&id)?);
     let record = find(&app, &tenant, &thread, &id).await?;
     if record.is_active {
-        if let Some(live) = underway(&app, &tenant, &record) {
-            live.cancel.cancel();
+        if let Some(in_flight) = underway(&app, &tenant, &record) {
+            in_flight.cancel.cancel();
             let cancelling = current(&app, &tenant, record)?;
             let shared = Arc::clone(&app);
             app.tasks.spawn(async move {
-                live.ended().await;
+                in_flight.ended().await;
                 if let Err(error) = cancel_waiting(&shared, &tenant, &thread, &id).await {
                     error!("cannot cancel {id}: {}", error.message);
                 }
@@ -317,10 +317,10 @@ pub(super) async fn submit(
     let run = Run { status: RunStatus::Queued, required_action: None, ..run };
     let start = RendererStart { run: run.clone(), thread: None, answered: Some(answered) };
     let leg = RunLeg { thread, id, start, from: LegStart::Waiting { record, step: Box::new(step) } };
-    let live = begin(&app, &tenant, TurnId::new(), memory)?;
-    turn::launch(&app, &live, start::run_leg(Arc::clone(&app), tenant, leg, Arc::clone(&live))).await?;
+    let in_flight = begin(&app, &tenant, TurnId::new(), memory)?;
+    turn::launch(&app, &in_flight, start::run_leg(Arc::clone(&app), tenant, leg, Arc::clone(&in_flight))).await?;
     let notes = tools::notes(&run.tools);
-    Ok(answer(live, run, stream.unwrap_or(false), notes))
+    Ok(answer(in_flight, run, stream.unwrap_or(false), notes))
 }
 
 /// The step with the outputs of all its calls.
@@ -379,8 +379,8 @@ fn is_over(app: &App, tenant: &Tenant, record: &RunRecord) -> bool {
 }
 
 /// The turn of a run, as long as it goes on.
-fn underway(app: &App, tenant: &Tenant, record: &RunRecord) -> Option<Arc<LiveRequest>> {
-    app.engine.live.find(tenant, &record.turn).filter(|live| !live.has_ended())
+fn underway(app: &App, tenant: &Tenant, record: &RunRecord) -> Option<Arc<InFlightRequest>> {
+    app.engine.in_flight.find(tenant, &record.turn).filter(|in_flight| !in_flight.has_ended())
 }
 
 /// Ends a run that no turn carries out.
@@ -415,7 +415,7 @@ async fn open_step(app: &App, tenant: &Tenant, run: &RunId) -> Result<Option<Run
 
 /// The run as its client sees it now.
 fn current(app: &App, tenant: &Tenant, record: RunRecord) -> Result<Run, ApiError> {
-    let is_cancelled = underway(app, tenant, &record).is_some_and(|live| live.cancel.is_cancelled());
+    let is_cancelled = underway(app, tenant, &record).is_some_and(|in_flight| in_flight.cancel.is_cancelled());
     let is_active = record.is_active;
     let mut run: Run = stored(record.object)?;
     if is_active && is_cancelled {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use aludel_agent::upstream::{AnswerFormat, Sampling, ToolChoice};
 use aludel_engine::Session;
-use aludel_engine::turns::{self, Agreement, LiveRequest, NewJournal, TurnSpec};
+use aludel_engine::turns::{self, Agreement, InFlightRequest, NewJournal, TurnSpec};
 use aludel_store::{
     MessageId, NewRun, QuotaCheck, RunId, RunRecord, RunUpdate, StepId, Tenant, ThreadId, TurnId, now_ms,
 };
@@ -58,7 +58,7 @@ pub(super) async fn run_leg(
     app: Arc<App>,
     tenant: Tenant,
     leg: RunLeg,
-    live: Arc<LiveRequest>,
+    in_flight: Arc<InFlightRequest>,
 ) -> Result<(), ApiError> {
     let run = &leg.start.run;
     app.engine.models().find(&run.model)?;
@@ -77,7 +77,7 @@ pub(super) async fn run_leg(
         // Known now: a run for which there is no room hears so at once.
         session.reserve().await?;
     }
-    let started = enter(&app, &tenant, &leg, asked, &live, session.clone()).await;
+    let started = enter(&app, &tenant, &leg, asked, &in_flight, session.clone()).await;
     if started.is_err()
         && let Some(session) = &session
     {
@@ -92,7 +92,7 @@ async fn enter(
     tenant: &Tenant,
     leg: &RunLeg,
     asked: Asked,
-    live: &Arc<LiveRequest>,
+    in_flight: &Arc<InFlightRequest>,
     session: Option<Arc<Session>>,
 ) -> Result<(), ApiError> {
     let run = &leg.start.run;
@@ -100,13 +100,14 @@ async fn enter(
     let expires_at = run.expires_at.unwrap_or_default();
     match &leg.from {
         LegStart::Nothing { messages, .. } => {
-            let (id, thread, turn, messages) = (leg.id.clone(), leg.thread.clone(), live.id.clone(), messages.clone());
+            let (id, thread, turn, messages) =
+                (leg.id.clone(), leg.thread.clone(), in_flight.id.clone(), messages.clone());
             let new = NewRun { id, thread, turn, expires_at, object, messages };
             begun(app.store.begin_run(tenant, new).await?, &leg.thread)?;
         }
         LegStart::Waiting { record, .. } => {
             let steps = leg.start.answered.as_ref().and_then(row).into_iter().collect();
-            let next = Some(live.id.clone());
+            let next = Some(in_flight.id.clone());
             let update = RunUpdate { object: Some(object), next, steps, ..RunUpdate::default() };
             if !app.store.update_run(tenant, &leg.id, &record.turn, update, QuotaCheck::Checked).await? {
                 let message =
@@ -115,9 +116,9 @@ async fn enter(
             }
         }
     }
-    let carried = carry(app, tenant, leg, asked, live, session).await;
+    let carried = carry(app, tenant, leg, asked, in_flight, session).await;
     if carried.is_err()
-        && let Err(error) = undo(app, tenant, leg, live).await
+        && let Err(error) = undo(app, tenant, leg, in_flight).await
     {
         error!("cannot take {} back: {error}", leg.id);
     }
@@ -129,7 +130,12 @@ fn row(step: &RunStep) -> Option<(StepId, Value)> {
 }
 
 /// Leaves the thread as it was before.
-async fn undo(app: &App, tenant: &Tenant, leg: &RunLeg, live: &LiveRequest) -> Result<(), aludel_store::Error> {
+async fn undo(
+    app: &App,
+    tenant: &Tenant,
+    leg: &RunLeg,
+    in_flight: &InFlightRequest,
+) -> Result<(), aludel_store::Error> {
     match &leg.from {
         LegStart::Nothing { messages, .. } => {
             app.store.delete_run(tenant, &leg.id).await?;
@@ -140,7 +146,7 @@ async fn undo(app: &App, tenant: &Tenant, leg: &RunLeg, live: &LiveRequest) -> R
         LegStart::Waiting { record, step } => {
             let (object, next) = (Some(record.object.clone()), Some(record.turn.clone()));
             let update = RunUpdate { object, next, steps: row(step).into_iter().collect(), ..RunUpdate::default() };
-            app.store.update_run(tenant, &leg.id, &live.id, update, QuotaCheck::Reserved).await?;
+            app.store.update_run(tenant, &leg.id, &in_flight.id, update, QuotaCheck::Reserved).await?;
         }
     }
     Ok(())
@@ -152,7 +158,7 @@ async fn carry(
     tenant: &Tenant,
     leg: &RunLeg,
     asked: Asked,
-    live: &Arc<LiveRequest>,
+    in_flight: &Arc<InFlightRequest>,
     session: Option<Arc<Session>>,
 ) -> Result<(), ApiError> {
     let RunLeg { start, id, thread, .. } = leg;
@@ -161,7 +167,7 @@ async fn carry(
         super::threads::add_files(app, tenant, thread, files).await?;
     }
     let context = Context::of(app, tenant, thread, run.truncation_strategy.last_messages).await?;
-    live.hold(context.memory());
+    in_flight.hold(context.memory());
     let placed = match &session {
         Some(session) => {
             let of_thread = super::threads::files(app, tenant, thread).await?;
@@ -196,9 +202,9 @@ async fn carry(
     let mut part = spec.part(&app.engine, items, gated, Agreement::Stays)?;
     part.purpose = Some(PURPOSE);
     let render = Box::new(RunRenderer::new(start.clone()));
-    let turn = turns::Run::new(&app.engine, tenant, Arc::clone(live), vec![part], render);
+    let turn = turns::Run::new(&app.engine, tenant, Arc::clone(in_flight), vec![part], render);
     let new = NewJournal {
-        id: live.id.clone(),
+        id: in_flight.id.clone(),
         dialect: NAME,
         queued: false,
         expires_at: Some(run.expires_at.unwrap_or_default() + LOG_KEPT),
@@ -210,19 +216,19 @@ async fn carry(
     };
     let mut turn = turn.with_journal(new).await?;
     turn.truncate = run.truncation_strategy.last_messages.is_none();
-    let (store, turn_id): (_, TurnId) = (app.store.clone(), live.id.clone());
+    let (store, turn_id): (_, TurnId) = (app.store.clone(), in_flight.id.clone());
     turn.documents = Some(Box::new(Stored { store, tenant: tenant.clone(), run: id.clone(), turn: turn_id }));
     let span = info_span!("answer", api = "assistants", id = %id);
     crate::turn::carry_out(app, turn, false, span).await?;
-    app.tasks.spawn(expire(Arc::clone(live), run.expires_at.unwrap_or_default()));
+    app.tasks.spawn(expire(Arc::clone(in_flight), run.expires_at.unwrap_or_default()));
     Ok(())
 }
 
 /// Ends a run when its time is over. `expires_at` is in seconds since 1970.
-async fn expire(live: Arc<LiveRequest>, expires_at: i64) {
+async fn expire(in_flight: Arc<InFlightRequest>, expires_at: i64) {
     let left = expires_at.saturating_mul(1000).saturating_sub(now_ms());
     tokio::select! {
-        _ = live.ended() => {}
-        () = sleep(Duration::from_millis(u64::try_from(left).unwrap_or_default())) => live.cancel.cancel(),
+        _ = in_flight.ended() => {}
+        () = sleep(Duration::from_millis(u64::try_from(left).unwrap_or_default())) => in_flight.cancel.cancel(),
     }
 }

@@ -85,8 +85,8 @@ pub(super) async fn delete(
 pub(super) async fn remove(app: &App, tenant: &Tenant, id: &ThreadId) -> Result<(), ApiError> {
     let removed = app.store.delete_thread(tenant, id).await?;
     let RemovedThread { session, turn } = removed.ok_or_else(|| none_found("thread", id.as_str()))?;
-    if let Some(live) = turn.and_then(|turn| app.engine.live.find(tenant, &turn)) {
-        turn::stop(&live).await;
+    if let Some(in_flight) = turn.and_then(|turn| app.engine.in_flight.find(tenant, &turn)) {
+        turn::stop(&in_flight).await;
     }
     if let Some(session) = session
         && let Err(error) = app.engine.sessions.delete(tenant, &session).await

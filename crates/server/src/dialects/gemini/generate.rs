@@ -5,7 +5,7 @@ use std::sync::Arc;
 use aludel_agent::CodeInterpreter;
 use aludel_engine::Session;
 use aludel_engine::sessions::SessionChoice;
-use aludel_engine::turns::{Agreement, LiveRequest, Run, TurnPlan, TurnSpec};
+use aludel_engine::turns::{Agreement, InFlightRequest, Run, TurnPlan, TurnSpec};
 use aludel_store::{Tenant, TurnId, fresh_id};
 use aludel_wire::gemini::{GenerateContentRequest, TokenCount};
 use axum::Json;
@@ -73,20 +73,24 @@ pub(super) async fn call(
     fields.map.insert("model".into(), model.clone().into());
     let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
     let request = ParsedRequest::read(fields)?;
-    let (live, is_new) = turn::begin(&app, &tenant, fingerprint, TurnId::new(), memory).map_err(not_stored)?;
+    let (in_flight, is_new) = turn::begin(&app, &tenant, fingerprint, TurnId::new(), memory).map_err(not_stored)?;
     let is_stream = form == Form::Stream;
-    let guard = Some(cancel_on_disconnect(&live, is_stream));
+    let guard = Some(cancel_on_disconnect(&in_flight, is_stream));
     if is_new {
         let base = links::base(&app, &headers);
-        turn::launch(&app, &live, start_generation(Arc::clone(&app), tenant, model, request, base, Arc::clone(&live)))
-            .await?;
+        turn::launch(
+            &app,
+            &in_flight,
+            start_generation(Arc::clone(&app), tenant, model, request, base, Arc::clone(&in_flight)),
+        )
+        .await?;
     }
     match form {
-        Form::Whole => wait(live, guard, |object| object).await,
-        Form::List => wait(live, guard, |object| Value::Array(vec![object])).await,
+        Form::Whole => wait(in_flight, guard, |object| object).await,
+        Form::List => wait(in_flight, guard, |object| Value::Array(vec![object])).await,
         Form::Stream => {
-            first_failure(&live, |frame| frame.kind == ERROR).await?;
-            Ok(follow(live, None, guard, StreamFormat { framed, silence: BLANK }))
+            first_failure(&in_flight, |frame| frame.kind == ERROR).await?;
+            Ok(follow(in_flight, None, guard, StreamFormat { framed, silence: BLANK }))
         }
     }
 }
@@ -110,18 +114,18 @@ async fn start_generation(
     model: String,
     request: ParsedRequest,
     base: String,
-    live: Arc<LiveRequest>,
+    in_flight: Arc<InFlightRequest>,
 ) -> Result<(), ApiError> {
     let id = fresh_id("gen_");
     // Before anything is taken that would have to be given back.
     let secret = app.link_secret().await?;
     let memory = MemoryCharge::of(&app, &tenant)?;
-    live.hold(memory.clone());
+    in_flight.hold(memory.clone());
     let (part, session) = prepare(&app, &tenant, &model, &id, &request, &memory).await?;
     let links = session.map(|session| Links::to(secret, &base, &tenant, session.id()));
     let writer = Writer::new(id.clone(), model, links, request.stop, request.tells_thoughts);
     let span = info_span!("answer", api = "gemini", id);
-    let run = Run::new(&app.engine, &tenant, live, vec![part], Box::new(ContentRenderer::new(writer)));
+    let run = Run::new(&app.engine, &tenant, in_flight, vec![part], Box::new(ContentRenderer::new(writer)));
     app.tasks.spawn(run.carry_out().instrument(span));
     Ok(())
 }

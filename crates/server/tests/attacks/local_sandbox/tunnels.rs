@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 use crate::raw::LONG;
 use crate::tenant::{Tenant, resident};
 
-/// Tunnels of one sandbox (`engine/src/sandboxes/live.rs`).
+/// Tunnels of one sandbox (`engine/src/sandboxes/sandbox.rs`).
 const MAX_TUNNELS: usize = 32;
 /// A program that takes any tunnel, and then does this.
 pub(super) fn program(port: u16, then: &str) -> String {

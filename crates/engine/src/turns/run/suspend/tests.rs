@@ -27,8 +27,8 @@ async fn engine(data: &Path, programs: &[&'static str], answers: Duration) -> Ar
 
 fn run(engine: &Arc<Engine>, parts: Vec<TurnPlan>) -> (Run, RecordingRenderer) {
     let (tenant, seen) = (Tenant::local(), RecordingRenderer::default());
-    let live = engine.live.begin(&tenant, RequestFingerprint::none(), TurnId::new()).unwrap();
-    (Run::new(engine, &tenant, live, parts, Box::new(seen.clone())), seen)
+    let in_flight = engine.in_flight.begin(&tenant, RequestFingerprint::none(), TurnId::new()).unwrap();
+    (Run::new(engine, &tenant, in_flight, parts, Box::new(seen.clone())), seen)
 }
 
 /// Carries a turn out whose programs can call `f`. Returns its session and the calls with which it ended.
@@ -158,7 +158,7 @@ async fn answers_to_which_no_message_came_can_be_brought_again_to_a_program_that
         panic!("it does not wait")
     };
     let (run, _) = run(&engine, Vec::new());
-    run.live.cancel.cancel();
+    run.in_flight.cancel.cancel();
     run.go_on(suspension, Vec::new()).await;
     left_nothing(&engine).await;
     assert!(matches!(take(&engine, &Tenant::local(), &calls), TakenSuspension::Lost));

@@ -32,26 +32,26 @@ pub(in crate::dialects::gemini) async fn create(
     let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
     let request = ParsedRequest::read(fields)?;
     let (stream, background) = (request.stream, request.background);
-    let (live, is_new) = match turn::begin(&app, &tenant, fingerprint, InteractionId::new().into(), memory) {
+    let (in_flight, is_new) = match turn::begin(&app, &tenant, fingerprint, InteractionId::new().into(), memory) {
         Ok(begun) => begun,
         Err(past) => return again(&app, &tenant, past, &request).await,
     };
-    let guard = (!background).then(|| cancel_on_disconnect(&live, stream));
+    let guard = (!background).then(|| cancel_on_disconnect(&in_flight, stream));
     if is_new {
         let base = links::base(&app, &headers);
         turn::launch(
             &app,
-            &live,
-            start::interaction(Arc::clone(&app), tenant.clone(), request, base, Arc::clone(&live)),
+            &in_flight,
+            start::interaction(Arc::clone(&app), tenant.clone(), request, base, Arc::clone(&in_flight)),
         )
         .await?;
     }
     match (stream, background) {
-        (true, _) => Ok(follow(live, None, guard, StreamFormat::of(framed))),
-        (false, true) => Ok(Json(current(&app, &tenant, &parse(live.id.as_str())?).await?).into_response()),
+        (true, _) => Ok(follow(in_flight, None, guard, StreamFormat::of(framed))),
+        (false, true) => Ok(Json(current(&app, &tenant, &parse(in_flight.id.as_str())?).await?).into_response()),
         (false, false) => {
-            let id = live.id.clone();
-            let answer = wait(live, guard, |object| object).await;
+            let id = in_flight.id.clone();
+            let answer = wait(in_flight, guard, |object| object).await;
             if answer.is_err() {
                 remove_if_failed(&app, &tenant, &parse(id.as_str())?).await?;
             }
@@ -92,8 +92,8 @@ pub(in crate::dialects::gemini) async fn retrieve(
             ApiError::invalid("last_event_id", "'last_event_id' must be the 'event_id' of an event of this stream.")
         })?),
     };
-    if let Some(live) = app.engine.live.find(&tenant, &id.clone().into()) {
-        return Ok(follow(live, after, None, StreamFormat::of(framed)));
+    if let Some(in_flight) = app.engine.in_flight.find(&tenant, &id.clone().into()) {
+        return Ok(follow(in_flight, after, None, StreamFormat::of(framed)));
     }
     replayed(&app, &tenant, &id, after).await
 }
@@ -140,15 +140,15 @@ pub(in crate::dialects::gemini) async fn delete(
 ) -> Result<Json<Value>, ApiError> {
     let id = parse(&id)?;
     let turn = id.clone().into();
-    if let Some(live) = app.engine.live.find(&tenant, &turn) {
-        turn::stop(&live).await;
-        app.engine.live.forget(&turn);
+    if let Some(in_flight) = app.engine.in_flight.find(&tenant, &turn) {
+        turn::stop(&in_flight).await;
+        app.engine.in_flight.forget(&turn);
     }
     if !remove(&app, &tenant, &id).await? {
         return Err(no_interaction(id.as_str()));
     }
     // Whoever sends the request again begins another one.
-    app.engine.live.forget(&turn);
+    app.engine.in_flight.forget(&turn);
     Ok(Json(json!({})))
 }
 
@@ -176,8 +176,10 @@ pub(in crate::dialects::gemini) async fn cancel(
 ) -> Result<Json<Interaction>, ApiError> {
     let id = parse(&id)?;
     find(&app, &tenant, &id).await?;
-    if let Some(live) = app.engine.live.find(&tenant, &id.clone().into()).filter(|live| !live.has_ended()) {
-        turn::stop(&live).await;
+    if let Some(in_flight) =
+        app.engine.in_flight.find(&tenant, &id.clone().into()).filter(|in_flight| !in_flight.has_ended())
+    {
+        turn::stop(&in_flight).await;
     }
     Ok(Json(current(&app, &tenant, &id).await?))
 }

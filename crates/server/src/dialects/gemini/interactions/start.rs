@@ -6,7 +6,7 @@ use aludel_agent::CodeInterpreter;
 use aludel_engine::Session;
 use aludel_engine::approvals::ApprovalMode;
 use aludel_engine::sessions::SessionChoice;
-use aludel_engine::turns::{Agreement, LiveRequest, NewJournal, Run, TurnSpec};
+use aludel_engine::turns::{Agreement, InFlightRequest, NewJournal, Run, TurnSpec};
 use aludel_store::{InteractionId, Tenant, now};
 use aludel_wire::gemini::interactions::Interaction;
 use tracing::info_span;
@@ -27,11 +27,11 @@ pub(super) async fn interaction(
     tenant: Tenant,
     request: ParsedRequest,
     base: String,
-    live: Arc<LiveRequest>,
+    in_flight: Arc<InFlightRequest>,
 ) -> Result<(), ApiError> {
     let background = request.background;
-    let run = prepare(&app, &tenant, request, &base, live).await?;
-    let span = info_span!("answer", api = "interactions", id = %run.live.id);
+    let run = prepare(&app, &tenant, request, &base, in_flight).await?;
+    let span = info_span!("answer", api = "interactions", id = %run.in_flight.id);
     turn::carry_out(&app, run, background, span).await
 }
 
@@ -40,18 +40,18 @@ async fn prepare(
     tenant: &Tenant,
     request: ParsedRequest,
     base: &str,
-    live: Arc<LiveRequest>,
+    in_flight: Arc<InFlightRequest>,
 ) -> Result<Run, ApiError> {
     app.engine.models().find(&request.model)?;
     // Before anything is taken that would have to be given back.
     let secret = app.link_secret().await?;
     let memory = MemoryCharge::of(app, tenant)?;
-    live.hold(memory.clone());
+    in_flight.hold(memory.clone());
     let tool = CodeInterpreter::name_beside(app.engine.kernel(), &request.functions);
     let context = Context::collect(app, tenant, &request, &tool, &memory).await?;
     let session = if request.runs_code { Some(open(app, tenant, &request, &context).await?) } else { None };
     let links = session.as_ref().map(|session| Links::to(secret, base, tenant, session.id()));
-    let made = make(app, tenant, request, context, live, session.clone(), (links, base)).await;
+    let made = make(app, tenant, request, context, in_flight, session.clone(), (links, base)).await;
     if made.is_err()
         && let Some(session) = &session
     {
@@ -106,7 +106,7 @@ async fn make(
     tenant: &Tenant,
     request: ParsedRequest,
     context: Context,
-    live: Arc<LiveRequest>,
+    in_flight: Arc<InFlightRequest>,
     session: Option<Arc<Session>>,
     (links, base): (Option<Links>, &str),
 ) -> Result<Run, ApiError> {
@@ -120,12 +120,13 @@ async fn make(
     let outlives = request.store && asks;
     let environment = session.as_ref().map(|session| session.id().to_string());
     let gated = session.map(|session| {
-        let gate = spec.gate(&app.engine, tenant, live.id.to_string(), &session, outlives);
+        let gate = spec.gate(&app.engine, tenant, in_flight.id.to_string(), &session, outlives);
         (session, gate)
     });
     let items = context.items;
     let part = spec.part(&app.engine, items.clone(), gated, Agreement::Stays)?;
-    let id = InteractionId::parse(live.id.as_str()).ok_or_else(|| ApiError::internal("an id of another dialect"))?;
+    let id =
+        InteractionId::parse(in_flight.id.as_str()).ok_or_else(|| ApiError::internal("an id of another dialect"))?;
     let time = rfc3339(now());
     let answer = Interaction {
         id: id.to_string(),
@@ -138,7 +139,7 @@ async fn make(
     let beginning = RendererStart { answer, stop: request.stop, tells_thoughts: request.tells_thoughts, linked };
     let own = serde_json::to_value(&beginning).map_err(ApiError::internal)?;
     let render = Box::new(InteractionRenderer::new(beginning, links));
-    let mut run = Run::new(&app.engine, tenant, live, vec![part], render);
+    let mut run = Run::new(&app.engine, tenant, in_flight, vec![part], render);
     run.outlives = outlives;
     if request.store {
         let new = NewJournal {

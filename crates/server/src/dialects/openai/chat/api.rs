@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use aludel_agent::upstream::http::{ForwardTarget, Protocol};
 use aludel_engine::ProgramParts;
-use aludel_engine::turns::{Agreement, LiveRequest, Run, TurnPlan, TurnSpec};
+use aludel_engine::turns::{Agreement, InFlightRequest, Run, TurnPlan, TurnSpec};
 use aludel_store::{ResponseId, Tenant, fresh_id};
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -65,18 +65,23 @@ pub(crate) async fn create(
         request = request.with_interpreter(shown, chat(&headers));
     }
     let stream = request.stream;
-    let (live, is_new) =
+    let (in_flight, is_new) =
         turn::begin(&app, &tenant, fingerprint, ResponseId::new().into(), memory).map_err(not_stored)?;
-    let guard = Some(cancel_on_disconnect(&live, stream));
+    let guard = Some(cancel_on_disconnect(&in_flight, stream));
     if is_new {
         let base = links::base(&app, &headers);
-        turn::launch(&app, &live, start_completion(Arc::clone(&app), tenant, request, base, Arc::clone(&live))).await?;
+        turn::launch(
+            &app,
+            &in_flight,
+            start_completion(Arc::clone(&app), tenant, request, base, Arc::clone(&in_flight)),
+        )
+        .await?;
     }
     if !stream {
-        return wait(live, guard, |object| object).await;
+        return wait(in_flight, guard, |object| object).await;
     }
-    first_failure(&live, |_| false).await?;
-    Ok(follow(live, None, guard, StreamFormat::of(framed)))
+    first_failure(&in_flight, |_| false).await?;
+    Ok(follow(in_flight, None, guard, StreamFormat::of(framed)))
 }
 
 /// The parts of programs that the model's answers show to clients that know of no tool, if those have one.
@@ -95,12 +100,12 @@ async fn start_completion(
     tenant: Tenant,
     request: ParsedRequest,
     base: String,
-    live: Arc<LiveRequest>,
+    in_flight: Arc<InFlightRequest>,
 ) -> Result<(), ApiError> {
     let (app, tenant) = (&app, &tenant);
     app.engine.models().find(&request.model)?;
     let memory = MemoryCharge::of(app, tenant)?;
-    live.hold(memory.clone());
+    in_flight.hold(memory.clone());
     let conversation = Conversation::read(app, tenant, &request.messages, request.shown.is_some(), &memory).await?;
     let markdown = match request.shown {
         Some(shown) => Some((shown, app.link_secret().await?)),
@@ -131,7 +136,7 @@ async fn start_completion(
     let stream = request.stream.then_some(IncludeUsage(request.include_usage));
     let writer = Writer::new(id, request.model, stream, containers, &request.stop, request.sampling.format.is_some());
     let span = info_span!("answer", api = "chat", id = writer.id());
-    let mut run = Run::new(&app.engine, tenant, live, parts, Box::new(CompletionRenderer::new(writer)));
+    let mut run = Run::new(&app.engine, tenant, in_flight, parts, Box::new(CompletionRenderer::new(writer)));
     run.documents = Some(Box::new(Rounds { app: Arc::clone(app), tenant: tenant.clone() }));
     app.tasks.spawn(run.carry_out().instrument(span));
     Ok(())

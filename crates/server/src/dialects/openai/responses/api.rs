@@ -34,23 +34,27 @@ pub(crate) async fn create(
     let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
     let request = ParsedRequest::read(fields, host(&headers), app.engine.kernel())?;
     let (stream, background, include) = (request.stream, request.background, request.include);
-    let (live, is_new) = match turn::begin(&app, &tenant, fingerprint, ResponseId::new().into(), memory) {
+    let (in_flight, is_new) = match turn::begin(&app, &tenant, fingerprint, ResponseId::new().into(), memory) {
         Ok(begun) => begun,
         Err(past) => return again(&app, &tenant, past, &request).await,
     };
-    let guard = (!background).then(|| cancel_on_disconnect(&live, stream));
+    let guard = (!background).then(|| cancel_on_disconnect(&in_flight, stream));
     if is_new {
-        turn::launch(&app, &live, start::response(Arc::clone(&app), tenant.clone(), request, Arc::clone(&live)))
-            .await?;
+        turn::launch(
+            &app,
+            &in_flight,
+            start::response(Arc::clone(&app), tenant.clone(), request, Arc::clone(&in_flight)),
+        )
+        .await?;
     }
     match (stream, background) {
-        (true, _) => Ok(follow(live, None, guard, StreamFormat::of(framed))),
+        (true, _) => Ok(follow(in_flight, None, guard, StreamFormat::of(framed))),
         (false, true) => {
-            Ok(Json(shown(current(&app, &tenant, &parse(live.id.as_str())?).await?, include)).into_response())
+            Ok(Json(shown(current(&app, &tenant, &parse(in_flight.id.as_str())?).await?, include)).into_response())
         }
         (false, false) => {
-            let id = live.id.clone();
-            let answer = wait(live, guard, move |object| shown_json(object, include)).await;
+            let id = in_flight.id.clone();
+            let answer = wait(in_flight, guard, move |object| shown_json(object, include)).await;
             if answer.is_err() {
                 remove_if_failed(&app, &tenant, &id).await?;
             }
@@ -93,8 +97,8 @@ pub(crate) async fn retrieve(
         })?),
     };
     let turn = id.clone().into();
-    if let Some(live) = app.engine.live.find(&tenant, &turn) {
-        return Ok(follow(live, after, None, StreamFormat::of(framed)));
+    if let Some(in_flight) = app.engine.in_flight.find(&tenant, &turn) {
+        return Ok(follow(in_flight, after, None, StreamFormat::of(framed)));
     }
     replayed(&app, &tenant, &id, after).await
 }
@@ -146,15 +150,15 @@ pub(crate) async fn delete(
 ) -> Result<Json<Deleted>, ApiError> {
     let id = parse(&id)?;
     let turn = id.clone().into();
-    if let Some(live) = app.engine.live.find(&tenant, &turn) {
-        turn::stop(&live).await;
-        app.engine.live.forget(&turn);
+    if let Some(in_flight) = app.engine.in_flight.find(&tenant, &turn) {
+        turn::stop(&in_flight).await;
+        app.engine.in_flight.forget(&turn);
     }
     if !remove(&app, &tenant, &turn).await? {
         return Err(no_response(id.as_str()));
     }
     // Whoever sends the request again begins another one.
-    app.engine.live.forget(&turn);
+    app.engine.in_flight.forget(&turn);
     Ok(Json(Deleted::new(id, "response")))
 }
 
@@ -185,8 +189,10 @@ pub(crate) async fn cancel(
         let message = "Only responses with background=true can be cancelled.";
         return Err(ApiError::bad_request(message));
     }
-    if let Some(live) = app.engine.live.find(&tenant, &id.clone().into()).filter(|live| !live.has_ended()) {
-        turn::stop(&live).await;
+    if let Some(in_flight) =
+        app.engine.in_flight.find(&tenant, &id.clone().into()).filter(|in_flight| !in_flight.has_ended())
+    {
+        turn::stop(&in_flight).await;
     }
     Ok(Json(shown(current(&app, &tenant, &id).await?, Include::default())))
 }

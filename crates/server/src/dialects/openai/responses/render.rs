@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use aludel_engine::Error;
 use aludel_engine::turns::{
-    Documents, EndReason, EventKind, Failure, FailureKind, ItemId, LiveRequests, Render, RenderedEvent,
+    Documents, EndReason, EventKind, Failure, FailureKind, InFlightRequests, ItemId, Render, RenderedEvent,
     RestoredRequest, StoredRequests, TurnEvent,
 };
 use aludel_store::{ConversationId, QuotaCheck, Reservation, ResponseId, ResponseRecord, Store, Tenant, TurnRecord};
@@ -269,10 +269,10 @@ impl StoredRequests for Responses {
     }
 
     /// Fails responses that an earlier version began and did not finish.
-    fn close_orphans<'a>(&'a self, live: &'a LiveRequests) -> BoxFuture<'a, Result<(), Error>> {
+    fn close_orphans<'a>(&'a self, in_flight: &'a InFlightRequests) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             for (tenant, id) in self.store.responses_with_status(&["in_progress", "queued"]).await? {
-                if live.find(&tenant, &id.clone().into()).is_some() {
+                if in_flight.find(&tenant, &id.clone().into()).is_some() {
                     continue;
                 }
                 let Some(record) = self.store.response(&tenant, &id).await? else { continue };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use aludel_engine::Session;
 use aludel_engine::approvals::{ApprovalMode, Decider};
-use aludel_engine::turns::{Agreement, LiveRequest, NewJournal, Run, TurnSpec};
+use aludel_engine::turns::{Agreement, InFlightRequest, NewJournal, Run, TurnSpec};
 use aludel_store::{ResponseId, Tenant, now};
 use aludel_wire::openai::responses::Response;
 use serde_json::Value;
@@ -27,14 +27,14 @@ pub(super) async fn response(
     app: Arc<App>,
     tenant: Tenant,
     request: ParsedRequest,
-    live: Arc<LiveRequest>,
+    in_flight: Arc<InFlightRequest>,
 ) -> Result<(), ApiError> {
     let (app, tenant) = (&app, &tenant);
     let context = Context::collect(app, tenant, &request).await?;
-    live.hold(context.memory());
+    in_flight.hold(context.memory());
     let background = request.background;
-    let run = prepare(app, tenant, request, context, live).await?;
-    let span = info_span!("answer", api = "responses", id = %run.live.id);
+    let run = prepare(app, tenant, request, context, in_flight).await?;
+    let span = info_span!("answer", api = "responses", id = %run.in_flight.id);
     turn::carry_out(app, run, background, span).await
 }
 
@@ -43,7 +43,7 @@ async fn prepare(
     tenant: &Tenant,
     request: ParsedRequest,
     context: Context,
-    live: Arc<LiveRequest>,
+    in_flight: Arc<InFlightRequest>,
 ) -> Result<Run, ApiError> {
     app.engine.models().find(&request.model)?;
     let session = match &request.interpreter {
@@ -58,7 +58,7 @@ async fn prepare(
         // Known now: a request for which there is no room hears so at once.
         session.reserve().await?;
     }
-    let made = make(app, tenant, request, context, live, session.clone()).await;
+    let made = make(app, tenant, request, context, in_flight, session.clone()).await;
     if made.is_err()
         && let Some(session) = &session
     {
@@ -72,7 +72,7 @@ async fn make(
     tenant: &Tenant,
     request: ParsedRequest,
     context: Context,
-    live: Arc<LiveRequest>,
+    in_flight: Arc<InFlightRequest>,
     session: Option<Arc<Session>>,
 ) -> Result<Run, ApiError> {
     let mut view = context.for_model(app, tenant).await?;
@@ -93,7 +93,7 @@ async fn make(
     let outlives = request.store && asks;
     let gated = match &session {
         Some(session) => {
-            let gate = spec.gate(&app.engine, tenant, live.id.to_string(), session, outlives);
+            let gate = spec.gate(&app.engine, tenant, in_flight.id.to_string(), session, outlives);
             for (code, reason) in &view.refused {
                 gate.refused_by_client(code, reason).await?;
             }
@@ -106,13 +106,13 @@ async fn make(
     let items = view.items;
     let container = session.as_ref().map(|session| session.id().to_string());
     let part = spec.part(&app.engine, items.clone(), gated, Agreement::Stays)?;
-    let id = ResponseId::parse(live.id.as_str()).ok_or_else(|| ApiError::internal("an id of another dialect"))?;
+    let id = ResponseId::parse(in_flight.id.as_str()).ok_or_else(|| ApiError::internal("an id of another dialect"))?;
     let base = Response { id: id.to_string(), created_at: now(), ..request.answer };
     let mcp = request.mcp.map(|mcp| mcp.label);
     let beginning = RendererStart { base, include: request.include, mcp, container: container.clone() };
     let own = serde_json::to_value(&beginning).map_err(ApiError::internal)?;
     let render = Box::new(ResponseRenderer::new(beginning));
-    let mut run = Run::new(&app.engine, tenant, live, vec![part], render);
+    let mut run = Run::new(&app.engine, tenant, in_flight, vec![part], render);
     (run.truncate, run.outlives) = (request.truncate, outlives);
     run.is_followed = request.stream || request.background || outlives;
     if request.store || request.background {

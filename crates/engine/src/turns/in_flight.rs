@@ -32,13 +32,13 @@ const OVERHEAD: usize = 128;
 
 /// The requests under way, and those that ended a moment ago.
 #[derive(Debug, Default)]
-pub struct LiveRequests(Mutex<HashMap<TurnId, Entry>>);
+pub struct InFlightRequests(Mutex<HashMap<TurnId, Entry>>);
 
 /// A request that is known.
 #[derive(Debug)]
 enum Entry {
     /// Under way, or ended and kept in memory.
-    Live(Arc<LiveRequest>),
+    InFlight(Arc<InFlightRequest>),
     /// Ended, and kept in the store or nowhere.
     Past { tenant: Tenant, fingerprint: RequestFingerprint, began: Instant, abandoned: bool, past: PastRequest },
 }
@@ -47,7 +47,7 @@ enum Entry {
 #[derive(Debug)]
 pub enum EarlierRequest {
     /// Under way, or ended and kept in memory.
-    Live(Arc<LiveRequest>),
+    InFlight(Arc<InFlightRequest>),
     /// Ended, and not in memory any more.
     Past(PastRequest),
 }
@@ -65,7 +65,7 @@ pub struct PastRequest {
 
 /// One request and its frames.
 #[derive(Debug)]
-pub struct LiveRequest {
+pub struct InFlightRequest {
     /// Its id.
     pub id: TurnId,
     /// Ends its turns.
@@ -147,14 +147,14 @@ impl RequestFingerprint {
     }
 }
 
-impl LiveRequests {
+impl InFlightRequests {
     /// Enters a new request; or finds the one that the same request began before.
     pub fn begin(
         &self,
         tenant: &Tenant,
         fingerprint: RequestFingerprint,
         id: TurnId,
-    ) -> Result<Arc<LiveRequest>, EarlierRequest> {
+    ) -> Result<Arc<InFlightRequest>, EarlierRequest> {
         let mut all = self.lock();
         if fingerprint.is_retry {
             let same = |entry: &&Entry| *entry.tenant() == *tenant && entry.is_answer_to(&fingerprint);
@@ -168,7 +168,7 @@ impl LiveRequests {
         if all.len() >= MOST {
             make_room(&mut all);
         }
-        let live = Arc::new(LiveRequest {
+        let in_flight = Arc::new(InFlightRequest {
             id: id.clone(),
             cancel: CancellationToken::new(),
             tenant: tenant.clone(),
@@ -182,35 +182,35 @@ impl LiveRequests {
             began: Instant::now(),
             in_memory: Mutex::default(),
         });
-        all.insert(id, Entry::Live(Arc::clone(&live)));
-        Ok(live)
+        all.insert(id, Entry::InFlight(Arc::clone(&in_flight)));
+        Ok(in_flight)
     }
 
     /// Ends a request that the store has, so that it need not be in memory: only those who follow it hold it from now on.
-    pub fn end_stored(&self, live: &LiveRequest, end: RequestEnd) {
+    pub fn end_stored(&self, in_flight: &InFlightRequest, end: RequestEnd) {
         let failure = end.failure.clone();
-        live.end(end);
-        if let Some(entry) = self.lock().get_mut(&live.id) {
-            *entry = Entry::past(live, failure, true);
+        in_flight.end(end);
+        if let Some(entry) = self.lock().get_mut(&in_flight.id) {
+            *entry = Entry::past(in_flight, failure, true);
         }
     }
 
     /// Ends a request that nothing but memory has. It is kept there for whoever asks again, as far as there is room.
-    pub fn end(&self, live: &LiveRequest, end: RequestEnd, ran_code: bool) {
-        let bytes = live.weight() + weight(&end.document);
-        live.end(end);
+    pub fn end(&self, in_flight: &InFlightRequest, end: RequestEnd, ran_code: bool) {
+        let bytes = in_flight.weight() + weight(&end.document);
+        in_flight.end(end);
         let mut all = self.lock();
-        *live.in_memory.lock().unwrap_or_else(PoisonError::into_inner) =
+        *in_flight.in_memory.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(EndedRequest { bytes, since: Instant::now(), ran_code });
-        let_go(&mut all, Some(&live.tenant), MAX_BYTES_EACH);
+        let_go(&mut all, Some(&in_flight.tenant), MAX_BYTES_EACH);
         let_go(&mut all, None, MAX_BYTES);
     }
 
     /// A request of this tenant that is under way or kept in memory.
-    pub fn find(&self, tenant: &Tenant, id: &TurnId) -> Option<Arc<LiveRequest>> {
+    pub fn find(&self, tenant: &Tenant, id: &TurnId) -> Option<Arc<InFlightRequest>> {
         match self.lock().get(id)? {
-            Entry::Live(live) if live.tenant == *tenant => Some(Arc::clone(live)),
-            Entry::Live(_) | Entry::Past { .. } => None,
+            Entry::InFlight(in_flight) if in_flight.tenant == *tenant => Some(Arc::clone(in_flight)),
+            Entry::InFlight(_) | Entry::Past { .. } => None,
         }
     }
 
@@ -222,10 +222,10 @@ impl LiveRequests {
     /// Cancels a tenant's requests that are under way.
     pub(super) fn cancel_all(&self, tenant: &Tenant) {
         for entry in self.lock().values() {
-            if let Entry::Live(live) = entry
-                && live.tenant == *tenant
+            if let Entry::InFlight(in_flight) = entry
+                && in_flight.tenant == *tenant
             {
-                live.cancel.cancel();
+                in_flight.cancel.cancel();
             }
         }
     }
@@ -268,18 +268,18 @@ fn make_room(all: &mut HashMap<TurnId, Entry>) {
 
 /// Lets go of ended requests, the oldest ended ones first, until those of a tenant, or of all, take no more than so many bytes.
 fn let_go(all: &mut HashMap<TurnId, Entry>, tenant: Option<&Tenant>, most: usize) {
-    let mut ended: Vec<(EndedRequest, Arc<LiveRequest>)> = Vec::new();
+    let mut ended: Vec<(EndedRequest, Arc<InFlightRequest>)> = Vec::new();
     for entry in all.values() {
-        if let Entry::Live(live) = entry
-            && tenant.is_none_or(|tenant| live.tenant == *tenant)
-            && let Some(kept) = *live.in_memory.lock().unwrap_or_else(PoisonError::into_inner)
+        if let Entry::InFlight(in_flight) = entry
+            && tenant.is_none_or(|tenant| in_flight.tenant == *tenant)
+            && let Some(kept) = *in_flight.in_memory.lock().unwrap_or_else(PoisonError::into_inner)
         {
-            ended.push((kept, Arc::clone(live)));
+            ended.push((kept, Arc::clone(in_flight)));
         }
     }
     ended.sort_by_key(|(kept, _)| kept.since);
     let mut taken: usize = ended.iter().map(|(kept, _)| kept.bytes).sum();
-    for (kept, live) in ended {
+    for (kept, in_flight) in ended {
         if taken <= most {
             return;
         }
@@ -289,9 +289,9 @@ fn let_go(all: &mut HashMap<TurnId, Entry>, tenant: Option<&Tenant>, most: usize
             let words = "This request was answered before, and its answer is not kept any more. Its programs are not run again; \
                          send it under another idempotency key.";
             let gone = Failure { should_retry: Some(false), ..Failure::new(FailureKind::Unavailable, words) };
-            all.insert(live.id.clone(), Entry::past(&live, Some(gone), false));
+            all.insert(in_flight.id.clone(), Entry::past(&in_flight, Some(gone), false));
         } else {
-            all.remove(&live.id);
+            all.remove(&in_flight.id);
         }
     }
 }
@@ -309,40 +309,40 @@ fn weight(value: &Value) -> usize {
 
 impl Entry {
     /// The entry of a request that has ended and need not be in memory.
-    fn past(live: &LiveRequest, failure: Option<Failure>, is_stored: bool) -> Self {
+    fn past(in_flight: &InFlightRequest, failure: Option<Failure>, is_stored: bool) -> Self {
         Self::Past {
-            tenant: live.tenant.clone(),
-            fingerprint: live.fingerprint.clone(),
-            began: live.began,
-            abandoned: live.abandoned.load(Ordering::Relaxed),
-            past: PastRequest { id: live.id.clone(), failure, is_stored },
+            tenant: in_flight.tenant.clone(),
+            fingerprint: in_flight.fingerprint.clone(),
+            began: in_flight.began,
+            abandoned: in_flight.abandoned.load(Ordering::Relaxed),
+            past: PastRequest { id: in_flight.id.clone(), failure, is_stored },
         }
     }
 
     fn known(&self) -> EarlierRequest {
         match self {
-            Self::Live(live) => EarlierRequest::Live(Arc::clone(live)),
+            Self::InFlight(in_flight) => EarlierRequest::InFlight(Arc::clone(in_flight)),
             Self::Past { past, .. } => EarlierRequest::Past(past.clone()),
         }
     }
 
     fn tenant(&self) -> &Tenant {
         match self {
-            Self::Live(live) => &live.tenant,
+            Self::InFlight(in_flight) => &in_flight.tenant,
             Self::Past { tenant, .. } => tenant,
         }
     }
 
     fn began(&self) -> Instant {
         match self {
-            Self::Live(live) => live.began,
+            Self::InFlight(in_flight) => in_flight.began,
             Self::Past { began, .. } => *began,
         }
     }
 
     fn has_ended(&self) -> bool {
         match self {
-            Self::Live(live) => live.has_ended(),
+            Self::InFlight(in_flight) => in_flight.has_ended(),
             Self::Past { .. } => true,
         }
     }
@@ -350,7 +350,9 @@ impl Entry {
     /// Returns true if this request is to answer another one of this mark.
     fn is_answer_to(&self, asked: &RequestFingerprint) -> bool {
         let (fingerprint, abandoned, ran_code) = match self {
-            Self::Live(live) => (&live.fingerprint, live.abandoned.load(Ordering::Relaxed), live.ran_code()),
+            Self::InFlight(in_flight) => {
+                (&in_flight.fingerprint, in_flight.abandoned.load(Ordering::Relaxed), in_flight.ran_code())
+            }
             Self::Past { fingerprint, abandoned, past, .. } => {
                 (fingerprint, *abandoned, ran_code(past.failure.as_ref()))
             }
@@ -366,7 +368,7 @@ fn ran_code(failure: Option<&Failure>) -> bool {
     failure.is_some_and(|failure| failure.should_retry == Some(false))
 }
 
-impl LiveRequest {
+impl InFlightRequest {
     /// Lets all followers have these frames.
     pub fn publish(&self, frames: Vec<Frame>) {
         if frames.is_empty() {
@@ -463,10 +465,10 @@ mod tests {
     }
 
     /// Begins a request whose stream has so many bytes.
-    fn begun(all: &LiveRequests, tenant: &Tenant, name: &str, bytes: usize) -> Arc<LiveRequest> {
-        let live = all.begin(tenant, key(name), ResponseId::new().into()).unwrap();
-        live.publish(vec![Frame { sequence: 0, kind: String::new(), text: "x".repeat(bytes) }]);
-        live
+    fn begun(all: &InFlightRequests, tenant: &Tenant, name: &str, bytes: usize) -> Arc<InFlightRequest> {
+        let in_flight = all.begin(tenant, key(name), ResponseId::new().into()).unwrap();
+        in_flight.publish(vec![Frame { sequence: 0, kind: String::new(), text: "x".repeat(bytes) }]);
+        in_flight
     }
 
     fn done(document: Value) -> RequestEnd {
@@ -475,25 +477,25 @@ mod tests {
 
     #[tokio::test]
     async fn a_stored_request_is_held_by_its_followers_alone() {
-        let (all, tenant) = (LiveRequests::default(), Tenant::local());
-        let live = begun(&all, &tenant, "a", 10);
+        let (all, tenant) = (InFlightRequests::default(), Tenant::local());
+        let in_flight = begun(&all, &tenant, "a", 10);
         let failure = Failure::new(FailureKind::Rejected, "no");
-        all.end_stored(&live, RequestEnd { document: json!({}), failure: Some(failure.clone()) });
-        assert_eq!(Arc::strong_count(&live), 1, "a follower's");
-        assert_eq!(live.frame(0).await.unwrap().text, "xxxxxxxxxx");
-        assert!(all.find(&tenant, &live.id).is_none());
+        all.end_stored(&in_flight, RequestEnd { document: json!({}), failure: Some(failure.clone()) });
+        assert_eq!(Arc::strong_count(&in_flight), 1, "a follower's");
+        assert_eq!(in_flight.frame(0).await.unwrap().text, "xxxxxxxxxx");
+        assert!(all.find(&tenant, &in_flight.id).is_none());
         let Err(EarlierRequest::Past(past)) = all.begin(&tenant, key("a"), ResponseId::new().into()) else {
             panic!("begun anew")
         };
-        assert_eq!((past.id, past.failure, past.is_stored), (live.id.clone(), Some(failure), true));
+        assert_eq!((past.id, past.failure, past.is_stored), (in_flight.id.clone(), Some(failure), true));
         assert!(all.begin(&Tenant::terminal(), key("a"), ResponseId::new().into()).is_ok());
     }
 
     #[test]
     fn a_tenant_with_many_requests_does_not_have_those_of_others_forgotten() {
-        let (all, tenant, other) = (LiveRequests::default(), Tenant::local(), Tenant::terminal());
+        let (all, tenant, other) = (InFlightRequests::default(), Tenant::local(), Tenant::terminal());
         let begin = |tenant: &Tenant, name: &str| all.begin(tenant, key(name), ResponseId::new().into());
-        let end = |live: Arc<LiveRequest>| all.end_stored(&live, done(Value::Null));
+        let end = |in_flight: Arc<InFlightRequest>| all.end_stored(&in_flight, done(Value::Null));
         end(begin(&other, "others").unwrap());
         for number in 0..MOST + 10 {
             end(begin(&tenant, &number.to_string()).unwrap());
@@ -504,7 +506,7 @@ mod tests {
 
     #[test]
     fn ended_requests_of_a_tenant_take_its_share_of_memory() {
-        let (all, tenant, other) = (LiveRequests::default(), Tenant::local(), Tenant::terminal());
+        let (all, tenant, other) = (InFlightRequests::default(), Tenant::local(), Tenant::terminal());
         let others = begun(&all, &other, "others", MB);
         all.end(&others, done(Value::Null), true);
         let first = begun(&all, &tenant, "first", 12 * MB);
@@ -531,14 +533,14 @@ mod tests {
     async fn ended_requests_of_all_tenants_take_no_more_than_they_may_together() {
         let data = tempfile::tempdir().unwrap();
         let store = aludel_store::Store::open(data.path()).await.unwrap();
-        let all = LiveRequests::default();
+        let all = InFlightRequests::default();
         let mut ended = Vec::new();
         for name in ["a", "b", "c", "d", "e"] {
             let secret = store.create_key(name, None).await.unwrap().secret;
             let tenant = store.tenant_of_key(&secret).await.unwrap().unwrap();
-            let live = begun(&all, &tenant, name, MAX_BYTES_EACH - MB);
-            all.end(&live, done(Value::Null), false);
-            ended.push((tenant, live.id.clone()));
+            let in_flight = begun(&all, &tenant, name, MAX_BYTES_EACH - MB);
+            all.end(&in_flight, done(Value::Null), false);
+            ended.push((tenant, in_flight.id.clone()));
         }
         let kept: Vec<bool> = ended.iter().map(|(tenant, id)| all.find(tenant, id).is_some()).collect();
         assert_eq!(kept, [false, true, true, true, true]);
