@@ -134,7 +134,7 @@ impl<'a> Conversation<'a> {
             console::warn(&format!("the session is left behind for a while: {}", words(&error.into())));
         }
         self.engine.sessions.close_all().await;
-        self.engine.closing.cancel();
+        self.engine.shutdown.cancel();
         self.engine.tasks.close();
         self.engine.tasks.wait().await;
         self.engine.meter.flush().await;

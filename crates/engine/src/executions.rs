@@ -282,7 +282,7 @@ impl Task {
     async fn stopped(&self) {
         tokio::select! {
             () = self.cancel.cancelled() => {}
-            () = self.engine.closing.cancelled() => {}
+            () = self.engine.shutdown.cancelled() => {}
         }
     }
 

@@ -71,9 +71,9 @@ pub struct Engine {
     /// Limits and expiry.
     pub settings: SessionSettings,
     /// Cancelled when the process is about to end: for waits that can go on after a restart.
-    pub ending: CancellationToken,
+    pub draining: CancellationToken,
     /// Cancelled when whatever outlives its request has to end.
-    pub closing: CancellationToken,
+    pub shutdown: CancellationToken,
     /// Tasks that outlive their request. The process's end waits for them.
     pub tasks: TaskTracker,
     /// Requests that come another way than over HTTP. The end of a server lets them finish as it does those.
@@ -101,19 +101,19 @@ impl Engine {
         packages: Vec<String>,
         settings: SessionSettings,
     ) -> Self {
-        let (closing, tasks, lifetime) = (CancellationToken::new(), TaskTracker::new(), settings.sandbox_lifetime);
-        let meter = Meter::new(store.clone(), tasks.clone(), closing.clone());
+        let (shutdown, tasks, lifetime) = (CancellationToken::new(), TaskTracker::new(), settings.sandbox_lifetime);
+        let meter = Meter::new(store.clone(), tasks.clone(), shutdown.clone());
         let sessions = Sessions::new(store.clone(), backend, settings.clone(), meter.clone());
         Self {
             meter,
-            sandboxes: sandboxes::Sandboxes::new(sessions.clone(), tasks.clone(), closing.clone(), lifetime),
+            sandboxes: sandboxes::Sandboxes::new(sessions.clone(), tasks.clone(), shutdown.clone(), lifetime),
             sessions,
             traced: OnceLock::new(),
             models: RwLock::new(Arc::new(Models::new(models))),
             approvals: RwLock::new(Arc::new(approvals)),
             packages,
-            ending: CancellationToken::new(),
-            closing,
+            draining: CancellationToken::new(),
+            shutdown,
             tasks,
             visits: TaskTracker::new(),
             processor_time: processor_time::ProcessorTime::default(),

@@ -26,7 +26,7 @@ pub struct Meter(Arc<Inner>);
 struct Inner {
     store: Store,
     tasks: TaskTracker,
-    closing: CancellationToken,
+    shutdown: CancellationToken,
     counted: Mutex<Counts>,
 }
 
@@ -79,9 +79,9 @@ impl Drop for CommandTime {
 }
 
 impl Meter {
-    /// A meter that stores in tasks of `tasks`, which end soon after `closing`.
-    pub(crate) fn new(store: Store, tasks: TaskTracker, closing: CancellationToken) -> Self {
-        Self(Arc::new(Inner { store, tasks, closing, counted: Mutex::default() }))
+    /// A meter that stores in tasks of `tasks`, which end soon after `shutdown`.
+    pub(crate) fn new(store: Store, tasks: TaskTracker, shutdown: CancellationToken) -> Self {
+        Self(Arc::new(Inner { store, tasks, shutdown, counted: Mutex::default() }))
     }
 
     /// Counts work with a model of the configuration, or with none.
@@ -111,11 +111,11 @@ impl Meter {
         // Outside of a runtime nothing can be stored; the next count does it.
         if !counted.is_due && tokio::runtime::Handle::try_current().is_ok() {
             counted.is_due = true;
-            let (inner, closing) = (Arc::downgrade(&self.0), self.0.closing.clone());
+            let (inner, shutdown) = (Arc::downgrade(&self.0), self.0.shutdown.clone());
             self.0.tasks.spawn(async move {
                 tokio::select! {
                     () = sleep(PAUSE) => {}
-                    () = closing.cancelled() => {}
+                    () = shutdown.cancelled() => {}
                 }
                 // Without an engine nobody counts any more, and the state is another's.
                 if let Some(inner) = inner.upgrade() {
@@ -143,7 +143,7 @@ impl Meter {
             work: *work,
         });
         if let Err(error) = self.0.store.meter(metered.collect()).await {
-            if self.0.closing.is_cancelled() {
+            if self.0.shutdown.is_cancelled() {
                 error!("work of the last seconds is not counted: {error}");
             } else {
                 self.add(rows);
@@ -169,14 +169,14 @@ mod tests {
     async fn what_was_counted_is_stored_when_the_engine_closes() {
         let data = tempfile::tempdir().unwrap();
         let store = Store::open(data.path()).await.unwrap();
-        let (tasks, closing) = (TaskTracker::new(), CancellationToken::new());
-        let meter = Meter::new(store.clone(), tasks.clone(), closing.clone());
+        let (tasks, shutdown) = (TaskTracker::new(), CancellationToken::new());
+        let meter = Meter::new(store.clone(), tasks.clone(), shutdown.clone());
         let one = MeteredWork { requests: 1, input_tokens: 10, output_tokens: 3, ..MeteredWork::default() };
         meter.count(&Tenant::local(), "m", one);
         meter.count(&Tenant::local(), "m", one);
         drop(meter.sandbox(&Tenant::local()));
         assert_eq!(store.metered(0).await.unwrap(), []);
-        closing.cancel();
+        shutdown.cancel();
         tasks.close();
         tasks.wait().await;
         // Later counts are added to those in the store.
@@ -193,8 +193,8 @@ mod tests {
     async fn a_command_is_counted_while_it_runs() {
         let data = tempfile::tempdir().unwrap();
         let store = Store::open(data.path()).await.unwrap();
-        let (tasks, closing) = (TaskTracker::new(), CancellationToken::new());
-        let meter = Meter::new(store.clone(), tasks, closing);
+        let (tasks, shutdown) = (TaskTracker::new(), CancellationToken::new());
+        let meter = Meter::new(store.clone(), tasks, shutdown);
         let counted = async || {
             meter.flush().await;
             let [metered] = &store.metered(0).await.unwrap()[..] else { panic!("a row") };

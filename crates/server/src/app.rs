@@ -23,8 +23,8 @@ pub struct App {
     /// The engine's store.
     pub(crate) store: Store,
     /// The engine's signals and tasks.
-    pub(crate) ending: CancellationToken,
-    pub(crate) closing: CancellationToken,
+    pub(crate) draining: CancellationToken,
+    pub(crate) shutdown: CancellationToken,
     pub(crate) tasks: TaskTracker,
     pub(crate) telemetry: Arc<Telemetry>,
     /// The reason for which recovery failed, if it did.
@@ -117,8 +117,8 @@ impl App {
         engine.trace_models(watched);
         Self {
             store: engine.store.clone(),
-            ending: engine.ending.clone(),
-            closing: engine.closing.clone(),
+            draining: engine.draining.clone(),
+            shutdown: engine.shutdown.clone(),
             tasks: engine.tasks.clone(),
             telemetry: Arc::new(Telemetry::new(metrics, traces, log_contents)),
             unrecovered: OnceLock::new(),

@@ -24,13 +24,13 @@ pub(crate) struct OwnerMark;
 #[derive(Debug)]
 pub struct OwnerService {
     routes: AllRoutes,
-    ending: CancellationToken,
+    draining: CancellationToken,
 }
 
 impl OwnerService {
     /// Makes it for this server.
     pub fn new(app: &Arc<App>) -> Self {
-        Self { routes: router::routes(app), ending: app.ending.clone() }
+        Self { routes: router::routes(app), draining: app.draining.clone() }
     }
 
     /// Answers over one connection until it ends.
@@ -46,7 +46,7 @@ impl OwnerService {
         tokio::select! {
             // A client that breaks the protocol or goes away harms itself alone.
             _broken = &mut served => {}
-            () = self.ending.cancelled() => {
+            () = self.draining.cancelled() => {
                 served.as_mut().graceful_shutdown();
                 let _broken = served.await;
             }

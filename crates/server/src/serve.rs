@@ -130,7 +130,7 @@ pub async fn serve(
     app.tasks.spawn(aludel_engine::sessions::reap(Arc::clone(&app.engine)));
     accept(&app, &mut listener, shutdown).await;
     drop(listener);
-    app.closing.cancel();
+    app.shutdown.cancel();
     app.tasks.close();
     // Tasks that do not end by themselves end with the process.
     let _in_time = timeout(DRAIN, app.tasks.wait()).await;
@@ -185,7 +185,7 @@ async fn accept<L: Listener>(app: &Arc<App>, listener: &mut L, shutdown: impl Fu
             async move { Ok::<_, Infallible>(answer.await?.map(|body| GuardedBody::new(body, asking))) }
         });
         let served = http.serve_connection(TokioIo::new(TimedConnection::new(stream)), answer).with_upgrades();
-        let ending = app.ending.clone();
+        let draining = app.draining.clone();
         open.spawn(async move {
             let mut served = pin!(served);
             let silent = async {
@@ -199,14 +199,14 @@ async fn accept<L: Listener>(app: &Arc<App>, listener: &mut L, shutdown: impl Fu
                 _broken = &mut served => {}
                 () = connection.closed() => {}
                 () = silent => {}
-                () = ending.cancelled() => {
+                () = draining.cancelled() => {
                     served.as_mut().graceful_shutdown();
                     let _broken = served.await;
                 }
             }
         });
     }
-    app.ending.cancel();
+    app.draining.cancel();
     open.close();
     app.engine.visits.close();
     let mut drained = pin!(async {
@@ -214,7 +214,7 @@ async fn accept<L: Listener>(app: &Arc<App>, listener: &mut L, shutdown: impl Fu
     });
     if timeout(DRAIN / 2, &mut drained).await.is_err() {
         // Turns that go on are told, and their clients hear how they ended.
-        app.closing.cancel();
+        app.shutdown.cancel();
         let _in_time = timeout(DRAIN / 2, drained).await;
     }
 }

@@ -72,8 +72,8 @@ async fn serve(variables: &[String], context: &CommandContext) -> anyhow::Result
         () = aludel_server::serve_mcp(&engine, return_after, tokio::io::stdin(), tokio::io::stdout()) => Exit::Success,
         () = signals.next() => Exit::Interrupted,
     };
-    engine.ending.cancel();
-    engine.closing.cancel();
+    engine.draining.cancel();
+    engine.shutdown.cancel();
     engine.tasks.close();
     engine.tasks.wait().await;
     engine.sessions.close_all().await;

@@ -174,7 +174,7 @@ impl Gate {
         if !self.outlives {
             return pending().await;
         }
-        self.engine.ending.cancelled().await;
+        self.engine.draining.cancelled().await;
         // The sender lives as long as this does.
         let _held = self.holding.subscribe().wait_for(Option::is_some).await.map(|held| held.is_some());
     }
@@ -495,7 +495,7 @@ impl Gate {
         loop {
             tokio::select! {
                 () = sleep(RETRY) => {}
-                () = self.engine.closing.cancelled() => return,
+                () = self.engine.shutdown.cancelled() => return,
             }
             if self.cut_off().await.is_ok() {
                 return;
@@ -549,7 +549,7 @@ impl<'a> ApprovalWait<'a> {
 
 impl Drop for ApprovalWait<'_> {
     fn drop(&mut self) {
-        if self.engine.closing.is_cancelled() || (self.outlives && self.engine.ending.is_cancelled()) {
+        if self.engine.shutdown.is_cancelled() || (self.outlives && self.engine.draining.is_cancelled()) {
             return;
         }
         let (engine, id, asking) = (Arc::clone(self.engine), self.id.take(), self.asking.take());

@@ -78,7 +78,7 @@ impl Webhook {
                 Err(_) => {
                     tokio::select! {
                         () = sleep(wait) => wait *= 2,
-                        () = engine.closing.cancelled() => return,
+                        () = engine.shutdown.cancelled() => return,
                     }
                 }
             }

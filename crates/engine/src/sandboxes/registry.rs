@@ -20,15 +20,15 @@ use crate::{Error, KEY_PAUSE, Sessions};
 pub struct Sandboxes {
     sessions: Sessions,
     tasks: TaskTracker,
-    closing: CancellationToken,
+    shutdown: CancellationToken,
     lifetime: Duration,
     known: Arc<Mutex<HashMap<String, Arc<ClientSandbox>>>>,
 }
 
 impl Sandboxes {
     /// None at first. Permits, the store and the backend are those of the sessions; `lifetime` is the longest time that one may live.
-    pub(crate) fn new(sessions: Sessions, tasks: TaskTracker, closing: CancellationToken, lifetime: Duration) -> Self {
-        Self { sessions, tasks, closing, lifetime, known: Arc::default() }
+    pub(crate) fn new(sessions: Sessions, tasks: TaskTracker, shutdown: CancellationToken, lifetime: Duration) -> Self {
+        Self { sessions, tasks, shutdown, lifetime, known: Arc::default() }
     }
 
     /// The parts of the sandbox contract that they have.
@@ -78,7 +78,7 @@ impl Sandboxes {
                 () = sandbox.expired() => {}
                 () = sandbox.ended() => break,
                 () = self.key_ends(sandbox.tenant()) => break,
-                () = self.closing.cancelled() => break,
+                () = self.shutdown.cancelled() => break,
             }
             if !sandbox.asked().pauses || sandbox.is_paused() || self.pause(&sandbox).await.is_err() {
                 break;

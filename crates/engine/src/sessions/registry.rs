@@ -410,7 +410,7 @@ pub async fn heartbeat(engine: Arc<Engine>) {
         engine.sessions.reap_once().await;
         tokio::select! {
             () = tokio::time::sleep(pause(&engine.settings)) => {}
-            () = engine.closing.cancelled() => return,
+            () = engine.shutdown.cancelled() => return,
         }
     }
 }
@@ -437,7 +437,7 @@ pub async fn reap(engine: Arc<Engine>) {
         }
         tokio::select! {
             () = tokio::time::sleep(pause) => since_sweep += pause,
-            () = engine.closing.cancelled() => return,
+            () = engine.shutdown.cancelled() => return,
         }
     }
 }

@@ -22,7 +22,7 @@ pub async fn renew(engine: Arc<Engine>) {
     loop {
         tokio::select! {
             () = tokio::time::sleep(RENEWAL) => {}
-            () = engine.closing.cancelled() => return,
+            () = engine.shutdown.cancelled() => return,
         }
         if let Err(error) = engine.store.renew_leases(engine.store.owner(), until()).await {
             tracing::error!("cannot renew the leases of turns: {error}");

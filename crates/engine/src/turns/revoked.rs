@@ -9,7 +9,7 @@ pub async fn cancel_revoked(engine: Arc<Engine>) {
     loop {
         tokio::select! {
             () = tokio::time::sleep(KEY_PAUSE) => {}
-            () = engine.closing.cancelled() => return,
+            () = engine.shutdown.cancelled() => return,
         }
         for tenant in engine.in_flight.tenants() {
             // A store that fails for a moment says nothing about the key.

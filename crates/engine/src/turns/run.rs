@@ -275,7 +275,7 @@ impl Run {
             decision = gate.pass(program) => decision,
             () = self.in_flight.cancel.cancelled() => return EarlierDecision::Cancelled,
             () = gate.outlives() => return EarlierDecision::Outlived,
-            () = self.engine.closing.cancelled() => {
+            () = self.engine.shutdown.cancelled() => {
                 return if self.outlives { EarlierDecision::Outlived } else { EarlierDecision::Cancelled };
             }
         };
@@ -304,7 +304,7 @@ impl Run {
     }
 
     async fn turns(&mut self, mut agents: Agents, progress: &mut [TurnProgress]) -> TurnResult {
-        let (in_flight, closing) = (Arc::clone(&self.in_flight), self.engine.closing.clone());
+        let (in_flight, shutdown) = (Arc::clone(&self.in_flight), self.engine.shutdown.clone());
         let gate = self.parts.first().and_then(|part| part.gate.clone());
         let outlives = async || match &gate {
             Some(gate) => gate.outlives().await,
@@ -325,7 +325,7 @@ impl Run {
                     outlived = true;
                     None
                 }
-                () = closing.cancelled(), if !cancelled => None,
+                () = shutdown.cancelled(), if !cancelled => None,
                 failure = failed(), if !cancelled => {
                     self.end_turn(0, EndReason::failed(failure), progress).await;
                     None

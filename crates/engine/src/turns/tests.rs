@@ -461,7 +461,7 @@ async fn an_answer_in_memory_is_forgotten_though_nobody_asks_for_another_one() {
     assert!(engine.in_flight.find(&tenant, &id).is_some());
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert!(engine.in_flight.find(&tenant, &id).is_none());
-    engine.closing.cancel();
+    engine.shutdown.cancel();
     reaping.await.unwrap();
 }
 
@@ -481,7 +481,7 @@ async fn a_turn_is_cancelled_when_the_key_of_its_tenant_is_revoked() {
     engine.store.revoke_key(key.id).await.unwrap();
     tokio::time::timeout(Duration::from_secs(60), revoked.cancel.cancelled()).await.unwrap();
     assert!(!stays.cancel.is_cancelled());
-    engine.closing.cancel();
+    engine.shutdown.cancel();
     watching.await.unwrap();
 }
 

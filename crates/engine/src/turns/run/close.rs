@@ -63,7 +63,7 @@ impl Run {
             tokio::select! {
                 () = sleep(RETRY) => {}
                 // The next start ends it.
-                () = self.engine.closing.cancelled() => return,
+                () = self.engine.shutdown.cancelled() => return,
             }
             if !self.store_end(&document).await.as_ref().is_err_and(may_pass) {
                 return;

@@ -238,7 +238,7 @@ impl Run {
                 () = ends.cancelled() => return,
                 () = sleep(engine.settings.answers) => {}
                 () = deleted.cancelled() => {}
-                () = engine.closing.cancelled() => {}
+                () = engine.shutdown.cancelled() => {}
             }
             if let Some(suspension) = engine.suspended.expire(&program) {
                 suspension.give_up(engine).await;

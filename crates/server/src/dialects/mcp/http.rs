@@ -151,7 +151,7 @@ impl Streamable {
                 .disable_allowed_origins()
                 .with_max_request_body_bytes(usize::MAX)
                 .with_sse_keep_alive(Some(KEEP_ALIVE))
-                .with_cancellation_token(mcp.engine.closing.child_token())
+                .with_cancellation_token(mcp.engine.shutdown.child_token())
         };
         let mut connections = LocalSessionManager::default();
         let mut session = SessionConfig::default();

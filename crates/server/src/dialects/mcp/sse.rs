@@ -65,7 +65,7 @@ pub(super) async fn open(State(app): State<Arc<App>>, Caller(tenant): Caller) ->
     let (sender, answers) = mpsc::channel(MAX_WAITING);
     let id = fresh_id("sse_");
     mcp.sse.lock().insert(id.clone(), Stream { tenant: tenant.clone(), messages });
-    let ended = mcp.engine.closing.child_token();
+    let ended = mcp.engine.shutdown.child_token();
     let open = Open { mcp: Arc::clone(&mcp), id: id.clone(), _ends: ended.clone().drop_guard() };
     let serving = serve(mcp, tenant, received, sender, ended);
     app.tasks.spawn(

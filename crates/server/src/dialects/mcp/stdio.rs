@@ -21,7 +21,7 @@ pub async fn serve(
 ) {
     let mcp = Mcp::new(engine, return_after);
     let server = Server::new(&mcp, &Tenant::terminal(), Profile::Full);
-    if let Ok(serving) = serve_server_with_ct(server, (input, output), engine.closing.child_token()).await {
+    if let Ok(serving) = serve_server_with_ct(server, (input, output), engine.shutdown.child_token()).await {
         // It ends with the client, however that is.
         let _reason = serving.waiting().await;
     }

@@ -180,7 +180,7 @@ async fn a_program_ends_with_its_session_and_with_the_process() {
         let engine = engine(data.path(), &[ASKS], LONG).await;
         let (session, calls, _) = begun(&engine).await;
         if closes {
-            engine.closing.cancel();
+            engine.shutdown.cancel();
             engine.tasks.close();
             engine.tasks.wait().await;
         } else {
