@@ -27,8 +27,8 @@ pub struct Setup {
     pub argv: Vec<String>,
     /// The zygote's environment, which is all that sandboxes inherit.
     pub environment: Vec<(String, String)>,
-    /// The programs to put under `/run/aludel` inside, by file name.
-    pub programs: Vec<(String, String)>,
+    /// The scripts to put under `/run/aludel` inside, by file name.
+    pub scripts: Vec<(String, String)>,
     /// The instance's directory on the host, which [`crate::sweep`] cleans after a crash.
     pub instance: PathBuf,
     /// Tell every system call by [`WardenMessage::Called`], not only the refused ones. For finding the programs that need each allowed call: it makes

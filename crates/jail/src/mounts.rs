@@ -127,8 +127,8 @@ fn attach(tree: &OwnedFd, target: &str) -> Result<(), StepError> {
     move_mount(tree, c"", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).step(format!("mount {target}"))
 }
 
-/// Replaces the calling process's root by the template, with devices, a proc and the programs under `/run/aludel`.
-pub(crate) fn enter_base(sources: &BaseSources, programs: &[(String, String)]) -> Result<(), StepError> {
+/// Replaces the calling process's root by the template, with devices, a proc and the scripts under `/run/aludel`.
+pub(crate) fn enter_base(sources: &BaseSources, scripts: &[(String, String)]) -> Result<(), StepError> {
     detach_from_host()?;
     // The template is attached inside a tmpfs of our own, so that its mount is certain to be ours to pivot into.
     tmpfs(STAGE, 1 << 20, 64, "0755")?;
@@ -143,7 +143,7 @@ pub(crate) fn enter_base(sources: &BaseSources, programs: &[(String, String)]) -
     tmpfs(&run, 1 << 20, 64, "0755")?;
     let directory = format!("{run}/aludel");
     fs::create_dir(&directory).step("make /run/aludel")?;
-    for (name, text) in programs {
+    for (name, text) in scripts {
         fs::write(format!("{directory}/{name}"), text).step(format!("write /run/aludel/{name}"))?;
     }
     // A real /tmp for the zygote's imports; every shell mounts its own over it.

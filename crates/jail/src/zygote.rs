@@ -70,7 +70,7 @@ fn become_zygote(setup: &Setup, map: IdMap, sources: &BaseSources, socket: &Owne
         if map != IdMap::Single {
             shell::become_namespace_root()?;
         }
-        mounts::enter_base(sources, &setup.programs)?;
+        mounts::enter_base(sources, &setup.scripts)?;
         rustix::system::sethostname(b"sandbox").step("set the host name")?;
         sys::reset_signals().step("reset the signals")?;
         // Changing ids cleared it.

@@ -22,7 +22,7 @@ import termios
 HEADER = struct.Struct(">BIBI")
 (KERNEL, DATA, SIGNAL, END, RESUME, GRANT, STARTED, FAILED, EXITED, RESUMED, READY, SPAWN, CONNECT, CLOSE, RESIZE) = range(1, 16)
 # The directory of the kernel's programs; a temporary one where nothing can be written there.
-PROGRAMS = "/run/aludel"
+SCRIPTS_DIRECTORY = "/run/aludel"
 # Bytes of one message.
 CHUNK = 64 << 10
 # Bytes of a kernel's stream that may be under way, and of a command's or a connection's; as much as a pipe holds comes with a command's end.
@@ -737,7 +737,7 @@ def main():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     listen(0, selectors.EVENT_READ, "host")
     listen(wakeup, selectors.EVENT_READ, "children")
-    send(READY, payload=PROGRAMS.encode())
+    send(READY, payload=SCRIPTS_DIRECTORY.encode())
     while True:
         for key, events in selector.select():
             if key.data == "host":
@@ -771,12 +771,12 @@ def read_exactly(count):
 
 
 if __name__ == "__main__":
-    if not os.access(PROGRAMS, os.W_OK):
-        PROGRAMS = tempfile.mkdtemp(prefix="aludel-")
+    if not os.access(SCRIPTS_DIRECTORY, os.W_OK):
+        SCRIPTS_DIRECTORY = tempfile.mkdtemp(prefix="aludel-")
     for program, text in json.loads(read_exactly(struct.unpack(">I", read_exactly(4))[0])).items():
-        with open(os.path.join(PROGRAMS, program), "w") as file:
+        with open(os.path.join(SCRIPTS_DIRECTORY, program), "w") as file:
             file.write(text)
-    sys.path.insert(0, PROGRAMS)
+    sys.path.insert(0, SCRIPTS_DIRECTORY)
     low = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     while low < FIRST_FREE:
         low = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)

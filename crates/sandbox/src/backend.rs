@@ -59,9 +59,9 @@ pub trait Sandbox: fmt::Debug + Send + Sync {
     /// The language of its kernels.
     fn kernel(&self) -> &Arc<KernelSpec>;
 
-    /// The directory of the kernel's programs, as seen from inside.
-    fn programs(&self) -> &str {
-        KernelSpec::PROGRAMS
+    /// The directory of the kernel's scripts, as seen from inside.
+    fn scripts_directory(&self) -> &str {
+        KernelSpec::SCRIPTS_DIRECTORY
     }
 
     /// The files.

@@ -12,13 +12,13 @@ pub struct KernelSpec {
     pub language: String,
     /// The language as people write it.
     pub title: String,
-    /// The command that starts the zygote, as seen from inside: the interpreter and its arguments. The kernel's programs are in
-    /// [`KernelSpec::PROGRAMS`].
+    /// The command that starts the zygote, as seen from inside: the interpreter and its arguments. The kernel's scripts are in
+    /// [`KernelSpec::SCRIPTS_DIRECTORY`].
     pub argv: Vec<String>,
     /// The environment, which is all that sandboxes inherit.
     pub env: Vec<(String, String)>,
-    /// The kernel's programs: files in [`KernelSpec::PROGRAMS`], by name.
-    pub programs: Vec<(String, String)>,
+    /// The kernel's scripts: files in [`KernelSpec::SCRIPTS_DIRECTORY`], by name.
+    pub scripts: Vec<(String, String)>,
     /// Further languages that are known to have kernels there, besides which there may be others.
     pub further: Vec<Language>,
     /// True if a copy of the kernel from before a cell takes over when the cell ends the kernel.
@@ -70,8 +70,8 @@ const FORK: (&str, &str) = ("kernel_fork.py", include_str!("../kernel/kernel_for
 /// Speaks with the host.
 const CHANNEL: (&str, &str) = ("kernel_channel.py", include_str!("../kernel/kernel_channel.py"));
 
-/// The kernel's programs for Python.
-const PYTHON_PROGRAMS: [(&str, &str); 18] = [
+/// The kernel's scripts for Python.
+const PYTHON_SCRIPTS: [(&str, &str); 18] = [
     ZYGOTE,
     HEAP,
     FORK,
@@ -100,8 +100,8 @@ const FURTHER: [(&str, &str); 2] =
 static DEFAULT: LazyLock<Arc<KernelSpec>> = LazyLock::new(|| Arc::new(KernelSpec::python("python3")));
 
 impl KernelSpec {
-    /// The directory of the kernel's programs, as seen from inside.
-    pub const PROGRAMS: &str = "/run/aludel";
+    /// The directory of the kernel's scripts, as seen from inside.
+    pub const SCRIPTS_DIRECTORY: &str = "/run/aludel";
 
     /// The kernel of a backend that names none.
     pub(crate) fn default_kernel() -> &'static Arc<Self> {
@@ -141,9 +141,9 @@ impl KernelSpec {
 
     /// Python without a package, for a trial of a sandbox.
     pub(crate) fn trial(interpreter: &str) -> Self {
-        let programs = [ZYGOTE, HEAP, FORK, CHANNEL, ("kernel.py", include_str!("../kernel/trial.py"))];
-        let programs = programs.map(|(name, text)| (name.to_owned(), text.to_owned())).into();
-        Self { programs, checkpoints: false, ..Self::python(interpreter).lean() }
+        let scripts = [ZYGOTE, HEAP, FORK, CHANNEL, ("kernel.py", include_str!("../kernel/trial.py"))];
+        let scripts = scripts.map(|(name, text)| (name.to_owned(), text.to_owned())).into();
+        Self { scripts, checkpoints: false, ..Self::python(interpreter).lean() }
     }
 
     /// Python, run by this interpreter.
@@ -153,9 +153,9 @@ impl KernelSpec {
             language: "python".into(),
             title: "Python".into(),
             // -s keeps a user's own packages out.
-            argv: vec![interpreter.to_owned(), "-s".into(), format!("{}/zygote.py", Self::PROGRAMS)],
+            argv: vec![interpreter.to_owned(), "-s".into(), format!("{}/zygote.py", Self::SCRIPTS_DIRECTORY)],
             env: ENV.iter().chain(&PYTHON_ENV).map(owned).collect(),
-            programs: PYTHON_PROGRAMS.iter().map(owned).collect(),
+            scripts: PYTHON_SCRIPTS.iter().map(owned).collect(),
             further: Vec::new(),
             checkpoints: true,
             tool_name: PYTHON_TOOL.into(),
@@ -194,7 +194,7 @@ mod tests {
         for entry in Path::new(DIRECTORY).read_dir().unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
             if name.starts_with("kernel") || name.starts_with("zygote") {
-                assert!(PYTHON_PROGRAMS.iter().any(|(program, _)| *program == name), "{name}");
+                assert!(PYTHON_SCRIPTS.iter().any(|(program, _)| *program == name), "{name}");
             }
         }
     }

@@ -163,7 +163,7 @@ impl Files {
     pub async fn start(sandbox: &dyn Sandbox, home: &str) -> Result<Self, Error> {
         let interpreter = sandbox.kernel().argv.first().cloned().ok_or(Error::NotSupported("files by path"))?;
         // Without the user's own packages and variables: what it runs is what is in the template.
-        let program = format!("{}/{PROGRAM}", sandbox.programs());
+        let program = format!("{}/{PROGRAM}", sandbox.scripts_directory());
         let command = Command {
             arguments: vec![interpreter, "-I".into(), "-S".into(), program],
             environment: vec![("HOME".into(), home.into())],

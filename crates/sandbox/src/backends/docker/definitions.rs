@@ -16,8 +16,8 @@ const SERVER_MEMORY: u64 = 64 << 20;
 const TMP_INODES: u64 = 32 << 10;
 /// Paths of the workspace: its own, and the home directory that some clients expect.
 const PLACES: [&str; 2] = ["/mnt/data", "/home/user"];
-/// Bytes of the kernel's programs at most.
-const PROGRAMS_BYTES: u64 = 1 << 20;
+/// Bytes of the kernel's scripts at most.
+const SCRIPTS_BYTES: u64 = 1 << 20;
 
 impl Containers {
     /// A container without network, capabilities, a writable root or a way to get more rights.
@@ -86,9 +86,10 @@ impl Containers {
                 "rw,exec,nosuid,nodev,size={},nr_inodes={TMP_INODES},mode=1777,uid={USER},gid={USER}",
                 limits.tmp - shared
             );
-            let programs =
-                format!("rw,noexec,nosuid,nodev,size={PROGRAMS_BYTES},nr_inodes=64,mode=0755,uid={USER},gid={USER}");
-            host.tmpfs = Some(HashMap::from([("/tmp".to_owned(), tmp), (KernelSpec::PROGRAMS.to_owned(), programs)]));
+            let scripts =
+                format!("rw,noexec,nosuid,nodev,size={SCRIPTS_BYTES},nr_inodes=64,mode=0755,uid={USER},gid={USER}");
+            host.tmpfs =
+                Some(HashMap::from([("/tmp".to_owned(), tmp), (KernelSpec::SCRIPTS_DIRECTORY.to_owned(), scripts)]));
             host.shm_size = Some(i64::try_from(shared.max(1)).unwrap_or(i64::MAX));
             host.nano_cpus = Some((limits.cpus * 1e9) as i64);
             host.ulimits = Some(vec![

@@ -130,8 +130,8 @@ impl Local {
         let LocalConfig { data, template, limits, pool, require, start } = config;
         let root = template.root().to_path_buf();
         let kernel = Arc::clone(template.kernel());
-        let KernelSpec { argv, env, programs, checkpoints, .. } = (*kernel).clone();
-        let setup = Setup { root, argv, environment: env, programs, instance: PathBuf::new(), observe };
+        let KernelSpec { argv, env, scripts, checkpoints, .. } = (*kernel).clone();
+        let setup = Setup { root, argv, environment: env, scripts, instance: PathBuf::new(), observe };
         let settings = supervisor::WardenSettings { run: data.join("run"), setup, require, patience };
         let started = tokio::task::spawn_blocking(move || Supervisor::start(settings)).await;
         let (supervisor, warnings) = started.map_err(|error| Error::Setup(error.to_string()))??;

@@ -60,7 +60,7 @@ impl Memory {
 
     /// A backend whose programs are of this kernel's language and behave as the script says.
     pub fn with_kernel(script: impl Fn(&str, &mut ScriptedCell) + Send + Sync + 'static, kernel: KernelSpec) -> Self {
-        let kernel = KernelSpec { argv: Vec::new(), env: Vec::new(), programs: Vec::new(), ..kernel };
+        let kernel = KernelSpec { argv: Vec::new(), env: Vec::new(), scripts: Vec::new(), ..kernel };
         let capabilities = Capabilities {
             backend: "memory",
             languages: vec![Arc::new(kernel)],

@@ -94,10 +94,10 @@ impl<P: SandboxHost> ReadyHost<P> {
     /// Takes over the streams of a process that runs [`COMMAND`], and waits until it has imported what kernels need. `origin` is the noun for
     /// what the place was made from.
     async fn new(place: Arc<P>, stdio: Stdio, kernel: Arc<KernelSpec>, origin: &'static str) -> Result<Self, Error> {
-        let programs: serde_json::Map<_, _> =
-            kernel.programs.iter().map(|(name, text)| (name.clone(), text.clone().into())).collect();
-        let programs = serde_json::to_vec(&programs).map_err(|error| Error::Setup(error.to_string()))?;
-        let first = vec![framed(SANDBOX_PROGRAM.as_bytes()), framed(&programs)];
+        let scripts: serde_json::Map<_, _> =
+            kernel.scripts.iter().map(|(name, text)| (name.clone(), text.clone().into())).collect();
+        let scripts = serde_json::to_vec(&scripts).map_err(|error| Error::Setup(error.to_string()))?;
+        let first = vec![framed(SANDBOX_PROGRAM.as_bytes()), framed(&scripts)];
         let mux = Mux::start(stdio, first, place.end());
         mux.ready(READY_TIMEOUT, origin).await?;
         Ok(Self { place, mux, kernel })

@@ -148,8 +148,8 @@ pub(super) struct Mux {
     /// The last words of the first process, for the reason of its end.
     last_words: Mutex<String>,
     is_ready: watch::Sender<Option<bool>>,
-    /// The directory of the kernel's programs, as the first process tells it.
-    programs: OnceLock<String>,
+    /// The directory of the kernel's scripts, as the first process tells it.
+    scripts_directory: OnceLock<String>,
     end: CancellationToken,
 }
 
@@ -169,7 +169,7 @@ pub(super) struct KernelStreams {
 impl Mux {
     fn new(out: mpsc::UnboundedSender<Bytes>, end: CancellationToken) -> Self {
         let (routes, last_words, is_ready) = (Mutex::default(), Mutex::default(), watch::Sender::new(None));
-        Self { out, routes, last_words, is_ready, programs: OnceLock::new(), end }
+        Self { out, routes, last_words, is_ready, scripts_directory: OnceLock::new(), end }
     }
 
     /// Takes over the streams of a first process. `first` is what it reads first; a message that breaks the rules ends it.
@@ -295,9 +295,9 @@ impl Mux {
         self.send(Kind::Resize, number, 0, &[c0, c1, r0, r1]);
     }
 
-    /// Returns the directory of the kernel's programs, once kernels can be started.
-    pub(super) fn programs(&self) -> Option<&str> {
-        self.programs.get().map(String::as_str)
+    /// Returns the directory of the kernel's scripts, once kernels can be started.
+    pub(super) fn scripts_directory(&self) -> Option<&str> {
+        self.scripts_directory.get().map(String::as_str)
     }
 
     /// Ends a kernel, a command or a connection, and forgets it.
@@ -376,7 +376,7 @@ impl Mux {
     fn handle(&self, kind: Kind, number: u32, stream: usize, payload: &Bytes) -> Option<()> {
         if kind == Kind::Ready {
             // The first word counts.
-            let _again = self.programs.set(String::from_utf8_lossy(payload).into_owned());
+            let _again = self.scripts_directory.set(String::from_utf8_lossy(payload).into_owned());
             self.is_ready.send_if_modified(|ready| ready.replace(true).is_none());
             return Some(());
         }

@@ -109,8 +109,8 @@ impl<P: SandboxHost> Sandbox for StdioSandbox<P> {
         Box::pin(self.place.usage())
     }
 
-    fn programs(&self) -> &str {
-        self.mux.programs().unwrap_or(KernelSpec::PROGRAMS)
+    fn scripts_directory(&self) -> &str {
+        self.mux.scripts_directory().unwrap_or(KernelSpec::SCRIPTS_DIRECTORY)
     }
 
     fn spawn(&self, command: Command) -> BoxFuture<'_, Result<Process, Error>> {
