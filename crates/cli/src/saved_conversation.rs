@@ -15,7 +15,7 @@ use crate::exit::usage;
 use crate::state;
 
 /// Time for which a conversation is kept.
-pub(crate) const KEPT: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const CONVERSATION_LIFE: Duration = Duration::from_secs(24 * 3600);
 /// Bytes of a conversation that are kept; the oldest questions are left out.
 const MAX_BYTES: usize = 4 << 20;
 /// The name of the file in the directory of the state.

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 /// Time between two pictures.
-pub(crate) const PERIOD: Duration = Duration::from_millis(120);
+pub(crate) const FRAME_INTERVAL: Duration = Duration::from_millis(120);
 /// Time that passes before it is worth a word.
-const PATIENCE: Duration = Duration::from_millis(400);
+const SHOW_DELAY: Duration = Duration::from_millis(400);
 /// Its pictures.
 const PICTURES: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
 /// Makes room for what comes.
@@ -49,9 +49,9 @@ impl Spinner {
 
 /// The line after so much time.
 fn line(what: &str, waited: Duration) -> Option<String> {
-    let picture = waited.as_millis().checked_div(PERIOD.as_millis())? % PICTURES.len() as u128;
+    let picture = waited.as_millis().checked_div(FRAME_INTERVAL.as_millis())? % PICTURES.len() as u128;
     let picture = PICTURES.get(usize::try_from(picture).ok()?)?;
-    (waited >= PATIENCE).then(|| match waited.as_secs() {
+    (waited >= SHOW_DELAY).then(|| match waited.as_secs() {
         0 => format!("{picture} {what}"),
         seconds => format!("{picture} {what}, {seconds} s"),
     })

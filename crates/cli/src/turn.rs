@@ -22,7 +22,7 @@ use crate::exit::{usage, words};
 use crate::inputs::{self, InputFile};
 use crate::output_directory::{FIGURES, OutputDirectory, SavedFile};
 use crate::sandboxes::RunningBackend;
-use crate::saved_conversation::{KEPT, SavedConversation};
+use crate::saved_conversation::{CONVERSATION_LIFE, SavedConversation};
 use crate::screen::{Screen, SharedScreen, TurnAudience};
 use crate::signals::Signals;
 use crate::{approval, console, spinner, state, terminal};
@@ -254,7 +254,7 @@ impl<'a> Conversation<'a> {
     async fn carry_out(&mut self, run: Run, screen: &SharedScreen) -> bool {
         let cancel = run.in_flight.cancel.clone();
         let mut carried_out = pin!(run.carry_out());
-        let mut ticks = interval(spinner::PERIOD);
+        let mut ticks = interval(spinner::FRAME_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -310,7 +310,7 @@ async fn session(
             name: "ask".to_owned(),
             file_ids: Vec::new(),
             memory: None,
-            idle: Some(KEPT),
+            idle: Some(CONVERSATION_LIFE),
             environment: Default::default(),
         };
         return Ok(engine.sessions.create(tenant, new).await.context("cannot make a session")?.0);

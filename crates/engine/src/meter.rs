@@ -12,9 +12,9 @@ use tokio_util::task::TaskTracker;
 use tracing::error;
 
 /// Time from the first count to the moment when it is stored, with all that came meanwhile.
-const PAUSE: Duration = Duration::from_secs(5);
+const STORE_DELAY: Duration = Duration::from_secs(5);
 /// Time between two counts of a command that runs on.
-const STEP: Duration = Duration::from_secs(10);
+const COUNT_INTERVAL: Duration = Duration::from_secs(10);
 /// Rows that wait to be stored. What more there is goes to the row without a model.
 const MAX_ROWS: usize = 10_000;
 
@@ -60,7 +60,7 @@ impl CommandTime {
         loop {
             tokio::select! {
                 done = &mut future => return done,
-                () = sleep(STEP) => self.count(),
+                () = sleep(COUNT_INTERVAL) => self.count(),
             }
         }
     }
@@ -114,7 +114,7 @@ impl Meter {
             let (inner, shutdown) = (Arc::downgrade(&self.0), self.0.shutdown.clone());
             self.0.tasks.spawn(async move {
                 tokio::select! {
-                    () = sleep(PAUSE) => {}
+                    () = sleep(STORE_DELAY) => {}
                     () = shutdown.cancelled() => {}
                 }
                 // Without an engine nobody counts any more, and the state is another's.

@@ -7,7 +7,7 @@ use aludel_store::Tenant;
 
 /// A tenant may use so many times the room that is left. So one that is alone gets two thirds, two get two fifths each, and whoever
 /// comes next finds room.
-const SHARE: usize = 2;
+const SHARE_OF_REMAINING: usize = 2;
 
 /// A number of places.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ impl Permits {
 impl Permit {
     /// Returns the most that a tenant can have while others have none.
     pub fn most(&self) -> usize {
-        self.permits.all * SHARE / (SHARE + 1)
+        self.permits.all * SHARE_OF_REMAINING / (SHARE_OF_REMAINING + 1)
     }
 
     /// Takes so many more.
@@ -111,7 +111,7 @@ impl Permit {
         let own = in_use.by_tenant.get(&self.tenant).copied().unwrap_or_default() + count;
         // So that the last one of several that are taken one by one leaves as much as all of them at once.
         let left = free + spare - count.saturating_sub(1);
-        let share = if self.tenant == Tenant::local() { *all } else { left.saturating_mul(SHARE) };
+        let share = if self.tenant == Tenant::local() { *all } else { left.saturating_mul(SHARE_OF_REMAINING) };
         if own > share.min(*each) {
             return Err(NoRoom::ForThisTenant);
         }

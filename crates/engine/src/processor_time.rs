@@ -22,11 +22,11 @@ const AT_ONCE: Duration = Duration::from_millis(20);
 /// The most that a tenant pays for later: a step that took longer is not held against it for ever.
 const MOST_OWED: Duration = Duration::from_millis(500);
 /// The longest wait before the others are looked at again.
-const PAUSE: Duration = Duration::from_millis(10);
+const MAX_WAIT: Duration = Duration::from_millis(10);
 /// Time after its last step for which a tenant counts as one of the others.
-const LATELY: Duration = Duration::from_millis(200);
+const ACTIVE_FOR: Duration = Duration::from_millis(200);
 /// Tenants that are remembered before those are forgotten that owe nothing.
-const REMEMBERED: usize = 256;
+const MAX_IDLE_TENANTS: usize = 256;
 
 /// The time of all processors.
 #[derive(Debug, Clone)]
@@ -70,7 +70,7 @@ impl ProcessorTime {
     /// The share of a tenant.
     pub fn share_of(&self, tenant: &Tenant) -> ProcessorShare {
         let mut tenants = self.0.tenants.lock().unwrap_or_else(PoisonError::into_inner);
-        if tenants.len() >= REMEMBERED && !tenants.contains_key(tenant) {
+        if tenants.len() >= MAX_IDLE_TENANTS && !tenants.contains_key(tenant) {
             let now = self.0.now();
             tenants.retain(|_, used| Arc::strong_count(used) > 1 || used.paid_at.load(Ordering::Relaxed) > now);
         }
@@ -90,7 +90,7 @@ impl AllShares {
 
     /// Returns true if another tenant has worked lately.
     fn has_others(&self, own: &Arc<UsedTime>) -> bool {
-        let since = self.now().saturating_sub(micros(LATELY));
+        let since = self.now().saturating_sub(micros(ACTIVE_FOR));
         let tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
         let mut others = tenants.values().filter(|used| !Arc::ptr_eq(used, own));
         others.any(|used| used.last_step.load(Ordering::Relaxed) > since)
@@ -135,7 +135,7 @@ impl ProcessorShare {
     fn pause(&self) -> Option<Duration> {
         let owed = self.used.paid_at.load(Ordering::Relaxed).saturating_sub(self.all.now());
         let over = Duration::from_micros(owed).checked_sub(AT_ONCE).filter(|over| !over.is_zero())?;
-        self.all.has_others(&self.used).then(|| over.min(PAUSE))
+        self.all.has_others(&self.used).then(|| over.min(MAX_WAIT))
     }
 }
 
@@ -214,7 +214,7 @@ mod tests {
         bad.take(Duration::from_millis(500));
         assert_eq!(bad.pause(), None);
         good.take(Duration::from_millis(1));
-        assert_eq!(bad.pause(), Some(PAUSE));
+        assert_eq!(bad.pause(), Some(MAX_WAIT));
         assert_eq!(good.pause(), None);
         let began = Instant::now();
         // The other one goes on working, with little.
@@ -243,18 +243,18 @@ mod tests {
         let began = Instant::now();
         bad.wait().await;
         let waited = began.elapsed();
-        assert!(waited >= LATELY && waited < LATELY + 2 * PAUSE, "{waited:?}");
+        assert!(waited >= ACTIVE_FOR && waited < ACTIVE_FOR + 2 * MAX_WAIT, "{waited:?}");
     }
 
     #[tokio::test]
     async fn tenants_that_owe_nothing_are_forgotten() {
         let [good, _] = tenants();
         let time = ProcessorTime::of(2);
-        for place in 0..2 * REMEMBERED {
+        for place in 0..2 * MAX_IDLE_TENANTS {
             time.share_of(&Tenant::of_signed(&place.to_string()));
         }
         let held = time.share_of(&good);
-        assert!(time.0.tenants.lock().unwrap().len() <= REMEMBERED + 1);
+        assert!(time.0.tenants.lock().unwrap().len() <= MAX_IDLE_TENANTS + 1);
         assert!(Arc::ptr_eq(&held.used, &time.share_of(&good).used));
     }
 }

@@ -16,9 +16,9 @@ use crate::pid_namespace::namespace_of;
 use crate::{Step, StepError};
 
 /// The longest that a sandbox may take to stop. Its processes are told once in each round, and until then make others.
-const PATIENCE: Duration = Duration::from_millis(200);
+const FREEZE_TIMEOUT: Duration = Duration::from_millis(200);
 /// Pause between two looks.
-const ROUND: Duration = Duration::from_micros(200);
+const ROUND_PAUSE: Duration = Duration::from_micros(200);
 
 /// The means for a sandbox to go on.
 pub(crate) enum FrozenSandbox {
@@ -40,7 +40,7 @@ impl FrozenSandbox {
             }
             None => Self::Stopped(HashMap::new()),
         };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + FREEZE_TIMEOUT;
         loop {
             let is_done = match &mut frozen {
                 Self::Group(group) => fs::read_to_string(group.join("cgroup.events"))
@@ -55,7 +55,7 @@ impl FrozenSandbox {
                 let source = io::Error::from(io::ErrorKind::TimedOut);
                 return Err(StepError { step: "stop the sandbox".into(), source });
             }
-            std::thread::sleep(ROUND);
+            std::thread::sleep(ROUND_PAUSE);
         }
     }
 
@@ -132,7 +132,7 @@ mod tests {
         };
         let (before, deadline) = (ticks(), Instant::now() + within);
         while ticks() == before && Instant::now() < deadline {
-            std::thread::sleep(ROUND);
+            std::thread::sleep(ROUND_PAUSE);
         }
         ticks() > before
     }

@@ -8,9 +8,9 @@ use crate::{sys, syscalls};
 
 /// Refusals that one process tree gets at once. A program that makes refused calls in a loop waits in them; the warden, whose time
 /// belongs to all sandboxes, does not work for it.
-const BURST: u32 = 256;
+const MAX_REFUSALS_AT_ONCE: u32 = 256;
 /// Pause before the next ones.
-const REST: Duration = Duration::from_secs(1);
+const REFUSALS_PAUSE: Duration = Duration::from_secs(1);
 
 /// The warden's end of a filter.
 #[derive(Debug)]
@@ -46,11 +46,11 @@ impl SeccompListener {
     /// Tells the number of a call, then answers it: whoever hears later of its caller has been told of the call. To be asked when the
     /// descriptor is readable.
     pub(crate) fn answer(&mut self, tell: impl FnOnce(i64)) -> ListenerResult {
-        if self.since.elapsed() > REST {
+        if self.since.elapsed() > REFUSALS_PAUSE {
             (self.since, self.answered) = (Instant::now(), 0);
         }
-        if self.answered == BURST && self.observes.is_none() {
-            return ListenerResult::Rests(self.since + REST);
+        if self.answered == MAX_REFUSALS_AT_ONCE && self.observes.is_none() {
+            return ListenerResult::Rests(self.since + REFUSALS_PAUSE);
         }
         self.answered = self.answered.saturating_add(1);
         let permits = |number, arguments| {

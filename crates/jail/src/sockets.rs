@@ -3,7 +3,7 @@
 use rustix::process::Pid;
 
 /// Sockets that one sandbox may have, accepted or not.
-pub(crate) const MOST: usize = 10_000;
+pub(crate) const MAX_SOCKETS: usize = 10_000;
 
 /// Counts the sockets of a process's network namespace, as far as the kernel tells.
 pub(crate) fn count(pid: Pid) -> Option<usize> {

@@ -11,13 +11,13 @@ use crate::message::TerminalSize;
 use crate::{Step, StepError};
 
 /// Terminals of one sandbox. The kernel holds up to a quarter of a megabyte for each, which no control group counts.
-const MOST: u32 = 64;
+const MAX_TERMINALS: u32 = 64;
 
 /// Makes an instance whose terminals belong to this user id, and returns it as a mount that is nowhere yet.
 pub(crate) fn make(owner: u32) -> Result<OwnedFd, StepError> {
     let context = fsopen("devpts", FsOpenFlags::FSOPEN_CLOEXEC).step("open devpts")?;
     let owner = owner.to_string();
-    let most = MOST.to_string();
+    let most = MAX_TERMINALS.to_string();
     for (key, value) in [("uid", &*owner), ("gid", &*owner), ("mode", "0600"), ("ptmxmode", "0666"), ("max", &*most)] {
         fsconfig_set_string(&context, key, value).step(format!("set {key} of devpts"))?;
     }

@@ -21,7 +21,7 @@ import termios
 
 HEADER = struct.Struct(">BIBI")
 (KERNEL, DATA, SIGNAL, END, RESUME, GRANT, STARTED, FAILED, EXITED, RESUMED, READY, SPAWN, CONNECT, CLOSE, RESIZE) = range(1, 16)
-# The directory of the kernel's programs; a temporary one where nothing can be written there.
+# The directory of the kernel's scripts; a temporary one where nothing can be written there.
 SCRIPTS_DIRECTORY = "/run/aludel"
 # Bytes of one message.
 CHUNK = 64 << 10

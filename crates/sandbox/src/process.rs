@@ -14,7 +14,7 @@ use crate::Error;
 use crate::output::rest;
 
 /// Time for reading the rest of the pipes after a program's end: a child of its own may hold them open for ever.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+const FINAL_OUTPUT_TIMEOUT: Duration = Duration::from_millis(500);
 const SIGKILL: i32 = 9;
 
 /// A program that runs beside the kernel.
@@ -117,7 +117,7 @@ impl Process {
             let to_the_end = async {
                 tokio::select! {
                     status = &mut *ended => {
-                        let _held_open = timeout(LAST_WORDS, &mut reading).await;
+                        let _held_open = timeout(FINAL_OUTPUT_TIMEOUT, &mut reading).await;
                         status
                     }
                     _ = &mut reading => ended.await,

@@ -121,20 +121,20 @@ pub enum BuildProgress {
 }
 
 /// Time within which somebody who locked a template to remove it has renamed it.
-const REMOVAL: Duration = Duration::from_secs(2);
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Time between two looks at a template that is locked.
-const PAUSE: Duration = Duration::from_millis(20);
+const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The lock on a template that somebody uses.
 #[derive(Debug)]
 struct TemplateLock(File);
 
 impl TemplateLock {
-    /// Takes the lock on the template at `root`; `None` if it is being removed. Blocks for [`REMOVAL`] at most: whoever removes a template
+    /// Takes the lock on the template at `root`; `None` if it is being removed. Blocks for [`REMOVAL_TIMEOUT`] at most: whoever removes a template
     /// renames it at once, so one that is still there is locked by somebody who cannot remove it, as every user of a shared template can.
     fn take(&self, root: &Path) -> Option<()> {
-        let end = Instant::now() + REMOVAL;
+        let end = Instant::now() + REMOVAL_TIMEOUT;
         while let Err(TryLockError::WouldBlock) = self.0.try_lock_shared() {
             let (ours, there) = (self.0.metadata().ok()?, root.metadata().ok()?);
             if (ours.dev(), ours.ino()) != (there.dev(), there.ino()) {
@@ -144,7 +144,7 @@ impl TemplateLock {
                 tracing::warn!("{} is locked by another process; it is used without a lock", root.display());
                 break;
             }
-            thread::sleep(PAUSE);
+            thread::sleep(LOCK_POLL_INTERVAL);
         }
         Some(())
     }

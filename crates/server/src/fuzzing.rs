@@ -41,7 +41,7 @@ use crate::{ServerSettings, router};
 /// Requests after which a server is made anew: what they leave slows it down.
 const REQUESTS: u32 = 300;
 /// Time for an answer, after which nobody waits for the rest of it: a stream may have no end yet.
-const PATIENCE: Duration = Duration::from_secs(2);
+const BODY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes of an answer.
 const MAX_ANSWER: usize = 64 << 20;
 /// Bytes of memory for which a request needs no share, and for the frame around its body.
@@ -474,7 +474,7 @@ impl Server {
         self.runtime.block_on(async move {
             let Ok(response) = routes.oneshot(request).await;
             let (parts, body) = Response::into_parts(response);
-            let body = timeout(PATIENCE, body::to_bytes(body, MAX_ANSWER)).await;
+            let body = timeout(BODY_TIMEOUT, body::to_bytes(body, MAX_ANSWER)).await;
             (parts.status, parts.headers, body.map(|body| body.expect("an answer with an end")).unwrap_or_default())
         })
     }

@@ -28,13 +28,13 @@ const PATH: &str = "/v1/links/";
 /// The path of links as a route.
 pub(crate) const ROUTE: &str = "/v1/links/{token}/{name}";
 /// Bytes of a signature.
-const SIGNATURE: usize = 32;
+const SIGNATURE_BYTES: usize = 32;
 /// Links that are looked at in one text, the last ones.
 const MAX_LINKS: usize = 16;
 /// Characters of a token, more than any of ours has.
 const MAX_TOKEN: usize = 1024;
 /// Seconds for which a link works, unless its file is forgotten before.
-const LIFE: i64 = 30 * 24 * 3600;
+const LINK_LIFE_SECONDS: i64 = 30 * 24 * 3600;
 
 /// The file that a link leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl Links {
     pub(crate) fn to(secret: Arc<str>, base: &str, tenant: &Tenant, container: &ContainerId) -> Self {
         let (tenant, container) = (tenant.clone(), container.clone());
         let base = base.trim_end_matches('/').to_owned();
-        Self { secret, base, tenant, container, expires_at: now() + LIFE }
+        Self { secret, base, tenant, container, expires_at: now() + LINK_LIFE_SECONDS }
     }
 
     /// The same links at any later time: they work until then, seconds since 1970.
@@ -178,7 +178,7 @@ pub(crate) fn sign(secret: &str, text: &str) -> String {
 /// Returns the text of a token that this server made.
 pub(crate) fn signed(secret: &str, token: &str) -> Option<String> {
     let token = BASE64_URL_SAFE_NO_PAD.decode(Some(token).filter(|token| token.len() <= MAX_TOKEN)?).ok()?;
-    let (text, signed) = token.split_at_checked(token.len().checked_sub(SIGNATURE)?)?;
+    let (text, signed) = token.split_at_checked(token.len().checked_sub(SIGNATURE_BYTES)?)?;
     signature(secret, text).verify_slice(signed).ok()?;
     String::from_utf8(text.to_vec()).ok()
 }

@@ -29,7 +29,7 @@ use crate::timed_connection::TimedConnection;
 use crate::{dialects, router};
 
 /// Connections at once. For one more, one that asks nothing is closed.
-const CONNECTIONS: usize = 2048;
+const MAX_CONNECTIONS: usize = 2048;
 /// Bytes of the head of a request, and of a body that are read ahead.
 pub(crate) const MAX_HEAD: usize = 64 << 10;
 /// Time that a connection may take to send the head of a request, or may be idle between two.
@@ -37,9 +37,9 @@ pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 /// Time that a new connection may take to send the head of its first request.
 const FIRST_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for which requests may go on after the server was asked to end.
-const DRAIN: Duration = Duration::from_secs(20);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Pause when the system has no more descriptors.
-const BREATH: Duration = Duration::from_millis(200);
+const NO_DESCRIPTORS_PAUSE: Duration = Duration::from_millis(200);
 
 /// A source of connections.
 pub trait Listener: Send {
@@ -133,7 +133,7 @@ pub async fn serve(
     app.shutdown.cancel();
     app.tasks.close();
     // Tasks that do not end by themselves end with the process.
-    let _in_time = timeout(DRAIN, app.tasks.wait()).await;
+    let _in_time = timeout(DRAIN_TIMEOUT, app.tasks.wait()).await;
     app.engine.sessions.close_all().await;
     app.engine.meter.flush().await;
     app.telemetry.finish().await;
@@ -160,7 +160,7 @@ async fn recover(app: &Arc<App>) {
 
 async fn accept<L: Listener>(app: &Arc<App>, listener: &mut L, shutdown: impl Future<Output = ()> + Send) {
     let service = TowerToHyperService::new(router::routes(app));
-    let connections = Connections::new(CONNECTIONS);
+    let connections = Connections::new(MAX_CONNECTIONS);
     let open = TaskTracker::new();
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(MAX_HEAD);
@@ -171,7 +171,7 @@ async fn accept<L: Listener>(app: &Arc<App>, listener: &mut L, shutdown: impl Fu
                 Ok(stream) => stream,
                 // A client that went away, or no descriptors left: neither is a reason to stop listening.
                 Err(_) => {
-                    sleep(BREATH).await;
+                    sleep(NO_DESCRIPTORS_PAUSE).await;
                     continue;
                 }
             },
@@ -212,9 +212,9 @@ async fn accept<L: Listener>(app: &Arc<App>, listener: &mut L, shutdown: impl Fu
     let mut drained = pin!(async {
         tokio::join!(open.wait(), app.engine.visits.wait());
     });
-    if timeout(DRAIN / 2, &mut drained).await.is_err() {
+    if timeout(DRAIN_TIMEOUT / 2, &mut drained).await.is_err() {
         // Turns that go on are told, and their clients hear how they ended.
         app.shutdown.cancel();
-        let _in_time = timeout(DRAIN / 2, drained).await;
+        let _in_time = timeout(DRAIN_TIMEOUT / 2, drained).await;
     }
 }

@@ -9,9 +9,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 /// Time for which a client may read nothing while there is something for it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A connection on which a write fails when nothing of it was taken for [`PATIENCE`]. An answer holds its place and its frames as long as it
+/// A connection on which a write fails when nothing of it was taken for [`READ_TIMEOUT`]. An answer holds its place and its frames as long as it
 /// is not read.
 pub(crate) struct TimedConnection<S> {
     stream: S,
@@ -30,7 +30,7 @@ impl<S> TimedConnection<S> {
             self.patience = None;
             return written;
         }
-        let patience = self.patience.get_or_insert_with(|| Box::pin(sleep(PATIENCE)));
+        let patience = self.patience.get_or_insert_with(|| Box::pin(sleep(READ_TIMEOUT)));
         patience.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 }

@@ -8,11 +8,11 @@ use crate::database::all;
 use crate::{Error, Store, Tenant, now};
 
 /// Days for which counts are kept.
-const KEPT: i64 = 400;
+const KEPT_DAYS: i64 = 400;
 /// The most that a row counts of anything, so that sums of many rows are whole numbers of the database: a model's server may tell anything.
-const MOST: u64 = 1 << 53;
+const MAX_COUNT: u64 = 1 << 53;
 /// Seconds of a day.
-const DAY: i64 = 24 * 3600;
+const DAY_SECONDS: i64 = 24 * 3600;
 
 /// Work that was counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl MeteredDay {
 
 /// Returns the number of today, from 1970-01-01, in UTC.
 pub fn today() -> i64 {
-    now().div_euclid(DAY)
+    now().div_euclid(DAY_SECONDS)
 }
 
 impl Store {
@@ -96,7 +96,7 @@ impl Store {
                 let MeteredWork { requests, input_tokens, output_tokens, programs, program_ms, sandbox_ms } = work;
                 let [requests, input_tokens, output_tokens, programs, program_ms, sandbox_ms] =
                     [requests, input_tokens, output_tokens, programs, program_ms, sandbox_ms]
-                        .map(|sum| (*sum).min(MOST));
+                        .map(|sum| (*sum).min(MAX_COUNT));
                 add.execute(params![
                     tenant,
                     day,
@@ -107,10 +107,10 @@ impl Store {
                     programs,
                     program_ms,
                     sandbox_ms,
-                    MOST
+                    MAX_COUNT
                 ])?;
             }
-            database.prepare_cached("DELETE FROM metered WHERE day < ?1")?.execute([today() - KEPT])?;
+            database.prepare_cached("DELETE FROM metered WHERE day < ?1")?.execute([today() - KEPT_DAYS])?;
             Ok(())
         })
         .await

@@ -12,10 +12,10 @@ use crate::{Error, Store, turns};
 
 /// Least age of what is removed. Its owner is dead, so this is for what that cannot tell: a lock that a file system of another machine does
 /// not keep, and a copy of the data that was made while a server ran.
-const GRACE: Duration = Duration::from_secs(60);
+const MIN_AGE: Duration = Duration::from_secs(60);
 
 /// Time between two sweeps when nothing waits for its age. Processes beside the server die without a word, too.
-const EVERY: Duration = Duration::from_secs(3600);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Outcome of a sweep.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl Store {
     /// Sweeps, if it is time for it.
     pub(crate) fn sweep_if_due(&self) -> Result<(), Error> {
         let due = *self.0.next_sweep.lock().unwrap_or_else(PoisonError::into_inner);
-        if due.is_none_or(|due| Instant::now() >= due) { self.sweep_now(GRACE).map(drop) } else { Ok(()) }
+        if due.is_none_or(|due| Instant::now() >= due) { self.sweep_now(MIN_AGE).map(drop) } else { Ok(()) }
     }
 
     fn sweep_now(&self, grace: Duration) -> Result<SweepOutcome, Error> {
@@ -66,7 +66,7 @@ impl Store {
             self.0.database.write(|database| turns::release(database, owner))?;
             remove(&self.0.owners.join(owner.as_str()))?;
         }
-        let pause = if swept.young > 0 { grace } else { EVERY };
+        let pause = if swept.young > 0 { grace } else { SWEEP_INTERVAL };
         *self.0.next_sweep.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + pause);
         if swept.removed > 0 || !owners.dead.is_empty() {
             let (files, owners) = (swept.removed, owners.dead.len());

@@ -14,9 +14,9 @@ use crate::writer_queue::WriterQueue;
 use crate::{Error, Tenant};
 
 /// The most writes that are committed together.
-const MOST: usize = 32;
+const MAX_BATCH: usize = 32;
 /// The longest that a transaction takes more writes.
-const LONGEST: Duration = Duration::from_millis(2);
+const MAX_BATCH_TIME: Duration = Duration::from_millis(2);
 
 /// The connection that writes, for several threads.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ impl WriteConnection {
             };
             *open = None;
             batch.end(Err(reason));
-        } else if writes >= MOST || since.elapsed() > LONGEST || !head.has_others_behind() {
+        } else if writes >= MAX_BATCH || since.elapsed() > MAX_BATCH_TIME || !head.has_others_behind() {
             let committed = run(connection, "COMMIT");
             if committed.is_err() {
                 let _nothing_is_left = run(connection, "ROLLBACK");

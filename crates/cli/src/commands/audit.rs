@@ -18,9 +18,9 @@ use crate::{console, state, terminal};
 /// Entries that are read at once.
 const AT_ONCE: usize = 500;
 /// Interval at which new entries are looked for.
-const PAUSE: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Characters of a program that a line shows.
-const SHOWN: usize = 60;
+const SHOWN_CHARACTERS: usize = 60;
 
 /// Show the audit log: every program that was decided about or run
 ///
@@ -110,14 +110,14 @@ pub(crate) async fn run(args: AuditArgs, context: &CommandContext) -> anyhow::Re
         if !args.follow {
             return Ok(Exit::Success);
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
 /// One entry for a person. Everything in it may come from a model.
 fn line(record: &AuditRecord) -> String {
     let at = jiff::Timestamp::from_millisecond(record.at_ms).map_or_else(|_| "?".to_owned(), |at| format!("{at:.3}"));
-    let program = terminal::excerpt(&record.code, SHOWN);
+    let program = terminal::excerpt(&record.code, SHOWN_CHARACTERS);
     let (tenant, request) = (record.tenant.as_str(), &record.request);
     let who = if record.actor.is_empty() { String::new() } else { format!(" by {}", record.actor) };
     let outcome = if record.outcome.is_empty() { String::new() } else { format!(": {}", record.outcome) };

@@ -21,7 +21,7 @@ use crate::output_directory::OutputFiles;
 use crate::program::LoadedProgram;
 
 /// Time in which a server has to say that it will run the program.
-const PATIENCE: Duration = Duration::from_secs(2);
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A way to run a program.
 pub(crate) enum ServerLookup {
@@ -82,7 +82,7 @@ pub(crate) async fn reach(context: &CommandContext, program: &LoadedProgram) -> 
         let answer = frames.next().await?;
         Ok::<_, io::Error>((frames, answer))
     };
-    Ok(match timeout(PATIENCE, asking).await {
+    Ok(match timeout(ACCEPT_TIMEOUT, asking).await {
         Ok(Ok((frames, Some(ServerMessage::Welcome)))) => ServerLookup::Server(ServerProgram { frames }),
         Ok(Ok((_, Some(ServerMessage::Declined(reason))))) => ServerLookup::Nobody(Some(reason)),
         Ok(Ok(_)) => ServerLookup::Nobody(Some("the server is busy".to_owned())),

@@ -20,7 +20,7 @@ const MAX_VISITS: usize = 256;
 /// Connections that the system keeps until they are accepted.
 const BACKLOG: i32 = 128;
 /// Pause when the system has no more descriptors.
-const BREATH: Duration = Duration::from_millis(200);
+const NO_DESCRIPTORS_PAUSE: Duration = Duration::from_millis(200);
 
 /// The socket in the data directory, which is removed when this is dropped.
 pub(crate) struct SocketListener {
@@ -66,7 +66,7 @@ impl SocketListener {
         let user = rustix::process::geteuid().as_raw();
         loop {
             let Ok((stream, _)) = self.listener.accept().await else {
-                tokio::time::sleep(BREATH).await;
+                tokio::time::sleep(NO_DESCRIPTORS_PAUSE).await;
                 continue;
             };
             if !is_of(&stream, user) {

@@ -26,15 +26,15 @@ use crate::failure::Failure;
 use crate::{Engine, Error};
 
 /// Pause between two looks at a request for approval: another process may decide it.
-const PAUSE: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Time for which a client may answer, seconds.
-const CLIENT_PATIENCE: i64 = 30 * 86_400;
+const CLIENT_DECISION_SECONDS: i64 = 30 * 86_400;
 /// Bytes of the audit log's entries about one program, besides the program.
-const NOTES: u64 = 4096;
+const AUDIT_ENTRIES_BYTES: u64 = 4096;
 /// The language that rules read.
-const RULED: &str = "python";
+const RULED_LANGUAGE: &str = "python";
 /// Pause between two attempts to complete the audit log.
-const RETRY: Duration = Duration::from_secs(5);
+const AUDIT_RETRY_PAUSE: Duration = Duration::from_secs(5);
 /// Outcome in the audit log of a program whose turn ended before it.
 pub(super) const CUT_OFF: &str = "The turn ended before it was known how this went.";
 
@@ -290,7 +290,7 @@ impl Gate {
     async fn ask_client(&self, program: &ApprovalRequest) -> Result<ApprovalDecision, Error> {
         let ApprovalRequest { call_id, code } = program;
         self.note(AuditEvent::Asked, code, "the client", "").await?;
-        self.engine.store.ask_tenant(&self.tenant, &self.request, call_id, code, CLIENT_PATIENCE).await?;
+        self.engine.store.ask_tenant(&self.tenant, &self.request, call_id, code, CLIENT_DECISION_SECONDS).await?;
         Ok(ApprovalDecision::Later)
     }
 
@@ -332,7 +332,7 @@ impl Gate {
         };
         let kernel = self.engine.kernel();
         let other = self.namespace.language().map(Language::as_str);
-        let other = other.or_else(|| (kernel.language != RULED).then_some(kernel.title.as_str()));
+        let other = other.or_else(|| (kernel.language != RULED_LANGUAGE).then_some(kernel.title.as_str()));
         if let Some(language) = other {
             let judgement = rules.undecidable(&format!("the rules read no {language}"));
             return Ok((judgement.decision, judgement.reasons.iter().map(ToString::to_string).collect()));
@@ -387,7 +387,7 @@ impl Gate {
                 }
                 continue;
             }
-            sleep(PAUSE).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -419,7 +419,7 @@ impl Gate {
 
     /// Reserves room for what the audit log is told of a program. What then happens is written in any case.
     async fn room(&self, code: &str) -> Result<Reservation, Error> {
-        let bytes = NOTES + code.len() as u64;
+        let bytes = AUDIT_ENTRIES_BYTES + code.len() as u64;
         Ok(self.engine.store.reserve(&self.tenant, bytes..=bytes).await?)
     }
 
@@ -494,7 +494,7 @@ impl Gate {
     pub(crate) async fn cut_off_later(self: Arc<Self>) {
         loop {
             tokio::select! {
-                () = sleep(RETRY) => {}
+                () = sleep(AUDIT_RETRY_PAUSE) => {}
                 () = self.engine.shutdown.cancelled() => return,
             }
             if self.cut_off().await.is_ok() {

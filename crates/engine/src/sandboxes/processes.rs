@@ -29,17 +29,17 @@ const MAX_FOLLOWERS: usize = 16;
 /// Bytes of output that are kept while nobody follows a command, or as its log, the last ones.
 const MAX_KEPT: usize = 64 << 10;
 /// Bytes that are read at once.
-const CHUNK: usize = 32 << 10;
+const CHUNK_BYTES: usize = 32 << 10;
 /// Chunks that wait for a follower; with more, the command waits.
-const QUEUE: usize = 16;
+const MAX_QUEUED_CHUNKS: usize = 16;
 /// Bytes of a command line and its variables.
 const MAX_COMMAND: usize = 1 << 20;
 /// Bytes of a client's name for a command.
 const MAX_TAG: usize = 128;
 /// Bytes of the audit log's entries about one command, besides the command.
-const NOTES: u64 = 4096;
+const AUDIT_ENTRIES_BYTES: u64 = 4096;
 /// Time for which what a command left in its pipes is read after its end: a child of its own may hold them open for ever.
-const LAST_WORDS: Duration = Duration::from_millis(300);
+const FINAL_OUTPUT_TIMEOUT: Duration = Duration::from_millis(300);
 /// Time for which input may wait for a command that does not read.
 const INPUT_TIMEOUT: Duration = Duration::from_secs(30);
 const SIGKILL: i32 = 9;
@@ -226,7 +226,7 @@ impl Processes {
             reason: format!("{MAX_RUNNING} commands run already"),
         })?;
         let line = command_line(&spec.arguments);
-        let bytes = NOTES + line.len() as u64;
+        let bytes = AUDIT_ENTRIES_BYTES + line.len() as u64;
         let _room = self.store.reserve(&self.tenant, bytes..=bytes).await?;
         let number = {
             let mut known = self.lock();
@@ -256,7 +256,7 @@ impl Processes {
         };
         let input = if spec.input || spec.pty.is_some() { started.stdin.take() } else { None };
         drop(started.stdin.take());
-        let (pid, (orders, receiver)) = (started.id(), mpsc::channel(QUEUE));
+        let (pid, (orders, receiver)) = (started.id(), mpsc::channel(MAX_QUEUED_CHUNKS));
         let (input, output, ended) = (AsyncMutex::new(input), Mutex::default(), CancellationToken::new());
         let started_at = SystemTime::now();
         let process = Arc::new(SandboxProcess { pid, number, spec, started: started_at, input, orders, output, ended });
@@ -356,7 +356,7 @@ impl SandboxProcess {
 
     /// Follows it, beginning with the output that nobody has seen yet.
     pub fn attach(self: &Arc<Self>) -> Result<ProcessView, Error> {
-        let (sender, events) = mpsc::channel(QUEUE);
+        let (sender, events) = mpsc::channel(MAX_QUEUED_CHUNKS);
         let mut output = self.output();
         output.followers.retain(|follower| !follower.is_closed());
         if output.followers.len() >= MAX_FOLLOWERS {
@@ -553,11 +553,11 @@ async fn read_all(
     pipe: &mut (dyn AsyncRead + Send + Sync + Unpin),
     ended: &CancellationToken,
 ) {
-    let mut buffer = vec![0; CHUNK];
+    let mut buffer = vec![0; CHUNK_BYTES];
     loop {
         let silence = async {
             ended.cancelled().await;
-            sleep(LAST_WORDS).await;
+            sleep(FINAL_OUTPUT_TIMEOUT).await;
         };
         let read = tokio::select! {
             read = pipe.read(&mut buffer) => read,

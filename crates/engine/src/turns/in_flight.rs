@@ -18,17 +18,17 @@ use tokio_util::sync::CancellationToken;
 use super::{Failure, FailureKind, Frame};
 
 /// Time for which an ended request is known, for clients that ask again.
-const KEPT: Duration = Duration::from_secs(600);
+const ENDED_LIFE: Duration = Duration::from_secs(600);
 /// Requests that are known; of the tenant that has most, the oldest ended ones go first.
-const MOST: usize = 2000;
+const MAX_REQUESTS: usize = 2000;
 /// Requests that are forgotten at once when there are as many.
-const ROOM: usize = MOST / 16;
+const FORGOTTEN_AT_ONCE: usize = MAX_REQUESTS / 16;
 /// Bytes of all ended requests that are kept in memory; the oldest ended ones go first.
 const MAX_BYTES: usize = 128 << 20;
 /// The same of one tenant.
 const MAX_BYTES_EACH: usize = MAX_BYTES / 4;
 /// Bytes that a frame, or a value of a document, takes besides its text.
-const OVERHEAD: usize = 128;
+const OVERHEAD_BYTES: usize = 128;
 
 /// The requests under way, and those that ended a moment ago.
 #[derive(Debug, Default)]
@@ -162,10 +162,10 @@ impl InFlightRequests {
                 return Err(entry.known());
             }
         }
-        if all.len() >= MOST {
+        if all.len() >= MAX_REQUESTS {
             forget_old(&mut all);
         }
-        if all.len() >= MOST {
+        if all.len() >= MAX_REQUESTS {
             make_room(&mut all);
         }
         let in_flight = Arc::new(InFlightRequest {
@@ -247,7 +247,7 @@ impl InFlightRequests {
 }
 
 fn forget_old(all: &mut HashMap<TurnId, Entry>) {
-    all.retain(|_, entry| !entry.has_ended() || entry.began().elapsed() < KEPT);
+    all.retain(|_, entry| !entry.has_ended() || entry.began().elapsed() < ENDED_LIFE);
 }
 
 /// Forgets ended requests, each time the oldest one of the tenant that has most of them. Many at once: looking through all of them costs more
@@ -260,7 +260,7 @@ fn make_room(all: &mut HashMap<TurnId, Entry>) {
     let mut ended: Vec<_> = by_tenant.into_values().collect();
     ended.iter_mut().for_each(|ended| ended.sort_by_key(|(began, _)| Reverse(*began)));
     let oldest = std::iter::from_fn(|| ended.iter_mut().max_by_key(|ended| ended.len())?.pop());
-    let forgotten: Vec<TurnId> = oldest.take(ROOM).map(|(_, id)| id.clone()).collect();
+    let forgotten: Vec<TurnId> = oldest.take(FORGOTTEN_AT_ONCE).map(|(_, id)| id.clone()).collect();
     for id in forgotten {
         all.remove(&id);
     }
@@ -298,7 +298,7 @@ fn let_go(all: &mut HashMap<TurnId, Entry>, tenant: Option<&Tenant>, most: usize
 
 /// Bytes of memory that a document takes, about.
 fn weight(value: &Value) -> usize {
-    OVERHEAD
+    OVERHEAD_BYTES
         + match value {
             Value::String(text) => text.len(),
             Value::Array(values) => values.iter().map(weight).sum(),
@@ -390,7 +390,7 @@ impl InFlightRequest {
     /// Bytes of memory that its frames take, about.
     fn weight(&self) -> usize {
         let frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
-        frames.iter().map(|frame| OVERHEAD + frame.kind.len() + frame.text.len()).sum()
+        frames.iter().map(|frame| OVERHEAD_BYTES + frame.kind.len() + frame.text.len()).sum()
     }
 
     /// Keeps something until the request's end, such as a permit for the memory that it takes; with what was held before.
@@ -497,7 +497,7 @@ mod tests {
         let begin = |tenant: &Tenant, name: &str| all.begin(tenant, key(name), ResponseId::new().into());
         let end = |in_flight: Arc<InFlightRequest>| all.end_stored(&in_flight, done(Value::Null));
         end(begin(&other, "others").unwrap());
-        for number in 0..MOST + 10 {
+        for number in 0..MAX_REQUESTS + 10 {
             end(begin(&tenant, &number.to_string()).unwrap());
         }
         assert!(begin(&tenant, "0").is_ok(), "the oldest one is forgotten");

@@ -16,11 +16,11 @@ use super::{EventKind, Frame, TurnEvent};
 use crate::Error;
 
 /// Bytes that are reserved for the last events of a request, and at once for more.
-const ENDING: u64 = 64 << 10;
+const END_RESERVE_BYTES: u64 = 64 << 10;
 /// Copies of an event at a request's end: in the log, in the document and in the conversation.
-const COPIES: u64 = 3;
+const COPIES_AT_END: u64 = 3;
 /// Numbers of frames that are reserved at once. A crash skips at most so many, and none is told twice.
-const RESERVED: u64 = 4096;
+const RESERVED_FRAMES: u64 = 4096;
 
 /// The log of one request, which this process owns as long as its lease holds.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ impl Journal {
     /// Begins the log of a request. `None` when its id is taken.
     pub(super) async fn create(store: &Store, tenant: &Tenant, new: NewJournal) -> Result<Option<Self>, Error> {
         let NewJournal { id, dialect, queued, expires_at, session, owns_session, spec, own, items } = new;
-        let state = DialectState { reserved_frames: RESERVED, own, owns_session };
+        let state = DialectState { reserved_frames: RESERVED_FRAMES, own, owns_session };
         let stores_items = spec.is_some();
         let record = NewTurn {
             id,
@@ -95,7 +95,7 @@ impl Journal {
             dialect_state: written(&state),
             items: items.iter().filter(|_| stores_items).map(stored).collect(),
         };
-        let room = store.reserve(tenant, ENDING..=ENDING).await?;
+        let room = store.reserve(tenant, END_RESERVE_BYTES..=END_RESERVE_BYTES).await?;
         let record = store.create_turn(tenant, record).await?;
         Ok(record.map(|record| Self { room, ..Self::of(store, record.lease(), 0, stores_items, state) }))
     }
@@ -116,12 +116,12 @@ impl Journal {
     /// store of it once more; for the end itself there always is.
     pub(super) async fn push(&mut self, store: &Store, event: &TurnEvent) -> Result<(), Error> {
         let is_end = matches!(event.kind, EventKind::Ended { .. } | EventKind::Closed | EventKind::Resumed { .. });
-        let unstored = self.unstored + COPIES * event.stored_bytes();
-        let lack = (unstored + ENDING).saturating_sub(self.room.bytes());
+        let unstored = self.unstored + COPIES_AT_END * event.stored_bytes();
+        let lack = (unstored + END_RESERVE_BYTES).saturating_sub(self.room.bytes());
         if !is_end && (lack > 0 || self.is_full) {
             // Once there was no room, a smaller event would leave a gap.
             let least = if self.is_full { u64::MAX } else { lack };
-            let room = store.reserve(&self.lease.tenant, least..=least.saturating_add(ENDING)).await;
+            let room = store.reserve(&self.lease.tenant, least..=least.saturating_add(END_RESERVE_BYTES)).await;
             self.is_full |= room.is_err();
             self.room.add(room?);
         }
@@ -144,7 +144,7 @@ impl Journal {
         if frame.sequence < self.state.reserved_frames {
             return Ok(());
         }
-        self.state.reserved_frames = frame.sequence + RESERVED;
+        self.state.reserved_frames = frame.sequence + RESERVED_FRAMES;
         let update = TurnUpdate { dialect_state: Some(written(&self.state)), ..TurnUpdate::default() };
         self.append(store, update).await
     }
@@ -158,7 +158,7 @@ impl Journal {
         let stored = update.bytes();
         self.append_all(store, TurnUpdate { state, ..update }).await?;
         self.unstored = self.unstored.saturating_sub(stored);
-        self.room.shrink_to(self.unstored + 2 * ENDING);
+        self.room.shrink_to(self.unstored + 2 * END_RESERVE_BYTES);
         Ok(())
     }
 

@@ -22,12 +22,12 @@ use crate::sessions::SessionChoice;
 use crate::{Engine, Error};
 
 /// Requests that are taken over at once.
-const MOST: usize = 100_000;
+const MAX_REQUESTS: usize = 100_000;
 /// Events of one request that are read at once.
-const EVENTS: usize = 1_000_000;
+const MAX_EVENTS: usize = 1_000_000;
 
 /// Bytes of images and other blobs of one request that are read at once: about what its frames may have.
-const BYTES: u64 = 256 << 20;
+const MAX_BLOB_BYTES: u64 = 256 << 20;
 
 /// A kind of stored requests, as its dialect restores them.
 pub trait StoredRequests: Send + Sync {
@@ -66,7 +66,7 @@ pub struct RecoveryOutcome {
 pub async fn recover(engine: &Arc<Engine>, kinds: &[Arc<dyn StoredRequests>]) -> Result<RecoveryOutcome, Error> {
     let mut recovered = RecoveryOutcome::default();
     let mut resumed = Vec::new();
-    for turn in engine.store.take_over_turns(now_ms(), lease::until(), MOST).await? {
+    for turn in engine.store.take_over_turns(now_ms(), lease::until(), MAX_REQUESTS).await? {
         let id = turn.id.clone();
         let own_session = own_session(&turn);
         let tenant = turn.tenant.clone();
@@ -241,11 +241,11 @@ fn allowed(events: &[TurnEvent]) -> u32 {
 
 /// The stored events of a request, with their bytes.
 pub(super) async fn events(engine: &Engine, turn: &TurnRecord) -> Result<Vec<TurnEvent>, Error> {
-    let stored = engine.store.turn_events(&turn.tenant, &turn.id, None, EVENTS).await?;
+    let stored = engine.store.turn_events(&turn.tenant, &turn.id, None, MAX_EVENTS).await?;
     let events = stored.iter().map(|stored| serde_json::from_str(&stored.event)).collect::<Result<Vec<TurnEvent>, _>>();
     let mut events = events.map_err(Error::internal)?;
     let known: HashSet<BlobName> = engine.store.turn_blobs(&turn.tenant, &turn.id).await?.into_iter().collect();
-    let mut left = BYTES;
+    let mut left = MAX_BLOB_BYTES;
     for bytes in events.iter_mut().flat_map(TurnEvent::bytes_mut) {
         let Some(blob) = bytes.blob.as_ref().filter(|blob| known.contains(*blob)) else { continue };
         match read(engine, blob, left).await {

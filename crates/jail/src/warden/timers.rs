@@ -142,7 +142,7 @@ impl WardenState {
             for sandbox in self.sandboxes.values_mut() {
                 sandbox.rank_checkpoint();
                 let Some(init) = sandbox.init.pid else { continue };
-                if (!counts.is_empty() && locks(init) > limit) || sockets::count(init) > Some(sockets::MOST) {
+                if (!counts.is_empty() && locks(init) > limit) || sockets::count(init) > Some(sockets::MAX_SOCKETS) {
                     sandbox.kill();
                 }
             }

@@ -13,7 +13,7 @@ use axum::http::HeaderValue;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use tokio::time::timeout;
 
-use super::json::SILENCE;
+use super::json::BODY_READ_TIMEOUT;
 use super::mime_of;
 use super::paced_body::Pace;
 use crate::app::App;
@@ -187,7 +187,7 @@ async fn read_text(mut part: FormPart<'_>, name: &str) -> Result<String, ApiErro
 
 /// Waits for the next part, which has to come in time.
 async fn in_time<T>(pace: &Pace, next: impl Future<Output = Result<T, MultipartError>>) -> Result<T, ApiError> {
-    match timeout(SILENCE, next).await {
+    match timeout(BODY_READ_TIMEOUT, next).await {
         Err(_) => Err(ApiError::too_slow()),
         Ok(Err(error)) => Err(ApiError::bad_request(format!("The multipart body cannot be read: {}.", causes(&error)))),
         Ok(Ok(value)) => {

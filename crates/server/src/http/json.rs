@@ -20,8 +20,8 @@ use crate::http::{Caller, message};
 /// Bytes of a JSON body: whole histories with images come in it.
 const MAX_BODY: usize = 64 << 20;
 /// Time for which a client may stop sending.
-pub(crate) const SILENCE: Duration = Duration::from_secs(60);
-/// Bytes that a client must send each second, on average and after [`SILENCE`].
+pub(crate) const BODY_READ_TIMEOUT: Duration = Duration::from_secs(60);
+/// Bytes that a client must send each second, on average and after [`BODY_READ_TIMEOUT`].
 const LEAST_SPEED: usize = 64 << 10;
 
 /// Reads a body whole, and counts the memory that it takes.
@@ -38,8 +38,8 @@ async fn read(request: Request, app: &App) -> Result<(Vec<u8>, MemoryCharge), Ap
     let (mut bytes, mut stream) = (Vec::new(), body.into_data_stream());
     let began = Instant::now();
     loop {
-        let end = began + SILENCE + Duration::from_secs((bytes.len() / LEAST_SPEED) as u64);
-        let chunk = match timeout_at(end.min(Instant::now() + SILENCE), stream.next()).await {
+        let end = began + BODY_READ_TIMEOUT + Duration::from_secs((bytes.len() / LEAST_SPEED) as u64);
+        let chunk = match timeout_at(end.min(Instant::now() + BODY_READ_TIMEOUT), stream.next()).await {
             Err(_) => return Err(ApiError::too_slow()),
             Ok(None) => return Ok((bytes, memory)),
             Ok(Some(Err(error))) => return Err(ApiError::bad_request(format!("The body broke off: {error}"))),

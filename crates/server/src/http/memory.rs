@@ -21,15 +21,15 @@ const MAX_OTHER_VALUES: usize = 50_000;
 /// The fields that bring a conversation.
 const HISTORY: [&[u8]; 4] = [b"input", b"messages", b"items", b"contents"];
 /// Bytes of memory that an object takes besides its values, in all copies that are made of it.
-const OBJECT: usize = 3800;
+const BYTES_PER_OBJECT: usize = 3800;
 /// The same of any value.
-const VALUE: usize = 320;
+const BYTES_PER_VALUE: usize = 320;
 /// The same of an escape in a text: in JSON within JSON it is escaped again.
-const ESCAPE: usize = 5;
+const BYTES_PER_ESCAPE: usize = 5;
 /// Copies of a text or a file that are in memory at the same time.
-const COPIES: usize = 8;
+const COPIES_OF_TEXT: usize = 8;
 /// Bytes of memory for which a request needs no share: every tenant may send small ones at any time.
-const FREE: usize = 256 << 10;
+const FREE_BYTES: usize = 256 << 10;
 
 /// Memory that is counted for a tenant, and is in use until the last clone of this is dropped.
 #[derive(Debug, Clone)]
@@ -60,7 +60,7 @@ impl MemoryCharge {
     /// Counts so many bytes more.
     pub(super) fn count(&self, bytes: usize) -> Result<(), ApiError> {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
-        let kib = |bytes: usize| bytes.saturating_sub(FREE) >> 10;
+        let kib = |bytes: usize| bytes.saturating_sub(FREE_BYTES) >> 10;
         let all = counted.bytes.saturating_add(bytes);
         let more = kib(all) - kib(counted.bytes);
         let most = counted.permit.most();
@@ -77,7 +77,7 @@ impl MemoryCharge {
 
     /// Counts a file of so many bytes that is in memory for a model, in all its copies.
     pub(crate) fn count_file(&self, bytes: u64) -> Result<(), ApiError> {
-        self.count(usize::try_from(bytes).unwrap_or(usize::MAX).saturating_mul(COPIES))
+        self.count(usize::try_from(bytes).unwrap_or(usize::MAX).saturating_mul(COPIES_OF_TEXT))
     }
 
     /// Counts everything that is made of a JSON text that is in memory once more.
@@ -104,7 +104,7 @@ impl MemoryCharge {
 
 /// Counts bytes of memory for a tenant, which are in use until this is dropped.
 pub(crate) fn memory(app: &App, tenant: &Tenant, bytes: usize) -> Result<Permit, ApiError> {
-    app.bodies.take(tenant, bytes.saturating_sub(FREE) >> 10).map_err(busy)
+    app.bodies.take(tenant, bytes.saturating_sub(FREE_BYTES) >> 10).map_err(busy)
 }
 
 fn busy(no_room: NoRoom) -> ApiError {
@@ -186,7 +186,10 @@ impl Shape {
 
     /// Bytes of memory that is taken besides the text itself, in all copies.
     pub(super) fn memory(&self, text: usize) -> usize {
-        text * (COPIES - 1) + self.escapes * ESCAPE + self.values * VALUE + self.objects * OBJECT
+        text * (COPIES_OF_TEXT - 1)
+            + self.escapes * BYTES_PER_ESCAPE
+            + self.values * BYTES_PER_VALUE
+            + self.objects * BYTES_PER_OBJECT
     }
 }
 

@@ -7,7 +7,7 @@ use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};
 use tokio::time::{Sleep, sleep};
 
-use super::json::SILENCE;
+use super::json::BODY_READ_TIMEOUT;
 
 /// A client's body that is handed on as it comes. What waits for it holds a place among the requests.
 pub(crate) struct TimedBody {
@@ -35,7 +35,7 @@ impl HttpBody for TimedBody {
             self.patience = None;
             return polled;
         }
-        let patience = self.patience.get_or_insert_with(|| Box::pin(sleep(SILENCE)));
+        let patience = self.patience.get_or_insert_with(|| Box::pin(sleep(BODY_READ_TIMEOUT)));
         patience.as_mut().poll(context).map(|()| Some(Err(axum::Error::new("the client sent nothing for too long"))))
     }
 
@@ -66,7 +66,7 @@ mod tests {
         let mut chunks = Body::new(body).into_data_stream();
         for _ in 0..3 {
             let send = async {
-                sleep(SILENCE - Duration::from_secs(1)).await;
+                sleep(BODY_READ_TIMEOUT - Duration::from_secs(1)).await;
                 sender.send(Ok(Bytes::from_static(b"x"))).await.unwrap();
             };
             let (_, chunk) = tokio::join!(send, chunks.next());

@@ -18,9 +18,9 @@ use hyper::body::{Frame, SizeHint};
 use tokio::time::timeout;
 
 /// The most bytes that are read for nobody.
-const MOST: u64 = 64 << 10;
+const MAX_DISCARDED_BYTES: u64 = 64 << 10;
 /// Time in which they have to come.
-const PATIENCE: Duration = Duration::from_secs(1);
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The body of a request, beside whoever answers it.
 pub(super) struct UnreadBody {
@@ -47,8 +47,9 @@ impl UnreadBody {
         if body.is_end_stream() {
             return;
         }
-        let is_cleared =
-            !self.waits && body.size_hint().lower() <= MOST && timeout(PATIENCE, drain(body)).await == Ok(true);
+        let is_cleared = !self.waits
+            && body.size_hint().lower() <= MAX_DISCARDED_BYTES
+            && timeout(DISCARD_TIMEOUT, drain(body)).await == Ok(true);
         if !is_cleared {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
@@ -59,8 +60,8 @@ impl UnreadBody {
 async fn drain(body: Body) -> bool {
     let (mut pieces, mut read) = (body.into_data_stream(), 0);
     while let Some(piece) = pieces.next().await {
-        read += piece.map_or(MOST + 1, |piece| piece.len() as u64);
-        if read > MOST {
+        read += piece.map_or(MAX_DISCARDED_BYTES + 1, |piece| piece.len() as u64);
+        if read > MAX_DISCARDED_BYTES {
             return false;
         }
     }

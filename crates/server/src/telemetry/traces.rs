@@ -24,17 +24,17 @@ use tokio_util::task::TaskTracker;
 use tracing::error;
 
 /// Spans that wait at most.
-const QUEUE: usize = 4096;
+const MAX_QUEUED_SPANS: usize = 4096;
 /// Spans that are sent at once.
-const BATCH: usize = 512;
+const MAX_BATCH_SPANS: usize = 512;
 /// Time for which spans wait for company.
-const GATHER: Duration = Duration::from_secs(1);
+const BATCH_DELAY: Duration = Duration::from_secs(1);
 /// Time that the collector may take for a batch.
-const PATIENCE: Duration = Duration::from_secs(10);
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for which the end of the server may wait for the last batches.
-const FAREWELL: Duration = Duration::from_secs(3);
+const FINAL_FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 /// Attributes of one span, more than we ever set.
-const ATTRIBUTES: u32 = 32;
+const MAX_ATTRIBUTES: u32 = 32;
 
 /// A collector of traces, and what is on its way to it. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -56,7 +56,7 @@ impl Traces {
         let (endpoint, is_near) = endpoint(address)?;
         // A second installation fails, and the first one serves.
         let _installed = rustls::crypto::ring::default_provider().install_default();
-        let mut client = reqwest::Client::builder().timeout(PATIENCE).redirect(reqwest::redirect::Policy::none());
+        let mut client = reqwest::Client::builder().timeout(SEND_TIMEOUT).redirect(reqwest::redirect::Policy::none());
         if is_near {
             // A proxy of the environment leads elsewhere.
             client = client.no_proxy();
@@ -66,7 +66,7 @@ impl Traces {
             .with_http()
             .with_http_client(client)
             .with_endpoint(&endpoint)
-            .with_timeout(PATIENCE)
+            .with_timeout(SEND_TIMEOUT)
             .build();
         let mut exporter = exporter.map_err(|error| format!("cannot be used: {error}"))?;
         let resource = Resource::builder()
@@ -74,11 +74,11 @@ impl Traces {
             .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
             .build();
         exporter.set_resource(&resource);
-        let (sender, receiver) = mpsc::channel(QUEUE);
+        let (sender, receiver) = mpsc::channel(MAX_QUEUED_SPANS);
         let (sent, lost) = (Counter::default(), Counter::default());
         let provider = SdkTracerProvider::builder()
             .with_resource(resource)
-            .with_max_attributes_per_span(ATTRIBUTES)
+            .with_max_attributes_per_span(MAX_ATTRIBUTES)
             .with_span_processor(Queue { sender, lost: lost.clone() })
             .build();
         let (ending, sending) = (CancellationToken::new(), TaskTracker::new());
@@ -91,7 +91,7 @@ impl Traces {
     pub(crate) async fn finish(&self) {
         self.ending.cancel();
         // Spans that are not sent in time are lost.
-        let _in_time = timeout(FAREWELL, self.sending.wait()).await;
+        let _in_time = timeout(FINAL_FLUSH_TIMEOUT, self.sending.wait()).await;
     }
 
     /// Spans that the collector took.
@@ -185,16 +185,16 @@ async fn send(
     loop {
         let mut batch = Vec::new();
         tokio::select! {
-            _ = spans.recv_many(&mut batch, BATCH) => {}
+            _ = spans.recv_many(&mut batch, MAX_BATCH_SPANS) => {}
             () = ending.cancelled() => spans.close(),
         }
-        if !ending.is_cancelled() && batch.len() < BATCH {
+        if !ending.is_cancelled() && batch.len() < MAX_BATCH_SPANS {
             tokio::select! {
-                () = tokio::time::sleep(GATHER) => {}
+                () = tokio::time::sleep(BATCH_DELAY) => {}
                 () = ending.cancelled() => {}
             }
         }
-        while batch.len() < BATCH
+        while batch.len() < MAX_BATCH_SPANS
             && let Ok(span) = spans.try_recv()
         {
             batch.push(span);
@@ -203,10 +203,10 @@ async fn send(
         if count == 0 {
             return;
         }
-        let failure = match timeout(PATIENCE, exporter.export(batch)).await {
+        let failure = match timeout(SEND_TIMEOUT, exporter.export(batch)).await {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(error.to_string()),
-            Err(_) => Some(format!("no answer for {} s", PATIENCE.as_secs())),
+            Err(_) => Some(format!("no answer for {} s", SEND_TIMEOUT.as_secs())),
         };
         match &failure {
             None => sent.inc_by(count),
@@ -232,17 +232,21 @@ mod tests {
     async fn a_collector_that_hangs_keeps_nobody_and_what_it_loses_is_counted() {
         let hanging = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let traces = Traces::to(&format!("http://{}", hanging.local_addr().unwrap())).unwrap();
-        let spans = QUEUE + 2 * BATCH;
+        let spans = MAX_QUEUED_SPANS + 2 * MAX_BATCH_SPANS;
         for _ in 0..spans {
             let _ended = traces.start(&Context::new(), "span", SpanKind::Internal, []);
         }
         // Nobody has taken any of them from the queue yet.
-        assert_eq!(traces.lost.get(), (2 * BATCH) as u64);
-        tokio::time::sleep(PATIENCE * 3).await;
-        assert!(traces.lost.get() >= (3 * BATCH) as u64, "{} are lost", traces.lost.get());
+        assert_eq!(traces.lost.get(), (2 * MAX_BATCH_SPANS) as u64);
+        tokio::time::sleep(SEND_TIMEOUT * 3).await;
+        assert!(traces.lost.get() >= (3 * MAX_BATCH_SPANS) as u64, "{} are lost", traces.lost.get());
         let began = tokio::time::Instant::now();
         traces.finish().await;
-        assert!(began.elapsed() <= FAREWELL + Duration::from_millis(10), "the end waited {:?}", began.elapsed());
+        assert!(
+            began.elapsed() <= FINAL_FLUSH_TIMEOUT + Duration::from_millis(10),
+            "the end waited {:?}",
+            began.elapsed()
+        );
         assert_eq!(traces.sent.get(), 0);
     }
 }

@@ -24,13 +24,13 @@ use crate::error::ApiError;
 use crate::http::{Fields, GuardedBody, memory};
 
 /// Time for which nothing may be said: proxies and clients give up on a silent connection.
-const SILENCE: Duration = Duration::from_secs(10);
-/// Time that an answer may take before its status is sent for the sake of [`SILENCE`]: an error that comes later can only be told in the
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// Time that an answer may take before its status is sent for the sake of [`KEEPALIVE_INTERVAL`]: an error that comes later can only be told in the
 /// body.
 /// Proxies wait for a minute.
-const UNSENT: Duration = Duration::from_secs(45);
+const STATUS_TIMEOUT: Duration = Duration::from_secs(45);
 /// Time for which a turn goes on without the client that asked for it: clients that gave up ask again, and then find it.
-const PATIENCE: Duration = Duration::from_secs(10);
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const COMMENT: &str = ": keep-alive\n\n";
 
 /// The form of a protocol's stream.
@@ -71,7 +71,7 @@ pub(crate) fn follow(
     let first = in_flight.index_after(after);
     let frames = unfold((in_flight, first, guard), move |(in_flight, mut index, guard)| async move {
         loop {
-            let Ok(frame) = timeout(SILENCE, in_flight.frame(index)).await else {
+            let Ok(frame) = timeout(KEEPALIVE_INTERVAL, in_flight.frame(index)).await else {
                 return Some((Bytes::from_static(form.silence.as_bytes()), (in_flight, index, guard)));
             };
             let frame = frame?;
@@ -101,7 +101,7 @@ pub(crate) fn cancel_on_disconnect(in_flight: &Arc<InFlightRequest>, streams: bo
             () = token.cancelled() => {}
         }
         if !streams {
-            let _ended = timeout(PATIENCE, in_flight.ended()).await;
+            let _ended = timeout(RECONNECT_TIMEOUT, in_flight.ended()).await;
         }
         in_flight.give_up();
     });
@@ -113,7 +113,7 @@ pub(crate) async fn first_failure(
     in_flight: &InFlightRequest,
     is_failure: impl Fn(&Frame) -> bool,
 ) -> Result<(), ApiError> {
-    if let Ok(first) = timeout(SILENCE, in_flight.frame(0)).await
+    if let Ok(first) = timeout(KEEPALIVE_INTERVAL, in_flight.frame(0)).await
         && first.is_none_or(|frame| is_failure(&frame))
         && let Some(failure) = in_flight.ended().await.and_then(|end| end.failure)
     {
@@ -125,7 +125,7 @@ pub(crate) async fn first_failure(
 /// Cancels a request, and waits a while for its end.
 pub(crate) async fn stop(in_flight: &InFlightRequest) {
     in_flight.cancel.cancel();
-    let _ended = timeout(PATIENCE, in_flight.ended()).await;
+    let _ended = timeout(RECONNECT_TIMEOUT, in_flight.ended()).await;
 }
 
 /// Answers when the turn is done, with the object as `shown` has it. Clients and proxies give up on a silent connection, so after a while
@@ -135,7 +135,7 @@ pub(crate) async fn wait(
     guard: Option<DropGuard>,
     shown: impl Fn(Value) -> Value + Send + 'static,
 ) -> Result<Response, ApiError> {
-    if let Ok(end) = timeout(UNSENT, in_flight.ended()).await {
+    if let Ok(end) = timeout(STATUS_TIMEOUT, in_flight.ended()).await {
         drop(guard);
         return match end {
             Some(RequestEnd { failure: Some(failure), .. }) => Err(failure.into()),
@@ -145,7 +145,7 @@ pub(crate) async fn wait(
     }
     let chunks = unfold(Some((in_flight, guard, shown)), async |state| {
         let (in_flight, guard, shown) = state?;
-        match timeout(SILENCE, in_flight.ended()).await {
+        match timeout(KEEPALIVE_INTERVAL, in_flight.ended()).await {
             Err(_) => Some((Ok::<_, Infallible>(Bytes::from_static(b" ")), Some((in_flight, guard, shown)))),
             Ok(end) => {
                 let object = end.map(|end| shown(end.document)).unwrap_or_default();

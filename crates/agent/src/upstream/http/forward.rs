@@ -11,7 +11,7 @@ use reqwest::{Method, StatusCode, Url};
 use super::{HttpUpstream, Protocol, UpstreamError, chain};
 
 /// Pause before a request that reached nobody is sent again.
-const BREATH: Duration = Duration::from_millis(100);
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// A method of an endpoint to which requests are handed on.
 #[derive(Debug, Clone, Copy)]
@@ -56,7 +56,7 @@ impl HttpUpstream {
         };
         let response = match self.send(url.clone(), headers.clone(), body.clone()).await {
             Err(UpstreamError::Unreachable { .. }) => {
-                tokio::time::sleep(BREATH).await;
+                tokio::time::sleep(RETRY_PAUSE).await;
                 self.send(url, headers, body).await?
             }
             sent => sent?,

@@ -23,7 +23,7 @@ use crate::remote::{CommandEvents, Remote, RemoteServer};
 use crate::signals::Signals;
 
 /// Life of a sandbox that is made for one shell, from the last time that it was put off.
-const LIFE: Duration = Duration::from_secs(300);
+const SANDBOX_LIFE: Duration = Duration::from_secs(300);
 /// Pause between two times.
 const PUT_OFF: Duration = Duration::from_secs(60);
 /// End of the input of a terminal, Ctrl-D.
@@ -43,12 +43,12 @@ pub(super) async fn run(server: &RemoteServer, args: ShellArgs, context: &Comman
     if let Some(named) = &args.sandbox {
         return at_terminal(&server.find(named).await?, process, context).await;
     }
-    let sandbox = server.create(&super::new("base".to_owned(), LIFE, None, BTreeMap::new())).await?;
+    let sandbox = server.create(&super::new("base".to_owned(), SANDBOX_LIFE, None, BTreeMap::new())).await?;
     let kept = async {
         loop {
             tokio::time::sleep(PUT_OFF).await;
             // The next time may succeed.
-            let _failed = sandbox.extend_lifetime(LIFE).await;
+            let _failed = sandbox.extend_lifetime(SANDBOX_LIFE).await;
         }
     };
     let exit = tokio::select! {

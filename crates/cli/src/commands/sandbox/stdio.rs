@@ -25,11 +25,11 @@ const MAX_LINE: u64 = 256 << 20;
 /// Requests that are worked on at the same time; the next line is read when one of them is done.
 const MAX_REQUESTS: usize = 64;
 /// Default limit of a program's output, bytes of each stream.
-const MOST: usize = 10 << 20;
+const DEFAULT_OUTPUT_BYTES: usize = 10 << 20;
 /// The most a request may ask for.
-const MAX_MOST: usize = 256 << 20;
+const MAX_OUTPUT_BYTES: usize = 256 << 20;
 /// The longest that a program may run when the request says nothing.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Section of `--help` on the lines.
 pub(super) const HELP: &str = "\
@@ -187,8 +187,8 @@ impl StdioServer {
             directory: if request.directory.is_empty() { ".".into() } else { request.directory },
             pty: None,
         };
-        let limit = request.timeout_ms.map_or(TIMEOUT, Duration::from_millis);
-        let most = request.most.unwrap_or(MOST).min(MAX_MOST);
+        let limit = request.timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis);
+        let most = request.most.unwrap_or(DEFAULT_OUTPUT_BYTES).min(MAX_OUTPUT_BYTES);
         let ProcessOutput { status, stdout, stderr, dropped } = sandbox.run(command, &input, limit, most).await?;
         let mut answer = Map::new();
         let (key, value) = match status {

@@ -13,7 +13,7 @@ use crate::turns::event::EventKind;
 use crate::turns::{Failure, FailureKind, RequestEnd};
 
 /// Pause between two attempts to store a request's end.
-const RETRY: Duration = Duration::from_secs(5);
+const STORE_RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 impl Run {
     /// Ends the request: everything is stored before its last frames are told.
@@ -61,7 +61,7 @@ impl Run {
         self.parts.clear();
         loop {
             tokio::select! {
-                () = sleep(RETRY) => {}
+                () = sleep(STORE_RETRY_PAUSE) => {}
                 // The next start ends it.
                 () = self.engine.shutdown.cancelled() => return,
             }

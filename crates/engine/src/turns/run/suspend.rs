@@ -26,7 +26,7 @@ use crate::turns::{Failure, RequestFingerprint};
 const MAX_WAITING: usize = 256;
 /// Programs whose calls were answered, of which so many are remembered, each so long: their calls can be answered once.
 const MAX_ANSWERED: usize = 4096;
-const REMEMBERED: Duration = Duration::from_secs(3600);
+const ANSWERED_LIFE: Duration = Duration::from_secs(3600);
 
 /// The turns that wait, by the items of their programs.
 #[derive(Debug)]
@@ -97,7 +97,7 @@ impl Suspensions {
             Some(Entry::Answered { tenant: owner, .. }) if owner == tenant => return Ok(TakenSuspension::Answered),
             Some(_) | None => return Ok(TakenSuspension::Lost),
         }
-        entries.retain(|_, entry| !matches!(entry, Entry::Answered { at, .. } if at.elapsed() > REMEMBERED));
+        entries.retain(|_, entry| !matches!(entry, Entry::Answered { at, .. } if at.elapsed() > ANSWERED_LIFE));
         if entries.len() >= MAX_ANSWERED {
             let age = |(id, entry): (&ItemId, &Entry)| match entry {
                 Entry::Answered { at, .. } => Some((*at, id.clone())),

@@ -16,13 +16,13 @@ use crate::kernel::Kernel as _;
 use crate::{Error, Limits, Profile};
 
 /// The pause after a sandbox that could not be made.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// The longest wait for the end of the first program of one that was taken: it shall have the processors.
-const REST: Duration = Duration::from_millis(25);
+const MAX_FIRST_PROGRAM_WAIT: Duration = Duration::from_millis(25);
 
 /// The pause between two looks at such a program.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A pool, and whether sandboxes can be made.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ impl LocalPool {
             if pool.ready() >= pool.size {
                 drop(shared);
                 // Wakes up now and then to see whether the backend is still there.
-                let _wanted = timeout(PAUSE, pool.wanted.notified()).await;
+                let _wanted = timeout(RETRY_PAUSE, pool.wanted.notified()).await;
                 continue;
             }
             pool.rest().await;
@@ -112,7 +112,7 @@ impl LocalPool {
             match made {
                 Ok(made) => lock(&pool.ready).push_back(made),
                 // Whoever asks for a sandbox gets the error; here it is only tried again.
-                Err(_) => tokio::time::sleep(PAUSE).await,
+                Err(_) => tokio::time::sleep(RETRY_PAUSE).await,
             }
         }
     }
@@ -123,10 +123,10 @@ impl LocalPool {
         for (since, kernel) in taken {
             let first_cell = async {
                 while kernel.upgrade().is_some_and(|kernel| !kernel.has_run()) {
-                    tokio::time::sleep(LOOK).await;
+                    tokio::time::sleep(POLL_INTERVAL).await;
                 }
             };
-            let _in_time = timeout_at(since + REST, first_cell).await;
+            let _in_time = timeout_at(since + MAX_FIRST_PROGRAM_WAIT, first_cell).await;
         }
     }
 

@@ -28,9 +28,9 @@ const LAST_BYTES: usize = 64 << 10;
 /// Commands and connections of one sandbox at once.
 const MAX_CHANNELS: usize = 256;
 /// Bytes of a message's header.
-const HEADER: usize = 10;
+const HEADER_BYTES: usize = 10;
 /// Bytes of the error output that are kept, for telling why a sandbox ended.
-const LAST_WORDS: usize = 2 << 10;
+const LAST_WORDS_BYTES: usize = 2 << 10;
 
 /// Kinds of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -344,7 +344,7 @@ impl Mux {
     }
 
     fn send(&self, kind: Kind, number: u32, stream: u8, payload: &[u8]) {
-        let mut message = BytesMut::with_capacity(HEADER + payload.len());
+        let mut message = BytesMut::with_capacity(HEADER_BYTES + payload.len());
         message.put_u8(kind as u8);
         message.put_u32(number);
         message.put_u8(stream);
@@ -356,16 +356,16 @@ impl Mux {
 
     /// Takes the messages that are complete; `None` for one that breaks the rules.
     fn take(&self, buffer: &mut BytesMut) -> Option<()> {
-        while let Some(mut header) = buffer.get(..HEADER) {
+        while let Some(mut header) = buffer.get(..HEADER_BYTES) {
             let (kind, number, stream, length) =
                 (header.get_u8(), header.get_u32(), header.get_u8(), header.get_u32() as usize);
             if length > CHUNK {
                 return None;
             }
-            if buffer.len() < HEADER + length {
+            if buffer.len() < HEADER_BYTES + length {
                 break;
             }
-            buffer.advance(HEADER);
+            buffer.advance(HEADER_BYTES);
             let payload = buffer.split_to(length).freeze();
             let kind = Kind::ALL.into_iter().find(|known| *known as u8 == kind)?;
             self.handle(kind, number, usize::from(stream), &payload)?;
@@ -432,7 +432,7 @@ impl Mux {
     fn keep_words(&self, bytes: &[u8]) {
         let mut words = lock(&self.last_words);
         words.push_str(&String::from_utf8_lossy(bytes));
-        let cut = words.floor_char_boundary(words.len().saturating_sub(LAST_WORDS));
+        let cut = words.floor_char_boundary(words.len().saturating_sub(LAST_WORDS_BYTES));
         words.drain(..cut);
     }
 

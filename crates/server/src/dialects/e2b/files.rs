@@ -23,7 +23,7 @@ use crate::app::App;
 use crate::client_sandboxes::download;
 use crate::client_sandboxes::refusal::{refused, refused_file};
 use crate::error::ApiError;
-use crate::http::{FormParts, MultipartForm, SILENCE};
+use crate::http::{BODY_READ_TIMEOUT, FormParts, MultipartForm};
 
 /// Files of one form.
 const MAX_FILES: usize = 1000;
@@ -74,7 +74,7 @@ pub(super) async fn upload(State(app): State<Arc<App>>, request: Request) -> Res
         };
         let mut writer = Writer::create(&files, &path, &metadata, is_packed).await?;
         let mut body = request.into_body().into_data_stream();
-        while let Some(chunk) = timeout(SILENCE, body.next()).await.map_err(|_| ApiError::too_slow())? {
+        while let Some(chunk) = timeout(BODY_READ_TIMEOUT, body.next()).await.map_err(|_| ApiError::too_slow())? {
             let chunk = chunk.map_err(|error| ApiError::bad_request(format!("The body broke off: {error}")))?;
             writer.write(chunk).await?;
         }

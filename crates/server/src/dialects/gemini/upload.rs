@@ -19,9 +19,9 @@ use tokio::time::timeout;
 
 use super::files::render;
 use crate::app::App;
-use crate::dialects::openai::uploads::{MAX_PART, MAX_PARTS, PATIENCE, join};
+use crate::dialects::openai::uploads::{MAX_PART, MAX_PARTS, UPLOAD_LIFE_SECONDS, join};
 use crate::error::ApiError;
-use crate::http::{Caller, Fields, SILENCE, mime_of};
+use crate::http::{BODY_READ_TIMEOUT, Caller, Fields, mime_of};
 use crate::links;
 
 /// The beginning of the paths of uploads.
@@ -29,7 +29,7 @@ pub(super) const PATHS: &str = "/upload/";
 /// Bytes of one file, as the vendor has it.
 const MAX_FILE: u64 = 2 << 30;
 /// The life of a file, seconds, as the vendor has it.
-const LIFE: i64 = 48 * 3600;
+const FILE_LIFE_SECONDS: i64 = 48 * 3600;
 /// The purpose under which OpenAI's clients see these files.
 const PURPOSE: &str = "user_data";
 /// The parameter of an upload's address that holds its ticket.
@@ -147,8 +147,8 @@ async fn begin(app: &App, tenant: Tenant, headers: &HeaderMap, mut fields: Field
     check_name(&filename)?;
     app.store.check_room(&tenant, bytes).await?;
     let mime = mime_of(&filename, said);
-    let (purpose, expires_at) = (PURPOSE.to_owned(), now() + PATIENCE);
-    let new = NewUpload { bytes, filename, purpose, mime, expires_at, file_lives: Some(LIFE) };
+    let (purpose, expires_at) = (PURPOSE.to_owned(), now() + UPLOAD_LIFE_SECONDS);
+    let new = NewUpload { bytes, filename, purpose, mime, expires_at, file_lives: Some(FILE_LIFE_SECONDS) };
     let upload = app.store.add_upload(&tenant, new).await?.id;
     let token = Ticket { tenant, upload }.token(&app.link_secret().await?);
     let address =
@@ -215,7 +215,7 @@ async fn receive(app: &App, tenant: &Tenant, request: Request, most: u64) -> Res
     // Reserved at once: of several that come together, those that fit go through.
     let mut blob = app.store.new_blob(tenant, body.size_hint().lower().min(most)).await?;
     let mut body = body.into_data_stream();
-    while let Some(chunk) = timeout(SILENCE, body.next()).await.map_err(|_| ApiError::too_slow())? {
+    while let Some(chunk) = timeout(BODY_READ_TIMEOUT, body.next()).await.map_err(|_| ApiError::too_slow())? {
         let chunk = chunk.map_err(|error| ApiError::bad_request(format!("The body broke off: {error}")))?;
         if blob.bytes() + chunk.len() as u64 > most {
             let message = format!("The body has more than the {most} bytes that may follow in one piece.");

@@ -32,7 +32,7 @@ use crate::http::{Caller, RawJson};
 /// Messages that may wait in each direction.
 const MAX_WAITING: usize = 16;
 /// Time between two comments on a silent stream.
-const SILENCE: Duration = Duration::from_secs(10);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Streams that are open, by their ids.
 #[derive(Debug, Default)]
@@ -77,7 +77,7 @@ pub(super) async fn open(State(app): State<Arc<App>>, Caller(tenant): Caller) ->
     );
     let endpoint = Bytes::from(format!("event: endpoint\ndata: /messages?session_id={id}\n\n"));
     let frames = unfold((answers, open), async |(mut answers, open)| {
-        let frame = match timeout(SILENCE, answers.recv()).await {
+        let frame = match timeout(KEEPALIVE_INTERVAL, answers.recv()).await {
             Ok(Some(answer)) => frame(&answer)?,
             Ok(None) => return None,
             Err(_) => Bytes::from_static(b": keep-alive\n\n"),

@@ -20,7 +20,7 @@ pub(crate) const MAX_PART: u64 = 64 << 20;
 /// Parts of one upload.
 pub(crate) const MAX_PARTS: usize = 1000;
 /// Seconds until an upload must be complete.
-pub(crate) const PATIENCE: i64 = 3600;
+pub(crate) const UPLOAD_LIFE_SECONDS: i64 = 3600;
 
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
@@ -36,7 +36,7 @@ pub(crate) async fn create(
     app.store.check_room(&tenant, bytes).await?;
     let mime = crate::http::mime_of(&filename, Some(&mime_type));
     let file_lives = expires_after.map(|life| check_life(Some(&life.anchor), Some(life.seconds))).transpose()?;
-    let new = NewUpload { bytes, filename, purpose, mime, expires_at: now() + PATIENCE, file_lives };
+    let new = NewUpload { bytes, filename, purpose, mime, expires_at: now() + UPLOAD_LIFE_SECONDS, file_lives };
     let upload = app.store.add_upload(&tenant, new).await?;
     render(&app, &tenant, upload).await
 }

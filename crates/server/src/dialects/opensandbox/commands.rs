@@ -33,7 +33,7 @@ use crate::http::{Fields, Params};
 /// The shell of command lines.
 pub(super) const SHELL: &str = "/bin/bash";
 /// Time that a command has to end after it was asked to.
-const GRACE: Duration = Duration::from_secs(3);
+const TERM_GRACE: Duration = Duration::from_secs(3);
 /// Bytes of a line that are told at once.
 const MAX_LINE: usize = 64 << 10;
 const SIGTERM: i32 = 15;
@@ -254,7 +254,7 @@ pub(super) async fn interrupt(
     let process = find(&sandbox, named(&params)?)?;
     let ending = async move {
         process.signal(SIGTERM).await;
-        if timeout(GRACE, process.ended()).await.is_err() {
+        if timeout(TERM_GRACE, process.ended()).await.is_err() {
             process.kill();
         }
         Ok(())

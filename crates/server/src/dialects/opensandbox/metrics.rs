@@ -19,7 +19,7 @@ use super::target::TargetSandbox;
 use crate::client_sandboxes::lines::line;
 
 /// Pause between two figures of a stream.
-const PAUSE: Duration = Duration::from_secs(1);
+const METRICS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// `GET /metrics`
 pub(super) async fn retrieve(TargetSandbox { sandbox, .. }: TargetSandbox) -> Json<Metrics> {
@@ -28,7 +28,7 @@ pub(super) async fn retrieve(TargetSandbox { sandbox, .. }: TargetSandbox) -> Js
 
 /// `GET /metrics/watch`: the same every second, until the client or the sandbox is gone.
 pub(super) async fn watch(TargetSandbox { sandbox, .. }: TargetSandbox) -> Response {
-    let chunks = unfold(interval(PAUSE), move |mut clock| {
+    let chunks = unfold(interval(METRICS_INTERVAL), move |mut clock| {
         let sandbox = Arc::clone(&sandbox);
         async move {
             clock.tick().await;

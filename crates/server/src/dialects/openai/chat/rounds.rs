@@ -14,7 +14,7 @@ use crate::error::ApiError;
 use crate::http::MemoryCharge;
 
 /// Time that a client may take to answer, seconds.
-const KEPT: i64 = 24 * 3600;
+const ROUND_LIFE_SECONDS: i64 = 24 * 3600;
 const CALL: &str = "call_";
 
 /// The id of a call of a client's function, under which a round can be kept.
@@ -39,7 +39,7 @@ pub(super) async fn keep_all(app: &App, tenant: &Tenant, completion: &Value) -> 
 
 async fn keep(app: &App, tenant: &Tenant, id: ResponseId, programs: &[Value]) -> Result<(), aludel_store::Error> {
     let object = json!({ "id": id.as_str(), "object": "chat.completion.round", "code_interpreter_calls": programs });
-    let record = ResponseRecord { id, object, input: Vec::new(), expires_at: Some(now() + KEPT) };
+    let record = ResponseRecord { id, object, input: Vec::new(), expires_at: Some(now() + ROUND_LIFE_SECONDS) };
     app.store.put_response(tenant, record, QuotaCheck::Checked).await
 }
 
