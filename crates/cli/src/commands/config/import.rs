@@ -319,6 +319,25 @@ fn below(provider: &str, base: &str) -> String {
 
 /// Writes a model, as a comment where it is not known where it is.
 fn write_model(model: LocatedDeployment, fallback: &[&String], variables: &mut Vec<String>, whole: &mut String) {
+    let (name, url) = (model.name.clone(), model.url.clone());
+    let (text, wanted) = model_table(model, fallback);
+    whole.push('\n');
+    match url {
+        Ok(_) => {
+            variables.extend(wanted.iter().map(|variable| one_line(variable)));
+            whole.push_str(&text);
+        }
+        Err(why) => {
+            let _ = writeln!(whole, "# {}: {why}:", one_line(&name));
+            for line in text.lines() {
+                let _ = writeln!(whole, "# {}", line.trim_start_matches("# "));
+            }
+        }
+    }
+}
+
+/// The table of a model, and the variables that it wants.
+fn model_table(model: LocatedDeployment, fallback: &[&String]) -> (String, Vec<String>) {
     let LocatedDeployment { name, full, api, url, mut parameters, vision } = model;
     let (provider, upstream_name) = provider(&full);
     let known = PROVIDERS.into_iter().find(|(known, ..)| *known == provider);
@@ -387,19 +406,7 @@ fn write_model(model: LocatedDeployment, fallback: &[&String], variables: &mut V
     for key in parameters.keys() {
         let _ = writeln!(text, "# {}: no counterpart.", one_line(key));
     }
-    whole.push('\n');
-    match url {
-        Ok(_) => {
-            variables.extend(wanted.iter().map(|variable| one_line(variable)));
-            whole.push_str(&text);
-        }
-        Err(why) => {
-            let _ = writeln!(whole, "# {}: {why}:", one_line(&name));
-            for line in text.lines() {
-                let _ = writeln!(whole, "# {}", line.trim_start_matches("# "));
-            }
-        }
-    }
+    (text, wanted)
 }
 
 /// The value, or the variable that holds it.
