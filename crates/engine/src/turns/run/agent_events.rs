@@ -102,42 +102,12 @@ impl Run {
                 None => Flow::GoOn,
             },
             AgentEvent::CodeWritten { call_id, tool, input, code } => {
-                let item = match progress.calls.get_mut(&call_id) {
-                    Some(call) => {
-                        call.input.clone_from(&code);
-                        call.item.clone()
-                    }
-                    None => {
-                        let item = progress.start(&call_id, kind_of(tool));
-                        if let Some(call) = progress.calls.get_mut(&call_id) {
-                            call.input.clone_from(&code);
-                        }
-                        item
-                    }
-                };
+                let item = progress.written(&call_id, kind_of(tool), &code);
                 self.queue(turn, EventKind::ToolReady { item, call_id, tool: kind_of(tool), input }).await
             }
-            AgentEvent::ApprovalRequested { call_id } => {
-                let holds = self.parts.get(turn).and_then(|part| part.gate.as_ref()).is_some_and(|gate| gate.holds());
-                let Some(call) = progress.calls.get(&call_id) else { return Ok(Flow::GoOn) };
-                let item = call.item.clone();
-                let flow = self.queue(turn, EventKind::ApprovalRequested { item }).await;
-                if holds {
-                    // The program is shown to whoever decides, and found after a restart.
-                    self.store_waiting().await?;
-                    self.save().await?;
-                }
-                flow
-            }
+            AgentEvent::ApprovalRequested { call_id } => self.approval_requested(turn, &call_id, progress).await?,
             AgentEvent::ApprovalDecided { call_id, denied } => {
-                let Some(call) = progress.calls.get(&call_id) else { return Ok(Flow::GoOn) };
-                let item = call.item.clone();
-                if denied.is_some() {
-                    progress.calls.remove(&call_id);
-                }
-                let flow = self.queue(turn, EventKind::ApprovalDecided { item, refused: denied }).await;
-                self.store_events(Some(TurnState::Running)).await?;
-                flow
+                self.approval_decided(turn, &call_id, denied, progress).await?
             }
             AgentEvent::Execution { call_id, event } => self.executed(turn, &call_id, event, progress).await?,
             AgentEvent::CallRejected { call_id, reason } => {
@@ -174,6 +144,40 @@ impl Run {
             let message = format!("The answer is larger than {} MB.", MAX_FRAMES >> 20);
             return Err(Failure::new(FailureKind::TooLarge, message));
         }
+        Ok(flow)
+    }
+
+    async fn approval_requested(
+        &mut self,
+        turn: usize,
+        call_id: &str,
+        progress: &TurnProgress,
+    ) -> Result<Flow, Failure> {
+        let holds = self.parts.get(turn).and_then(|part| part.gate.as_ref()).is_some_and(|gate| gate.holds());
+        let Some(call) = progress.calls.get(call_id) else { return Ok(Flow::GoOn) };
+        let flow = self.queue(turn, EventKind::ApprovalRequested { item: call.item.clone() }).await;
+        if holds {
+            // The program is shown to whoever decides, and found after a restart.
+            self.store_waiting().await?;
+            self.save().await?;
+        }
+        Ok(flow)
+    }
+
+    async fn approval_decided(
+        &mut self,
+        turn: usize,
+        call_id: &str,
+        denied: Option<String>,
+        progress: &mut TurnProgress,
+    ) -> Result<Flow, Failure> {
+        let Some(call) = progress.calls.get(call_id) else { return Ok(Flow::GoOn) };
+        let item = call.item.clone();
+        if denied.is_some() {
+            progress.calls.remove(call_id);
+        }
+        let flow = self.queue(turn, EventKind::ApprovalDecided { item, refused: denied }).await;
+        self.store_events(Some(TurnState::Running)).await?;
         Ok(flow)
     }
 
@@ -360,6 +364,18 @@ impl TurnProgress {
         (self.has_called, self.ran_code) = (true, ran_code);
         let call = RunningCall { input: program.code.clone(), ..RunningCall::new(item, ToolKind::Python) };
         self.calls.insert(program.call_id.clone(), call);
+    }
+
+    /// Notes that a program is complete. Its start may not have been seen. Returns its item.
+    fn written(&mut self, call_id: &str, tool: ToolKind, code: &str) -> ItemId {
+        let item = match self.calls.get(call_id) {
+            Some(call) => call.item.clone(),
+            None => self.start(call_id, tool),
+        };
+        if let Some(call) = self.calls.get_mut(call_id) {
+            code.clone_into(&mut call.input);
+        }
+        item
     }
 
     pub(super) fn start(&mut self, call_id: &str, tool: ToolKind) -> ItemId {
