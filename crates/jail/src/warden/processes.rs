@@ -68,13 +68,7 @@ impl WardenState {
         let begin = |start| self.begin_fork(place, Kind::FirstKernel(start), descriptors);
         let forking = start.map(begin).transpose()?;
         let tree = mounts::open_workspace(&self.workspace_path(workspace))?;
-        let terminals = match profile {
-            Profile::Data => None,
-            Profile::Services => Some(TerminalSources {
-                terminals: terminals::make(self.map.owner(slot))?,
-                own: mounts::open_own_terminal()?,
-            }),
-        };
+        let terminals = self.terminal_sources(profile, slot)?;
         let cgroup = Cgroup::create(&self.hierarchy, &format!("s{id}"), &limits, profile);
         let cgroup = cgroup.step("make the control group")?;
         let shell = cgroup.open_joins().step("open the control group").and_then(|joins| {
@@ -132,6 +126,16 @@ impl WardenState {
                 Err(error)
             }
         }
+    }
+
+    fn terminal_sources(&self, profile: Profile, slot: u32) -> Result<Option<TerminalSources>, StepError> {
+        Ok(match profile {
+            Profile::Data => None,
+            Profile::Services => Some(TerminalSources {
+                terminals: terminals::make(self.map.owner(slot))?,
+                own: mounts::open_own_terminal()?,
+            }),
+        })
     }
 
     pub(super) fn start_kernel(
