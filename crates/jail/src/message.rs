@@ -132,8 +132,8 @@ pub enum WardenRequest {
         signal: i32,
     },
     /// Lets the checkpoint of the first kernel, which ended, take its place, and is answered when it has, or cannot. Everything else that ran in the
-    /// sandbox is ended. Descriptor: the control socket of the resumed kernel.
-    Resume {
+    /// sandbox is ended. Descriptor: the control socket of the restored kernel.
+    Restore {
         /// The sandbox.
         id: u64,
     },
@@ -274,8 +274,8 @@ pub enum WardenMessage {
         /// The most memory that its sandbox has used, bytes, if it was ended because the memory limit was reached.
         out_of_memory: Option<u64>,
     },
-    /// The first kernel's checkpoint took its place. Comes before the answer to [`WardenRequest::Resume`].
-    Resumed {
+    /// The first kernel's checkpoint took its place. Comes before the answer to [`WardenRequest::Restore`].
+    Restored {
         /// The sandbox.
         id: u64,
     },

@@ -109,7 +109,7 @@ impl JailSandbox {
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         let descriptors = [control];
         ancillary.push(SendAncillaryMessage::ScmRights(&descriptors))
-            && sendmsg(socket, &[IoSlice::new(b"resume")], &mut ancillary, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+            && sendmsg(socket, &[IoSlice::new(b"restore")], &mut ancillary, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
                 .is_ok()
     }
 

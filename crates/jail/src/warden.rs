@@ -36,7 +36,7 @@ const CHILDREN: u64 = 1;
 /// Events taken at once.
 const EVENTS: usize = 64;
 
-/// Reason of a resume that fails.
+/// Reason for which no checkpoint is restored.
 const NO_CHECKPOINT: &str = "there is no checkpoint that could take over";
 
 /// The part of a sandbox that a child process is.

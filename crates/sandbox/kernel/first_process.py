@@ -20,7 +20,7 @@ import tempfile
 import termios
 
 HEADER = struct.Struct(">BIBI")
-(KERNEL, DATA, SIGNAL, END, RESUME, GRANT, STARTED, FAILED, EXITED, RESUMED, READY, SPAWN, CONNECT, CLOSE, RESIZE) = range(1, 16)
+(KERNEL, DATA, SIGNAL, END, RESTORE, GRANT, STARTED, FAILED, EXITED, RESTORED, READY, SPAWN, CONNECT, CLOSE, RESIZE) = range(1, 16)
 # The directory of the kernel's scripts; a temporary one where nothing can be written there.
 SCRIPTS_DIRECTORY = "/run/aludel"
 # Bytes of one message.
@@ -31,7 +31,7 @@ CHANNEL_WINDOW = 128 << 10
 # The most that a pipe holds: what was printed before a frame is among so many bytes.
 PIPE = 64 << 10
 # The longest that a checkpoint may take to be awake, seconds.
-RESUME_TIMEOUT = 8
+RESTORE_TIMEOUT = 8
 # Descriptors below are a kernel's own.
 FIRST_FREE = 10
 PR_SET_DUMPABLE = 4
@@ -266,28 +266,28 @@ class Kernel(Streams):
             self.take_frames()
         send_end(self.number, status)
 
-    def resume(self):
+    def restore(self):
         """Wakes the checkpoint, which goes on with a new channel."""
         while self.hear_checkpoint():
             pass
-        resumed = self.checkpoint is not None and self.wake()
-        send(RESUMED, self.number, 0, b"\1" if resumed else b"\0")
+        restored = self.checkpoint is not None and self.wake()
+        send(RESTORED, self.number, 0, b"\1" if restored else b"\0")
         self.watch()
 
     def wake(self):
         try:
             os.kill(self.checkpoint, 0)
             control, theirs = socket.socketpair()
-            socket.send_fds(self.warden, [b"resume"], [theirs.fileno()])
+            socket.send_fds(self.warden, [b"restore"], [theirs.fileno()])
             theirs.close()
-            self.warden.settimeout(RESUME_TIMEOUT)
+            self.warden.settimeout(RESTORE_TIMEOUT)
             word = self.hear_checkpoint()
             while word == b"checkpoint":
                 word = self.hear_checkpoint()
             self.warden.setblocking(False)
         except OSError:
             return False
-        if word != b"resumed":
+        if word != b"restored":
             return False
         listen(self.streams[0], 0, None)
         self.control.close()
@@ -711,8 +711,8 @@ def handle(kind, number, stream, payload):
         one.take(payload)
     elif kind == SIGNAL:
         one.signal(payload[0], stream == 1)
-    elif kind == RESUME:
-        one.resume()
+    elif kind == RESTORE:
+        one.restore()
     elif kind == GRANT:
         one.granted(stream, struct.unpack(">I", payload)[0])
     elif kind == CLOSE:

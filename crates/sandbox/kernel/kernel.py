@@ -5,7 +5,7 @@ host reads, so that C code and child processes are heard too. User code shares t
 its own results only: the host believes nothing it cannot bound.
 
 Frames in: start, configure, touch, execute, shown, answers. Frames out: ready, configured, touched, display, result, flushed, calls, error, done, failed,
-resumed.
+restored.
 """
 
 import _signal

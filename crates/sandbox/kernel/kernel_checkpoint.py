@@ -64,7 +64,7 @@ class Checkpoints:
             except OSError:
                 pass  # it ranks as all others
             message, descriptors, _flags, _address = socket.recv_fds(warden, 16, 1)
-            if message != b"resume" or not descriptors:
+            if message != b"restore" or not descriptors:
                 os._exit(0)
             if hooks_are_due:
                 run_hooks()
@@ -74,8 +74,8 @@ class Checkpoints:
             self.ended.clear()
             self.output.owner = os.getpid()
             end_the_others()
-            warden.send(b"resumed")
-        self.output.channel.send({"type": "resumed"})
+            warden.send(b"restored")
+        self.output.channel.send({"type": "restored"})
 
     def drop(self):
         """Ends the copy, after a cell that left the kernel alive."""

@@ -82,8 +82,8 @@ impl<L: Link> Driver<L> {
 
     /// Returns true if the kernel lives, or its checkpoint will.
     pub(crate) fn is_alive(&self) -> bool {
-        let may_resume = self.state.has_run.load(Ordering::Relaxed) && self.control.keeps_checkpoint();
-        !self.state.is_lost.load(Ordering::Relaxed) && (may_resume || self.exit.borrow().is_none())
+        let may_restore = self.state.has_run.load(Ordering::Relaxed) && self.control.keeps_checkpoint();
+        !self.state.is_lost.load(Ordering::Relaxed) && (may_restore || self.exit.borrow().is_none())
     }
 
     /// Returns true if a cell has ended.
@@ -105,12 +105,12 @@ impl<L: Link> Driver<L> {
         }
         if self.exit.borrow().is_some() {
             // In a task: a caller that goes away halfway would leave a checkpoint awake whose channel is gone.
-            let resuming = tokio::spawn(async move { kernel.link.resume().await.then_some(kernel) });
-            let Ok(Some(resumed)) = resuming.await else {
+            let restoring = tokio::spawn(async move { kernel.link.restore().await.then_some(kernel) });
+            let Ok(Some(restored)) = restoring.await else {
                 self.state.is_lost.store(true, Ordering::Relaxed);
                 return Err(Error::KernelGone("it ended between two executions".into()));
             };
-            kernel = resumed;
+            kernel = restored;
         }
         Ok(kernel)
     }

@@ -84,7 +84,7 @@ pub(crate) enum FromKernel {
     /// A program that is no kernel begins; its number inside.
     Started(u64),
     /// The checkpoint is the kernel now.
-    Resumed,
+    Restored,
     /// A displayed value, with the number to acknowledge.
     Display(MimeBundle, u64),
     Result(MimeBundle),
@@ -220,7 +220,7 @@ pub(crate) fn parse(bytes: &[u8]) -> io::Result<FromKernel> {
         "configured" => FromKernel::Configured,
         "started" => FromKernel::Started(frame.number.ok_or_else(missing)?),
         "flushed" => FromKernel::Flushed(frame.number.ok_or_else(missing)?),
-        "resumed" => FromKernel::Resumed,
+        "restored" => FromKernel::Restored,
         "done" => FromKernel::Done,
         "display" => FromKernel::Display(bundle(frame.data.ok_or_else(missing)?), frame.number.ok_or_else(missing)?),
         "result" => FromKernel::Result(bundle(frame.data.ok_or_else(missing)?)),

@@ -51,7 +51,7 @@ fn size(frame: &FromKernel) -> usize {
         | FromKernel::Touched
         | FromKernel::Configured
         | FromKernel::Started(_)
-        | FromKernel::Resumed
+        | FromKernel::Restored
         | FromKernel::Flushed(_)
         | FromKernel::Done => 0,
     }

@@ -30,7 +30,7 @@ pub(crate) trait Link: Send + 'static {
     fn printed(&mut self, stream: OutputStream) -> Vec<u8>;
 
     /// Lets the checkpoint of a kernel that ended take its place, and returns whether there is one that did.
-    fn resume(&mut self) -> impl Future<Output = bool> + Send;
+    fn restore(&mut self) -> impl Future<Output = bool> + Send;
 }
 
 /// The shared end of the way to a kernel.

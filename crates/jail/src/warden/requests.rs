@@ -68,7 +68,7 @@ impl WardenState {
                     kernel.signal(signal);
                 }
             }
-            WardenRequest::Resume { id } => {
+            WardenRequest::Restore { id } => {
                 let control = descriptors.first();
                 self.rank_checkpoint(id);
                 let has_none = |sandbox: &JailSandbox| !sandbox.kernels.contains_key(&FIRST_KERNEL);

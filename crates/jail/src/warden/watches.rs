@@ -123,7 +123,7 @@ impl WardenState {
                     Some((pidfd, kernel)) => {
                         sandbox.kernels.insert(FIRST_KERNEL, kernel);
                         self.watch(id, EpollSource::Adopted(pidfd));
-                        self.reply(&WardenMessage::Resumed { id });
+                        self.reply(&WardenMessage::Restored { id });
                         self.answer(number, Ok(()));
                     }
                     None => self.answer(number, Err(invalid(NO_CHECKPOINT))),

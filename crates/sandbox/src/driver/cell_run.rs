@@ -181,7 +181,7 @@ impl<C: LinkControl> CellRun<C> {
                 self.state.has_run.store(true, Ordering::Relaxed);
                 VariablesState::Kept
             }
-            WaitEnd::Exited(_) if self.may_resume() && kernel.link.resume().await => {
+            WaitEnd::Exited(_) if self.may_restore() && kernel.link.restore().await => {
                 kernel.cells -= 1;
                 VariablesState::RolledBack
             }
@@ -300,7 +300,7 @@ impl<C: LinkControl> CellRun<C> {
     }
 
     /// Returns true if there may be a checkpoint, and nobody wants the kernel to end.
-    fn may_resume(&self) -> bool {
+    fn may_restore(&self) -> bool {
         let has_run = self.state.has_run.load(Ordering::Relaxed) && self.control.keeps_checkpoint();
         has_run && !self.state.is_lost.load(Ordering::Relaxed)
     }
@@ -428,7 +428,7 @@ impl<C: LinkControl> CellRun<C> {
             | FromKernel::Touched
             | FromKernel::Configured
             | FromKernel::Started(_)
-            | FromKernel::Resumed
+            | FromKernel::Restored
             | FromKernel::Error(_)
             | FromKernel::Done
             | FromKernel::Failed(_) => {}

@@ -14,7 +14,7 @@ use crate::frame::{Channel, FromKernel, ToKernel};
 use crate::link::{KernelExit, Link, LinkControl, LinkInput, OutputStream, Signal};
 
 /// The longest wait for the first word of a checkpoint.
-const RESUME_TIMEOUT: Duration = Duration::from_secs(10);
+const RESTORE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The host's side of a kernel.
 pub(super) struct LocalLink {
@@ -45,19 +45,19 @@ impl Link for LocalLink {
         self.streams.printed(stream)
     }
 
-    async fn resume(&mut self) -> bool {
+    async fn restore(&mut self) -> bool {
         if !self.handle.is_alone() {
             self.handle.end();
             return false;
         }
         let Ok((ours, theirs)) = std::os::unix::net::UnixStream::pair() else { return false };
         let Ok(mut channel) = Channel::new(ours) else { return false };
-        if !self.handle.resume(theirs.into()).await {
+        if !self.handle.restore(theirs.into()).await {
             return false;
         }
-        let first = timeout(RESUME_TIMEOUT, channel.receive()).await;
+        let first = timeout(RESTORE_TIMEOUT, channel.receive()).await;
         self.streams.replace_channel(channel);
-        matches!(first, Ok(Ok(Some(FromKernel::Resumed))))
+        matches!(first, Ok(Ok(Some(FromKernel::Restored))))
     }
 }
 

@@ -23,7 +23,7 @@ use crate::{Error, Usage};
 /// The longest wait for an answer of the warden.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest wait for a checkpoint to wake.
-const RESUME_TIMEOUT: Duration = Duration::from_secs(5);
+const RESTORE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Name of a refused system call whose number no system call has.
 const UNKNOWN_CALL: &str = "(an unknown number)";
 /// Number of requests whose answer nobody waits for.
@@ -357,7 +357,7 @@ impl WardenClient {
                     kernel.exit.send_replace(Some(KernelExit { status, out_of_memory }));
                 }
             }
-            WardenMessage::Resumed { id } => {
+            WardenMessage::Restored { id } => {
                 if let Some(kernel) = state.kernel(id, FIRST_KERNEL) {
                     kernel.exit.send_replace(None);
                 }
@@ -647,9 +647,9 @@ impl KernelHandle {
     }
 
     /// Lets the checkpoint take the place of a kernel that ended. `control` is the kernel's end of its new channel.
-    pub(super) async fn resume(&self, control: OwnedFd) -> bool {
-        let request = WardenRequest::Resume { id: self.sandbox.id };
-        self.sandbox.client.ask("checkpoint", request, vec![control], RESUME_TIMEOUT).await.is_ok()
+    pub(super) async fn restore(&self, control: OwnedFd) -> bool {
+        let request = WardenRequest::Restore { id: self.sandbox.id };
+        self.sandbox.client.ask("checkpoint", request, vec![control], RESTORE_TIMEOUT).await.is_ok()
     }
 
     /// Names of the system calls that were refused since this was last asked. To be asked after [`KernelHandle::settled`].

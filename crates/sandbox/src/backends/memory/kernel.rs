@@ -251,7 +251,7 @@ impl Link for MemoryLink {
         }
     }
 
-    async fn resume(&mut self) -> bool {
+    async fn restore(&mut self) -> bool {
         // Before it is looked for the end: one that comes after the look reaches the new kernel.
         let kills = self.control.kills.subscribe();
         if !self.control.keeps_checkpoint() || !self.kernels.is_alone(&self.control) {

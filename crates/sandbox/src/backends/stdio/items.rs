@@ -20,7 +20,7 @@ pub(super) enum KernelItem {
     /// Printed bytes.
     Printed(OutputStream, BytesMut),
     /// The answer to a wish for its checkpoint.
-    Resumed(bool),
+    Restored(bool),
     /// It could not be started.
     Failed(String),
 }

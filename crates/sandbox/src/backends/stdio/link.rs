@@ -18,7 +18,7 @@ use crate::link::{KernelExit, Link, LinkControl, LinkInput, OutputStream, Signal
 use crate::{Error, Usage};
 
 /// The longest wait for a checkpoint.
-const RESUME_TIMEOUT: Duration = Duration::from_secs(12);
+const RESTORE_TIMEOUT: Duration = Duration::from_secs(12);
 /// Bytes that are taken of a stream before it may send as many again: whoever sends little at once is not answered as often.
 const GRANTED: usize = WINDOW / 4;
 /// The longest wait for a kernel's first word.
@@ -180,28 +180,28 @@ impl<P: SandboxHost> Link for StdioLink<P> {
         })
     }
 
-    async fn resume(&mut self) -> bool {
+    async fn restore(&mut self) -> bool {
         let number = self.control.number;
         if self.control.mux.has_others(number) {
             self.control.end();
             return false;
         }
-        self.control.mux.resume(number);
-        let resumed = timeout(RESUME_TIMEOUT, async {
+        self.control.mux.restore(number);
+        let restored = timeout(RESTORE_TIMEOUT, async {
             loop {
                 let item = self.streams.items.next().await;
-                if let Some(KernelItem::Resumed(resumed)) = self.take(item) {
-                    return resumed;
+                if let Some(KernelItem::Restored(restored)) = self.take(item) {
+                    return restored;
                 }
             }
         });
-        if !matches!(resumed.await, Ok(true)) {
+        if !matches!(restored.await, Ok(true)) {
             return false;
         }
         // Drop a frame that the dead kernel left half-written.
         self.frames.clear();
         self.control.exit.send_replace(None);
-        let first = timeout(RESUME_TIMEOUT, async {
+        let first = timeout(RESTORE_TIMEOUT, async {
             loop {
                 match self.receive().await {
                     // Last words of the dead kernel, too late for its cell.
@@ -210,7 +210,7 @@ impl<P: SandboxHost> Link for StdioLink<P> {
                 }
             }
         });
-        matches!(first.await, Ok(Ok(LinkInput::Frame(FromKernel::Resumed, _))))
+        matches!(first.await, Ok(Ok(LinkInput::Frame(FromKernel::Restored, _))))
     }
 }
 

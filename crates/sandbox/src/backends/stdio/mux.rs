@@ -40,12 +40,12 @@ enum Kind {
     Data,
     Signal,
     End,
-    Resume,
+    Restore,
     Grant,
     Started,
     Failed,
     Exited,
-    Resumed,
+    Restored,
     Ready,
     Spawn,
     Connect,
@@ -59,12 +59,12 @@ impl Kind {
         Self::Data,
         Self::Signal,
         Self::End,
-        Self::Resume,
+        Self::Restore,
         Self::Grant,
         Self::Started,
         Self::Failed,
         Self::Exited,
-        Self::Resumed,
+        Self::Restored,
         Self::Ready,
         Self::Spawn,
         Self::Connect,
@@ -328,11 +328,11 @@ impl Mux {
     }
 
     /// Wakes a kernel's checkpoint.
-    pub(super) fn resume(&self, number: u32) {
+    pub(super) fn restore(&self, number: u32) {
         if let Some(Route { receiver: Receiver::Kernel { answers, .. }, .. }) = lock(&self.routes).get_mut(&number) {
             *answers += 1;
         }
-        self.send(Kind::Resume, number, 0, &[]);
+        self.send(Kind::Restore, number, 0, &[]);
     }
 
     /// Lets a stream send as much again as was taken from it.
@@ -417,11 +417,11 @@ impl Mux {
                 let status = if code < 0 { ExitStatus::Signal(code.saturating_neg()) } else { ExitStatus::Code(code) };
                 route.receiver.exited(status, out_of_memory)
             }
-            Kind::Started | Kind::Resumed | Kind::Failed => route.receiver.answered(kind, stream, payload),
+            Kind::Started | Kind::Restored | Kind::Failed => route.receiver.answered(kind, stream, payload),
             Kind::Kernel
             | Kind::Signal
             | Kind::End
-            | Kind::Resume
+            | Kind::Restore
             | Kind::Ready
             | Kind::Spawn
             | Kind::Connect
@@ -501,11 +501,14 @@ impl Receiver {
     fn answered(&mut self, kind: Kind, stream: usize, payload: &[u8]) -> Option<()> {
         let words = || String::from_utf8_lossy(payload).into_owned();
         match (self, kind) {
-            (Self::Kernel { items, answers, .. }, Kind::Resumed | Kind::Failed) => {
+            (Self::Kernel { items, answers, .. }, Kind::Restored | Kind::Failed) => {
                 *answers = answers.checked_sub(1)?;
-                let is_resumed = payload.first() == Some(&1);
-                let item =
-                    if kind == Kind::Resumed { KernelItem::Resumed(is_resumed) } else { KernelItem::Failed(words()) };
+                let is_restored = payload.first() == Some(&1);
+                let item = if kind == Kind::Restored {
+                    KernelItem::Restored(is_restored)
+                } else {
+                    KernelItem::Failed(words())
+                };
                 items.push(item)?;
             }
             (Self::Channel { started, .. }, Kind::Started | Kind::Failed) => {
@@ -552,7 +555,7 @@ mod tests {
             (Kind::Data, 1, &[b'x'; CHUNK][..], WINDOW / CHUNK),
             (Kind::Data, 0, &[][..], 0),
             (Kind::Data, 3, &[b'x'][..], 0),
-            (Kind::Resumed, 0, &[1][..], 1),
+            (Kind::Restored, 0, &[1][..], 1),
             (Kind::Failed, 0, &[b'x'][..], 1),
             (Kind::Started, 0, &[][..], 0),
         ] {
@@ -568,7 +571,7 @@ mod tests {
             (Kind::Started, 0, &[0; 4][..], 1),
             (Kind::Started, 0, &[0; 3][..], 0),
             (Kind::Failed, 0, &[b'x'][..], 1),
-            (Kind::Resumed, 0, &[1][..], 0),
+            (Kind::Restored, 0, &[1][..], 0),
             (Kind::Exited, 0, &br#"{"code":0,"out_of_memory":null}"#[..], 1),
         ] {
             let mux = mux();
@@ -590,8 +593,8 @@ mod tests {
         assert!(streams.items.waiting() < WINDOW / 32);
         let mux = self::mux();
         let _streams = mux.start_kernel(1);
-        mux.resume(1);
-        assert!(keeps(&mux, Kind::Resumed, 0, &[1], 2) && !keeps(&mux, Kind::Resumed, 0, &[1], 1));
+        mux.restore(1);
+        assert!(keeps(&mux, Kind::Restored, 0, &[1], 2) && !keeps(&mux, Kind::Restored, 0, &[1], 1));
     }
 
     #[test]
