@@ -29,10 +29,10 @@ const FRAME_COST: usize = 8 << 10;
 /// The most bundles that one execution may display.
 const MAX_DISPLAYS: usize = 500;
 /// Bytes of a workspace that may be left for it to count as full: less than one large write.
-const FULL: u64 = 1 << 20;
+const FULL_BYTES: u64 = 1 << 20;
 /// Percent of a sandbox's memory of which some were in use when its own limit ended it, and not another one above it: a large page that does
 /// not fit is none of them.
-const OWN_LIMIT: u64 = 90;
+const OWN_LIMIT_PERCENT: u64 = 90;
 /// The system's words for a full file system, in every library's message.
 const NO_SPACE: &str = "No space left on device";
 /// The system's words for a refused call.
@@ -172,8 +172,8 @@ impl<C: LinkControl> CellRun<C> {
         // Output from before the last frame is still in the pipes.
         self.drain(&mut kernel.link);
         let outcome = match &end {
-            WaitEnd::Done => self.outcome_of_end().await,
-            WaitEnd::Exited(exit) => self.outcome_of_exit(exit).await,
+            WaitEnd::Done => self.outcome_of_cell().await,
+            WaitEnd::Exited(exit) => self.outcome_of_kernel_exit(exit).await,
         };
         let is_settled = matches!(end, WaitEnd::Done) && !self.has_signalled;
         let state = match end {
@@ -449,9 +449,9 @@ impl<C: LinkControl> CellRun<C> {
         }
     }
 
-    async fn outcome_of_end(&mut self) -> Outcome {
+    async fn outcome_of_cell(&mut self) -> Outcome {
         if let Some(ending) = self.termination.take() {
-            return self.outcome_of_cause(ending.cause);
+            return self.outcome_of_termination(ending.cause);
         }
         match self.error.take() {
             None => Outcome::Completed,
@@ -481,19 +481,19 @@ impl<C: LinkControl> CellRun<C> {
     /// The limit of the workspace that is used up, if one is.
     async fn full(&self) -> Option<LimitHit> {
         let WorkspaceUsage { used, limit, takes_files } = self.room().await.ok()?;
-        if used + FULL > limit {
+        if used + FULL_BYTES > limit {
             Some(LimitHit::Disk { used, limit })
         } else {
             (!takes_files).then_some(LimitHit::Files { limit: self.limits.files })
         }
     }
 
-    async fn outcome_of_exit(&mut self, exit: &KernelExit) -> Outcome {
+    async fn outcome_of_kernel_exit(&mut self, exit: &KernelExit) -> Outcome {
         if let Some(ending) = self.termination.take() {
-            return self.outcome_of_cause(ending.cause);
+            return self.outcome_of_termination(ending.cause);
         }
         if let Some(used) = exit.out_of_memory {
-            return self.out_of_memory(used, used < self.limits.memory / 100 * OWN_LIMIT).await;
+            return self.out_of_memory(used, used < self.limits.memory / 100 * OWN_LIMIT_PERCENT).await;
         }
         match exit.status {
             Some(ExitStatus::Signal(signal)) => Outcome::KernelDied(KernelDeath::Signalled(signal)),
@@ -502,7 +502,7 @@ impl<C: LinkControl> CellRun<C> {
         }
     }
 
-    fn outcome_of_cause(&self, cause: Cause) -> Outcome {
+    fn outcome_of_termination(&self, cause: Cause) -> Outcome {
         match cause {
             Cause::Caller => Outcome::Interrupted,
             Cause::WallClock => Outcome::Limit(LimitHit::WallClock { limit: self.limits.timeout }),
