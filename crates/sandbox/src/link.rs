@@ -51,7 +51,7 @@ pub(crate) trait LinkControl: Send + Sync + 'static {
     fn usage(&self) -> impl Future<Output = Usage> + Send;
 
     /// Returns once everything that was sent before has been seen to.
-    fn settled(&self) -> impl Future<Output = ()> + Send {
+    fn synced(&self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }
 

@@ -193,12 +193,12 @@ impl<C: LinkControl> CellRun<C> {
         let (before, most) = (std::mem::take(&mut self.before), most_entries(&self.limits));
         let changes = Arc::clone(&self.workspace).look(most, move |workspace, most| before.changes(workspace, most));
         // No signal of ours is under way any more by then.
-        let settled = async {
+        let synced = async {
             if !is_settled {
-                self.control.settled().await;
+                self.control.synced().await;
             }
         };
-        let (changes, ()) = join(changes, settled).await;
+        let (changes, ()) = join(changes, synced).await;
         self.control.catch_up();
         let (files, files_left_out) = changes.unwrap_or_default();
         let mut output_dropped = 0;

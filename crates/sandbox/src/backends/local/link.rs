@@ -88,8 +88,8 @@ impl LinkControl for KernelHandle {
         self.sandbox().usage().await
     }
 
-    async fn settled(&self) {
-        KernelHandle::settled(self).await;
+    async fn synced(&self) {
+        KernelHandle::synced(self).await;
     }
 
     fn catch_up(&self) {

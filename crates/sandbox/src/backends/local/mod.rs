@@ -26,7 +26,7 @@ use self::pool::LocalPool;
 use self::sandbox::LocalSandbox;
 use self::slots::Slots;
 use self::supervisor::Supervisor;
-use self::warden_client::{KernelHandle, PATIENCE, PendingRequest, SandboxHandle, WardenClient};
+use self::warden_client::{KernelHandle, MAX_SILENCE, PendingRequest, SandboxHandle, WardenClient};
 use self::workspace::{LocalWorkspace, Mount};
 use super::registry::{Registration, Registry};
 use super::streams::{KernelEnds, Streams};
@@ -104,19 +104,19 @@ struct Shared {
 impl Local {
     /// Removes what dead instances left, then starts the warden and the zygote; takes about as long as importing pandas.
     pub async fn start(config: LocalConfig) -> Result<Self, Error> {
-        Self::start_with(config, false, PATIENCE).await
+        Self::start_with(config, false, MAX_SILENCE).await
     }
 
     /// The same, but every system call of every program is told in [`crate::Finished::blocked`], allowed or not. For finding out what the
     /// list of allowed calls is needed for; programs run slowly.
     pub async fn start_observing(config: LocalConfig) -> Result<Self, Error> {
-        Self::start_with(config, true, PATIENCE).await
+        Self::start_with(config, true, MAX_SILENCE).await
     }
 
     /// The same as [`Local::start`], but another warden takes the place of one that says nothing for this time. For tests.
     #[doc(hidden)]
-    pub async fn start_impatient(config: LocalConfig, patience: Duration) -> Result<Self, Error> {
-        Self::start_with(config, false, patience).await
+    pub async fn start_impatient(config: LocalConfig, max_silence: Duration) -> Result<Self, Error> {
+        Self::start_with(config, false, max_silence).await
     }
 
     /// Ends everything, and blocks until nothing of it is left: [`Backend::shutdown`] for places that no runtime reaches any more.
@@ -126,13 +126,13 @@ impl Local {
         self.0.shared.supervisor.wait();
     }
 
-    async fn start_with(config: LocalConfig, observe: bool, patience: Duration) -> Result<Self, Error> {
+    async fn start_with(config: LocalConfig, observe: bool, max_silence: Duration) -> Result<Self, Error> {
         let LocalConfig { data, template, limits, pool, require, start } = config;
         let root = template.root().to_path_buf();
         let kernel = Arc::clone(template.kernel());
         let KernelSpec { argv, env, scripts, checkpoints, .. } = (*kernel).clone();
         let setup = Setup { root, argv, environment: env, scripts, instance: PathBuf::new(), observe };
-        let settings = supervisor::WardenSettings { run: data.join("run"), setup, require, patience };
+        let settings = supervisor::WardenSettings { run: data.join("run"), setup, require, max_silence };
         let started = tokio::task::spawn_blocking(move || Supervisor::start(settings)).await;
         let (supervisor, warnings) = started.map_err(|error| Error::Setup(error.to_string()))??;
         let shared = Arc::new(Shared { supervisor, slots: Slots::default(), start });
@@ -336,7 +336,7 @@ impl Shared {
                 None
             }
         };
-        client.prove();
+        client.note_made_sandbox();
         Ok(Arc::new(LazyKernel::new(Arc::clone(&handle), self.start, workspace, limits, driver)))
     }
 

@@ -45,7 +45,7 @@ pub(super) struct WardenSettings {
     /// The isolation that must be enforceable.
     pub(super) require: Require,
     /// Longest silence of a warden, after which another one takes its place.
-    pub(super) patience: Duration,
+    pub(super) max_silence: Duration,
 }
 
 /// A warden that was started.
@@ -149,7 +149,7 @@ impl Supervisor {
             client.hang_up();
             client.wait();
             sweep::remove_ended(&instance);
-            if client.is_proven() {
+            if client.has_made_sandbox() {
                 pause = FIRST_PAUSE;
             }
             drop(client);
@@ -213,7 +213,7 @@ impl WardenSettings {
             if self.require == Require::Strict && !warnings.is_empty() {
                 return Err(Error::Setup(format!("sandbox.require is strict, and: {}", warnings.join("; "))));
             }
-            let client = WardenClient::start(warden, owner_base, memory_is_bounded, self.patience);
+            let client = WardenClient::start(warden, owner_base, memory_is_bounded, self.max_silence);
             let client = client.map_err(|error| Error::Setup(format!("start a thread: {error}")))?;
             Ok((client, warnings))
         };

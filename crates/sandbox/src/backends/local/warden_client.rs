@@ -34,9 +34,9 @@ const ENDED: &str = "the warden ended";
 const HANGS: &str = "the warden gave no sign of life and was ended";
 /// Longest silence of a warden. It says nothing while it waits for a shell (10 s at most) and a slow zygote (20 s), and may be short of a
 /// processor or memory like all else.
-pub(super) const PATIENCE: Duration = Duration::from_secs(45);
+pub(super) const MAX_SILENCE: Duration = Duration::from_secs(45);
 /// Parts of that time, after each of which a silent warden is asked for a sign of life.
-const PARTS_OF_PATIENCE: u32 = 5;
+const PARTS_OF_SILENCE: u32 = 5;
 
 /// The way to one warden.
 #[derive(Debug)]
@@ -53,11 +53,11 @@ pub(crate) struct WardenClient {
     owner_base: Option<u32>,
     memory_is_bounded: bool,
     /// Longest silence.
-    patience: Duration,
+    max_silence: Duration,
     /// Number of messages so far.
     heard: AtomicU64,
     /// True if it has made a sandbox.
-    is_proven: AtomicBool,
+    has_made_sandbox: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -65,7 +65,7 @@ struct State {
     /// Waiters by the number of their request.
     waiters: HashMap<u64, Waiter>,
     /// Every sandbox that has a [`SandboxHandle`].
-    live: HashMap<u64, Live>,
+    reports: HashMap<u64, SandboxReports>,
     /// Reason for which nothing will be answered any more.
     over: Option<String>,
 }
@@ -86,14 +86,14 @@ struct AnswerWithDescriptors {
 
 /// News of a sandbox that come without asking.
 #[derive(Debug, Default)]
-struct Live {
-    kernels: HashMap<u64, LiveKernel>,
+struct SandboxReports {
+    kernels: HashMap<u64, KernelReports>,
     processes: HashMap<u64, oneshot::Sender<Option<ExitStatus>>>,
 }
 
 /// News of a kernel.
 #[derive(Debug, Default)]
-struct LiveKernel {
+struct KernelReports {
     exit: watch::Sender<Option<KernelExit>>,
     /// Names of refused system calls. A program may call any number: those without a name count as one, so that there are never more of
     /// them than the system has calls.
@@ -122,7 +122,7 @@ impl WardenClient {
         warden: Warden,
         owner_base: Option<u32>,
         memory_is_bounded: bool,
-        patience: Duration,
+        max_silence: Duration,
     ) -> std::io::Result<Arc<Self>> {
         let client = Arc::new(Self {
             warden,
@@ -134,9 +134,9 @@ impl WardenClient {
             next_id: AtomicU64::new(1),
             owner_base,
             memory_is_bounded,
-            patience,
+            max_silence,
             heard: AtomicU64::new(0),
-            is_proven: AtomicBool::new(false),
+            has_made_sandbox: AtomicBool::new(false),
         });
         let writer = Arc::clone(&client);
         std::thread::Builder::new().name("aludel-writer".into()).spawn(move || writer.write())?;
@@ -154,13 +154,13 @@ impl WardenClient {
     }
 
     /// Returns true if it has made a sandbox.
-    pub(super) fn is_proven(&self) -> bool {
-        self.is_proven.load(Ordering::Relaxed)
+    pub(super) fn has_made_sandbox(&self) -> bool {
+        self.has_made_sandbox.load(Ordering::Relaxed)
     }
 
     /// Notes that it has made a sandbox.
-    pub(super) fn prove(&self) {
-        self.is_proven.store(true, Ordering::Relaxed);
+    pub(super) fn note_made_sandbox(&self) {
+        self.has_made_sandbox.store(true, Ordering::Relaxed);
     }
 
     /// A number that no other sandbox or workspace of this warden has had.
@@ -286,14 +286,14 @@ impl WardenClient {
         let over = loop {
             let before = self.heard.load(Ordering::Relaxed);
             let waited =
-                self.warden.wait_for_reply(self.patience / PARTS_OF_PATIENCE).map_err(|error| error.to_string());
+                self.warden.wait_for_reply(self.max_silence / PARTS_OF_SILENCE).map_err(|error| error.to_string());
             if let Err(reason) = waited.and_then(|()| self.receive()) {
                 break reason;
             }
             // Others hear it, too.
             if self.heard.load(Ordering::Relaxed) != before {
                 silences = 0;
-            } else if silences == PARTS_OF_PATIENCE {
+            } else if silences == PARTS_OF_SILENCE {
                 self.warden.kill();
                 break HANGS.to_owned();
             } else {
@@ -305,7 +305,8 @@ impl WardenClient {
             let mut state = lock(&self.state);
             std::mem::replace(&mut *state, State { over: Some(over.clone()), ..State::default() })
         };
-        for LiveKernel { exit, .. } in ended.live.into_values().flat_map(|live| live.kernels.into_values()) {
+        for KernelReports { exit, .. } in ended.reports.into_values().flat_map(|reports| reports.kernels.into_values())
+        {
             exit.send_replace(Some(KernelExit::default()));
         }
         // Dropping the senders tells the receivers.
@@ -363,7 +364,7 @@ impl WardenClient {
                 }
             }
             WardenMessage::ProcessExited { id, process, status } => {
-                let sender = state.live.get_mut(&id).and_then(|live| live.processes.remove(&process));
+                let sender = state.reports.get_mut(&id).and_then(|reports| reports.processes.remove(&process));
                 if let Some(sender) = sender {
                     let _nobody = sender.send(status);
                 }
@@ -393,8 +394,8 @@ impl WardenClient {
 }
 
 impl State {
-    fn kernel(&mut self, id: u64, kernel: u64) -> Option<&mut LiveKernel> {
-        self.live.get_mut(&id)?.kernels.get_mut(&kernel)
+    fn kernel(&mut self, id: u64, kernel: u64) -> Option<&mut KernelReports> {
+        self.reports.get_mut(&id)?.kernels.get_mut(&kernel)
     }
 }
 
@@ -451,7 +452,7 @@ impl SandboxHandle {
     /// A handle of a sandbox that is to be made.
     pub(super) fn new(client: &Arc<WardenClient>) -> Result<Self, Error> {
         let id = client.next_id();
-        client.state()?.live.insert(id, Live::default());
+        client.state()?.reports.insert(id, SandboxReports::default());
         let (next_kernel, ended) = (AtomicU64::new(FIRST_KERNEL + 1), AtomicBool::new(false));
         Ok(Self { id, client: Arc::clone(client), next_kernel, paused: watch::Sender::new(false), ended })
     }
@@ -468,14 +469,14 @@ impl SandboxHandle {
 
     fn insert_kernel(self: &Arc<Self>, number: u64, most: u32) -> Result<KernelHandle, Error> {
         let mut state = self.client.state()?;
-        let live = state.live.get_mut(&self.id).ok_or_else(|| Error::KernelGone("the sandbox ended".into()))?;
-        let living = live.kernels.values().filter(|kernel| kernel.exit.borrow().is_none()).count();
+        let reports = state.reports.get_mut(&self.id).ok_or_else(|| Error::KernelGone("the sandbox ended".into()))?;
+        let living = reports.kernels.values().filter(|kernel| kernel.exit.borrow().is_none()).count();
         if living as u64 >= most.into() {
             return Err(Error::Full);
         }
-        let kernel = LiveKernel::default();
+        let kernel = KernelReports::default();
         let exit = kernel.exit.subscribe();
-        live.kernels.insert(number, kernel);
+        reports.kernels.insert(number, kernel);
         drop(state);
         Ok(KernelHandle { sandbox: Arc::clone(self), number, exit })
     }
@@ -512,8 +513,8 @@ impl SandboxHandle {
     ) -> Result<oneshot::Receiver<Option<ExitStatus>>, Error> {
         let (sender, ended) = oneshot::channel();
         let mut state = self.client.state()?;
-        let live = state.live.get_mut(&self.id).ok_or_else(|| Error::KernelGone("the sandbox ended".into()))?;
-        live.processes.insert(process, sender);
+        let reports = state.reports.get_mut(&self.id).ok_or_else(|| Error::KernelGone("the sandbox ended".into()))?;
+        reports.processes.insert(process, sender);
         drop(state);
         let request =
             NumberedRequest { number: UNANSWERED, request: WardenRequest::Spawn { id: self.id, process, terminal } };
@@ -598,7 +599,7 @@ impl SandboxHandle {
 
 impl Drop for SandboxHandle {
     fn drop(&mut self) {
-        lock(&self.client.state).live.remove(&self.id);
+        lock(&self.client.state).reports.remove(&self.id);
         // Even if its end was asked for before: that may have been before it was made.
         self.client.tell(WardenRequest::Destroy { id: self.id });
     }
@@ -641,9 +642,10 @@ impl KernelHandle {
     /// end.
     pub(super) fn is_alone(&self) -> bool {
         let Ok(state) = self.sandbox.client.state() else { return false };
-        let Some(live) = state.live.get(&self.sandbox.id) else { return false };
-        let is_other = |(number, kernel): (&u64, &LiveKernel)| *number != self.number && kernel.exit.borrow().is_none();
-        self.keeps_checkpoint() && live.processes.is_empty() && !live.kernels.iter().any(is_other)
+        let Some(reports) = state.reports.get(&self.sandbox.id) else { return false };
+        let is_other =
+            |(number, kernel): (&u64, &KernelReports)| *number != self.number && kernel.exit.borrow().is_none();
+        self.keeps_checkpoint() && reports.processes.is_empty() && !reports.kernels.iter().any(is_other)
     }
 
     /// Lets the checkpoint take the place of a kernel that ended. `control` is the kernel's end of its new channel.
@@ -652,7 +654,7 @@ impl KernelHandle {
         self.sandbox.client.ask("checkpoint", request, vec![control], RESTORE_TIMEOUT).await.is_ok()
     }
 
-    /// Names of the system calls that were refused since this was last asked. To be asked after [`KernelHandle::settled`].
+    /// Names of the system calls that were refused since this was last asked. To be asked after [`KernelHandle::synced`].
     pub(super) fn take_blocked(&self) -> Vec<String> {
         let Ok(mut state) = self.sandbox.client.state() else { return Vec::new() };
         let kernel = state.kernel(self.sandbox.id, self.number);
@@ -672,7 +674,7 @@ impl KernelHandle {
     }
 
     /// Returns when the warden has seen to everything that it was sent, and has told what it heard by then.
-    pub(super) async fn settled(&self) {
+    pub(super) async fn synced(&self) {
         let _gone = self.sandbox.client.ask("answer", WardenRequest::Ping, Vec::new(), ANSWER_TIMEOUT).await;
     }
 }
@@ -680,8 +682,8 @@ impl KernelHandle {
 impl Drop for KernelHandle {
     fn drop(&mut self) {
         if !self.keeps_checkpoint() {
-            if let Some(live) = lock(&self.sandbox.client.state).live.get_mut(&self.sandbox.id) {
-                live.kernels.remove(&self.number);
+            if let Some(reports) = lock(&self.sandbox.client.state).reports.get_mut(&self.sandbox.id) {
+                reports.kernels.remove(&self.number);
             }
             self.end();
         }
