@@ -62,7 +62,7 @@ pub(crate) struct JailSandbox {
     pub(crate) init_ended: bool,
     pub(crate) workspace: u64,
     /// True once it is to end.
-    pub(crate) closing: bool,
+    pub(crate) is_ending: bool,
     /// Numbers of the requests that are answered when nothing of it is left.
     pub(crate) closers: Vec<u64>,
 }

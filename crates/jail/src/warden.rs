@@ -61,7 +61,7 @@ struct WardenState {
     /// Directory of the workspaces' mounts.
     workspaces: PathBuf,
     /// Requests to close a workspace that some sandbox still uses, by workspace.
-    closing: HashMap<u64, Vec<u64>>,
+    workspace_closers: HashMap<u64, Vec<u64>>,
     children: HashMap<Pid, (u64, Role)>,
     /// Processes that make a connection.
     connecting: HashSet<Pid>,
@@ -123,7 +123,7 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
             epoll,
             sandboxes: HashMap::new(),
             workspaces: setup.instance.join(WORKSPACES),
-            closing: HashMap::new(),
+            workspace_closers: HashMap::new(),
             children: HashMap::new(),
             connecting: HashSet::new(),
             watches: HashMap::new(),
@@ -271,7 +271,7 @@ impl WardenState {
 
     /// Removes a sandbox once all its processes are reaped.
     fn finish(&mut self, id: u64) {
-        let done = self.sandboxes.get(&id).is_some_and(|sandbox| sandbox.closing && sandbox.is_over());
+        let done = self.sandboxes.get(&id).is_some_and(|sandbox| sandbox.is_ending && sandbox.is_over());
         if done && let Some(mut sandbox) = self.sandboxes.remove(&id) {
             for (_, watch) in self.watches.extract_if(|_, watch| watch.sandbox == id).collect::<Vec<_>>() {
                 self.unwatch(watch.what.fd());
@@ -291,7 +291,7 @@ impl WardenState {
             }
             let workspace = sandbox.workspace;
             if !self.sandboxes.values().any(|sandbox| sandbox.workspace == workspace) {
-                for number in self.closing.remove(&workspace).unwrap_or_default() {
+                for number in self.workspace_closers.remove(&workspace).unwrap_or_default() {
                     self.answer(number, Ok(()));
                 }
             }
@@ -306,7 +306,7 @@ impl WardenState {
     fn end(&mut self, children: &OwnedFd) {
         self.spare = None;
         for sandbox in self.sandboxes.values_mut() {
-            sandbox.closing = true;
+            sandbox.is_ending = true;
             sandbox.kill();
         }
         for _ in 0..100 {

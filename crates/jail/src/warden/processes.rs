@@ -102,7 +102,7 @@ impl WardenState {
             checkpoint: None,
             init_ended: false,
             workspace,
-            closing: false,
+            is_ending: false,
             closers: Vec::new(),
         };
         let Some(forking) = forking else {
@@ -120,7 +120,7 @@ impl WardenState {
             }
             Err(error) => {
                 // Its end is reported as that of any other; nobody waits for it.
-                sandbox.closing = true;
+                sandbox.is_ending = true;
                 sandbox.kill();
                 self.sandboxes.insert(id, sandbox);
                 Err(error)
@@ -161,7 +161,7 @@ impl WardenState {
 
     /// The sandbox of this number, if processes can be made in it.
     pub(super) fn living(&self, id: u64) -> Result<&JailSandbox, StepError> {
-        let sandbox = self.sandboxes.get(&id).filter(|sandbox| !sandbox.closing && !sandbox.init_ended);
+        let sandbox = self.sandboxes.get(&id).filter(|sandbox| !sandbox.is_ending && !sandbox.init_ended);
         let sandbox = sandbox.ok_or_else(|| invalid("there is no such sandbox"))?;
         if sandbox.frozen.is_some() { Err(invalid("the sandbox is stopped")) } else { Ok(sandbox) }
     }

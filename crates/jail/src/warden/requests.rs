@@ -35,7 +35,7 @@ impl WardenState {
             WardenRequest::CloseWorkspace { workspace } => {
                 mounts::remove_workspace(&self.workspace_path(workspace));
                 if self.sandboxes.values().any(|sandbox| sandbox.workspace == workspace) {
-                    self.closing.entry(workspace).or_default().push(number);
+                    self.workspace_closers.entry(workspace).or_default().push(number);
                 } else {
                     self.answer(number, Ok(()));
                 }
@@ -72,7 +72,7 @@ impl WardenState {
                 let control = descriptors.first();
                 self.rank_checkpoint(id);
                 let has_none = |sandbox: &JailSandbox| !sandbox.kernels.contains_key(&FIRST_KERNEL);
-                let sandbox = self.sandboxes.get_mut(&id).filter(|sandbox| has_none(sandbox) && !sandbox.closing);
+                let sandbox = self.sandboxes.get_mut(&id).filter(|sandbox| has_none(sandbox) && !sandbox.is_ending);
                 match (control, sandbox) {
                     (Some(control), Some(sandbox)) if sandbox.wake(control.as_fd()) => {
                         if let Some(socket) = sandbox.wake.take() {
@@ -131,7 +131,7 @@ impl WardenState {
                 Some(sandbox) => {
                     // Its processes take processor time to end, which somebody waits for.
                     let _as_before = sandbox.cgroup.set_share(CpuShare::Full);
-                    sandbox.closing = true;
+                    sandbox.is_ending = true;
                     sandbox.closers.push(number);
                     sandbox.kill();
                     self.finish(id);
@@ -143,7 +143,7 @@ impl WardenState {
 
     /// Stops a sandbox, unless it is stopped already.
     fn freeze(&mut self, id: u64) -> Result<(), StepError> {
-        let sandbox = self.sandboxes.get_mut(&id).filter(|sandbox| !sandbox.closing && !sandbox.init_ended);
+        let sandbox = self.sandboxes.get_mut(&id).filter(|sandbox| !sandbox.is_ending && !sandbox.init_ended);
         let sandbox = sandbox.ok_or_else(|| invalid("there is no such sandbox"))?;
         if sandbox.frozen.is_none() {
             sandbox.frozen = Some(FrozenSandbox::freeze(sandbox.cgroup.freezer(), sandbox.init.pid)?);
