@@ -20,42 +20,16 @@ impl WardenState {
     pub(super) fn handle(&mut self, number: u64, request: WardenRequest, descriptors: &[OwnedFd]) {
         match request {
             WardenRequest::OpenWorkspace { workspace, slot, bytes, inodes } => {
-                let path = self.workspace_path(workspace);
-                match mounts::make_workspace(&path, self.map.owner(slot), bytes, inodes) {
-                    Ok(root) => {
-                        let reply = WardenMessage::Answer { number, answer: WardenAnswer::Done };
-                        let _gone = message::send(&self.control, &reply, &[root.as_fd()]);
-                    }
-                    Err(error) => {
-                        mounts::remove_workspace(&path);
-                        self.answer(number, Err(error));
-                    }
-                }
+                self.open_workspace(number, workspace, slot, (bytes, inodes));
             }
-            WardenRequest::CloseWorkspace { workspace } => {
-                mounts::remove_workspace(&self.workspace_path(workspace));
-                if self.sandboxes.values().any(|sandbox| sandbox.workspace == workspace) {
-                    self.workspace_closers.entry(workspace).or_default().push(number);
-                } else {
-                    self.answer(number, Ok(()));
-                }
-            }
+            WardenRequest::CloseWorkspace { workspace } => self.close_workspace(number, workspace),
             WardenRequest::Create { id, spec } => {
                 let created = self.create(id, spec, descriptors);
-                // Not answered without a zygote: another warden may do it.
-                if created.is_err() && self.zygote.has_hung_up() {
-                    self.give_up("the zygote ended");
-                } else {
-                    self.answer(number, created);
-                }
+                self.answer_of_zygote(number, created);
             }
             WardenRequest::StartKernel { id, kernel, start } => {
                 let started = self.start_kernel(id, kernel, start, descriptors);
-                if started.is_err() && self.zygote.has_hung_up() {
-                    self.give_up("the zygote ended");
-                } else {
-                    self.answer(number, started);
-                }
+                self.answer_of_zygote(number, started);
             }
             WardenRequest::EndKernel { id, kernel } => {
                 if let Some(sandbox) = self.sandboxes.get_mut(&id) {
@@ -68,20 +42,7 @@ impl WardenState {
                     kernel.signal(signal);
                 }
             }
-            WardenRequest::Restore { id } => {
-                let control = descriptors.first();
-                self.rank_checkpoint(id);
-                let has_none = |sandbox: &JailSandbox| !sandbox.kernels.contains_key(&FIRST_KERNEL);
-                let sandbox = self.sandboxes.get_mut(&id).filter(|sandbox| has_none(sandbox) && !sandbox.is_ending);
-                match (control, sandbox) {
-                    (Some(control), Some(sandbox)) if sandbox.wake(control.as_fd()) => {
-                        if let Some(socket) = sandbox.wake.take() {
-                            self.watch(id, EpollSource::Waking(socket, number));
-                        }
-                    }
-                    _ => self.answer(number, Err(invalid(NO_CHECKPOINT))),
-                }
-            }
+            WardenRequest::Restore { id } => self.restore_checkpoint(number, id, descriptors.first()),
             WardenRequest::Spawn { id, process, terminal } => {
                 if self.spawn(id, process, terminal, descriptors).is_err() {
                     // The reason is told on the process's own socket, if it got that far.
@@ -100,16 +61,7 @@ impl WardenState {
                     self.answer(number, Err(error));
                 }
             }
-            WardenRequest::SignalProcess { id, process, signal } => {
-                let process = self.sandboxes.get(&id).and_then(|sandbox| sandbox.commands.get(&process));
-                if let (Some(process), Some(signal)) = (process, Signal::from_named_raw(signal)) {
-                    if signal == Signal::KILL {
-                        // One that was stopped on its way to a group of its own would never get there.
-                        process.signal(signal);
-                    }
-                    process.signal_group(signal);
-                }
-            }
+            WardenRequest::SignalProcess { id, process, signal } => self.signal_process(id, process, signal),
             WardenRequest::Foreground { id } => {
                 self.rank_checkpoint_of_cell(id);
                 self.put_into_foreground(id);
@@ -127,18 +79,78 @@ impl WardenState {
                 let usage = self.sandboxes.get(&id).map(|sandbox| sandbox.cgroup.usage()).unwrap_or_default();
                 self.reply(&WardenMessage::Answer { number, answer: WardenAnswer::Usage(usage) });
             }
-            WardenRequest::Destroy { id } => match self.sandboxes.get_mut(&id) {
-                Some(sandbox) => {
-                    // Its processes take processor time to end, which somebody waits for.
-                    let _as_before = sandbox.cgroup.set_share(CpuShare::Full);
-                    sandbox.is_ending = true;
-                    sandbox.closers.push(number);
-                    sandbox.kill();
-                    self.finish(id);
-                }
-                None => self.answer(number, Ok(())),
-            },
+            WardenRequest::Destroy { id } => self.destroy(number, id),
         }
+    }
+
+    fn open_workspace(&mut self, number: u64, workspace: u64, slot: u32, (bytes, inodes): (u64, u64)) {
+        let path = self.workspace_path(workspace);
+        match mounts::make_workspace(&path, self.map.owner(slot), bytes, inodes) {
+            Ok(root) => {
+                let reply = WardenMessage::Answer { number, answer: WardenAnswer::Done };
+                let _gone = message::send(&self.control, &reply, &[root.as_fd()]);
+            }
+            Err(error) => {
+                mounts::remove_workspace(&path);
+                self.answer(number, Err(error));
+            }
+        }
+    }
+
+    /// Removes a workspace. The request is answered when no sandbox uses it any more.
+    fn close_workspace(&mut self, number: u64, workspace: u64) {
+        mounts::remove_workspace(&self.workspace_path(workspace));
+        if self.sandboxes.values().any(|sandbox| sandbox.workspace == workspace) {
+            self.workspace_closers.entry(workspace).or_default().push(number);
+        } else {
+            self.answer(number, Ok(()));
+        }
+    }
+
+    /// Answers a request for something that the zygote makes. Without one it stays unanswered: another warden may do it.
+    fn answer_of_zygote(&mut self, number: u64, made: Result<(), StepError>) {
+        if made.is_err() && self.zygote.has_hung_up() {
+            self.give_up("the zygote ended");
+        } else {
+            self.answer(number, made);
+        }
+    }
+
+    /// Asks the checkpoint of a kernel that ended to take its place. The request is answered when it says that it has.
+    fn restore_checkpoint(&mut self, number: u64, id: u64, control: Option<&OwnedFd>) {
+        self.rank_checkpoint(id);
+        let has_none = |sandbox: &JailSandbox| !sandbox.kernels.contains_key(&FIRST_KERNEL);
+        let sandbox = self.sandboxes.get_mut(&id).filter(|sandbox| has_none(sandbox) && !sandbox.is_ending);
+        match (control, sandbox) {
+            (Some(control), Some(sandbox)) if sandbox.wake(control.as_fd()) => {
+                if let Some(socket) = sandbox.wake.take() {
+                    self.watch(id, EpollSource::Waking(socket, number));
+                }
+            }
+            _ => self.answer(number, Err(invalid(NO_CHECKPOINT))),
+        }
+    }
+
+    fn signal_process(&self, id: u64, process: u64, signal: i32) {
+        let process = self.sandboxes.get(&id).and_then(|sandbox| sandbox.commands.get(&process));
+        if let (Some(process), Some(signal)) = (process, Signal::from_named_raw(signal)) {
+            if signal == Signal::KILL {
+                // One that was stopped on its way to a group of its own would never get there.
+                process.signal(signal);
+            }
+            process.signal_group(signal);
+        }
+    }
+
+    /// Ends a sandbox. The request is answered when nothing of it is left.
+    fn destroy(&mut self, number: u64, id: u64) {
+        let Some(sandbox) = self.sandboxes.get_mut(&id) else { return self.answer(number, Ok(())) };
+        // Its processes take processor time to end, which somebody waits for.
+        let _as_before = sandbox.cgroup.set_share(CpuShare::Full);
+        sandbox.is_ending = true;
+        sandbox.closers.push(number);
+        sandbox.kill();
+        self.finish(id);
     }
 
     /// Stops a sandbox, unless it is stopped already.
