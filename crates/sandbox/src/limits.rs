@@ -56,3 +56,59 @@ impl Default for Limits {
         }
     }
 }
+
+impl Limits {
+    /// Returns the first of these limits that is above its bound, in words.
+    pub fn exceeds(&self, most: &Self) -> Option<&'static str> {
+        let Self {
+            memory,
+            processes,
+            kernels,
+            cpus,
+            timeout,
+            cpu_time,
+            grace,
+            disk,
+            files,
+            file_size,
+            tmp,
+            open_files,
+            output,
+        } = self;
+        let unlimited = Duration::MAX;
+        let comparisons = [
+            (*memory > most.memory, "memory"),
+            (*timeout > most.timeout, "time"),
+            (*disk > most.disk || *file_size > most.file_size || *tmp > most.tmp, "room for files"),
+            (*files > most.files || *open_files > most.open_files, "files"),
+            (*output > most.output, "output"),
+            (*processes > most.processes || *kernels > most.kernels, "processes"),
+            // Not a number is above every bound.
+            (cpus.partial_cmp(&most.cpus).is_none_or(std::cmp::Ordering::is_gt), "processors"),
+            (cpu_time.unwrap_or(unlimited) > most.cpu_time.unwrap_or(unlimited), "processor time"),
+            (*grace > most.grace, "time to end"),
+        ];
+        comparisons.into_iter().find_map(|(is_above, words)| is_above.then_some(words))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_above_others_are_named() {
+        let most = Limits { cpu_time: Some(Duration::from_secs(9)), ..Limits::default() };
+        assert_eq!(most.exceeds(&most), None);
+        let less = Limits { memory: most.memory / 2, timeout: Duration::from_secs(1), ..most.clone() };
+        assert_eq!(less.exceeds(&most), None);
+        for (limits, words) in [
+            (Limits { memory: most.memory + 1, ..most.clone() }, "memory"),
+            (Limits { cpus: f64::NAN, ..most.clone() }, "processors"),
+            (Limits { cpu_time: None, ..most.clone() }, "processor time"),
+            (Limits { timeout: Duration::from_secs(3600), ..most.clone() }, "time"),
+        ] {
+            assert_eq!(limits.exceeds(&most), Some(words));
+        }
+    }
+}

@@ -48,41 +48,8 @@ impl SocketServer {
         if let Some(difference) = self.peer.difference(&request.peer) {
             return Some(difference);
         }
-        exceeded(&request.limits, &self.limits).map(|limit| format!("it allows less {limit}"))
+        request.limits.exceeds(&self.limits).map(|limit| format!("it allows less {limit}"))
     }
-}
-
-/// Returns the first of these limits that is above its bound, in words.
-fn exceeded(limits: &Limits, most: &Limits) -> Option<&'static str> {
-    let Limits {
-        memory,
-        processes,
-        kernels,
-        cpus,
-        timeout,
-        cpu_time,
-        grace,
-        disk,
-        files,
-        file_size,
-        tmp,
-        open_files,
-        output,
-    } = limits;
-    let unlimited = Duration::MAX;
-    let comparisons = [
-        (*memory > most.memory, "memory"),
-        (*timeout > most.timeout, "time"),
-        (*disk > most.disk || *file_size > most.file_size || *tmp > most.tmp, "room for files"),
-        (*files > most.files || *open_files > most.open_files, "files"),
-        (*output > most.output, "output"),
-        (*processes > most.processes || *kernels > most.kernels, "processes"),
-        // Not a number is above every bound.
-        (cpus.partial_cmp(&most.cpus).is_none_or(std::cmp::Ordering::is_gt), "processors"),
-        (cpu_time.unwrap_or(unlimited) > most.cpu_time.unwrap_or(unlimited), "processor time"),
-        (*grace > most.grace, "time to end"),
-    ];
-    comparisons.into_iter().find_map(|(is_above, words)| is_above.then_some(words))
 }
 
 /// Serves a client until it goes away or breaks the rules. Its sandbox ends then, whatever runs in it.
@@ -281,25 +248,4 @@ async fn still_there(session: &SessionSandbox, finished: &Finished) -> Result<Ve
 
 fn failed(error: Error) -> ServerMessage {
     ServerMessage::Failed(words(&error.into()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_program_gets_no_more_than_the_server_allows() {
-        let most = Limits { cpu_time: Some(Duration::from_secs(9)), ..Limits::default() };
-        assert_eq!(exceeded(&most, &most), None);
-        let less = Limits { memory: most.memory / 2, timeout: Duration::from_secs(1), ..most.clone() };
-        assert_eq!(exceeded(&less, &most), None);
-        for (limits, words) in [
-            (Limits { memory: most.memory + 1, ..most.clone() }, "memory"),
-            (Limits { cpus: f64::NAN, ..most.clone() }, "processors"),
-            (Limits { cpu_time: None, ..most.clone() }, "processor time"),
-            (Limits { timeout: Duration::from_secs(3600), ..most.clone() }, "time"),
-        ] {
-            assert_eq!(exceeded(&limits, &most), Some(words));
-        }
-    }
 }
