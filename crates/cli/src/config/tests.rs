@@ -63,94 +63,99 @@ fn layers_lie_over_one_another() {
     assert_eq!(shown(&config, "sandbox.idle"), ("6m".into(), "$ALUDEL_SANDBOX_IDLE".into()));
 }
 
+/// A file with a value for every key that is not its default.
+const EVERY_KEY: &str = r#"
+[server]
+listen = "0.0.0.0:80"
+data = "state"
+containers = 8
+requests = 16
+requests_per_key = 4
+storage = "1t"
+metrics = true
+log = "json"
+log_contents = true
+traces = "http://127.0.0.1:4318"
+url = "https://aludel.example.com"
+mcp_return_after = "20s"
+run_lifetime = "1h"
+origins = ["https://app.example.com", "http://localhost:3000"]
+socket = false
+[sandbox]
+backend = "local"
+template = "ml"
+templates = ["geo", "bio"]
+shared = "/srv/aludel"
+key_templates = { key_1 = "ml" }
+env = { REGION = "north: all" }
+require = "strict"
+memory = "512m"
+timeout = "30s"
+idle = "1h"
+answers = "2m"
+pool = 0
+disk = "400m"
+cpus = 1.5
+processes = 64
+output = "1m"
+cpu_time = "10s"
+fresh = true
+max_memory = "4g"
+linger = "30s"
+lifetime = "2h"
+keep = "7d"
+[sandbox.docker]
+image = "registry.example.com/data:1"
+runtime = "runsc"
+host = "unix:///run/podman/podman.sock"
+[sandbox.e2b]
+key = "env:THE_KEY"
+domain = "sandboxes.example.com"
+url = "https://api.example.com"
+sandbox_url = "https://sandbox.example.com"
+template = "data"
+[sandbox.opensandbox]
+url = "https://opensandbox.example.com"
+key = "env:THE_KEY"
+image = "data:1"
+network = "default"
+use_server_proxy = true
+[approval]
+mode = "always"
+rules = "rules.toml"
+timeout = "1h"
+on_timeout = "allow"
+decided_by = "key"
+webhook = "https://example.com/hook"
+webhook_secret = "env:THE_SECRET"
+[[model]]
+name = "gpt-5"
+url = "https://example.com/v1"
+api = "chat"
+key = "env:THE_KEY"
+upstream_name = "gpt-5-2026-01"
+vision = true
+function_calling = false
+idle_timeout = "5m"
+fallback = ["local", "demo"]
+headers = { X-Team = "env:TEAM", X-Org = "an org, of words" }
+max_output_tokens = 8_192
+requests = 16
+code_interpreter = "output"
+template = "geo"
+[[model]]
+name = "local"
+url = "http://127.0.0.1:11434/v1"
+key = "file:secrets/local"
+"#;
+
 #[test]
 fn every_key_is_understood() {
-    let home = TestHome::with(
-        r#"
-        [server]
-        listen = "0.0.0.0:80"
-        data = "state"
-        containers = 8
-        requests = 16
-        requests_per_key = 4
-        storage = "1t"
-        metrics = true
-        log = "json"
-        log_contents = true
-        traces = "http://127.0.0.1:4318"
-        url = "https://aludel.example.com"
-        mcp_return_after = "20s"
-        run_lifetime = "1h"
-        origins = ["https://app.example.com", "http://localhost:3000"]
-        socket = false
-        [sandbox]
-        backend = "local"
-        template = "ml"
-        templates = ["geo", "bio"]
-        shared = "/srv/aludel"
-        key_templates = { key_1 = "ml" }
-        env = { REGION = "north: all" }
-        require = "strict"
-        memory = "512m"
-        timeout = "30s"
-        idle = "1h"
-        answers = "2m"
-        pool = 0
-        disk = "400m"
-        cpus = 1.5
-        processes = 64
-        output = "1m"
-        cpu_time = "10s"
-        fresh = true
-        max_memory = "4g"
-        linger = "30s"
-        lifetime = "2h"
-        keep = "7d"
-        [sandbox.docker]
-        image = "registry.example.com/data:1"
-        runtime = "runsc"
-        host = "unix:///run/podman/podman.sock"
-        [sandbox.e2b]
-        key = "env:THE_KEY"
-        domain = "sandboxes.example.com"
-        url = "https://api.example.com"
-        sandbox_url = "https://sandbox.example.com"
-        template = "data"
-        [sandbox.opensandbox]
-        url = "https://opensandbox.example.com"
-        key = "env:THE_KEY"
-        image = "data:1"
-        network = "default"
-        use_server_proxy = true
-        [approval]
-        mode = "always"
-        rules = "rules.toml"
-        timeout = "1h"
-        on_timeout = "allow"
-        decided_by = "key"
-        webhook = "https://example.com/hook"
-        webhook_secret = "env:THE_SECRET"
-        [[model]]
-        name = "gpt-5"
-        url = "https://example.com/v1"
-        api = "chat"
-        key = "env:THE_KEY"
-        upstream_name = "gpt-5-2026-01"
-        vision = true
-        function_calling = false
-        idle_timeout = "5m"
-        fallback = ["local", "demo"]
-        headers = { X-Team = "env:TEAM", X-Org = "an org, of words" }
-        max_output_tokens = 8_192
-        requests = 16
-        code_interpreter = "output"
-        template = "geo"
-        [[model]]
-        name = "local"
-        url = "http://127.0.0.1:11434/v1"
-        key = "file:secrets/local"
-        "#,
-    );
+    let home = TestHome::with(EVERY_KEY);
+    let last_line = |beginning: &str| {
+        let lines = EVERY_KEY.lines().zip(1..).filter(|(line, _)| line.starts_with(beginning));
+        format!("file:{}", lines.last().unwrap().1)
+    };
     let config = home.load(&[("THE_KEY", "sk-1")], &[]).unwrap();
     let defaults =
         config.entries().into_iter().filter(|entry| entry.origin == ValueOrigin::Default).map(|entry| entry.key);
@@ -159,11 +164,11 @@ fn every_key_is_understood() {
     assert!(left.is_empty(), "{left:?}");
     assert_eq!(**config.server.data, home.0.path().join("state"));
     assert_eq!(shown(&config, "server.origins").0, "https://app.example.com, http://localhost:3000");
-    assert_eq!(shown(&config, "model.gpt-5.key"), ("env:THE_KEY".into(), "file:69".into()));
+    assert_eq!(shown(&config, "model.gpt-5.key"), ("env:THE_KEY".into(), last_line("key = \"env:THE_KEY\"")));
     let secrets = home.0.path().join("secrets/local");
     assert_eq!(shown(&config, "model.local.key").0, format!("file:{}", secrets.display()));
     assert_eq!(shown(&config, "model.local.upstream_name"), ("local".into(), "default".into()));
-    let headers = ("X-Org: (hidden), X-Team: env:TEAM".into(), "file:75".into());
+    let headers = ("X-Org: (hidden), X-Team: env:TEAM".into(), last_line("headers = "));
     assert_eq!(shown(&config, "model.gpt-5.headers"), headers);
     assert_eq!(config.models.len(), 3);
     assert!(config.warnings.is_empty());
