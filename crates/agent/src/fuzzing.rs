@@ -83,8 +83,7 @@ fn runtime() -> tokio::runtime::Runtime {
 
 fn options(choice: u8) -> HttpOptions {
     HttpOptions {
-        protocol: [Protocol::ChatCompletions, Protocol::Responses, Protocol::Anthropic, Protocol::Gemini]
-            [usize::from(choice % 4)],
+        protocol: Protocol::ALL[usize::from(choice) % Protocol::ALL.len()],
         url: "http://localhost/v1".into(),
         model: "m".into(),
         key: None,

@@ -24,6 +24,9 @@ pub enum Protocol {
 }
 
 impl Protocol {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::ChatCompletions, Self::Responses, Self::Anthropic, Self::Gemini];
+
     /// Makes the adapter for one server of this protocol.
     pub(super) fn adapter(self, base: &Url) -> Arc<dyn Adapter> {
         match self {
