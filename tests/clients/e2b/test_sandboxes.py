@@ -241,6 +241,13 @@ def test_a_program_ends_with_its_sandbox(sandbox):
         sandbox.run_code("import time; time.sleep(300)", timeout=60)
 
 
+def test_a_command_is_told_that_its_sandbox_was_killed(sandbox):
+    command = sandbox.commands.run("sleep 60", background=True)
+    sandbox.kill()
+    with pytest.raises(TimeoutException, match="sandbox was killed or reached its end of life"):
+        command.wait()
+
+
 def test_everything_that_runs_is_in_the_audit_log(server, sandbox):
     sandbox.run_code("print('audited-cell')")
     sandbox.commands.run("echo audited-command")

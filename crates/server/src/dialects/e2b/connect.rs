@@ -50,6 +50,11 @@ impl Failure {
     pub(super) fn not_found(message: impl Into<String>) -> Self {
         Self::new(ConnectCode::NotFound, message)
     }
+
+    /// The end of a stream whose sandbox ended first, in the words that the SDKs have for it.
+    pub(super) fn sandbox_ended() -> Self {
+        Self::new(ConnectCode::Unavailable, "the sandbox was killed or reached its end of life")
+    }
 }
 
 impl IntoResponse for Failure {

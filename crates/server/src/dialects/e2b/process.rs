@@ -142,7 +142,7 @@ async fn tell(client: Client, mut attached: ProcessView, pause: Duration) -> Res
                 return Ok(Ok(()));
             }
             Some(ProcessEvent::Ended(ProcessEnd::SandboxEnded)) | None => {
-                return Ok(Err(Failure::new(ConnectCode::Unavailable, "the sandbox ended")));
+                return Ok(Err(Failure::sandbox_ended()));
             }
         }
     }
