@@ -149,7 +149,8 @@ impl Error {
             | Self::SessionsShared { .. }
             | Self::ExecutionsFull { .. }
             | Self::ExecutionsShared { .. }
-            | Self::StorageFull { .. } => ErrorKind::Full,
+            | Self::StorageFull { .. }
+            | Self::Sandbox(aludel_sandbox::Error::NoTerminal) => ErrorKind::Full,
             Self::WorkspaceFull { .. }
             | Self::TooManyFiles { .. }
             | Self::InvalidName { .. }

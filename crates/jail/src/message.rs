@@ -309,6 +309,8 @@ pub enum WardenAnswer {
     Usage(CgroupUsage),
     /// Nothing listens on the port of [`WardenRequest::Connect`].
     PortClosed,
+    /// The sandbox has no terminal left for [`WardenRequest::OpenTerminal`].
+    NoTerminal,
     /// It could not be done.
     Failed {
         /// The failed step and its error.

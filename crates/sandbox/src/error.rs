@@ -43,6 +43,9 @@ pub enum Error {
     /// Nothing in the sandbox listens on the port.
     #[error("nothing listens on port {0} of the sandbox")]
     PortClosed(u16),
+    /// All terminals that a sandbox may have are open.
+    #[error("all terminals of the sandbox are open; close one, or try again when a program has ended")]
+    NoTerminal,
     /// A program could not be started in the sandbox: it is not there, or may not be run.
     #[error("the program could not be started: {0}")]
     Start(String),

@@ -54,6 +54,9 @@ impl WardenState {
                     let reply = WardenMessage::Answer { number, answer: WardenAnswer::Done };
                     let _gone = message::send(&self.control, &reply, &ends.each_ref().map(AsFd::as_fd));
                 }
+                Err(error) if error.source.raw_os_error() == Some(libc::ENOSPC) => {
+                    self.reply(&WardenMessage::Answer { number, answer: WardenAnswer::NoTerminal });
+                }
                 Err(error) => self.answer(number, Err(error)),
             },
             WardenRequest::Connect { id, port } => {

@@ -553,7 +553,10 @@ impl SandboxHandle {
     pub(super) async fn open_terminal(&self, size: PtySize) -> Result<[OwnedFd; 2], Error> {
         let PtySize { columns, rows } = size;
         let request = WardenRequest::OpenTerminal { id: self.id, size: TerminalSize { columns, rows } };
-        let (_, descriptors) = self.client.ask("terminal", request, Vec::new(), ANSWER_TIMEOUT).await?;
+        let (answer, descriptors) = self.client.ask("terminal", request, Vec::new(), ANSWER_TIMEOUT).await?;
+        if matches!(answer, WardenAnswer::NoTerminal) {
+            return Err(Error::NoTerminal);
+        }
         descriptors.try_into().map_err(|_| Error::Setup("the terminal came without its ends".into()))
     }
 
