@@ -42,6 +42,8 @@ pub struct App {
     link_secret: OnceCell<Arc<str>>,
     /// Permits to be answered.
     pub(crate) requests: Arc<Permits>,
+    /// Permits to be answered by programs in sandboxes: as many again, which no request for the server itself takes.
+    pub(crate) program_requests: Arc<Permits>,
     /// Permits to work on a large body: as many as there are processors.
     pub(crate) parsers: Semaphore,
     /// KiB of memory for JSON bodies, all that is made of them, and replays.
@@ -129,6 +131,7 @@ impl App {
             origins,
             link_secret: OnceCell::new(),
             requests: Permits::new(requests, requests_per_key),
+            program_requests: Permits::new(requests, requests_per_key),
             parsers: Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)),
             bodies: Permits::new(bodies >> 10, bodies >> 10),
             run_lifetime,

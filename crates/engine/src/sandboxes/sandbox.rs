@@ -26,6 +26,8 @@ use crate::sessions::SandboxPermit;
 
 /// Connections to its programs that go on after their request.
 const MAX_TUNNELS: usize = 32;
+/// Requests to its programs that are being answered. The rest of its tenant's requests are counted apart.
+const MAX_PROGRAM_REQUESTS: usize = 64;
 /// Bytes of a template's name.
 const MAX_NAME: usize = 128;
 
@@ -116,6 +118,7 @@ pub struct ClientSandbox {
     pausing: Mutex<()>,
     files: Mutex<Option<Files>>,
     tunnels: Arc<Semaphore>,
+    program_requests: Arc<Semaphore>,
     ended: CancellationToken,
     _permit: SandboxPermit,
 }
@@ -162,6 +165,7 @@ impl ClientSandbox {
             sandbox,
             files: Mutex::default(),
             tunnels: Arc::new(Semaphore::new(MAX_TUNNELS)),
+            program_requests: Arc::new(Semaphore::new(MAX_PROGRAM_REQUESTS)),
             ended: CancellationToken::new(),
             _permit: permit,
         }
@@ -170,6 +174,11 @@ impl ClientSandbox {
     /// A place for a connection to one of its programs that goes on after its request, if there is one.
     pub fn tunnel(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.tunnels).try_acquire_owned().ok()
+    }
+
+    /// A place for a request to one of its programs, if there is one.
+    pub fn program_request(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.program_requests).try_acquire_owned().ok()
     }
 
     /// Its id: an `i` and hexadecimal digits.

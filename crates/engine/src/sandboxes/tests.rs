@@ -77,7 +77,7 @@ async fn a_further_language_has_a_context_before_its_kernel_starts() {
 }
 
 #[tokio::test]
-async fn the_tunnels_of_one_sandbox_are_bounded() {
+async fn the_tunnels_of_one_sandbox_and_requests_to_its_programs_are_bounded() {
     let data = tempfile::tempdir().unwrap();
     let (engine, _backend) = engine(data.path(), SessionSettings::default()).await;
     let sandbox = engine.sandboxes.create(&Tenant::local(), new(60)).await.unwrap();
@@ -85,6 +85,10 @@ async fn the_tunnels_of_one_sandbox_are_bounded() {
     assert!(sandbox.tunnel().is_none());
     tunnels.pop();
     assert!(sandbox.tunnel().is_some());
+    let mut requests: Vec<_> = (0..64).map(|_| sandbox.program_request().unwrap()).collect();
+    assert!(sandbox.program_request().is_none());
+    requests.pop();
+    assert!(sandbox.program_request().is_some());
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,6 +13,7 @@ mod message;
 mod mime_types;
 mod paced_body;
 mod params;
+mod program_traffic;
 mod routes;
 mod timed_body;
 
@@ -28,5 +29,6 @@ pub(crate) use json::{BODY_READ_TIMEOUT, Fields, RawBody, RawJson};
 pub(crate) use memory::{MemoryCharge, memory};
 pub(crate) use mime_types::mime_of;
 pub(crate) use params::Params;
+pub(crate) use program_traffic::ProgramTraffic;
 pub(crate) use routes::{Operation, Routes, no_method};
 pub(crate) use timed_body::TimedBody;

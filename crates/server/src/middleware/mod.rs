@@ -8,7 +8,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_engine::permits::NoRoom;
+use aludel_engine::permits::{NoRoom, Permit, Permits};
 use aludel_store::Tenant;
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -17,6 +17,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
+use tokio::sync::OwnedSemaphorePermit;
 use tracing::{Instrument, error};
 
 use self::throttled_body::ThrottledBody;
@@ -25,7 +26,7 @@ use crate::auth::KeyRefusal;
 use crate::dialects::Dialect;
 use crate::dialects::gemini::Ticket;
 use crate::error::{ApiError, RenderedMark};
-use crate::http::{Caller, GuardedBody, is_local_host};
+use crate::http::{Caller, GuardedBody, ProgramTraffic, is_local_host};
 use crate::links::FileLink;
 use crate::openapi::{DOCS, OF_DIALECTS, OPENAPI};
 use crate::owner::OwnerMark;
@@ -154,23 +155,42 @@ async fn admit(app: &Arc<App>, dialect: &Dialect, mut request: Request, next: Ne
     }
     Scope::note_tenant(&caller.0);
     app.budgets.check(&app.store, &caller.0, request.method(), request.uri().path()).await?;
-    let permit = app.requests.enter(&caller.0).map_err(|no_room| {
-        let message = match no_room {
-            NoRoom::AtAll => {
-                format!("The server is answering {} requests already (server.requests)", app.requests.all())
-            }
-            NoRoom::ForThisTenant => {
-                "The server is answering as many requests of yours as it may (server.requests_per_key)".to_owned()
-            }
-        };
-        ApiError::too_many(format!("{message}; try again in a moment."), Duration::from_secs(1))
-    })?;
+    let permit = match request.extensions().get::<ProgramTraffic>() {
+        Some(traffic) => enter_program(app, &caller.0, traffic)?,
+        None => (enter(&app.requests, &caller.0)?, None),
+    };
     let share = app.engine.processor_time.share_of(&caller.0);
     request.extensions_mut().insert(caller);
     request.extensions_mut().insert(share.clone());
     let response = share.pace(next.run(request)).await;
     // A stream holds its place until its end.
     Ok(response.map(|body| Body::new(GuardedBody::new(Body::new(ThrottledBody::new(body, &share)), permit))))
+}
+
+/// Takes a place for a request.
+fn enter(requests: &Arc<Permits>, tenant: &Tenant) -> Result<Permit, ApiError> {
+    requests.enter(tenant).map_err(|no_room| {
+        let message = match no_room {
+            NoRoom::AtAll => format!("The server is answering {} requests already (server.requests)", requests.all()),
+            NoRoom::ForThisTenant => {
+                "The server is answering as many requests of yours as it may (server.requests_per_key)".to_owned()
+            }
+        };
+        ApiError::too_many(format!("{message}; try again in a moment."), Duration::from_secs(1))
+    })
+}
+
+/// Takes a place for a request to a program of a sandbox, of those of the sandbox and of those of its tenant's programs.
+fn enter_program(
+    app: &App,
+    tenant: &Tenant,
+    ProgramTraffic(live): &ProgramTraffic,
+) -> Result<(Permit, Option<OwnedSemaphorePermit>), ApiError> {
+    let place = live.program_request().ok_or_else(|| {
+        let message = "The programs of this sandbox are answering as many requests as they may; try again in a moment.";
+        ApiError::too_many(message, Duration::from_secs(1))
+    })?;
+    Ok((enter(&app.program_requests, tenant)?, Some(place)))
 }
 
 /// The caller of a request that brings something made for it earlier in place of a key: a sandbox's token, a link, the ticket of an upload.

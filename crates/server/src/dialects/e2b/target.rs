@@ -18,7 +18,7 @@ use crate::app::App;
 use crate::client_sandboxes::secret::is_same;
 use crate::client_sandboxes::{alive, ports};
 use crate::error::ApiError;
-use crate::http::DescribeArgument;
+use crate::http::{DescribeArgument, ProgramTraffic};
 
 /// The port of commands and files.
 const ENVD: u16 = 49983;
@@ -81,6 +81,9 @@ pub(super) fn authenticate(app: &App, request: &mut Request) -> Option<Result<Te
     };
     Some(reached.map(|reached| {
         let tenant = reached.sandbox.tenant().clone();
+        if !matches!(reached.port, ENVD | INTERPRETER) {
+            request.extensions_mut().insert(ProgramTraffic(Arc::clone(&reached.sandbox)));
+        }
         request.extensions_mut().insert(reached);
         tenant
     }))

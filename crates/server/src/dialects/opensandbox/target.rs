@@ -20,7 +20,7 @@ use crate::client_sandboxes::refusal::{refused, refused_file};
 use crate::client_sandboxes::secret::is_same;
 use crate::client_sandboxes::{alive, ports};
 use crate::error::ApiError;
-use crate::http::{Caller, DescribeArgument};
+use crate::http::{Caller, DescribeArgument, ProgramTraffic};
 
 /// The port of programs, commands and files.
 pub(super) const SERVED: u16 = 44772;
@@ -88,6 +88,9 @@ pub(super) fn authenticate(app: &App, request: &mut Request) -> Option<Result<Te
         },
     };
     let tenant = sandbox.tenant().clone();
+    if !matches!(port, SERVED | EGRESS) {
+        request.extensions_mut().insert(ProgramTraffic(Arc::clone(&sandbox)));
+    }
     request.extensions_mut().insert(TargetSandbox { sandbox, port, is_authenticated: is_authenticated == Some(true) });
     match is_authenticated {
         Some(true) => Some(Ok(tenant)),

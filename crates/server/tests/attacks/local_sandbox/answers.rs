@@ -237,33 +237,42 @@ async fn what_never_ends_takes_no_memory_and_ends_with_its_client() {
 }
 
 #[tokio::test]
-async fn a_slow_program_holds_places_of_its_own_tenant_alone_until_its_clients_go() {
+async fn a_slow_program_holds_places_of_its_tenants_programs_alone_until_its_clients_go() {
     let (slow, other) = (Tenant::new("slow").await, Tenant::new("other").await);
     slow.run(
         "def drip(peer, head):\n    for byte in OK:\n        peer.sendall(bytes([byte])); time.sleep(1)\nserve(9000, drip)\n\
          serve(9001, lambda peer, head: (peer.sendall(OK + b'content-length: 9\\r\\n\\r\\n'), time.sleep(600)))",
     )
     .await;
+    // Whoever finds no place comes again, until all are taken.
     let ask = |port| {
-        let request = slow.at(Method::GET, port, "/");
-        tokio::spawn(async move { request.send().await.unwrap().bytes().await.unwrap().len() })
+        let ask = slow.at(Method::GET, port, "/");
+        tokio::spawn(async move {
+            loop {
+                let answer = ask.try_clone().unwrap().send().await.unwrap();
+                if answer.status() != StatusCode::TOO_MANY_REQUESTS {
+                    break answer.bytes().await.unwrap().len();
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        })
     };
     let waiting: Vec<_> = (0..2 * REQUESTS).map(|number| ask(9000 + u16::try_from(number % 2).unwrap())).collect();
-    // It has no more places, and the other tenant has.
+    // Its programs have no more places. Its tenant has all of its own, and so has the other one.
     let refused = async {
-        loop {
-            let list = slow.request(Method::GET, "/sandboxes").send().await.unwrap();
-            if list.status() == StatusCode::TOO_MANY_REQUESTS {
-                return;
-            }
+        while slow.at(Method::GET, 8000, "/").send().await.unwrap().status() != StatusCode::TOO_MANY_REQUESTS {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(LONG, refused).await.expect("the places of the slow tenant are taken");
+    timeout(LONG, refused).await.expect("the places of the slow programs are taken");
+    for _ in 0..REQUESTS {
+        assert_eq!(slow.request(Method::GET, "/sandboxes").send().await.unwrap().status(), StatusCode::OK);
+    }
+    assert_eq!(slow.run("print(6 * 7)").await, "42\n");
     other.is_well().await;
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
     let free = async {
-        while slow.request(Method::GET, "/sandboxes").send().await.unwrap().status() != StatusCode::OK {
+        while slow.at(Method::GET, 8000, "/").send().await.unwrap().status() != StatusCode::OK {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
