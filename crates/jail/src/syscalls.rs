@@ -2,8 +2,11 @@
 //!
 //! Everything else answers EPERM; `clone3` answers ENOSYS, so that the C library falls back to `clone`, whose flags can be inspected.
 
+mod engine;
+
 use std::collections::BTreeMap;
 
+pub use self::engine::{EngineProfile, SocketMemory};
 use crate::message::Profile;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition as Condition,

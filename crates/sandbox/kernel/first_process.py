@@ -18,6 +18,7 @@ import struct
 import sys
 import tempfile
 import termios
+import time
 
 HEADER = struct.Struct(">BIBI")
 (KERNEL, DATA, SIGNAL, END, RESTORE, GRANT, STARTED, FAILED, EXITED, RESTORED, READY, SPAWN, CONNECT, CLOSE, RESIZE) = range(1, 16)
@@ -32,6 +33,14 @@ CHANNEL_WINDOW = 128 << 10
 PIPE = 64 << 10
 # The longest that a checkpoint may take to be awake, seconds.
 RESTORE_TIMEOUT = 8
+# Objects of the kernel that no control group counts: locks of files, sockets whether accepted or not, and terminals, with the time between two
+# looks at them, seconds. A container that has more loses its processes.
+MOST_LOCKS = 1000
+MOST_SOCKETS = 10_000
+MOST_TERMINALS = 64
+LOOK = 0.25
+# Bytes of the list of locks that are read.
+LOCKS = 1 << 20
 # Descriptors below are a kernel's own.
 FIRST_FREE = 10
 PR_SET_DUMPABLE = 4
@@ -649,6 +658,39 @@ def descendants():
     return found - {os.getpid()}
 
 
+def locks():
+    """Returns the number of locks that processes of this container hold or wait for."""
+    with open("/proc/locks", "rb", 0) as file:
+        count = 0
+        for _ in range(LOCKS >> 16):
+            if not (part := file.read(1 << 16)):
+                break
+            count += part.count(b"\n")
+        return count
+
+
+def sockets():
+    """Returns the number of sockets of this container."""
+    with open("/proc/self/net/sockstat", "rb", 0) as file:
+        return int(file.readline().rpartition(b" ")[2])
+
+
+def terminals():
+    """Returns the number of terminals of this container."""
+    return len(os.listdir("/dev/pts")) - 1
+
+
+def enforce_bounds():
+    """Ends all processes of the container but this one if they have too many objects that no control group counts."""
+    for count, most in ((locks, MOST_LOCKS), (sockets, MOST_SOCKETS), (terminals, MOST_TERMINALS)):
+        try:
+            if count() > most:
+                kill(-1, signal.SIGKILL)
+                return
+        except (OSError, ValueError):
+            continue  # not every place tells
+
+
 def kill(pid, number):
     try:
         os.kill(pid, number)
@@ -738,8 +780,15 @@ def main():
     listen(0, selectors.EVENT_READ, "host")
     listen(wakeup, selectors.EVENT_READ, "children")
     send(READY, payload=SCRIPTS_DIRECTORY.encode())
+    # Elsewhere it would end what is not this process's.
+    is_first = os.getpid() == 1
+    looked = time.monotonic()
     while True:
-        for key, events in selector.select():
+        ready = selector.select(LOOK if is_first and found else None)
+        if is_first and time.monotonic() - looked >= LOOK:
+            enforce_bounds()
+            looked = time.monotonic()
+        for key, events in ready:
             if key.data == "host":
                 data = os.read(0, 256 << 10)
                 if not data:

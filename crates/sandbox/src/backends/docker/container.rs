@@ -16,6 +16,7 @@ use crate::backends::stdio::{Stdio, over};
 #[derive(Debug)]
 pub struct Container {
     name: String,
+    user: u32,
     ended: CancellationToken,
     is_gone: watch::Sender<bool>,
 }
@@ -30,13 +31,18 @@ pub(super) struct Volume {
 
 impl Container {
     /// A container that is to be made, which ends with its backend.
-    pub(super) fn new(name: String, backend: &CancellationToken) -> Self {
-        Self { name, ended: backend.child_token(), is_gone: watch::Sender::new(true) }
+    pub(super) fn new(name: String, user: u32, backend: &CancellationToken) -> Self {
+        Self { name, user, ended: backend.child_token(), is_gone: watch::Sender::new(true) }
     }
 
     /// The name that the engine has for it.
     pub(super) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The user and group of its processes and files.
+    pub(super) fn user(&self) -> u32 {
+        self.user
     }
 
     /// The token that ends it.
@@ -70,7 +76,7 @@ impl Container {
                     }
                 };
                 let running = match made {
-                    Ok(()) => engine.run(&name, body).await,
+                    Ok(()) => engine.run(&name, body).await.map(|(stdio, _)| stdio),
                     Err(error) => Err(error),
                 };
                 let is_running = running.is_ok();

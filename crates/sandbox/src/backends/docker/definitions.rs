@@ -6,9 +6,10 @@ use bollard::models::{
     ContainerCreateBody, HostConfig, HostConfigLogConfig, Mount, MountType, MountVolumeOptions, ResourcesUlimits,
 };
 
-use super::{Containers, USER};
+use super::Containers;
+use super::container::Container;
 use crate::backends::stdio::COMMAND;
-use crate::{KernelSpec, Limits};
+use crate::{KernelSpec, Limits, Profile};
 
 /// Memory of the container that serves files, beside the files, bytes.
 const SERVER_MEMORY: u64 = 64 << 20;
@@ -18,20 +19,16 @@ const TMP_INODES: u64 = 32 << 10;
 const PLACES: [&str; 2] = ["/mnt/data", "/home/user"];
 /// Bytes of the kernel's scripts at most.
 const SCRIPTS_BYTES: u64 = 1 << 20;
+/// Limits of each process, most of them of its user. 1 byte of core file is the kernel's mark for processes which must not be dumped to a
+/// program of the host's either.
+const BARE_LIMITS: [(&str, u64); 6] =
+    [("core", 1), ("memlock", 64 << 10), ("msgqueue", 0), ("sigpending", 1024), ("rtprio", 0), ("nice", 0)];
 
 impl Containers {
-    /// A container without network, capabilities, a writable root or a way to get more rights.
-    fn bare(&self, volume: &str, memory: u64, processes: i64) -> ContainerCreateBody {
+    /// A container without files, network, capabilities, a writable root or a way to get more rights.
+    pub(super) fn bare(&self, user: u32, memory: u64, processes: i64) -> ContainerCreateBody {
         let memory = i64::try_from(memory).unwrap_or(i64::MAX);
         let none = HostConfigLogConfig { typ: Some("none".to_owned()), config: None };
-        let files = |place: &str| Mount {
-            target: Some(place.to_owned()),
-            source: Some(volume.to_owned()),
-            typ: Some(MountType::VOLUME),
-            // The engine would give it the owner of the image's directory.
-            volume_options: Some(MountVolumeOptions { no_copy: Some(true), ..MountVolumeOptions::default() }),
-            ..Mount::default()
-        };
         let host_config = HostConfig {
             auto_remove: Some(true),
             network_mode: Some("none".to_owned()),
@@ -45,12 +42,17 @@ impl Containers {
             memory_swap: Some(memory),
             pids_limit: Some(processes),
             runtime: self.runtime.clone(),
-            mounts: Some(PLACES.map(files).into()),
+            // Engines mount a file system of message queues there, in which everybody may make some.
+            tmpfs: Some(HashMap::from([(
+                "/dev/mqueue".to_owned(),
+                "ro,noexec,nosuid,nodev,size=4096,nr_inodes=1".to_owned(),
+            )])),
+            ulimits: Some(BARE_LIMITS.map(|(name, value)| limit(name, value)).into()),
             ..HostConfig::default()
         };
         ContainerCreateBody {
             image: Some(self.image.clone()),
-            user: Some(format!("{USER}:{USER}")),
+            user: Some(format!("{user}:{user}")),
             hostname: Some("sandbox".to_owned()),
             working_dir: Some("/mnt/data".to_owned()),
             entrypoint: Some(COMMAND.map(str::to_owned).into()),
@@ -66,39 +68,66 @@ impl Containers {
         }
     }
 
-    pub(super) fn files_body(&self, volume: &str, limits: &Limits) -> ContainerCreateBody {
-        // Files that the host writes count as the server's memory.
-        let mut body = self.bare(volume, SERVER_MEMORY.saturating_add(limits.disk), 4);
-        if let Some(host) = &mut body.host_config {
-            // An engine's own figure may be more than its host has to give.
-            host.ulimits = Some(vec![limit("nofile", u64::from(limits.open_files))]);
-        }
+    /// The same with the files of a workspace, and these limits of each process.
+    fn with_files(
+        &self,
+        (volume, user): (&str, u32),
+        memory: u64,
+        processes: i64,
+        ulimits: impl IntoIterator<Item = (&'static str, u64)>,
+    ) -> ContainerCreateBody {
+        let mut body = self.bare(user, memory, processes);
+        let files = |place: &str| Mount {
+            target: Some(place.to_owned()),
+            source: Some(volume.to_owned()),
+            typ: Some(MountType::VOLUME),
+            // The engine would give it the owner of the image's directory.
+            volume_options: Some(MountVolumeOptions { no_copy: Some(true), ..MountVolumeOptions::default() }),
+            ..Mount::default()
+        };
+        let host = body.host_config.get_or_insert_default();
+        host.mounts = Some(PLACES.map(files).into());
+        let further = ulimits.into_iter().map(|(name, value)| limit(name, value));
+        host.ulimits.get_or_insert_default().extend(further);
         body
     }
 
-    pub(super) fn body(&self, kernel: &KernelSpec, limits: &Limits, volume: &str) -> ContainerCreateBody {
+    /// The server of a workspace's files.
+    pub(super) fn files_container(&self, volume: &str, user: u32, limits: &Limits) -> ContainerCreateBody {
+        // Files that the host writes count as the server's memory.
+        let memory = SERVER_MEMORY.saturating_add(limits.disk);
+        // An engine's own figure may be more than its host has to give.
+        let body = self.with_files((volume, user), memory, 4, [("nofile", u64::from(limits.open_files))]);
+        self.hardening.apply(body, Profile::Data)
+    }
+
+    /// A sandbox with the files of a home.
+    pub(super) fn sandbox_container(
+        &self,
+        kernel: &KernelSpec,
+        limits: &Limits,
+        profile: Profile,
+        home: &Container,
+    ) -> ContainerCreateBody {
+        let user = home.user();
+        let ulimits = [("nofile", u64::from(limits.open_files)), ("fsize", limits.file_size)];
         // Beside the program's own: the first process, and the kernel's checkpoint.
-        let mut body = self.bare(volume, limits.memory, i64::from(limits.processes) + 2);
+        let processes = i64::from(limits.processes) + 2;
+        let mut body = self.with_files((home.name(), user), limits.memory, processes, ulimits);
         body.env = Some(kernel.env.iter().map(|(name, value)| format!("{name}={value}")).collect());
-        if let Some(host) = &mut body.host_config {
-            let shared = limits.tmp / 4;
-            let tmp = format!(
-                "rw,exec,nosuid,nodev,size={},nr_inodes={TMP_INODES},mode=1777,uid={USER},gid={USER}",
-                limits.tmp - shared
-            );
-            let scripts =
-                format!("rw,noexec,nosuid,nodev,size={SCRIPTS_BYTES},nr_inodes=64,mode=0755,uid={USER},gid={USER}");
-            host.tmpfs =
-                Some(HashMap::from([("/tmp".to_owned(), tmp), (KernelSpec::SCRIPTS_DIRECTORY.to_owned(), scripts)]));
-            host.shm_size = Some(i64::try_from(shared.max(1)).unwrap_or(i64::MAX));
-            host.nano_cpus = Some((limits.cpus * 1e9) as i64);
-            host.ulimits = Some(vec![
-                limit("nofile", u64::from(limits.open_files)),
-                limit("fsize", limits.file_size),
-                limit("core", 0),
-            ]);
-        }
-        body
+        let host = body.host_config.get_or_insert_default();
+        let shared = limits.tmp / 4;
+        let tmp = format!(
+            "rw,exec,nosuid,nodev,size={},nr_inodes={TMP_INODES},mode=1777,uid={user},gid={user}",
+            limits.tmp - shared
+        );
+        let scripts =
+            format!("rw,noexec,nosuid,nodev,size={SCRIPTS_BYTES},nr_inodes=64,mode=0755,uid={user},gid={user}");
+        let places = [("/tmp".to_owned(), tmp), (KernelSpec::SCRIPTS_DIRECTORY.to_owned(), scripts)];
+        host.tmpfs.get_or_insert_default().extend(places);
+        host.shm_size = Some(i64::try_from(shared.max(1)).unwrap_or(i64::MAX));
+        host.nano_cpus = Some((limits.cpus * 1e9) as i64);
+        self.hardening.apply(body, profile)
     }
 }
 

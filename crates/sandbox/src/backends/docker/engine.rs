@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::pin::pin;
 
+use aludel_jail::syscalls::SocketMemory;
+
 use bollard::container::{AttachContainerResults, LogOutput};
 use bollard::errors::Error as EngineError;
-use bollard::models::{ContainerCreateBody, VolumeCreateRequest};
+use bollard::models::{ContainerCreateBody, SystemInfoCgroupVersionEnum, VolumeCreateRequest};
 use bollard::query_parameters::{
     AttachContainerOptions, CreateContainerOptions, CreateImageOptions, InspectContainerOptions, ListContainersOptions,
     ListVolumesOptions, RemoveContainerOptions, RemoveVolumeOptions, StartContainerOptions, StatsOptions,
@@ -35,6 +37,8 @@ pub(super) struct DockerEngine {
     instance: String,
     /// True if the engine enforces limits of memory, processes and processor time.
     pub(super) enforces_resources: bool,
+    /// The fate of the memory of sockets.
+    pub(super) sockets: SocketMemory,
     /// The engine's name and version.
     pub(super) version: String,
 }
@@ -56,7 +60,9 @@ impl DockerEngine {
         let info = client.info().await.map_err(failed)?;
         let enforces_resources = info.memory_limit == Some(true) && info.pids_limit == Some(true);
         let version = format!("{} at {host}", info.server_version.unwrap_or_default());
-        Ok(Self { client, host, instance, enforces_resources, version })
+        let is_new = info.cgroup_version == Some(SystemInfoCgroupVersionEnum::_2);
+        let sockets = if is_new { SocketMemory::Counted } else { SocketMemory::Uncounted };
+        Ok(Self { client, host, instance, enforces_resources, sockets, version })
     }
 
     /// Makes sure that an image is there, pulling it if it is not.
@@ -102,12 +108,12 @@ impl DockerEngine {
         made.map(drop).map_err(|error| self.failed("make the volume of a workspace", &error))
     }
 
-    /// Makes and starts a container, and returns its streams.
-    pub(super) async fn run(&self, name: &str, body: ContainerCreateBody) -> Result<Stdio, Error> {
+    /// Makes and starts a container, and returns its streams and the engine's warnings.
+    pub(super) async fn run(&self, name: &str, body: ContainerCreateBody) -> Result<(Stdio, Vec<String>), Error> {
         let body = ContainerCreateBody { labels: Some(self.labels()), ..body };
         let options = CreateContainerOptions { name: Some(name.to_owned()), ..CreateContainerOptions::default() };
         let made = self.client.create_container(Some(options), body).await;
-        made.map_err(|error| self.failed("make a container", &error))?;
+        let warnings = made.map_err(|error| self.failed("make a container", &error))?.warnings;
         let options =
             AttachContainerOptions { stream: true, stdin: true, stdout: true, stderr: true, ..Default::default() };
         let attached = self.client.attach_container(name, Some(options)).await;
@@ -121,7 +127,7 @@ impl DockerEngine {
             Ok(_) => None,
             Err(error) => Some(Err(error.to_string())),
         });
-        Ok(Stdio { output: output.boxed(), input })
+        Ok((Stdio { output: output.boxed(), input }, warnings))
     }
 
     /// Removes a container and waits until it is gone. One that is not there is fine.

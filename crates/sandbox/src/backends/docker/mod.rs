@@ -4,6 +4,7 @@
 mod container;
 mod definitions;
 mod engine;
+mod hardening;
 mod host;
 mod instances;
 
@@ -16,16 +17,19 @@ use tokio::sync::oneshot;
 
 use self::container::{Container, Volume};
 use self::engine::DockerEngine;
+use self::hardening::Hardening;
 use self::host::ContainerHost;
 use self::instances::Instance;
 use super::stdio::{HostProvider, InstanceLife, Stdio, StdioBackend, StdioWorkspace, over};
 use crate::backend::Capabilities;
-use crate::{Error, KernelSpec, Limits};
+use crate::{Error, KernelSpec, Limits, Profile};
 
 /// The image of the default template.
 pub const DEFAULT_IMAGE: &str = "aludel/default:latest";
-/// The user and group of every process in a container.
-const USER: u32 = 10_000;
+/// The first of the users and groups of workspaces. What Linux counts for a user, such as pipes and signals that wait, is a sandbox's own so.
+const FIRST_USER: u32 = 20_000;
+/// Users that are taken in turn. Engines without root have 65,536 ids.
+const USERS: u64 = 40_000;
 
 /// A volume in memory, which has the name of the container that serves it.
 type VolumeFiles = StdioWorkspace<Container>;
@@ -57,6 +61,7 @@ pub struct Containers {
     instance: Instance,
     image: String,
     runtime: Option<String>,
+    hardening: Hardening,
     next: AtomicU64,
 }
 
@@ -94,7 +99,10 @@ impl Docker {
             templates: Vec::new(),
         };
         let id = instance.id.clone();
-        let containers = Containers { engine: Arc::new(engine), instance, image, runtime, next: AtomicU64::new(1) };
+        let (engine, next) = (Arc::new(engine), AtomicU64::new(first_number()));
+        let hardening = Hardening::none(engine.sockets);
+        let mut containers = Containers { engine, instance, image, runtime, hardening, next };
+        containers.hardening = containers.find_hardening().await?;
         Ok(Self::with_pool(containers, id, capabilities, pool, limits))
     }
 
@@ -110,8 +118,14 @@ impl Docker {
 
     /// Returns the parts of the isolation that the engine cannot enforce, in words.
     pub fn warnings(&self) -> Vec<String> {
-        warnings(&self.host().engine)
+        let host = self.host();
+        [warnings(&host.engine).as_slice(), host.hardening.warnings()].concat()
     }
+}
+
+/// A number at which names and users of containers begin, so that servers beside each other have other users.
+fn first_number() -> u64 {
+    u64::from_str_radix(&crate::random::hex::<3>(), 16).unwrap_or(1)
 }
 
 fn warnings(engine: &DockerEngine) -> Vec<String> {
@@ -123,7 +137,9 @@ fn warnings(engine: &DockerEngine) -> Vec<String> {
 impl Containers {
     fn container(&self, life: &InstanceLife, kind: &str) -> Container {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        Container::new(format!("aludel-{}-{number}{kind}", self.instance.id), life.end())
+        // Less than 2^16.
+        let user = FIRST_USER + (number % USERS) as u32;
+        Container::new(format!("aludel-{}-{number}{kind}", self.instance.id), user, life.end())
     }
 }
 
@@ -134,7 +150,7 @@ impl HostProvider for Containers {
 
     async fn make_workspace(&self, life: &InstanceLife, limits: &Limits) -> Result<VolumeFiles, Error> {
         let container = self.container(life, "-files");
-        let volume = container.name().to_owned();
+        let (volume, user) = (container.name().to_owned(), container.user());
         // In pages: Podman takes `size` for a quota, which a file system in memory does not have.
         let pages = limits.disk.div_ceil(rustix::param::page_size() as u64);
         let options = HashMap::from([
@@ -142,11 +158,11 @@ impl HostProvider for Containers {
             ("device".to_owned(), "tmpfs".to_owned()),
             (
                 "o".to_owned(),
-                format!("nr_blocks={pages},nr_inodes={},mode=0755,uid={USER},gid={USER},nosuid,nodev", limits.files),
+                format!("nr_blocks={pages},nr_inodes={},mode=0755,uid={user},gid={user},nosuid,nodev", limits.files),
             ),
         ]);
         let (made, is_made) = oneshot::channel();
-        let body = self.files_body(&volume, limits);
+        let body = self.files_container(&volume, user, limits);
         let needed = Volume { name: volume.clone(), options, made };
         let started = container.start(&self.engine, body, Some(needed), life.hold());
         is_made.await.map_err(|_| over())??;
@@ -165,9 +181,10 @@ impl HostProvider for Containers {
         home: &Container,
         kernel: &KernelSpec,
         limits: &Limits,
+        profile: Profile,
         needs: N,
     ) -> Result<Stdio, Error> {
-        let body = self.body(kernel, limits, home.name());
+        let body = self.sandbox_container(kernel, limits, profile, home);
         place.container.start(&self.engine, body, None, needs).await.map_err(|_| over())?
     }
 }

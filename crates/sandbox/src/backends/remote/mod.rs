@@ -15,7 +15,7 @@ pub(super) use self::http::{ANSWER_TIMEOUT, client, json, read, reason, root, se
 use self::machine::Machine;
 use super::stdio::{COMMAND, HostProvider, InstanceLife, OutputChunk, Stdio, StdioWorkspace, over};
 use crate::backend::Capabilities;
-use crate::{Error, KernelSpec, Limits};
+use crate::{Error, KernelSpec, Limits, Profile};
 
 /// Time after which a sandbox ends there unless it is put off.
 pub(super) const LIFETIME: Duration = Duration::from_secs(300);
@@ -167,6 +167,7 @@ impl<C: ControlPlane> HostProvider for Service<C> {
         home: &Self::Home,
         kernel: &KernelSpec,
         _limits: &Limits,
+        _profile: Profile,
         needs: N,
     ) -> Result<Stdio, Error> {
         let environment: Vec<_> = kernel.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::pool::{Member, StdioPool, refill};
 use super::{ReadyHost, SandboxHost, Stdio, StdioWorkspace};
-use crate::backend::{Backend, BackendStatus, Capabilities, Health, Sandbox, SandboxId, SandboxSpec};
+use crate::backend::{Backend, BackendStatus, Capabilities, Health, Profile, Sandbox, SandboxId, SandboxSpec};
 use crate::backends::registry::Registry;
 use crate::{Error, KernelSpec, Limits, Workspace};
 
@@ -39,6 +39,7 @@ pub trait HostProvider: Debug + Send + Sync + Sized + 'static {
         home: &Self::Home,
         kernel: &KernelSpec,
         limits: &Limits,
+        profile: Profile,
         needs: N,
     ) -> impl Future<Output = Result<Stdio, Error>> + Send;
 }
@@ -129,7 +130,7 @@ impl<H: HostProvider> BackendState<H> {
         let kernel = Arc::clone(self.capabilities.kernel_of(language.as_deref())?);
         let registration = Registry::register(&self.registry, id, owner)?;
         let is_usual = kernel == *self.capabilities.kernel() && workspace.is_none();
-        let member = if is_usual { self.pool.take(&limits, &self.life.instance) } else { None };
+        let member = if is_usual { self.pool.take(&limits, profile, &self.life.instance) } else { None };
         let place = match &member {
             Some(member) => Arc::clone(member.ready.place()),
             None => self.host.place(&self.life),
@@ -137,9 +138,9 @@ impl<H: HostProvider> BackendState<H> {
         registration.bind(&place)?;
         let ended = place.end().clone();
         let making = async {
-            let Member { workspace, ready } = match member {
+            let Member { workspace, ready, .. } = match member {
                 Some(member) => member,
-                None => self.prepare(&place, workspace, &kernel, &limits).await?,
+                None => self.prepare(&place, workspace, &kernel, &limits, profile).await?,
             };
             ready.start(limits, workspace, registration, profile).await
         };
@@ -163,6 +164,7 @@ impl<H: HostProvider> BackendState<H> {
         workspace: Option<Arc<dyn Workspace>>,
         kernel: &Arc<KernelSpec>,
         limits: &Limits,
+        profile: Profile,
     ) -> Result<Member<H>, Error> {
         let workspace = match workspace {
             Some(workspace) => workspace,
@@ -174,14 +176,19 @@ impl<H: HostProvider> BackendState<H> {
             return Err(Error::WorkspaceLost);
         }
         let needs = (Arc::clone(&workspace), self.life.hold());
-        let stdio = self.host.start(place, files.home(), kernel, limits, needs).await?;
+        let stdio = self.host.start(place, files.home(), kernel, limits, profile, needs).await?;
         let ready = ReadyHost::new(Arc::clone(place), stdio, Arc::clone(kernel), H::ORIGIN).await?;
-        Ok(Member { workspace, ready })
+        Ok(Member { workspace, ready, profile })
     }
 
     /// Makes one for the pool.
-    pub(super) async fn member(&self, kernel: &Arc<KernelSpec>, limits: &Limits) -> Result<Member<H>, Error> {
-        self.prepare(&self.host.place(&self.life), None, kernel, limits).await
+    pub(super) async fn member(
+        &self,
+        kernel: &Arc<KernelSpec>,
+        limits: &Limits,
+        profile: Profile,
+    ) -> Result<Member<H>, Error> {
+        self.prepare(&self.host.place(&self.life), None, kernel, limits, profile).await
     }
 
     /// The life of the instance.

@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 
 use super::backend::{BackendState, HostProvider};
 use super::{ReadyHost, StdioWorkspace};
-use crate::{KernelSpec, Limits, Workspace};
+use crate::{KernelSpec, Limits, Profile, Workspace};
 
 /// The wait after the first failure, which doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -20,6 +20,8 @@ pub(super) struct StdioPool<H: HostProvider> {
     size: usize,
     limits: Limits,
     ready: Mutex<Vec<Member<H>>>,
+    /// The profiles that somebody asked for: there are so many of each.
+    profiles: Mutex<Vec<Profile>>,
     /// Told when one was taken.
     taken: Arc<Notify>,
 }
@@ -29,6 +31,7 @@ pub(super) struct StdioPool<H: HostProvider> {
 pub(super) struct Member<H: HostProvider> {
     pub(super) workspace: Arc<dyn Workspace>,
     pub(super) ready: ReadyHost<H::Place>,
+    pub(super) profile: Profile,
 }
 
 impl<H: HostProvider> Member<H> {
@@ -42,16 +45,24 @@ impl<H: HostProvider> Member<H> {
 impl<H: HostProvider> StdioPool<H> {
     /// A pool of so many sandboxes with these limits.
     pub(super) fn new(size: usize, limits: Limits) -> Self {
-        Self { size, limits, ready: Mutex::default(), taken: Arc::default() }
+        let profiles = Mutex::new(vec![Profile::Data]);
+        Self { size, limits, ready: Mutex::default(), profiles, taken: Arc::default() }
     }
 
-    /// Takes a sandbox that has these limits, if there is one.
-    pub(super) fn take(&self, limits: &Limits, instance: &str) -> Option<Member<H>> {
+    /// Takes a sandbox that has these limits and this profile, if there is one.
+    pub(super) fn take(&self, limits: &Limits, profile: Profile, instance: &str) -> Option<Member<H>> {
         if self.size == 0 || !is_same_place(&self.limits, limits) {
             return None;
         }
+        let mut profiles = self.profiles();
+        if !profiles.contains(&profile) {
+            profiles.push(profile);
+        }
+        drop(profiles);
         let mut ready = self.lock();
-        let found = std::iter::from_fn(|| ready.pop()).find(|member| member.lives(instance));
+        ready.retain(|member| member.lives(instance));
+        let place = ready.iter().rposition(|member| member.profile == profile);
+        let found = place.map(|place| ready.swap_remove(place));
         drop(ready);
         self.taken.notify_one();
         found
@@ -60,6 +71,18 @@ impl<H: HostProvider> StdioPool<H> {
     /// Returns how many are ready.
     pub(super) fn len(&self) -> usize {
         self.lock().len()
+    }
+
+    /// Returns a profile of which some are missing.
+    fn missing(&self) -> Option<Profile> {
+        let ready = self.lock();
+        let count = |profile| ready.iter().filter(|member| member.profile == profile).count();
+        self.profiles().iter().copied().find(|profile| count(*profile) < self.size)
+    }
+
+    fn profiles(&self) -> MutexGuard<'_, Vec<Profile>> {
+        // A panic while holding it leaves plain data that is still consistent.
+        self.profiles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Member<H>>> {
@@ -83,7 +106,7 @@ pub(super) async fn refill<H: HostProvider>(backend: Weak<BackendState<H>>, kern
         let pool = backend.pool();
         let instance = backend.life().instance();
         pool.lock().retain(|member| member.lives(instance));
-        if pool.len() >= pool.size {
+        let Some(profile) = pool.missing() else {
             let taken = Arc::clone(&pool.taken);
             // The last hold on the backend may be dropped meanwhile.
             drop(backend);
@@ -91,9 +114,9 @@ pub(super) async fn refill<H: HostProvider>(backend: Weak<BackendState<H>>, kern
                 () = taken.notified() => continue,
                 () = end.cancelled() => return,
             }
-        }
+        };
         let made = tokio::select! {
-            made = backend.member(&kernel, &pool.limits) => made,
+            made = backend.member(&kernel, &pool.limits, profile) => made,
             () = end.cancelled() => return,
         };
         match made {
