@@ -274,6 +274,11 @@ pub enum WardenMessage {
         /// The most memory that its sandbox has used, bytes, if it was ended because the memory limit was reached.
         out_of_memory: Option<u64>,
     },
+    /// The init of a sandbox ended unasked, and everything inside with it.
+    Lost {
+        /// The sandbox.
+        id: u64,
+    },
     /// The first kernel's checkpoint took its place. Comes before the answer to [`WardenRequest::Restore`].
     Restored {
         /// The sandbox.

@@ -244,7 +244,12 @@ impl WardenState {
             let Some((id, role)) = self.children.remove(&pid) else { continue };
             let Some(sandbox) = self.sandboxes.get_mut(&id) else { continue };
             match role {
-                Role::Init => sandbox.init_ended = true,
+                Role::Init => {
+                    sandbox.init_ended = true;
+                    if !sandbox.is_ending {
+                        self.reply(&WardenMessage::Lost { id });
+                    }
+                }
                 Role::Kernel(kernel) => {
                     sandbox.kernels.remove(&kernel);
                     let status = Some(exit_status(status));

@@ -117,6 +117,11 @@ pub trait Sandbox: fmt::Debug + Send + Sync {
         not_supported("connections to a sandbox")
     }
 
+    /// Waits until the sandbox has ended of itself; for ever where only its next use would tell.
+    fn lost(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::pending())
+    }
+
     /// Destroys the sandbox, whatever runs in it, and waits until nothing of it is left but the workspace.
     fn close(&self) -> BoxFuture<'_, Result<(), Error>>;
 }

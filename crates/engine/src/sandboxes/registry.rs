@@ -71,12 +71,13 @@ impl Sandboxes {
         Ok(sandbox)
     }
 
-    /// Ends a sandbox when its time or that of its tenant's key is over, its end was asked for, or the process is about to end.
+    /// Ends a sandbox when its time or that of its tenant's key is over, it has ended of itself, its end was asked for, or the process is about to end.
     async fn end_in_time(self, sandbox: Arc<ClientSandbox>) {
         loop {
             tokio::select! {
                 () = sandbox.expired() => {}
                 () = sandbox.ended() => break,
+                () = sandbox.inner().lost() => break,
                 () = self.key_ends(sandbox.tenant()) => break,
                 () = self.shutdown.cancelled() => break,
             }

@@ -15,6 +15,7 @@ mod tenant;
 /// Tests that need a template.
 mod local_sandbox {
     mod answers;
+    mod init;
     mod links;
     mod names;
     mod share;

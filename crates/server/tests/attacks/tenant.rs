@@ -102,6 +102,17 @@ impl Tenant {
     }
 
     async fn with(name: &str, more: Value) -> Self {
+        let tenant = Self::made_with(name, more).await;
+        tenant.run(PRELUDE).await;
+        tenant
+    }
+
+    /// One in whose sandbox no program has run.
+    pub(crate) async fn without_kernel(name: &str) -> Self {
+        Self::made_with(name, json!({})).await
+    }
+
+    async fn made_with(name: &str, more: Value) -> Self {
         let server = attacked().await;
         let key = server.store.create_key(name, None).await.unwrap();
         tokio::time::sleep(KEYS_FRESH).await;
@@ -115,9 +126,7 @@ impl Tenant {
         let text = |name: &str| made[name].as_str().map(str::to_owned);
         let (id, token, traffic) =
             (text("sandboxID").unwrap(), text("envdAccessToken").unwrap(), text("trafficAccessToken"));
-        let tenant = Self { server, client, key: key.secret, number: key.id, id, token, traffic };
-        tenant.run(PRELUDE).await;
-        tenant
+        Self { server, client, key: key.secret, number: key.id, id, token, traffic }
     }
 
     /// A request to the server with the tenant's key.

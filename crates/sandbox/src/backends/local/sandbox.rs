@@ -73,6 +73,10 @@ impl Sandbox for LocalSandbox {
         Box::pin(async move { self.kernel.start_another(&options).await })
     }
 
+    fn lost(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.handle().lost())
+    }
+
     fn usage(&self) -> BoxFuture<'_, Usage> {
         Box::pin(self.handle().usage())
     }

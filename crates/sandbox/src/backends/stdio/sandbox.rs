@@ -105,6 +105,10 @@ impl<P: SandboxHost> Sandbox for StdioSandbox<P> {
         })
     }
 
+    fn lost(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.place.end().cancelled())
+    }
+
     fn usage(&self) -> BoxFuture<'_, Usage> {
         Box::pin(self.place.usage())
     }
