@@ -177,12 +177,12 @@ fn allow_many_descriptors() -> io::Result<()> {
 
 /// The last lines of a log, bounded.
 fn tail(log: &Path) -> io::Result<String> {
-    const KEPT: u64 = 2000;
+    const KEPT_BYTES: u64 = 2000;
     let mut file = File::open(log)?;
     let length = file.metadata()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(KEPT)))?;
+    file.seek(SeekFrom::Start(length.saturating_sub(KEPT_BYTES)))?;
     let mut text = Vec::new();
-    file.take(KEPT).read_to_end(&mut text)?;
+    file.take(KEPT_BYTES).read_to_end(&mut text)?;
     Ok(String::from_utf8_lossy(&text).trim().to_owned())
 }
 

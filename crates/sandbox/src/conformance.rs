@@ -88,13 +88,13 @@ impl ConformancePrograms {
 }
 
 /// The longest that a step of the suite may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The limits of the suite's sandboxes.
 fn limits() -> Limits {
     Limits {
         memory: 300 << 20,
-        timeout: PATIENCE,
+        timeout: ANSWER_TIMEOUT,
         grace: Duration::from_millis(500),
         disk: 16 << 20,
         output: 64 << 10,
@@ -158,7 +158,7 @@ pub async fn conformance(backend: &dyn Backend, programs: &ConformancePrograms) 
     }
     suite.not_supported(processes, pause, fork, connect, attach).await;
     assert_eq!(backend.health().status, BackendStatus::Ready, "the backend is well after all that");
-    let left = timeout(PATIENCE, async {
+    let left = timeout(ANSWER_TIMEOUT, async {
         loop {
             let left = backend.list(None).await.expect("the list");
             if left.is_empty() {
@@ -193,7 +193,7 @@ impl Suite<'_> {
     }
 
     async fn make(&self, spec: SandboxSpec) -> Arc<dyn Sandbox> {
-        let made = timeout(PATIENCE, self.backend.create(SandboxId::unique(), spec)).await;
+        let made = timeout(ANSWER_TIMEOUT, self.backend.create(SandboxId::unique(), spec)).await;
         made.expect("a sandbox in time").expect("a sandbox")
     }
 
@@ -310,7 +310,7 @@ impl Suite<'_> {
         execution.answer(vec![answer("one"), answer("two")]);
         let mut printed = String::new();
         while printed != "one\ntwo\n" {
-            match timeout(PATIENCE, execution.next()).await.expect("a word in time") {
+            match timeout(ANSWER_TIMEOUT, execution.next()).await.expect("a word in time") {
                 Some(ExecutionEvent::Stdout(text)) => printed.push_str(&text),
                 other => panic!("{other:?} after answers"),
             }
@@ -439,7 +439,10 @@ impl Suite<'_> {
         }
         let execution = begin_in(&fourth, Cell::new(never_ends)).await;
         sandbox.close().await.expect("the sandbox ends");
-        assert!(timeout(PATIENCE, ended(execution)).await.is_ok() && !fourth.is_alive(), "and all kernels with it");
+        assert!(
+            timeout(ANSWER_TIMEOUT, ended(execution)).await.is_ok() && !fourth.is_alive(),
+            "and all kernels with it"
+        );
         assert!(start().await.is_err(), "nothing begins in it any more");
     }
 
@@ -468,21 +471,21 @@ impl Suite<'_> {
         assert_eq!(run(&sandbox, &self.programs.recalls).await.stdout, "remembered\n", "variables stay");
         let execution = begin(&sandbox, &self.programs.ignores_interrupts).await;
         sandbox.pause().await.expect("a sandbox is paused");
-        timeout(PATIENCE, sandbox.close()).await.expect("in time").expect("one that is paused is destroyed");
-        assert!(timeout(PATIENCE, ended(execution)).await.is_ok(), "and what runs in it is told to have ended");
+        timeout(ANSWER_TIMEOUT, sandbox.close()).await.expect("in time").expect("one that is paused is destroyed");
+        assert!(timeout(ANSWER_TIMEOUT, ended(execution)).await.is_ok(), "and what runs in it is told to have ended");
     }
 
     async fn ports(&self) {
         let spec = || SandboxSpec { profile: Profile::Services, ..SandboxSpec::new(limits()) };
         let (sandbox, other) = (self.make(spec()).await, self.make(spec()).await);
         let connect =
-            async |sandbox: &Arc<dyn Sandbox>| timeout(PATIENCE, sandbox.connect(8080)).await.expect("in time");
+            async |sandbox: &Arc<dyn Sandbox>| timeout(ANSWER_TIMEOUT, sandbox.connect(8080)).await.expect("in time");
         assert!(matches!(connect(&sandbox).await.err(), Some(Error::PortClosed(8080))), "nobody listens yet");
         run(&sandbox, &self.programs.serves).await;
         for _ in 0..2 {
             let mut connection = connect(&sandbox).await.expect("a connection");
             let mut text = String::new();
-            timeout(PATIENCE, connection.read_to_string(&mut text))
+            timeout(ANSWER_TIMEOUT, connection.read_to_string(&mut text))
                 .await
                 .expect("an answer in time")
                 .expect("an answer");
@@ -505,7 +508,8 @@ impl Suite<'_> {
             pty: None,
         };
         let shell = |script: &str| command(&["sh", "-c", script]);
-        let ran = sandbox.run(shell("cat; cat made; echo $WORD; pwd; echo oops >&2; exit 3"), b"in ", PATIENCE, 1000);
+        let ran =
+            sandbox.run(shell("cat; cat made; echo $WORD; pwd; echo oops >&2; exit 3"), b"in ", ANSWER_TIMEOUT, 1000);
         let output = ran.await.expect("a command");
         assert_eq!(String::from_utf8_lossy(&output.stdout), "in contentcommand\n/mnt/data\n", "{output:?}");
         assert_eq!(output.stderr, b"oops\n", "the error output apart");
@@ -520,37 +524,41 @@ impl Suite<'_> {
         }
         // Longer than any buffer, both ways.
         let long = vec![b'x'; 3 << 20];
-        let output = sandbox.run(command(&["cat"]), &long, PATIENCE, 4 << 20).await.expect("a command");
+        let output = sandbox.run(command(&["cat"]), &long, ANSWER_TIMEOUT, 4 << 20).await.expect("a command");
         assert_eq!(output.stdout.len(), long.len(), "all that was printed comes before the end");
         assert_eq!(output.status, Some(ExitStatus::Code(0)));
-        let output = sandbox.run(shell("exec <&-; sleep 0.1"), &long, PATIENCE, 10).await.expect("a command");
+        let output = sandbox.run(shell("exec <&-; sleep 0.1"), &long, ANSWER_TIMEOUT, 10).await.expect("a command");
         assert_eq!(output.status, Some(ExitStatus::Code(0)), "what nobody reads holds up nobody");
         // One that waits is told a signal by its number, and one that nobody reads holds up no other.
         let mut flood = sandbox.spawn(command(&["cat", "/dev/zero"])).await.expect("a command");
         let mut waits = sandbox.spawn(shell("trap 'exit 4' TERM; echo ready; while :; do sleep 0.01; done")).await;
         let waits = waits.as_mut().expect("a second command");
         let mut ready = [0; 6];
-        timeout(PATIENCE, waits.stdout.read_exact(&mut ready)).await.expect("in time").expect("a word");
+        timeout(ANSWER_TIMEOUT, waits.stdout.read_exact(&mut ready)).await.expect("in time").expect("a word");
         assert_ne!(waits.id(), flood.id());
         waits.signal(15);
-        assert_eq!(timeout(PATIENCE, waits.wait()).await.expect("in time"), Some(ExitStatus::Code(4)));
+        assert_eq!(timeout(ANSWER_TIMEOUT, waits.wait()).await.expect("in time"), Some(ExitStatus::Code(4)));
         assert_eq!(run(&sandbox, &self.programs.prints).await.stdout, "hello\n", "the kernel beside them");
         flood.signal(9);
-        assert_eq!(timeout(PATIENCE, flood.wait()).await.expect("in time"), Some(ExitStatus::Signal(9)));
+        assert_eq!(timeout(ANSWER_TIMEOUT, flood.wait()).await.expect("in time"), Some(ExitStatus::Signal(9)));
         // A command ends with its last hold, and all of them with the sandbox.
         let mut dropped = sandbox.spawn(command(&["sleep", "600"])).await.expect("a command");
         let mut stdout = std::mem::replace(&mut dropped.stdout, Box::new(tokio::io::empty()));
         drop(dropped);
-        let rest = timeout(PATIENCE, stdout.read_to_end(&mut Vec::new())).await.expect("in time");
+        let rest = timeout(ANSWER_TIMEOUT, stdout.read_to_end(&mut Vec::new())).await.expect("in time");
         assert_eq!(rest.expect("the end of its output"), 0);
         let output = sandbox.run(command(&["sleep", "600"]), b"", Duration::from_millis(200), 10).await;
         assert_eq!(output.expect("a command").status, None, "time is bounded");
         let mut last = sandbox.spawn(command(&["sleep", "600"])).await.expect("a command");
         sandbox.close().await.expect("the sandbox ends");
-        let status = timeout(PATIENCE, last.wait()).await.expect("in time");
+        let status = timeout(ANSWER_TIMEOUT, last.wait()).await.expect("in time");
         assert!(matches!(status, None | Some(ExitStatus::Signal(9))), "{status:?}");
         if let Ok(mut late) = sandbox.spawn(command(&["true"])).await {
-            assert_eq!(timeout(PATIENCE, late.wait()).await.expect("in time"), None, "nothing begins in it any more");
+            assert_eq!(
+                timeout(ANSWER_TIMEOUT, late.wait()).await.expect("in time"),
+                None,
+                "nothing begins in it any more"
+            );
         }
     }
 
@@ -565,7 +573,7 @@ impl Suite<'_> {
         };
         let process = sandbox.spawn(command.clone()).await.expect("a command");
         process.resize(PtySize { columns: 0, rows: u16::MAX }).expect("any size is taken");
-        let output = process.output(b"typed\n", PATIENCE, 1000).await.expect("it ends");
+        let output = process.output(b"typed\n", ANSWER_TIMEOUT, 1000).await.expect("it ends");
         // The terminal echoes the input, at any time.
         let shown = String::from_utf8_lossy(&output.stdout).replace("typed\r\n", "");
         assert_eq!(shown, "terminal\r\nread ".to_owned(), "{output:?}");
@@ -594,7 +602,7 @@ impl Suite<'_> {
         assert!(sandbox.execute(&self.programs.prints).await.is_err(), "nothing runs in it any more");
         assert!(self.backend.list(Some("somebody")).await.expect("the list").is_empty());
         drop(sandbox);
-        let again = timeout(PATIENCE, self.backend.create(id.clone(), spec())).await.expect("in time");
+        let again = timeout(ANSWER_TIMEOUT, self.backend.create(id.clone(), spec())).await.expect("in time");
         assert!(again.expect("the id is free again").is_alive());
         assert_eq!(run(&other, &self.programs.prints).await.stdout, "hello\n", "the others go on");
     }
@@ -669,7 +677,8 @@ async fn run_in(kernel: &Arc<dyn Kernel>, cell: Cell<'_>) -> ExecutionRecord {
 
 /// Waits for calls of the tool `tool`, and returns their `n`.
 async fn called(execution: &mut Execution) -> Vec<u64> {
-    let Some(ExecutionEvent::Calls(calls)) = timeout(PATIENCE, execution.next()).await.expect("calls in time") else {
+    let Some(ExecutionEvent::Calls(calls)) = timeout(ANSWER_TIMEOUT, execution.next()).await.expect("calls in time")
+    else {
         panic!("no calls")
     };
     let argument = |call: &ClientCall| {
@@ -693,7 +702,7 @@ async fn begin_in(kernel: &Arc<dyn Kernel>, cell: Cell<'_>) -> Execution {
     let mut execution = kernel.execute(cell).await.expect("the execution starts");
     let mut printed = String::new();
     while printed != "begun\n" {
-        match timeout(PATIENCE, execution.next()).await.expect("a word in time") {
+        match timeout(ANSWER_TIMEOUT, execution.next()).await.expect("a word in time") {
             Some(ExecutionEvent::Stdout(text)) => printed.push_str(&text),
             other => panic!("{other:?} from a program that does not end"),
         }
@@ -704,7 +713,7 @@ async fn begin_in(kernel: &Arc<dyn Kernel>, cell: Cell<'_>) -> Execution {
 async fn listen(execution: &mut Execution) -> ExecutionRecord {
     let (mut stdout, mut stderr, mut events) = (String::new(), String::new(), Vec::new());
     loop {
-        match timeout(PATIENCE * 2, execution.next()).await.expect("an event in time") {
+        match timeout(ANSWER_TIMEOUT * 2, execution.next()).await.expect("an event in time") {
             Some(ExecutionEvent::Stdout(text)) => stdout.push_str(&text),
             Some(ExecutionEvent::Stderr(text)) => stderr.push_str(&text),
             Some(ExecutionEvent::Finished(finished)) => {

@@ -184,9 +184,9 @@ fn enter(requests: &Arc<Permits>, tenant: &Tenant) -> Result<Permit, ApiError> {
 fn enter_program(
     app: &App,
     tenant: &Tenant,
-    ProgramTraffic(live): &ProgramTraffic,
+    ProgramTraffic(sandbox): &ProgramTraffic,
 ) -> Result<(Permit, Option<OwnedSemaphorePermit>), ApiError> {
-    let place = live.program_request().ok_or_else(|| {
+    let place = sandbox.program_request().ok_or_else(|| {
         let message = "The programs of this sandbox are answering as many requests as they may; try again in a moment.";
         ApiError::too_many(message, Duration::from_secs(1))
     })?;
