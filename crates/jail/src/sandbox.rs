@@ -46,7 +46,7 @@ pub(crate) struct JailSandbox {
     pub(crate) commands: HashMap<u64, ProcessHandle>,
     pub(crate) cgroup: Cgroup,
     pub(crate) greed: Greed,
-    /// Processes that were ended for want of memory before its last process of which the warden knows was.
+    /// OOM kills counted when the last known process ended, or when somebody last began to wait for a cell.
     pub(crate) oom_kills: u64,
     pub(crate) identity: Identity,
     pub(crate) limits: JailLimits,
@@ -86,8 +86,13 @@ impl JailSandbox {
         if !matches!(status, None | Some(ExitStatus::Signal(libc::SIGKILL))) {
             return None;
         }
+        self.note_oom_kills().then(|| self.cgroup.usage().memory_peak)
+    }
+
+    /// Counts the processes that were ended because the memory limit was reached. Returns true if there are more of them than before.
+    pub(crate) fn note_oom_kills(&mut self) -> bool {
         let oom_kills = self.cgroup.oom_kills();
-        (oom_kills > std::mem::replace(&mut self.oom_kills, oom_kills)).then(|| self.cgroup.usage().memory_peak)
+        oom_kills > std::mem::replace(&mut self.oom_kills, oom_kills)
     }
 
     /// Ends a kernel, its checkpoint and its process group.

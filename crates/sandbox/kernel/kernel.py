@@ -254,7 +254,8 @@ class Kernel:
                 described = {"name": type(error).__name__, "value": "", "traceback": type(error).__name__}
             # The frames hold the cell's objects; without them the memory they occupy can be given back.
             error.__traceback__ = None
-            self.send({"type": "error", **described})
+            kind = "memory_error" if isinstance(error, MemoryError) else "error"
+            self.send({"type": kind, **described})
         error = None
         sys.last_traceback = sys.last_value = sys.last_type = None
         self.send({"type": "done"})

@@ -93,6 +93,8 @@ pub(crate) enum FromKernel {
     /// The program calls tools of the client's, and waits. A displayed value, with the number to acknowledge.
     Calls(Vec<ClientCall>, u64),
     Error(ProgramError),
+    /// A `MemoryError` or an exception that is one, whatever its name.
+    MemoryError(ProgramError),
     Done,
     Failed(String),
 }
@@ -225,11 +227,14 @@ pub(crate) fn parse(bytes: &[u8]) -> io::Result<FromKernel> {
         "display" => FromKernel::Display(bundle(frame.data.ok_or_else(missing)?), frame.number.ok_or_else(missing)?),
         "result" => FromKernel::Result(bundle(frame.data.ok_or_else(missing)?)),
         "calls" => FromKernel::Calls(frame.calls.ok_or_else(missing)?.0, frame.number.ok_or_else(missing)?),
-        "error" => FromKernel::Error(ProgramError {
-            name: shortened(frame.name.ok_or_else(missing)?, MAX_NAME),
-            value: shortened(frame.value.ok_or_else(missing)?, MAX_ERROR),
-            traceback: shortened(frame.traceback.ok_or_else(missing)?, MAX_ERROR),
-        }),
+        kind @ ("error" | "memory_error") => {
+            let error = ProgramError {
+                name: shortened(frame.name.ok_or_else(missing)?, MAX_NAME),
+                value: shortened(frame.value.ok_or_else(missing)?, MAX_ERROR),
+                traceback: shortened(frame.traceback.ok_or_else(missing)?, MAX_ERROR),
+            };
+            if kind == "error" { FromKernel::Error(error) } else { FromKernel::MemoryError(error) }
+        }
         "failed" => FromKernel::Failed(shortened(frame.reason.ok_or_else(missing)?, MAX_ERROR)),
         _ => return Err(missing()),
     })

@@ -120,6 +120,9 @@ async fn want_of_memory_is_told_of_the_process_that_it_ended_alone() {
     };
     let output = sandbox.spawn(command).await.unwrap().output(b"", Duration::from_secs(60), 100).await.unwrap();
     assert_eq!(output.status, Some(ExitStatus::Signal(9)), "{output:?}");
+    // Nor is it told of a process that dies later for another reason.
+    let child = format!("import subprocess, sys; print(subprocess.run([sys.executable, '-c', {hog:?}]).returncode)");
+    assert_eq!(run(&sandbox, &child).await.stdout, "-9\n");
     for kernel in [start(&sandbox).await, sandbox.first_kernel()] {
         let told = run_in(&kernel, "import os; os.kill(os.getpid(), 9)").await;
         assert_eq!(told.finished.outcome, Outcome::KernelDied(KernelDeath::Signalled(9)), "{told:?}");

@@ -67,6 +67,9 @@ impl WardenState {
             WardenRequest::SignalProcess { id, process, signal } => self.signal_process(id, process, signal),
             WardenRequest::Foreground { id } => {
                 self.rank_checkpoint_of_cell(id);
+                if let Some(sandbox) = self.sandboxes.get_mut(&id) {
+                    sandbox.note_oom_kills();
+                }
                 self.put_into_foreground(id);
             }
             WardenRequest::Freeze { id } => {

@@ -109,6 +109,8 @@ pub(super) struct CellRun<C> {
     /// Printed text, by stream.
     output: [BoundedOutput; 2],
     error: Option<ProgramError>,
+    /// The error is a `MemoryError`, by its class.
+    is_memory_error: bool,
     /// True if its error or its output has the system's words for a refused call.
     says_not_permitted: bool,
     termination: Option<Termination>,
@@ -157,6 +159,7 @@ impl<C: LinkControl> CellRun<C> {
             output: [BoundedOutput::new(limits.output), BoundedOutput::new(limits.output)],
             limits,
             error: None,
+            is_memory_error: false,
             says_not_permitted: false,
             termination: None,
             has_signalled: false,
@@ -418,18 +421,14 @@ impl<C: LinkControl> CellRun<C> {
             FromKernel::Flushed(number) => return Some(FrameReply::Shown(number)),
             FromKernel::Calls(calls, number) => return self.called(calls, number),
             FromKernel::Result(bundle) => self.display(bundle, ExecutionEvent::Result),
-            FromKernel::Error(error) if self.error.is_none() => {
-                self.says_not_permitted |= error.value.contains(NOT_PERMITTED);
-                self.error = Some(error.clone());
-                self.send(ExecutionEvent::Error(error));
-            }
+            FromKernel::Error(error) => self.raised(error, false),
+            FromKernel::MemoryError(error) => self.raised(error, true),
             // Out of place; only user code that plays with the channel sends them.
             FromKernel::Ready
             | FromKernel::Touched
             | FromKernel::Configured
             | FromKernel::Started(_)
             | FromKernel::Restored
-            | FromKernel::Error(_)
             | FromKernel::Done
             | FromKernel::Failed(_) => {}
         }
@@ -449,13 +448,24 @@ impl<C: LinkControl> CellRun<C> {
         }
     }
 
+    /// Takes note of the cell's exception. It has one; only user code that plays with the channel sends more.
+    fn raised(&mut self, error: ProgramError, is_memory_error: bool) {
+        if self.error.is_some() {
+            return;
+        }
+        self.is_memory_error = is_memory_error;
+        self.says_not_permitted |= error.value.contains(NOT_PERMITTED);
+        self.error = Some(error.clone());
+        self.send(ExecutionEvent::Error(error));
+    }
+
     async fn outcome_of_cell(&mut self) -> Outcome {
         if let Some(ending) = self.termination.take() {
             return self.outcome_of_termination(ending.cause);
         }
         match self.error.take() {
             None => Outcome::Completed,
-            Some(error) if error.name == "MemoryError" => {
+            Some(_) if self.is_memory_error => {
                 let used = self.control.usage().await.memory_peak;
                 self.out_of_memory(used, false).await
             }
