@@ -25,12 +25,13 @@ use crate::http::{Fields, GuardedBody, memory};
 
 /// Time for which nothing may be said: proxies and clients give up on a silent connection.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-/// Time that an answer may take before its status is sent for the sake of [`KEEPALIVE_INTERVAL`]: an error that comes later can only be told in the
-/// body.
-/// Proxies wait for a minute.
+/// Time that an answer may take before its status is sent for the sake of [`KEEPALIVE_INTERVAL`]. An error that comes later can only stand in
+/// the body. Proxies wait for a minute.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(45);
 /// Time for which a turn goes on without the client that asked for it: clients that gave up ask again, and then find it.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time that a cancelled request has to end before its client is answered all the same.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 const COMMENT: &str = ": keep-alive\n\n";
 
 /// The form of a protocol's stream.
@@ -125,7 +126,7 @@ pub(crate) async fn first_failure(
 /// Cancels a request, and waits a while for its end.
 pub(crate) async fn stop(in_flight: &InFlightRequest) {
     in_flight.cancel.cancel();
-    let _ended = timeout(RECONNECT_TIMEOUT, in_flight.ended()).await;
+    let _ended = timeout(CANCEL_TIMEOUT, in_flight.ended()).await;
 }
 
 /// Answers when the turn is done, with the object as `shown` has it. Clients and proxies give up on a silent connection, so after a while
