@@ -235,7 +235,6 @@ impl<'a> Conversation<'a> {
         let journal = NewJournal {
             id,
             dialect: DIALECT,
-            queued: false,
             expires_at: Some(now().saturating_add_unsigned(ROW.as_secs())),
             session: Some(self.session.id().to_string()),
             // Earlier messages are worth keeping when the process is killed.

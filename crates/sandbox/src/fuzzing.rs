@@ -44,7 +44,9 @@ fn size(frame: &FromKernel) -> usize {
     };
     match frame {
         FromKernel::Display(MimeBundle(data), _) | FromKernel::Result(MimeBundle(data)) => data.iter().map(of).sum(),
-        FromKernel::Error(error) | FromKernel::MemoryError(error) => error.name.len() + error.value.len() + error.traceback.len(),
+        FromKernel::Error(error) | FromKernel::MemoryError(error) => {
+            error.name.len() + error.value.len() + error.traceback.len()
+        }
         FromKernel::Failed(reason) => reason.len(),
         FromKernel::Calls(calls, _) => calls.iter().map(|call| call.name.len() + call.arguments.len()).sum(),
         FromKernel::Ready

@@ -21,32 +21,20 @@ const ROW: u64 = 128;
 /// State of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TurnState {
-    /// Accepted, and not begun.
-    Queued,
     /// Being driven.
     Running,
     /// Held until somebody decides about a program.
     WaitingApproval,
-    /// Held until the client answers a call of one of its functions.
-    WaitingClient,
-    /// Being stopped at the client's wish.
-    Cancelling,
     /// Over. The row does not change any more.
     Ended,
 }
 
 impl TurnState {
-    const ALL: [Self; 6] =
-        [Self::Queued, Self::Running, Self::WaitingApproval, Self::WaitingClient, Self::Cancelling, Self::Ended];
-
     /// Returns the word that stands in the database.
     pub fn word(self) -> &'static str {
         match self {
-            Self::Queued => "queued",
             Self::Running => "running",
             Self::WaitingApproval => "waiting_approval",
-            Self::WaitingClient => "waiting_client",
-            Self::Cancelling => "cancelling",
             Self::Ended => "ended",
         }
     }
@@ -60,8 +48,13 @@ impl ToSql for TurnState {
 
 impl FromSql for TurnState {
     fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
-        let text = value.as_str()?;
-        Self::ALL.into_iter().find(|state| state.word() == text).ok_or(FromSqlError::InvalidType)
+        match value.as_str()? {
+            // An earlier version's word for one that was made in the background.
+            "running" | "queued" => Ok(Self::Running),
+            "waiting_approval" => Ok(Self::WaitingApproval),
+            "ended" => Ok(Self::Ended),
+            _ => Err(FromSqlError::InvalidType),
+        }
     }
 }
 
@@ -72,10 +65,6 @@ pub struct NewTurn {
     pub id: TurnId,
     /// Name of the dialect that it came in.
     pub dialect: String,
-    /// First state.
-    pub state: TurnState,
-    /// Number of its first event: 0, or more where events under the same id were numbered before, see [`Store::next_sequence`].
-    pub first_sequence: u64,
     /// End of the first lease, milliseconds since 1970. The owner is this process.
     pub lease_until_ms: i64,
     /// Time at which it is removed once nobody drives it any more, seconds since 1970.
@@ -185,12 +174,8 @@ pub struct TurnUpdate {
     pub items: Vec<String>,
     /// New state.
     pub state: Option<TurnState>,
-    /// New spec, such as with smaller budgets.
-    pub spec: Option<String>,
     /// New state of the dialect.
     pub dialect_state: Option<String>,
-    /// Session that was opened for it.
-    pub session: Option<String>,
 }
 
 impl TurnUpdate {
@@ -236,24 +221,13 @@ impl Store {
 
     /// Creates a turn, with this process as its owner. Returns `None` when there is one of this id.
     pub async fn create_turn(&self, tenant: &Tenant, new: NewTurn) -> Result<Option<TurnRecord>, Error> {
-        let NewTurn {
-            id,
-            dialect,
-            state,
-            first_sequence,
-            lease_until_ms,
-            expires_at,
-            session,
-            spec,
-            dialect_state,
-            items,
-        } = new;
+        let NewTurn { id, dialect, lease_until_ms, expires_at, session, spec, dialect_state, items } = new;
         let now = now_ms();
         let record = TurnRecord {
             id,
             tenant: tenant.clone(),
             dialect,
-            state,
+            state: TurnState::Running,
             owner: self.owner().clone(),
             epoch: 1,
             lease_until_ms,
@@ -264,7 +238,7 @@ impl Store {
             session,
             spec,
             dialect_state,
-            next_sequence: first_sequence,
+            next_sequence: 0,
         };
         self.run(move |store| {
             store.0.owner.name_in_rows()?;
@@ -331,16 +305,6 @@ impl Store {
     /// Ends a turn that has nothing more to say.
     pub async fn end_turn(&self, lease: &TurnLease) -> Result<AppendOutcome, Error> {
         self.append_turn(lease, TurnUpdate { state: Some(TurnState::Ended), ..TurnUpdate::default() }).await
-    }
-
-    /// Returns the number of the next event of a turn: one that no event under its id ever had.
-    pub async fn next_sequence(&self, tenant: &Tenant, id: &TurnId) -> Result<u64, Error> {
-        let id = id.clone();
-        self.read(tenant, move |database, tenant| {
-            let query = "SELECT next_sequence FROM turns WHERE tenant = ?1 AND id = ?2";
-            Ok(one(database, query, params![tenant, id], |row| row.get(0))?.unwrap_or_default())
-        })
-        .await
     }
 
     /// Returns at most `limit` events of a turn, in order, those after a sequence number if one is given.
@@ -410,12 +374,6 @@ impl Store {
             })
         })
         .await
-    }
-
-    /// Lets go of the turns of an owner that ends in good order: others may take them over at once.
-    pub async fn release_leases(&self, owner: &OwnerId) -> Result<(), Error> {
-        let owner = owner.clone();
-        self.write(move |database| release(database, &owner)).await
     }
 
     /// Takes over at most `limit` turns whose leases ran out before `expired_before_ms`, with this process as their owner until `until_ms`.
@@ -491,7 +449,7 @@ fn append(database: &Connection, lease: &TurnLease, update: &TurnUpdate) -> Resu
     if state == TurnState::Ended {
         return Ok(AppendOutcome::Ended);
     }
-    let TurnUpdate { events, blobs, items, state, spec, dialect_state, session } = update;
+    let TurnUpdate { events, blobs, items, state, dialect_state } = update;
     let query = "INSERT INTO turn_events (turn, sequence, at_ms, event) VALUES (?1, ?2, ?3, ?4)";
     let mut insert = database.prepare_cached(query)?;
     for TurnEventRecord { sequence, at_ms, event } in events {
@@ -506,14 +464,13 @@ fn append(database: &Connection, lease: &TurnLease, update: &TurnUpdate) -> Resu
         insert.execute(params![lease.turn, blob.name(), blob.bytes()])?;
     }
     insert_items(database, &lease.turn, position, items)?;
-    let query = "UPDATE turns SET state = coalesce(?2, state), spec = coalesce(?3, spec),
-                     dialect_state = coalesce(?4, dialect_state), session = coalesce(?5, session), updated_at_ms = ?6,
-                     ended_at_ms = CASE WHEN ?2 = 'ended' THEN ?6 END, next_sequence = ?7, next_position = ?8,
-                     bytes = bytes + ?9
+    let query = "UPDATE turns SET state = coalesce(?2, state), dialect_state = coalesce(?3, dialect_state),
+                     updated_at_ms = ?4, ended_at_ms = CASE WHEN ?2 = 'ended' THEN ?4 END, next_sequence = ?5,
+                     next_position = ?6, bytes = bytes + ?7
                  WHERE id = ?1";
     let position = position.saturating_add(items.len() as u64);
     let bytes = update.bytes();
-    let row = params![lease.turn, state, spec, dialect_state, session, now_ms(), next_sequence, position, bytes];
+    let row = params![lease.turn, state, dialect_state, now_ms(), next_sequence, position, bytes];
     database.prepare_cached(query)?.execute(row)?;
     Ok(AppendOutcome::Stored { next_sequence })
 }

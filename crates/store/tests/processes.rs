@@ -88,8 +88,6 @@ async fn other_process() {
             let new = NewTurn {
                 id: TurnId::parse("resp_1").unwrap(),
                 dialect: "openai.responses".into(),
-                state: TurnState::Running,
-                first_sequence: 0,
                 lease_until_ms: now_ms() + 3_600_000,
                 expires_at: None,
                 session: None,

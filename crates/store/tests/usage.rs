@@ -66,8 +66,6 @@ fn new_turn(id: &TurnId) -> NewTurn {
     NewTurn {
         id: id.clone(),
         dialect: "d".into(),
-        state: TurnState::Running,
-        first_sequence: 0,
         lease_until_ms: now_ms() + 60_000,
         expires_at: None,
         session: None,
@@ -213,8 +211,9 @@ async fn what_is_counted_is_what_is_there_whatever_was_done() {
                 if let Some(index) = any(turns.len()) {
                     let (lease, next) = &mut turns[index];
                     let blobs = blob(&store, &lease.tenant, random % 5000).await.ok();
-                    let (spec, state) = (Some(text.clone()), (random % 9 == 0).then_some(TurnState::Ended));
-                    let made = TurnUpdate { blobs: blobs.into_iter().collect(), spec, state, ..update(*next, &text) };
+                    let (dialect_state, state) = (Some(text.clone()), (random % 9 == 0).then_some(TurnState::Ended));
+                    let made =
+                        TurnUpdate { blobs: blobs.into_iter().collect(), dialect_state, state, ..update(*next, &text) };
                     let _appended = store.append_turn(lease, made).await.unwrap();
                     *next += 1;
                 }

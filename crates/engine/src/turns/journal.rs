@@ -49,8 +49,6 @@ pub struct NewJournal {
     pub id: TurnId,
     /// The dialect that renders it.
     pub dialect: &'static str,
-    /// True if it waits to be begun.
-    pub queued: bool,
     /// Time after which it is forgotten, seconds since 1970.
     pub expires_at: Option<i64>,
     /// The session of its programs.
@@ -80,14 +78,12 @@ pub(super) struct DialectState {
 impl Journal {
     /// Begins the log of a request. `None` when its id is taken.
     pub(super) async fn create(store: &Store, tenant: &Tenant, new: NewJournal) -> Result<Option<Self>, Error> {
-        let NewJournal { id, dialect, queued, expires_at, session, owns_session, spec, own, items } = new;
+        let NewJournal { id, dialect, expires_at, session, owns_session, spec, own, items } = new;
         let state = DialectState { reserved_frames: RESERVED_FRAMES, own, owns_session };
         let stores_items = spec.is_some();
         let record = NewTurn {
             id,
             dialect: dialect.to_owned(),
-            state: if queued { TurnState::Queued } else { TurnState::Running },
-            first_sequence: 0,
             lease_until_ms: lease::until(),
             expires_at,
             session,

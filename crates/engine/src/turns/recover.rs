@@ -171,10 +171,6 @@ async fn waiting(
     let broken = |what: &str| Error::internal(format!("its stored state is not whole: {what}"));
     let mut spec = TurnSpec::read(&turn.spec).ok_or_else(|| broken("its spec"))?;
     let (item, call_id, code) = open_call(events).ok_or_else(|| broken("its program"))?;
-    let asked = engine.store.approval_of_call(turn.id.as_str(), &call_id).await?;
-    if asked.is_some_and(|asked| asked.started_at.is_some()) {
-        return Err(broken("its program was started, and its outcome is not known"));
-    }
     let session = turn.session.as_deref().and_then(ContainerId::parse).ok_or_else(|| broken("its session"))?;
     let session = engine.sessions.open(&turn.tenant, SessionChoice::Reuse(session)).await?;
     let request = turn.id.to_string();
@@ -182,7 +178,7 @@ async fn waiting(
     // A program is started before the event that tells of it is stored.
     let asked = engine.store.approval_of_call(&request, &call_id).await?;
     if started > allowed(events) || asked.is_some_and(|asked| asked.started_at.is_some()) {
-        return Err(Error::internal("its program was started"));
+        return Err(broken("its program was started, and its outcome is not known"));
     }
     if let Some(most) = &mut spec.max_programs {
         *most = most.saturating_sub(started);

@@ -117,7 +117,6 @@ async fn turn(engine: &Arc<Engine>, owns_session: bool) -> (Run, RecordingRender
     let journal = NewJournal {
         id,
         dialect: "terminal",
-        queued: false,
         expires_at: Some(now()),
         session: Some(container.to_string()),
         owns_session,

@@ -206,7 +206,6 @@ async fn carry(
     let new = NewJournal {
         id: in_flight.id.clone(),
         dialect: NAME,
-        queued: false,
         expires_at: Some(run.expires_at.unwrap_or_default() + LOG_KEPT),
         session: container,
         owns_session: false,

@@ -145,7 +145,6 @@ async fn make(
         let new = NewJournal {
             id: id.clone().into(),
             dialect: NAME,
-            queued: request.background,
             expires_at: None,
             session: environment,
             owns_session: false,

@@ -124,7 +124,6 @@ async fn make(
         let new = NewJournal {
             id: id.clone().into(),
             dialect: NAME,
-            queued: request.background,
             expires_at,
             session: container,
             owns_session: false,
