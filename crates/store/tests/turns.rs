@@ -290,3 +290,14 @@ async fn a_driver_that_was_taken_over_from_is_cut_off_between_two_writes() {
     assert!(events.iter().enumerate().all(|(number, event)| (event.event == "old") == (number < old)));
     assert_eq!((events.len(), items.len()), (old + 10, 1 + old / 2 + 10));
 }
+
+#[tokio::test]
+async fn a_queued_turn_of_an_earlier_version_is_running() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).await.unwrap();
+    let turn = create(&store, "resp_1").await;
+    rusqlite::Connection::open(directory.path().join("aludel.db"))
+        .and_then(|database| database.execute("UPDATE turns SET state = 'queued'", []))
+        .unwrap();
+    assert_eq!(store.turn(&turn.tenant, &turn.id).await.unwrap().unwrap().state, TurnState::Running);
+}
