@@ -10,6 +10,7 @@ mod pool;
 mod sandbox;
 mod workspace;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -31,8 +32,22 @@ use crate::backend::Profile;
 use crate::driver::Driver;
 use crate::{Error, KernelSpec, Limits, Usage, Workspace};
 
-/// The program that forks kernels and passes on their streams.
-const SANDBOX_PROGRAM: &str = include_str!("../../../kernel/first_process.py");
+/// The program that stores the scripts which follow it, and becomes the first process.
+const START_PROGRAM: &str = include_str!("../../../kernel/start.py");
+/// The first process's scripts, beside the kernel's: it forks kernels and passes on their streams.
+const FIRST_PROCESS_SCRIPTS: [(&str, &str); 11] = [
+    ("first_process.py", include_str!("../../../kernel/first_process.py")),
+    ("first_bounds.py", include_str!("../../../kernel/first_bounds.py")),
+    ("first_channel.py", include_str!("../../../kernel/first_channel.py")),
+    ("first_command.py", include_str!("../../../kernel/first_command.py")),
+    ("first_connection.py", include_str!("../../../kernel/first_connection.py")),
+    ("first_descendants.py", include_str!("../../../kernel/first_descendants.py")),
+    ("first_kernel.py", include_str!("../../../kernel/first_kernel.py")),
+    ("first_memory.py", include_str!("../../../kernel/first_memory.py")),
+    ("first_messages.py", include_str!("../../../kernel/first_messages.py")),
+    ("first_privileges.py", include_str!("../../../kernel/first_privileges.py")),
+    ("first_streams.py", include_str!("../../../kernel/first_streams.py")),
+];
 /// The program that serves files.
 const WORKSPACE_PROGRAM: &str = include_str!("../../../kernel/workspace.py");
 /// Runs the program that stdin begins with.
@@ -94,10 +109,10 @@ impl<P: SandboxHost> ReadyHost<P> {
     /// Takes over the streams of a process that runs [`COMMAND`], and waits until it has imported what kernels need. `origin` is the noun for
     /// what the place was made from.
     async fn new(place: Arc<P>, stdio: Stdio, kernel: Arc<KernelSpec>, origin: &'static str) -> Result<Self, Error> {
-        let scripts: serde_json::Map<_, _> =
-            kernel.scripts.iter().map(|(name, text)| (name.clone(), text.clone().into())).collect();
+        let kernels = kernel.scripts.iter().map(|(name, text)| (name.as_str(), text.as_str()));
+        let scripts: BTreeMap<_, _> = FIRST_PROCESS_SCRIPTS.into_iter().chain(kernels).collect();
         let scripts = serde_json::to_vec(&scripts).map_err(|error| Error::Setup(error.to_string()))?;
-        let first = vec![framed(SANDBOX_PROGRAM.as_bytes()), framed(&scripts)];
+        let first = vec![framed(START_PROGRAM.as_bytes()), framed(&scripts)];
         let mux = Mux::start(stdio, first, place.end());
         mux.ready(READY_TIMEOUT, origin).await?;
         Ok(Self { place, mux, kernel })
@@ -149,6 +164,22 @@ async fn feed(
     while let Some(message) = messages.recv().await {
         if input.write_all(&message).await.is_err() {
             return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_part_of_the_first_process_is_carried_into_the_sandbox() {
+        let directory = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/kernel"));
+        for entry in directory.read_dir().unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            if name.starts_with("first_") {
+                assert!(FIRST_PROCESS_SCRIPTS.iter().any(|(script, _)| *script == name), "{name}");
+            }
         }
     }
 }

@@ -1,0 +1,190 @@
+"""Kernels: forked from the first process, which has imported what they need."""
+
+import os
+import selectors
+import signal
+import socket
+import struct
+
+import kernel
+from first_descendants import kill
+from first_memory import send_end
+from first_messages import CHUNK, DATA, GRANT, RESTORED, send
+from first_privileges import be_one_of_the_sandbox
+from first_streams import PIPE, Streams, listen
+
+# Bytes of a kernel's stream that may be under way.
+WINDOW = 1 << 20
+# The longest that a checkpoint may take to be awake, seconds.
+RESTORE_TIMEOUT = 8
+
+
+class Kernel(Streams):
+    """A kernel and our ends of its streams."""
+
+    def __init__(self, number):
+        super().__init__(number, WINDOW)
+        # A piece of its channel that waits for what was printed before it.
+        self.held = b""
+        self.checkpoint = None
+        control, theirs = socket.socketpair()
+        self.warden, copy = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.warden.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        outputs = [os.pipe(), os.pipe()]
+        self.pid = os.fork()
+        if self.pid == 0:
+            become([theirs.fileno(), copy.fileno(), *(theirs for _, theirs in outputs)])
+        theirs.close()
+        copy.close()
+        for _, end in outputs:
+            os.close(end)
+        self.control = control
+        self.input = control.fileno()
+        self.streams = [control.fileno(), *(ours for ours, _ in outputs)]
+        for descriptor in (*self.streams, self.warden.fileno()):
+            os.set_blocking(descriptor, False)
+        self.watch()
+
+    def may_read(self, stream):
+        return super().may_read(stream) and not (stream == 0 and self.held)
+
+    def watch(self):
+        super().watch()
+        listen(self.warden.fileno(), selectors.EVENT_READ, self)
+
+    def handle(self, descriptor, events):
+        if descriptor == self.warden.fileno():
+            self.hear_checkpoint()
+        elif descriptor == self.input:
+            if events & selectors.EVENT_WRITE:
+                self.feed()
+            if events & selectors.EVENT_READ:
+                self.take_frames()
+            self.watch()
+        else:
+            super().handle(descriptor, events)
+
+    def take_frames(self):
+        """Passes on a piece of the channel, after what was printed before it."""
+        if not self.held and self.streams[0] is not None:
+            self.held = self.read(0, min(CHUNK, self.allowed[0]))
+        for stream in (1, 2):
+            if not self.pass_on(stream, PIPE):
+                return
+        if self.held:
+            self.allowed[0] -= len(self.held)
+            send(DATA, self.number, 0, self.held)
+            self.held = b""
+
+    def granted(self, stream, count):
+        self.allowed[stream] += count
+        if self.held:
+            self.take_frames()
+        self.watch()
+
+    def ended(self, stream):
+        """Nobody writes to a stream any more, no checkpoint either."""
+        listen(self.streams[stream], 0, None)
+        if stream == 0:
+            self.input = None
+        else:
+            os.close(self.streams[stream])
+        self.streams[stream] = None
+
+    def refused(self):
+        """It is gone, which its end tells."""
+        send(GRANT, self.number, 0, struct.pack(">I", len(self.unsent)))
+        self.unsent.clear()
+
+    def hear_checkpoint(self):
+        """A copy of the kernel says that it is there; the system says which process it is."""
+        try:
+            word, ancillary, _flags, _address = self.warden.recvmsg(64, socket.CMSG_SPACE(12))
+        except BlockingIOError:
+            return None
+        except OSError:
+            word = b""
+        if not word:
+            listen(self.warden.fileno(), 0, None)
+            return b""
+        for _level, kind, data in ancillary:
+            if kind == socket.SCM_CREDENTIALS:
+                self.checkpoint = struct.unpack("iii", data[:12])[0]
+        return word
+
+    def signal(self, number, for_good):
+        if for_good and self.checkpoint is not None:
+            kill(self.checkpoint, signal.SIGKILL)
+        if self.pid is not None:
+            kill(self.pid, number)
+
+    def exited(self, status):
+        self.pid = None
+        if not self.held:
+            self.take_frames()
+        send_end(self.number, status)
+
+    def restore(self):
+        """Wakes the checkpoint, which goes on with a new channel."""
+        while self.hear_checkpoint():
+            pass
+        restored = self.checkpoint is not None and self.wake()
+        send(RESTORED, self.number, 0, b"\1" if restored else b"\0")
+        self.watch()
+
+    def wake(self):
+        try:
+            os.kill(self.checkpoint, 0)
+            control, theirs = socket.socketpair()
+            socket.send_fds(self.warden, [b"restore"], [theirs.fileno()])
+            theirs.close()
+            self.warden.settimeout(RESTORE_TIMEOUT)
+            word = self.hear_checkpoint()
+            while word == b"checkpoint":
+                word = self.hear_checkpoint()
+            self.warden.setblocking(False)
+        except OSError:
+            return False
+        if word != b"restored":
+            return False
+        listen(self.streams[0], 0, None)
+        self.control.close()
+        self.control = control
+        control.setblocking(False)
+        self.streams[0] = self.input = control.fileno()
+        self.pid, self.checkpoint = self.checkpoint, None
+        self.held = b""
+        if self.unsent:
+            send(GRANT, self.number, 0, struct.pack(">I", len(self.unsent)))
+            self.unsent.clear()
+        return True
+
+    def close(self):
+        """Ends it for good, and lets go of all of it."""
+        self.signal(signal.SIGKILL, True)
+        for descriptor in (*self.streams, self.warden.fileno()):
+            listen(descriptor, 0, None)
+        for descriptor in self.streams[1:]:
+            if descriptor is not None:
+                os.close(descriptor)
+        self.control.close()
+        self.warden.close()
+
+
+def become(descriptors):
+    """Runs in a new kernel; never returns."""
+    status = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+        control, warden, stdout, stderr = descriptors
+        for ours, place, inherited in ((control, 3, False), (warden, 4, False), (stdout, 1, True), (stderr, 2, True)):
+            os.dup2(ours, place, inherited)
+        os.closerange(5, os.sysconf("SC_OPEN_MAX"))
+        be_one_of_the_sandbox()
+        kernel.run()
+        status = 0
+    finally:
+        os._exit(status)
