@@ -11,6 +11,8 @@ SCRIPTS_DIRECTORY = "/run/aludel"
 
 
 def main():
+    # As for the other commands of a sandbox, by their environment, which a process with -I does not read.
+    sys.dont_write_bytecode = True
     directory = store(json.loads(read_exactly(struct.unpack(">I", read_exactly(4))[0])))
     sys.path.insert(0, directory)
     import first_process

@@ -11,6 +11,7 @@ import select
 import signal
 import socket
 import struct
+import subprocess
 import tempfile
 import threading
 import time
@@ -660,3 +661,12 @@ class StartTest(unittest.TestCase):
             for directory in (top, other):
                 with open(f"{directory}/a.py") as file:
                     self.assertEqual(file.read(), "é")
+
+    def test_the_first_process_is_one_of_the_scripts_and_writes_no_others(self):
+        scripts = {"first_process.py": "import other\ndef run(directory): print(directory == other.__file__.rpartition('/')[0])", "other.py": ""}
+        sent = json.dumps(scripts).encode()
+        with tempfile.TemporaryDirectory() as directory:
+            run = f"import sys; sys.path.insert(0, '.'); import start; sys.dont_write_bytecode = False; start.SCRIPTS_DIRECTORY = {directory!r}; start.main()"
+            ran = subprocess.run(["python3", "-I", "-B", "-c", run], input=struct.pack(">I", len(sent)) + sent, capture_output=True, timeout=30)
+            self.assertEqual((ran.stdout, ran.stderr), (b"True\n", b""))
+            self.assertEqual(sorted(os.listdir(directory)), sorted(scripts))
