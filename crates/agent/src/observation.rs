@@ -316,9 +316,10 @@ mod tests {
 
     #[test]
     fn limits_are_told_with_figures() {
-        let hit = |files| Outcome::Limit(LimitHit::Memory { used: 800 << 20, limit: 1 << 30, files, of_host: false });
-        assert_eq!(describe_outcome(&finished(hit(1 << 20))), "Out of memory: used 800 MB of 1.0 GB.");
-        assert!(describe_outcome(&finished(hit(600 << 20))).contains("the workspace holds 600 MB"));
+        let hit = |used, files| Outcome::Limit(LimitHit::Memory { used, limit: 1 << 30, files, of_host: false });
+        assert_eq!(describe_outcome(&finished(hit(800 << 20, 1 << 20))), "Out of memory: used 800 MB of 1.0 GB.");
+        assert_eq!(describe_outcome(&finished(hit(0, 1 << 20))), "Out of memory: the limit is 1.0 GB.");
+        assert!(describe_outcome(&finished(hit(800 << 20, 600 << 20))).contains("the workspace holds 600 MB"));
         let of_host = LimitHit::Memory { used: 7 << 20, limit: 256 << 20, files: 0, of_host: true };
         let words = describe_outcome(&finished(Outcome::Limit(of_host)));
         assert!(words.starts_with("The host") && words.contains("7.0 MB of its 256 MB"), "{words}");

@@ -208,9 +208,9 @@ impl Outcome {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimitHit {
-    /// Bytes. `used` is the peak that was seen.
+    /// Memory.
     Memory {
-        /// The most that was in use, bytes.
+        /// The most that was seen in use, bytes; 0 where nobody counts it.
         used: u64,
         /// The limit, bytes.
         limit: u64,

@@ -98,6 +98,6 @@ pub(crate) enum Signal {
 pub(crate) struct KernelExit {
     /// `None` where it is not known.
     pub(crate) status: Option<ExitStatus>,
-    /// The most memory that the sandbox has used, bytes, if the process was ended because the memory limit was reached.
+    /// The most memory that the sandbox has used, bytes, if the process was ended for want of memory; 0 where nobody counts it.
     pub(crate) out_of_memory: Option<u64>,
 }

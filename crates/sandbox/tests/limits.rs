@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use std::sync::Arc;
 
+use aludel_sandbox::memory::Memory;
 use aludel_sandbox::process::Command;
 use aludel_sandbox::{
     Backend, Execution, ExecutionEvent, KernelDeath, LimitHit, Limits, Outcome, Sandbox, SandboxId, SandboxSpec,
@@ -95,6 +96,19 @@ async fn a_limit_of_all_sandboxes_together_is_told_as_such() {
     };
     // Bytes that did not fit may be counted for a moment.
     assert!(used < 128 << 20, "{used}");
+}
+
+#[tokio::test]
+async fn a_lack_of_memory_is_the_hosts_only_where_somebody_counted() {
+    for (count, expected) in [(0, false), (1 << 20, true), (290 << 20, false)] {
+        let memory = Memory::new(move |_, cell| {
+            cell.run_out_of_memory(count);
+        });
+        let sandbox = memory.create(SandboxId::unique(), SandboxSpec::new(limits())).await.unwrap();
+        let told = run(&sandbox, "").await;
+        let Outcome::Limit(LimitHit::Memory { used, of_host, .. }) = told.finished.outcome else { panic!("{told:?}") };
+        assert_eq!((used, of_host), (count, expected));
+    }
 }
 
 #[tokio::test]

@@ -503,7 +503,9 @@ impl<C: LinkControl> CellRun<C> {
             return self.outcome_of_termination(ending.cause);
         }
         if let Some(used) = exit.out_of_memory {
-            return self.out_of_memory(used, used < self.limits.memory / 100 * OWN_LIMIT_PERCENT).await;
+            // The limit that is known is the sandbox's own, if nobody counts.
+            let of_host = used > 0 && used < self.limits.memory / 100 * OWN_LIMIT_PERCENT;
+            return self.out_of_memory(used, of_host).await;
         }
         match exit.status {
             Some(ExitStatus::Signal(signal)) => Outcome::KernelDied(KernelDeath::Signalled(signal)),

@@ -20,7 +20,7 @@ use crate::{ClientAnswer, ClientCall, Error, ProgramError, Usage};
 const QUEUE: usize = 16;
 /// Bytes that a flood prints at once.
 const CHUNK: usize = 16 << 10;
-const SIGKILL: i32 = 9;
+pub(super) const SIGKILL: i32 = 9;
 
 type Variables = BTreeMap<String, String>;
 type Answers = (u64, Vec<ClientAnswer>);
@@ -288,13 +288,14 @@ fn spawn(
     };
     let control = Arc::clone(control);
     tokio::spawn(async move {
-        let status = tokio::select! {
+        let exited = |status| KernelExit { status: Some(status), out_of_memory: None };
+        let exit = tokio::select! {
             biased;
             // An error would mean that the sender is gone, which is held here.
-            _killed = kills.changed() => Some(ExitStatus::Signal(SIGKILL)),
-            status = kernel.run() => status,
+            _killed = kills.changed() => exited(ExitStatus::Signal(SIGKILL)),
+            died = kernel.run() => died.unwrap_or(exited(ExitStatus::Code(0))),
         };
-        control.exit.send_replace(Some(KernelExit { status, out_of_memory: None }));
+        control.exit.send_replace(Some(exit));
     });
     (cells, answers, inputs)
 }
@@ -316,12 +317,12 @@ enum CellEnd {
     /// An exception of this name, with this value.
     Raised(&'static str, Cow<'static, str>),
     Failed(ProgramError),
-    Died(Option<ExitStatus>),
+    Died(KernelExit),
 }
 
 impl ScriptedKernel {
-    /// Runs cells until it dies, and returns how.
-    async fn run(mut self) -> Option<ExitStatus> {
+    /// Runs cells until there are no more, or until it dies of one.
+    async fn run(mut self) -> Option<KernelExit> {
         while let Some(CellProgram { code, environment, tools }) = self.cells.recv().await {
             self.interrupts.mark_unchanged();
             let variables = self.checkpoint.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -340,12 +341,12 @@ impl ScriptedKernel {
                 Ok(()) => {}
                 Err(CellEnd::Raised(name, value)) => self.send(FromKernel::Error(raised(&code, name, &value))).await,
                 Err(CellEnd::Failed(error)) => self.send(FromKernel::Error(error)).await,
-                Err(CellEnd::Died(status)) => return status,
+                Err(CellEnd::Died(exit)) => return Some(exit),
             }
             *self.checkpoint.lock().unwrap_or_else(PoisonError::into_inner) = variables;
             self.send(FromKernel::Done).await;
         }
-        Some(ExitStatus::Code(0))
+        None
     }
 
     async fn step(&mut self, step: ScriptStep) -> Result<(), CellEnd> {
@@ -391,7 +392,7 @@ impl ScriptedKernel {
             }
             ScriptStep::Wait(signal) => self.unless_interrupted(async move { signal.notified().await }).await,
             ScriptStep::Hang => std::future::pending().await,
-            ScriptStep::Die(status) => Err(CellEnd::Died(status)),
+            ScriptStep::Die(exit) => Err(CellEnd::Died(exit)),
         }
     }
 

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
+use super::kernel::SIGKILL;
 use super::workspace::MemoryWorkspace;
+use crate::link::KernelExit;
 use crate::process::ExitStatus;
 use crate::{ClientCall, MimeBundle, MimeData, ProgramError};
 
@@ -36,7 +38,7 @@ pub(super) enum ScriptStep {
     Write(String, Vec<u8>),
     Wait(Arc<Notify>),
     Hang,
-    Die(Option<ExitStatus>),
+    Die(KernelExit),
 }
 
 impl ScriptedCell {
@@ -128,12 +130,21 @@ impl ScriptedCell {
 
     /// Ends the kernel with this status.
     pub fn exit(&mut self, status: i32) -> &mut Self {
-        self.step(ScriptStep::Die(Some(ExitStatus::Code(status))))
+        self.die(ExitStatus::Code(status), None)
     }
 
     /// Ends the kernel as if by this signal.
     pub fn die_of(&mut self, signal: i32) -> &mut Self {
-        self.step(ScriptStep::Die(Some(ExitStatus::Signal(signal))))
+        self.die(ExitStatus::Signal(signal), None)
+    }
+
+    /// Ends the kernel as for want of memory, of which so many bytes were in use; 0 where nobody counts it.
+    pub fn run_out_of_memory(&mut self, used: u64) -> &mut Self {
+        self.die(ExitStatus::Signal(SIGKILL), Some(used))
+    }
+
+    fn die(&mut self, status: ExitStatus, out_of_memory: Option<u64>) -> &mut Self {
+        self.step(ScriptStep::Die(KernelExit { status: Some(status), out_of_memory }))
     }
 
     fn step(&mut self, step: ScriptStep) -> &mut Self {
