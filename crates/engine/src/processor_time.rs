@@ -4,6 +4,7 @@
 //! until they would have had theirs. A step is one poll of a future: reading a body, making the request to a model, telling an answer. The
 //! time of programs in sandboxes is not counted here; their control groups share that.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,8 +26,15 @@ const MOST_OWED: Duration = Duration::from_millis(500);
 const MAX_WAIT: Duration = Duration::from_millis(10);
 /// Time after its last step for which a tenant counts as one of the others.
 const ACTIVE_FOR: Duration = Duration::from_millis(200);
+/// Processor time after which a step is long, see [`end_long_step`].
+const LONG_STEP: Duration = Duration::from_millis(2);
 /// Tenants that are remembered before those are forgotten that owe nothing.
 const MAX_IDLE_TENANTS: usize = 256;
+
+thread_local! {
+    /// Processor time of this thread when the step began that it is at, if it is at one.
+    static STEP_BEGAN: Cell<Option<Duration>> = const { Cell::new(None) };
+}
 
 /// The time of all processors.
 #[derive(Debug, Clone)]
@@ -117,7 +125,9 @@ impl ProcessorShare {
     /// Does the work, which takes from this share.
     pub fn work<T>(&self, work: impl FnOnce() -> T) -> T {
         let began = thread_time();
+        let outer = STEP_BEGAN.replace(Some(began));
         let done = work();
+        STEP_BEGAN.set(outer);
         self.take(thread_time().saturating_sub(began));
         done
     }
@@ -188,6 +198,14 @@ impl<F: Future> Future for ThrottledFuture<F> {
     }
 }
 
+/// Ends the step here if it was long: others have their turn between two parts of the work for a large request, which is then done in
+/// steps of its parts.
+pub async fn end_long_step() {
+    if STEP_BEGAN.get().is_some_and(|began| thread_time().saturating_sub(began) > LONG_STEP) {
+        tokio::task::yield_now().await;
+    }
+}
+
 /// Processor time that this thread has taken.
 fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
@@ -200,6 +218,8 @@ fn micros(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::*;
 
     fn tenants() -> [Tenant; 2] {
@@ -244,6 +264,30 @@ mod tests {
         bad.wait().await;
         let waited = began.elapsed();
         assert!(waited >= ACTIVE_FOR && waited < ACTIVE_FOR + 2 * MAX_WAIT, "{waited:?}");
+    }
+
+    #[tokio::test]
+    async fn a_step_ends_where_it_was_long() {
+        let [good, _] = tenants();
+        let share = ProcessorTime::of(2).share_of(&good);
+        let polls_of = async |work: Duration| {
+            let mut polls = 0;
+            let mut paced = Box::pin(share.pace(async {
+                let began = thread_time();
+                while thread_time() - began <= work {}
+                end_long_step().await;
+            }));
+            std::future::poll_fn(|context| {
+                polls += 1;
+                paced.as_mut().poll(context)
+            })
+            .await;
+            polls
+        };
+        assert_eq!(polls_of(Duration::ZERO).await, 1);
+        assert_eq!(polls_of(LONG_STEP).await, 2);
+        // Nobody's step.
+        end_long_step().now_or_never().unwrap();
     }
 
     #[tokio::test]

@@ -369,6 +369,11 @@ fn ran_code(failure: Option<&Failure>) -> bool {
 }
 
 impl InFlightRequest {
+    /// Returns the tenant whose request it is.
+    pub fn tenant(&self) -> &Tenant {
+        &self.tenant
+    }
+
     /// Lets all followers have these frames.
     pub fn publish(&self, frames: Vec<Frame>) {
         if frames.is_empty() {

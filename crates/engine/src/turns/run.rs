@@ -29,6 +29,7 @@ use super::journal::{Journal, NewJournal};
 use super::render::{Documents, Flow, Frame, Render};
 use super::{Failure, InFlightRequest};
 use crate::approvals::Gate;
+use crate::processor_time::end_long_step;
 use crate::sessions::Session;
 use crate::{Engine, Error};
 
@@ -224,7 +225,9 @@ impl Run {
         let outcome = match progress.iter().all(|progress| progress.has_ended) {
             true => TurnResult::Ended,
             false => {
+                end_long_step().await;
                 let agents = Agents::start(&self.parts);
+                end_long_step().await;
                 self.turns(agents, &mut progress).await
             }
         };

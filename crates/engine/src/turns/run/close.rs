@@ -8,6 +8,7 @@ use tokio::time::sleep;
 use tracing::{Instrument as _, error};
 
 use super::Run;
+use crate::processor_time::end_long_step;
 use crate::turns::event::EventKind;
 
 use crate::turns::{Failure, FailureKind, RequestEnd};
@@ -22,7 +23,9 @@ impl Run {
         let mut frames = std::mem::take(&mut self.untold).frames;
         frames.append(&mut self.last_frames);
         frames.extend(self.event(0, EventKind::Closed).await.frames);
+        end_long_step().await;
         let document = self.render.document();
+        end_long_step().await;
         let stored = self.store_end(&document).await;
         let unstored = stored.as_ref().is_err_and(may_pass).then(|| document.clone());
         let failure = self.render.failure();
@@ -50,7 +53,9 @@ impl Run {
         // Events that could not be stored go along with the state.
         let _tried_again = self.store_events(None).await;
         if let Some(documents) = &self.documents {
-            documents.finish(document.clone()).await?;
+            let document = document.clone();
+            end_long_step().await;
+            documents.finish(document).await?;
         }
         self.store_events(Some(TurnState::Ended)).await
     }

@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing::error;
 
 use super::Run;
+use crate::processor_time::end_long_step;
 use crate::turns::Failure;
 use crate::turns::event::{EventKind, TurnEvent};
 use crate::turns::journal::Journal;
@@ -98,6 +99,7 @@ impl Run {
     /// Makes an event and renders it. It is stored with the others, by [`Run::store_events`]. Where there is no room for it, there is no such event, and the request
     /// is cancelled.
     pub(in crate::turns) async fn event(&mut self, turn: usize, kind: EventKind) -> RenderedEvent {
+        end_long_step().await;
         let sequence = self.journal.as_ref().map_or(self.next, Journal::next);
         let event = TurnEvent { sequence, at_ms: now_ms(), turn, kind };
         if let Some(journal) = &mut self.journal
@@ -108,6 +110,7 @@ impl Run {
             return RenderedEvent::default();
         }
         self.next = sequence + 1;
+        end_long_step().await;
         let rendered = self.render.render(&event);
         if let Some(journal) = &mut self.journal
             && let Some(last) = rendered.frames.last()
@@ -143,7 +146,10 @@ impl Run {
 
     pub(super) async fn save(&self) -> Result<(), Failure> {
         match &self.documents {
-            Some(documents) => Ok(documents.save(self.render.document()).await?),
+            Some(documents) => {
+                end_long_step().await;
+                Ok(documents.save(self.render.document()).await?)
+            }
             None => Ok(()),
         }
     }

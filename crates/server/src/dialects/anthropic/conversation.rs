@@ -6,6 +6,7 @@ use aludel_agent::upstream::FunctionTool;
 use aludel_agent::{Call, CallOutput, CodeInterpreter, Item, Part, ProgramTool, arguments_of, framed};
 use aludel_engine::KernelSpec;
 use aludel_engine::execution::ClientAnswer;
+use aludel_engine::processor_time::end_long_step;
 use aludel_engine::sessions::WORKSPACE;
 use aludel_store::Tenant;
 use aludel_wire::anthropic::{
@@ -102,6 +103,7 @@ impl Conversation {
         let reader = Reader { app, tenant, tools, memory };
         let mut conversation = Self::default();
         for (index, message) in messages.iter().enumerate() {
+            end_long_step().await;
             let param = format!("messages.{index}");
             let message = message.read().map_err(|error| ApiError::invalid(&param, format!("{error}.")))?;
             let blocks = match message.content {

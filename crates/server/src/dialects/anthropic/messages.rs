@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use aludel_engine::processor_time::end_long_step;
 use aludel_engine::turns::{Agreement, InFlightRequest, Run, TurnPlan, TurnSpec};
 use aludel_store::{Tenant, TurnId, fresh_id};
 use aludel_wire::anthropic::StopReason;
@@ -38,7 +39,9 @@ pub(super) async fn create(
     }
     let fields = body.fields(&app).await?;
     let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
+    end_long_step().await;
     let request = ParsedRequest::read(fields, app.engine.kernel())?;
+    end_long_step().await;
     app.engine.models().find(&request.model)?;
     let stream = request.stream;
     if request.is_empty {
@@ -121,6 +124,7 @@ async fn prepare(
     request: &ParsedRequest,
     conversation: Conversation,
 ) -> Result<(TurnPlan, Option<MessageContainer>), ApiError> {
+    end_long_step().await;
     let instructions = [request.instructions.as_str(), &conversation.instructions];
     let instructions: Vec<&str> = instructions.into_iter().filter(|text| !text.is_empty()).collect();
     let spec = TurnSpec {

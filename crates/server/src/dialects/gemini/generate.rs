@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use aludel_agent::CodeInterpreter;
 use aludel_engine::Session;
+use aludel_engine::processor_time::end_long_step;
 use aludel_engine::sessions::SessionChoice;
 use aludel_engine::turns::{Agreement, InFlightRequest, Run, TurnPlan, TurnSpec};
 use aludel_store::{Tenant, TurnId, fresh_id};
@@ -72,7 +73,9 @@ pub(super) async fn call(
     let mut fields = fields;
     fields.map.insert("model".into(), model.clone().into());
     let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
+    end_long_step().await;
     let request = ParsedRequest::read(fields)?;
+    end_long_step().await;
     let (in_flight, is_new) = turn::begin(&app, &tenant, fingerprint, TurnId::new(), memory).map_err(not_stored)?;
     let is_stream = form == Form::Stream;
     let guard = Some(cancel_on_disconnect(&in_flight, is_stream));
@@ -143,6 +146,7 @@ async fn prepare(
     let attached =
         AttachedFiles::find(app, tenant, named_in(&request.contents).collect(), request.runs_code, memory).await?;
     let conversation = Conversation::read(&request.contents, &attached, request.runs_code.then_some(tool.as_str()))?;
+    end_long_step().await;
     let spec = TurnSpec {
         functions: request.functions.clone(),
         tool_choice: request.tool_choice.clone(),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use aludel_engine::processor_time::end_long_step;
 use aludel_engine::turns::{self, PastRequest};
 use aludel_store::{Order, ResponseId, ResponseRecord, Tenant, TurnId};
 use aludel_wire::openai::responses::{self, InputTokens, InputTokensObject, ItemDocument};
@@ -32,7 +33,9 @@ pub(crate) async fn create(
     fields: Fields,
 ) -> Result<Response, ApiError> {
     let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
+    end_long_step().await;
     let request = ParsedRequest::read(fields, host(&headers), app.engine.kernel())?;
+    end_long_step().await;
     let (stream, background, include) = (request.stream, request.background, request.include);
     let (in_flight, is_new) = match turn::begin(&app, &tenant, fingerprint, ResponseId::new().into(), memory) {
         Ok(begun) => begun,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use aludel_agent::{Call, CallOutput, Item, Part};
 use aludel_engine::Session;
 use aludel_engine::approvals::Gate;
+use aludel_engine::processor_time::end_long_step;
 use aludel_engine::sessions::WORKSPACE;
 use aludel_store::{ContainerId, ResponseId, ResponseText, Tenant};
 use aludel_wire::Document;
@@ -119,6 +120,7 @@ impl Context {
             if index == self.new.start {
                 model.refused.clear();
             }
+            end_long_step().await;
             model.add(item.item(), &format!("input[{index}]"), app, tenant).await?;
         }
         let (instructions, refused) = (model.instructions.join("\n\n"), std::mem::take(&mut model.refused));

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use aludel_engine::Session;
 use aludel_engine::approvals::{ApprovalMode, Decider};
+use aludel_engine::processor_time::end_long_step;
 use aludel_engine::turns::{Agreement, InFlightRequest, NewJournal, Run, TurnSpec};
 use aludel_store::{ResponseId, Tenant, now};
 use aludel_wire::openai::responses::Response;
@@ -105,12 +106,15 @@ async fn make(
     view.take_approvals(gate).await?;
     let items = view.items;
     let container = session.as_ref().map(|session| session.id().to_string());
+    end_long_step().await;
     let part = spec.part(&app.engine, items.clone(), gated, Agreement::Stays)?;
     let id = ResponseId::parse(in_flight.id.as_str()).ok_or_else(|| ApiError::internal("an id of another dialect"))?;
     let base = Response { id: id.to_string(), created_at: now(), ..request.answer };
     let mcp = request.mcp.map(|mcp| mcp.label);
     let beginning = RendererStart { base, include: request.include, mcp, container: container.clone() };
+    end_long_step().await;
     let own = serde_json::to_value(&beginning).map_err(ApiError::internal)?;
+    end_long_step().await;
     let render = Box::new(ResponseRenderer::new(beginning));
     let mut run = Run::new(&app.engine, tenant, in_flight, vec![part], render);
     (run.truncate, run.outlives) = (request.truncate, outlives);
