@@ -57,6 +57,8 @@ pub(crate) async fn launch(
     starting: impl Future<Output = Result<(), ApiError>> + Send + 'static,
 ) -> Result<(), ApiError> {
     let (engine, in_flight) = (Arc::clone(&app.engine), Arc::clone(in_flight));
+    // All that is made of a large request is made here.
+    let share = engine.processor_time.share_of(in_flight.tenant());
     let task = async move {
         let started = AssertUnwindSafe(starting).catch_unwind().await;
         let started = started.unwrap_or_else(|_| Err(ApiError::internal("a panic at the start of a turn")));
@@ -68,5 +70,32 @@ pub(crate) async fn launch(
         }
         started
     };
-    app.finish(task).await
+    app.finish(share.pace(task)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_start_waits_for_its_tenants_share() {
+        let data = tempfile::tempdir().unwrap();
+        let store = aludel_store::Store::open(data.path()).await.unwrap();
+        let backend = Arc::new(aludel_sandbox::memory::Memory::default());
+        let engine = aludel_engine::Engine::new(store, backend, [], Default::default(), Vec::new(), Default::default());
+        let app = Arc::new(App::new(Arc::new(engine), crate::app::ServerSettings::default()));
+        let tenant = Tenant::local();
+        let (in_flight, _) = begin(&app, &tenant, RequestFingerprint::none(), TurnId::new(), ()).unwrap();
+        tokio::time::pause();
+        let shares = &app.engine.processor_time;
+        shares.share_of(&tenant).take(Duration::from_secs(3600));
+        shares.share_of(&Tenant::of_signed("another")).take(Duration::from_millis(1));
+        let began = Instant::now();
+        launch(&app, &in_flight, async { Ok(()) }).await.unwrap();
+        assert!(began.elapsed() > Duration::from_millis(100), "{:?}", began.elapsed());
+    }
 }
