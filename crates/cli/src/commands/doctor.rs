@@ -26,7 +26,7 @@ pub(crate) struct DoctorArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// Run hostile programs against the sandbox of this host; takes about half a minute
+    /// Run hostile programs against the sandbox of this host; takes about a minute
     #[arg(long)]
     attack: bool,
     /// Give hostile programs so many times the time, for a machine that is emulated or very busy
