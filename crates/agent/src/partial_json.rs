@@ -193,12 +193,29 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_yields_nothing_and_does_not_panic() {
-        for json in
-            ["", "code", "[1,2", "{\"code\": 5}", "}}}}{", "\"code\"", "{\"code\":\"\\ud800\\ud800x\\u12\\uZZZZ"]
-        {
+    fn nonsense_yields_nothing() {
+        for json in [
+            "",
+            "code",
+            "[1,2",
+            "{\"code\": 5}",
+            "}}}}{",
+            "\"code\"",
+            "[\"code\", \"x\"]",
+            "{\"a\": {\"code\": \"x\"}}",
+        ] {
             let mut field = StringField::new("code");
-            json.chars().for_each(|c| drop(field.push(&c.to_string())));
+            for character in json.chars() {
+                assert_eq!(field.push(&character.to_string()), "", "{json} at {character}");
+            }
         }
+    }
+
+    #[test]
+    fn broken_escapes_are_replaced() {
+        let mut field = StringField::new("code");
+        let json = "{\"code\":\"\\ud800\\ud800x\\u12\\uZZZZ";
+        let decoded: String = json.chars().map(|character| field.push(&character.to_string())).collect();
+        assert_eq!(decoded, "\u{fffd}\u{fffd}x\u{fffd}ZZZZ");
     }
 }
