@@ -305,7 +305,13 @@ async fn control_groups_whose_data_directory_is_gone_are_cleared_up() {
     let next = tempfile::tempdir().unwrap();
     backend_at(next.path(), limits(), 0).await.shutdown().await;
     let host_sees_all = std::fs::read_link("/proc/self/ns/pid").unwrap() == Path::new("pid:[4026531836]");
-    assert!(!host_sees_all || left_by(dead.id()).all(|group| !group.exists()));
+    if host_sees_all {
+        assert!(left_by(dead.id()).all(|group| !group.exists()));
+    } else {
+        // Nothing is removed there: its owner may live outside of this namespace.
+        eprintln!("SKIPPED: the removal of a dead owner's groups, for this is a pid namespace");
+        assert!(left_by(dead.id()).all(|group| group.exists()));
+    }
     assert!(left_by(own).all(|group| group.join("s1").exists()), "the control: its owner lives");
     for group in left_by(dead.id()).chain(left_by(own)).filter(|group| group.exists()) {
         std::fs::remove_dir(group.join("s1")).unwrap();
