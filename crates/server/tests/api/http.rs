@@ -94,9 +94,16 @@ async fn a_head_is_bounded_for_whoever_has_no_key() {
     server.store.create_key("one", None).await.unwrap();
     let with = |bytes: usize| server.request(Method::GET, "/v1/files").bearer_auth("k".repeat(bytes));
     assert_eq!(server.ask(with(32 << 10)).await.status, 401);
-    // The connection may be closed before the answer is read, for there is more to come.
-    let refused = with(80 << 10).send().await;
-    assert!(refused.is_err() || refused.is_ok_and(|answer| answer.status() == 431));
+    match with(80 << 10).send().await {
+        Ok(answer) => assert_eq!(answer.status(), 431),
+        // The connection may be closed before the answer is read, for there is more to come.
+        Err(error) => {
+            let error = format!("{error:?}");
+            let closed = ["ConnectionReset", "BrokenPipe", "IncompleteMessage"];
+            assert!(closed.iter().any(|reason| error.contains(reason)), "{error}");
+        }
+    }
+    assert_eq!(server.ask(with(32 << 10)).await.status, 401);
     server.stop().await;
 }
 
