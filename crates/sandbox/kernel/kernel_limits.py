@@ -7,6 +7,11 @@ import resource
 KEPT_BACK = 8
 # More than this part of the memory in use: a copy could double it, and the next cell would fail for it.
 MOST_COPIED = 0.5
+# Room that is left for telling about an error: this part of the memory, and no more than so much.
+HEADROOM_SHIFT = 3
+MAX_HEADROOM_BYTES = 64 << 20
+# Bytes below the limit that must be free again before it is lowered.
+RELOWER_MARGIN_BYTES = 16 << 20
 
 
 class MemoryLimit:
@@ -25,15 +30,15 @@ class MemoryLimit:
         bound = self.baseline() + most if is_hard else resource.RLIM_INFINITY
         # Bounds a process, before any code of the user's runs, on a host where no control group counts.
         self._lifted = (bound, bound)
-        self._lowered = (self.baseline() + max(most - (most >> 3), most - (64 << 20)), bound)
+        self._lowered = (self.baseline() + most - min(most >> HEADROOM_SHIFT, MAX_HEADROOM_BYTES), bound)
         self.lower()
 
     def lower(self):
-        """Makes Python raise MemoryError a little before the kernel would kill us; the difference is for telling about it."""
+        """Makes Python raise MemoryError a little before Linux would kill us; the difference is for telling about it."""
         if self._lowered is None:
             return
         # Still above after an error: lowering now would fail the next allocation whatever it is for.
-        if not self.is_lifted or data_in_use() < self._lowered[0] - (16 << 20):
+        if not self.is_lifted or data_in_use() < self._lowered[0] - RELOWER_MARGIN_BYTES:
             resource.setrlimit(resource.RLIMIT_DATA, self._lowered)
             self.is_lifted = False
 
