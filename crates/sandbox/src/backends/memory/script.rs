@@ -81,11 +81,6 @@ impl ScriptedCell {
         self.step(ScriptStep::Result(MimeBundle(vec![("text/plain".into(), MimeData::Text(text.into()))])))
     }
 
-    /// Ends with a value of the last expression.
-    pub fn result_bundle(&mut self, bundle: MimeBundle) -> &mut Self {
-        self.step(ScriptStep::Result(bundle))
-    }
-
     /// Calls tools of the client's, all at once, and prints each answer on a line. One that failed raises a `ToolError`.
     pub fn call<'a>(&mut self, calls: impl IntoIterator<Item = (&'a str, &'a str)>) -> &mut Self {
         let call = |(name, arguments): (&str, &str)| ClientCall { name: name.into(), arguments: arguments.into() };
