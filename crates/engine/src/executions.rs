@@ -163,7 +163,7 @@ impl ProgramTarget {
 
 impl std::fmt::Debug for ProgramTarget {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_tuple("Target").field(self.namespace()).finish()
+        formatter.debug_tuple("ProgramTarget").field(self.namespace()).finish()
     }
 }
 

@@ -111,7 +111,7 @@ impl TerminalApprover {
 
 impl fmt::Debug for TerminalApprover {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Terminal").finish_non_exhaustive()
+        formatter.debug_struct("TerminalApprover").finish_non_exhaustive()
     }
 }
 

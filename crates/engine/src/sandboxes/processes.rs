@@ -172,7 +172,7 @@ pub struct LogPart {
 
 impl fmt::Debug for SandboxProcess {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Process").field("pid", &self.pid).finish_non_exhaustive()
+        formatter.debug_struct("SandboxProcess").field("pid", &self.pid).finish_non_exhaustive()
     }
 }
 
