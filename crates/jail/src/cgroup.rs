@@ -262,7 +262,7 @@ impl Cgroup {
 
     /// Sets what it gets beside other groups. It matters only where processors are short.
     pub(crate) fn set_share(&self, share: CpuShare) -> io::Result<()> {
-        // The full ones are the kernel's own.
+        // The full ones are the defaults of Linux.
         match (&self.hierarchy, share) {
             (Hierarchy::V1 { cpu: Some(cpu), .. }, CpuShare::Large) => write_if_present(cpu, "cpu.shares", "8192"),
             (Hierarchy::V1 { cpu: Some(cpu), .. }, CpuShare::Full) => write_if_present(cpu, "cpu.shares", "1024"),
@@ -294,7 +294,7 @@ impl Cgroup {
         }
     }
 
-    /// Reads the usage so far. A figure that the kernel does not offer is 0.
+    /// Reads the usage so far. A figure that Linux does not offer is 0.
     pub(crate) fn usage(&self) -> CgroupUsage {
         match &self.hierarchy {
             Hierarchy::V1 { memory, .. } => {
@@ -453,7 +453,6 @@ fn enable(group: &Path, controllers: &[String]) -> io::Result<()> {
     Ok(())
 }
 
-/// The fields utime, stime, cutime and cstime of `/proc/…/stat`, summed. The name before them may hold anything.
 /// Reads a file of one number; 0 if there is none.
 fn number(directory: &Path, file: &str) -> u64 {
     read(directory, file).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
@@ -465,6 +464,7 @@ fn field(directory: &Path, file: &str, name: &str) -> u64 {
     text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap_or(0)
 }
 
+/// Sums the fields utime, stime, cutime and cstime of `/proc/…/stat`. The name before them may hold anything.
 fn ticks_of(pid: &str) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(") ")?;

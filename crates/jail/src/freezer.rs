@@ -88,7 +88,7 @@ fn stop(namespace: Option<&PathBuf>, init: Option<Pid>, stopped: &mut HashMap<Pi
         }
         let states = states_of(pid);
         let is_stopped = states.iter().all(|state| matches!(state, 'T' | 't' | 'Z' | 'X'));
-        // A process that waits in the Linux kernel, as a parent does until its child has begun another program, stops on its way back.
+        // A process that waits in Linux, as a parent does until its child has begun another program, stops on its way back.
         let will_stop = stopped.contains_key(&pid) && !states.iter().any(|state| matches!(state, 'R' | 'S'));
         if !is_stopped && !will_stop {
             running += 1;

@@ -9,11 +9,11 @@ use landlock::{
     Scope,
 };
 
-/// The newest interface we know; older kernels enforce the part they have.
+/// The newest interface we know; older versions of Linux enforce the part they have.
 const KNOWN: ABI = ABI::V6;
 
 /// Makes the ruleset of a shell. It must be made inside the shell: rules hold on to the inodes of its own mounts.
-/// `None` on kernels without Landlock.
+/// `None` where Linux has no Landlock.
 pub(crate) fn ruleset(profile: Profile) -> Result<Option<OwnedFd>, std::io::Error> {
     let all = AccessFs::from_all(KNOWN);
     let writable = all & !(AccessFs::MakeChar | AccessFs::MakeBlock);
@@ -48,7 +48,7 @@ pub(crate) fn ruleset(profile: Profile) -> Result<Option<OwnedFd>, std::io::Erro
     Ok(ruleset.into())
 }
 
-/// The version of the kernel's Landlock interface; 0 without it.
+/// The version of the Landlock interface of Linux; 0 without it.
 pub(crate) fn version() -> u32 {
     const LANDLOCK_CREATE_RULESET_VERSION: i64 = 1;
     crate::sys::raw(libc::SYS_landlock_create_ruleset, [0, 0, LANDLOCK_CREATE_RULESET_VERSION, 0, 0, 0])

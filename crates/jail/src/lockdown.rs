@@ -149,7 +149,7 @@ impl Lockdown<'_> {
         let number = |descriptor: RawFd| Int(descriptor.into());
         let prctl = |option: i64, value: i64| vec![Int(option), Int(value), Int(0), Int(0), Int(0)];
         if self.joins_others {
-            // They see it from its first moment. On a kernel without Landlock, and with the same user id, they could reach its memory between
+            // They see it from its first moment. On a Linux without Landlock, and with the same user id, they could reach its memory between
             // its last capability and its filter. An exec undoes this.
             step("keep its memory from others", libc::SYS_prctl, prctl(libc::PR_SET_DUMPABLE.into(), 0));
         }
@@ -266,7 +266,7 @@ pub(crate) fn inherited() -> Vec<LockdownStep> {
         LockdownStep::new(&format!("limit {name}"), libc::SYS_prlimit64, limiting(resource.into(), limit))
     };
     let limits = [
-        // No core file, and no program of the host's that takes it: 1 is the kernel's mark for processes which must not be dumped even to
+        // No core file, and no program of the host's that takes it: 1 is the mark of Linux for processes which must not be dumped even to
         // a pipe. The filter of system calls keeps it as it is; 0 would have that program started.
         ("core files", libc::RLIMIT_CORE, 1),
         ("locked memory", libc::RLIMIT_MEMLOCK, 64 << 10),

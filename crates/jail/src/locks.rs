@@ -1,4 +1,4 @@
-//! Locks of files, as far as the kernel shows them: it takes memory for each that no control group counts, and a program can take half a
+//! Locks of files, as far as Linux shows them: it takes memory for each that no control group counts, and a program can take half a
 //! million in a second.
 
 use std::collections::HashMap;

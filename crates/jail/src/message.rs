@@ -36,7 +36,7 @@ pub struct Setup {
     pub observe: bool,
 }
 
-/// Limits of a sandbox that the Linux kernel enforces.
+/// Limits of a sandbox that Linux enforces.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct JailLimits {
     /// Bytes of memory for all processes together.

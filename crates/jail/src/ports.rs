@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::{Step, StepError, message, sys};
 
-/// Closed connections that the kernel remembers for a minute: 250 bytes each, which no control group counts.
+/// Closed connections that Linux remembers for a minute: 250 bytes each, which no control group counts.
 const REMEMBERED: u32 = 4096;
 /// The longest wait for a connection before it is handed over unfinished: a loopback device answers at once, if there is room.
 const WAIT: Duration = Duration::from_millis(20);

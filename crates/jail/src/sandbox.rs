@@ -175,7 +175,7 @@ impl ProcessHandle {
         rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&now))) == Ok(0)
     }
 
-    /// Returns the status of a process that is not the warden's child, as far as this Linux kernel tells.
+    /// Returns the status of a process that is not the warden's child, as far as this Linux tells.
     pub(crate) fn exit_status(&self) -> Option<ExitStatus> {
         let status = sys::exit_status(self.pidfd.as_fd())?;
         Some(match status & 0x7f {

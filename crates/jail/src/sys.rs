@@ -10,7 +10,7 @@ fn check(result: libc::c_long) -> io::Result<libc::c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// The kernel's `struct clone_args`, first version.
+/// Linux's `struct clone_args`, first version.
 #[repr(C, align(8))]
 #[derive(Default)]
 struct CloneArgs {
@@ -34,7 +34,7 @@ pub(crate) enum Fork {
 
 /// Forks with namespace flags. The calling process must have exactly one thread, which the warden and its children guarantee.
 pub(crate) fn fork(flags: libc::c_int) -> io::Result<Fork> {
-    // With CLONE_PARENT the kernel takes the exit signal of the caller and refuses another.
+    // With CLONE_PARENT Linux takes the exit signal of the caller and refuses another.
     let exit_signal = if flags & libc::CLONE_PARENT != 0 { 0 } else { libc::SIGCHLD };
     let args = CloneArgs { flags: flags as u64, exit_signal: exit_signal as u64, ..CloneArgs::default() };
     // JUSTIFICATION: glibc's fork takes no namespace flags. SAFETY: without CLONE_VM the child gets a copy of the address space and
@@ -58,7 +58,7 @@ pub(crate) fn setns(pidfd: BorrowedFd<'_>, flags: libc::c_int) -> io::Result<()>
     check(unsafe { libc::setns(pidfd.as_raw_fd(), flags) }.into()).map(drop)
 }
 
-/// The kernel's `struct mount_attr`.
+/// Linux's `struct mount_attr`.
 #[repr(C)]
 #[derive(Default)]
 struct MountAttr {
@@ -128,7 +128,7 @@ pub(crate) fn reset_signals() -> io::Result<()> {
     Ok(())
 }
 
-/// Lets the kernel reap children by itself: pid 1 of a shell has nothing to ask them.
+/// Lets Linux reap children by itself: pid 1 of a shell has nothing to ask them.
 pub(crate) fn ignore_children() {
     // JUSTIFICATION: not wrapped. SAFETY: SIG_IGN installs no handler.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
@@ -206,7 +206,7 @@ pub(crate) fn keep_capabilities_on_exec() -> io::Result<()> {
     Ok(())
 }
 
-/// The highest capability this kernel knows.
+/// The highest capability that this Linux knows.
 pub(crate) fn last_capability() -> libc::c_ulong {
     (0..64)
         .take_while(|capability: &libc::c_ulong| {
@@ -228,12 +228,12 @@ pub(crate) fn filter_program(instructions: &[u8]) -> io::Result<libc::sock_fprog
 /// Filters the process's system calls from here on.
 pub(crate) fn install_filter(instructions: &[u8]) -> io::Result<()> {
     let program = filter_program(instructions)?;
-    // JUSTIFICATION: not wrapped. SAFETY: `program` and the instructions it points to live for the call, and the kernel copies them
+    // JUSTIFICATION: not wrapped. SAFETY: `program` and the instructions it points to live for the call, and Linux copies them
     // without minding their alignment.
     check(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) }).map(drop)
 }
 
-/// The kernel's `struct seccomp_notif`.
+/// Linux's `struct seccomp_notif`.
 #[repr(C)]
 #[derive(Default)]
 struct Notification {
@@ -246,7 +246,7 @@ struct Notification {
     arguments: [u64; 6],
 }
 
-/// The kernel's `struct seccomp_notif_resp`.
+/// Linux's `struct seccomp_notif_resp`.
 #[repr(C)]
 struct SeccompResponse {
     id: u64,
@@ -255,7 +255,7 @@ struct SeccompResponse {
     flags: u32,
 }
 
-/// Returns true if the Linux kernel lets a filter leave its refusals to a listener.
+/// Returns true if Linux lets a filter leave its refusals to a listener.
 pub(crate) fn can_listen() -> bool {
     const SECCOMP_GET_ACTION_AVAIL: libc::c_uint = 2;
     const SECCOMP_RET_USER_NOTIF: u32 = 0x7fc0_0000;
@@ -274,7 +274,7 @@ pub(crate) fn answer_call(listener: BorrowedFd<'_>, permits: impl FnOnce(i64, [u
     const { assert!(size_of::<Notification>() == 0x50 && size_of::<SeccompResponse>() == 0x18) };
     let gone = |error: io::Error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) };
     let mut call = Notification::default();
-    // JUSTIFICATION: not wrapped. SAFETY: `call` is zeroed, as the kernel demands, and has the size that the request's number says.
+    // JUSTIFICATION: not wrapped. SAFETY: `call` is zeroed, as Linux demands, and has the size that the request's number says.
     let received = unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_RECV as _, &raw mut call) };
     if let Err(error) = check(received.into()) {
         return gone(error);
@@ -294,7 +294,7 @@ pub(crate) fn answer_call(listener: BorrowedFd<'_>, permits: impl FnOnce(i64, [u
 
 /// Returns the status with which the process behind `pidfd` ended, although it was nobody's child here. Linux tells since 6.15; `None` before.
 pub(crate) fn exit_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
-    /// The kernel's `struct pidfd_info`, first version.
+    /// Linux's `struct pidfd_info`, first version.
     #[repr(C)]
     #[derive(Default)]
     struct Info {
@@ -307,7 +307,7 @@ pub(crate) fn exit_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
     const PIDFD_INFO_EXIT: u64 = 1 << 3;
     const { assert!(size_of::<Info>() == 0x40) };
     let mut info = Info { mask: PIDFD_INFO_EXIT, ..Info::default() };
-    // JUSTIFICATION: not wrapped. SAFETY: `info` has the size that the request's number says; the kernel writes no more than that.
+    // JUSTIFICATION: not wrapped. SAFETY: `info` has the size that the request's number says; Linux writes no more than that.
     let asked = unsafe { libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_INFO as _, &raw mut info) };
     (check(asked.into()).is_ok() && info.mask & PIDFD_INFO_EXIT != 0).then_some(info.status)
 }

@@ -73,21 +73,21 @@ const FORBIDDEN_CLONE_FLAGS: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_PTRACE) as u32 as u64;
 
 /// A descriptor table is shared by the threads of one process alone: locks belong to the table, and would outlive the process that the
-/// kernel's list names for them.
+/// list of Linux names for them.
 const THREAD: u64 = (libc::CLONE_FILES | libc::CLONE_THREAD) as u64;
 
 /// Terminal size, blocking mode, bytes waiting, close-on-exec, sharing of file blocks. Not TIOCSTI: it types into a terminal.
 const IOCTLS: &[u64] = &[0x5401, 0x5413, 0x540f, 0x541b, 0x5421, 0x5450, 0x5451, 0x4004_9409, 0x4020_940d];
 
 /// Duplicating, close-on-exec, blocking mode, pipe sizes, seals, and the record locks that SQLite needs. No open-file-description locks,
-/// leases, notifications or signals: they take kernel memory that no control group counts.
+/// leases, notifications or signals: they take memory of Linux that no control group counts.
 const FCNTLS: &[u64] = &[0, 1, 2, 3, 4, 5, 6, 7, 1030, 1031, 1032, 1033, 1034];
 
 /// Reuse, type, error, buffer sizes, keep-alive, linger, credentials, timeouts, listening, protocol, domain. No filters: those are programs
-/// for the kernel. No descriptors of the peer.
+/// for Linux. No descriptors of the peer.
 const SOCKET_OPTIONS: &[u64] = &[2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 17, 20, 21, 30, 38, 39];
 
-/// TCP of both versions and UDP. Not UDP of version 6, whose fragments gave exploits (CVE-2026-53362), nor what the kernel has beside them
+/// TCP of both versions and UDP. Not UDP of version 6, whose fragments gave exploits (CVE-2026-53362), nor what Linux has beside them
 /// under the same families: ICMP, UDP-Lite, SCTP, MPTCP.
 const SOCKETS: &[(libc::c_int, libc::c_int, libc::c_int)] = &[
     (libc::AF_INET, libc::SOCK_STREAM, 0),
@@ -263,7 +263,7 @@ const COMMON: &[Allow] = allow! {
     SYS_rt_sigtimedwait, "signal.sigtimedwait";
     SYS_rt_sigsuspend, "shells";
     SYS_sigaltstack, "faulthandler, Rust libraries";
-    SYS_restart_syscall, "the kernel itself, after signals";
+    SYS_restart_syscall, "Linux itself, after signals";
     SYS_setitimer, "signal.setitimer, signal.alarm";
     SYS_clock_nanosleep, "time.sleep";
     SYS_clock_gettime, "time, where the vDSO cannot";
@@ -374,7 +374,7 @@ const ANSWERED: [(i64, i32); 3] = [(libc::SYS_clone3, libc::ENOSYS), (libc::SYS_
 /// Calls of init, which sleeps until it is killed.
 const INIT_CALLS: [i64; 4] =
     [libc::SYS_clock_nanosleep, libc::SYS_restart_syscall, libc::SYS_rt_sigreturn, libc::SYS_exit_group];
-/// The most calls that are gone through one after another. The kernel goes through a filter for every call there is when it is applied, and
+/// The most calls that are gone through one after another. Linux goes through a filter for every call there is when it is applied, and
 /// for calls whose arguments count each time: a search of all is dear.
 const GROUP: usize = 6;
 
@@ -612,7 +612,7 @@ mod tests {
         assert!(filter(Profile::Services).unwrap().len() < 4096);
     }
 
-    /// The verdict of a filter, found as the kernel finds it.
+    /// The verdict of a filter, found as Linux finds it.
     fn verdict(program: &BpfProgram, architecture: u32, number: i64, arguments: [u64; 6]) -> u32 {
         let mut data = (number as u32).to_ne_bytes().to_vec();
         data.extend(architecture.to_ne_bytes());

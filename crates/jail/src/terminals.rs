@@ -10,7 +10,7 @@ use rustix::termios::{Winsize, tcsetwinsize};
 use crate::message::TerminalSize;
 use crate::{Step, StepError};
 
-/// Terminals of one sandbox. The kernel holds up to a quarter of a megabyte for each, which no control group counts.
+/// Terminals of one sandbox. Linux holds up to a quarter of a megabyte for each, which no control group counts.
 const MAX_TERMINALS: u32 = 64;
 
 /// Makes an instance whose terminals belong to this user id, and returns it as a mount that is nowhere yet.

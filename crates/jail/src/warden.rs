@@ -93,7 +93,7 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
         mounts::mount_proc()?;
         let has_landlock = landlock::version() > 0;
         if !has_landlock {
-            warnings.push("this kernel has no Landlock: mounts and ids alone guard the files".into());
+            warnings.push("this Linux has no Landlock: mounts and ids alone guard the files".into());
         }
         if map == IdMap::Single {
             warnings.push("all sandboxes share one user id: run as root to give each its own".into());
@@ -104,7 +104,7 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
             (false, _) => RefusalHandling::Silent,
         };
         if refusal == RefusalHandling::Silent {
-            warnings.push("this kernel does not tell which system calls were refused".into());
+            warnings.push("this Linux does not tell which system calls were refused".into());
         }
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).step("make an epoll")?;
         for (fd, token) in [(&control, CONTROL), (&children, CHILDREN)] {

@@ -25,8 +25,8 @@ pub struct Check {
     pub mend: Option<String>,
 }
 
-/// Beyond running, the means of sandboxes of this host.
-const FATE: &str = "sandboxes are paused with their processes, and cannot be forked";
+/// Sentence on pausing, appended to the sandbox check.
+const PAUSE_SUPPORT: &str = "sandboxes are paused with their processes, and cannot be forked";
 
 /// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,9 +48,11 @@ pub fn probe() -> Vec<Check> {
 /// Starts a sandbox and runs a program in it, see [`trial()`]. Where more is required than the host enforces, none is started.
 pub async fn sandbox(data: &Path, require: Require) -> Check {
     let (status, detail, mend) = match trial(data, require).await {
-        Ok(took) => {
-            (CheckStatus::Ok, format!("one was started and ran a program, in {} ms; {FATE}", took.as_millis()), None)
-        }
+        Ok(took) => (
+            CheckStatus::Ok,
+            format!("one was started and ran a program, in {} ms; {PAUSE_SUPPORT}", took.as_millis()),
+            None,
+        ),
         Err(error) => {
             // A template that cannot be made says itself what to do.
             let mend =
@@ -178,7 +180,7 @@ fn seccomp(host: &Host) -> Check {
         detail: if host.seccomp {
             format!("{} system calls are allowed, all others refused", host.allowed_syscalls)
         } else {
-            "this kernel cannot filter system calls".into()
+            "this Linux cannot filter system calls".into()
         },
         mend: (!host.seccomp).then(|| "use a kernel with CONFIG_SECCOMP_FILTER".into()),
     }

@@ -393,9 +393,9 @@ fn lock(known: &SessionTable) -> MutexGuard<'_, HashMap<ContainerId, Arc<Session
 /// The status of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionStatus {
-    /// It can.
+    /// In use, or not idle for long enough to expire.
     Running,
-    /// It was left alone too long.
+    /// Idle for too long.
     Expired,
 }
 

@@ -135,7 +135,7 @@ impl WardenState {
         }
         if self.objects_due <= now {
             self.objects_due = now + OBJECTS_INTERVAL;
-            // A Linux kernel that shows no locks leaves nothing to enforce.
+            // A Linux that shows no locks leaves nothing to enforce.
             let locks = Locks::read().unwrap_or_default();
             let (limit, counts) = (locks.limit(self.sandboxes.len()), locks.by_namespace());
             let locks = |init| *pid_namespace::namespace_of(init).and_then(|of| counts.get(&of)).unwrap_or(&0);

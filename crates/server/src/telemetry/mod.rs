@@ -2,9 +2,10 @@
 //!
 //! Other modules and crates speak `tracing`, and `layer` listens to them.
 //! `scope` is one request and finds its way into everything that the request causes; `turn`, `model` and `sandbox` watch what happens there
-//! and put it into words; `log`, `metrics` and `traces` are where the words go;
-//! `contents` cuts what is told of prompts and programs. All of it is off, but for failures in the log, until it is
-//! asked for, and none of it holds prompts, programs or what they put out unless that is asked for too.
+//! and put it into words; `log` with `log_line`, `metrics` and `traces` are where the words go.
+//! `tracked_span` is a span until its end, `values` its fields, and `tail` the end of an answer that is passed on, where its tokens stand.
+//! All of it is off, but for failures in the log, until it is asked for. `Telemetry::contents` decides whether prompts, programs and what
+//! they put out may be logged.
 
 use std::sync::Arc;
 

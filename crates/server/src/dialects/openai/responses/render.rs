@@ -38,7 +38,7 @@ pub(super) struct RendererStart {
 pub(super) struct ResponseRenderer {
     writer: Writer,
     status: Status,
-    /// Programs that have not ended: the ids of their calls, themselves, and their output.
+    /// Programs under way, by item.
     programs: HashMap<ItemId, Program>,
     failure: Option<Failure>,
 }
@@ -183,7 +183,7 @@ pub(super) struct Stored {
     pub(super) store: Store,
     pub(super) tenant: Tenant,
     pub(super) id: ResponseId,
-    /// Returns the items that it adds to the conversation.
+    /// Input items, to be added to the conversation.
     pub(super) input: Vec<Value>,
     pub(super) conversation: Option<ConversationId>,
     /// Room for its items in the conversation.
