@@ -10,7 +10,7 @@ use aludel_agent::Item;
 use aludel_engine::approvals::{ApprovalMode, ApprovalPolicy, Gate, ProgramOrigin};
 use aludel_engine::sessions::{self, NewSession, SessionChoice};
 use aludel_engine::transcript::Transcript;
-use aludel_engine::turns::{self, Agreement, EndReason, NewJournal, RequestFingerprint, Run, TurnSpec};
+use aludel_engine::turns::{self, SessionRetention, EndReason, NewJournal, RequestFingerprint, Run, TurnSpec};
 use aludel_engine::{Engine, Environment, Error, Model, Session, SessionFile, SessionSettings};
 use aludel_store::{ContainerId, Store, Tenant, now};
 use anyhow::Context as _;
@@ -229,7 +229,7 @@ impl<'a> Conversation<'a> {
         let origin = ProgramOrigin { request, namespace: Arc::clone(self.session.namespace()), model: model.clone() };
         let gate = Gate::at_terminal(engine, tenant, origin, approval::terminal(are_unseen));
         let of_programs = Some((Arc::clone(&self.session), Arc::clone(&gate)));
-        let part = TurnSpec::new(model, INSTRUCTIONS).part(engine, items, of_programs, Agreement::Stays)?;
+        let part = TurnSpec::new(model, INSTRUCTIONS).part(engine, items, of_programs, SessionRetention::Keep)?;
         let in_flight = engine.in_flight.begin(tenant, RequestFingerprint::none(), id.clone());
         let in_flight = in_flight.ok().context("a turn of this id goes on already")?;
         let journal = NewJournal {

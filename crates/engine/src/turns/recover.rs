@@ -16,7 +16,7 @@ use tracing::{Instrument, error, info_span, warn};
 use super::event::{EndReason, EventKind, ItemId, TurnEvent};
 use super::journal::{DialectState, Journal};
 use super::render::{Documents, Render};
-use super::run::{Agreement, PendingApproval, Run};
+use super::run::{SessionRetention, PendingApproval, Run};
 use super::{Failure, FailureKind, Frame, InFlightRequest, InFlightRequests, RequestFingerprint, TurnSpec, lease};
 use crate::sessions::SessionChoice;
 use crate::{Engine, Error};
@@ -185,7 +185,7 @@ async fn waiting(
     }
     let items = conversation(engine, turn, &call_id).await?;
     let gate = spec.gate(engine, &turn.tenant, in_flight.id.to_string(), &session, true);
-    let part = spec.part(engine, items, Some((session, gate)), Agreement::Stays)?;
+    let part = spec.part(engine, items, Some((session, gate)), SessionRetention::Keep)?;
     let ran_code = events.iter().any(|event| matches!(event.kind, EventKind::ToolRunning { .. }));
     Ok((part, PendingApproval { item, program: ApprovalRequest { call_id, code }, ran_code }))
 }

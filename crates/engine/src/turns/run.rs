@@ -76,8 +76,8 @@ pub struct TurnPlan {
     pub session: Option<Arc<Session>>,
     /// The gate that its programs pass.
     pub gate: Option<Arc<Gate>>,
-    /// The agreement about its session.
-    pub agreement: Agreement,
+    /// The fate of its session at the end.
+    pub retention: SessionRetention,
     /// The purpose under which files that its programs make are kept in the Files API, too, where clients look for them there.
     pub purpose: Option<&'static str>,
     /// True if its programs may wait for answers of the client's.
@@ -86,9 +86,9 @@ pub struct TurnPlan {
 
 /// The fate of a turn's session at its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Agreement {
+pub enum SessionRetention {
     /// It stays as it is.
-    Stays,
+    Keep,
     /// It was made for this turn. It is removed when no program ran or the turn was cut; `lingers` says whether its sandbox is otherwise
     /// kept for a moment only.
     Own {
@@ -165,7 +165,7 @@ impl TurnPlan {
     pub async fn abandon(&self, engine: &Engine, tenant: &Tenant) {
         let Some(session) = &self.session else { return };
         session.release().await;
-        if matches!(self.agreement, Agreement::Own { .. })
+        if matches!(self.retention, SessionRetention::Own { .. })
             && let Err(error) = engine.sessions.delete(tenant, session.id()).await
         {
             error!("cannot remove {}: {error}", session.id());
@@ -253,13 +253,13 @@ impl Run {
                 error!("{}: a program has no end in the audit log yet: {error}", self.in_flight.id);
                 self.engine.tasks.spawn(Arc::clone(gate).cut_off_later().in_current_span());
             }
-            match (part.agreement, &part.session) {
-                (Agreement::Stays, Some(session)) => session.release().await,
+            match (part.retention, &part.session) {
+                (SessionRetention::Keep, Some(session)) => session.release().await,
                 // A session that nobody was told of, or nobody waits for, is of no use.
-                (Agreement::Own { .. } | Agreement::Shared { .. }, Some(_)) if is_cut || !progress.has_called => {
+                (SessionRetention::Own { .. } | SessionRetention::Shared { .. }, Some(_)) if is_cut || !progress.has_called => {
                     part.abandon(&self.engine, &self.tenant).await;
                 }
-                (Agreement::Own { lingers: true } | Agreement::Shared { lingers: true }, Some(session)) => {
+                (SessionRetention::Own { lingers: true } | SessionRetention::Shared { lingers: true }, Some(session)) => {
                     session.linger(self.engine.settings.linger);
                 }
                 _ => {}

@@ -7,7 +7,7 @@ use aludel_agent::{Agent, CodeInterpreter, Item};
 use aludel_store::Tenant;
 use serde::{Deserialize, Serialize};
 
-use super::run::{Agreement, TurnPlan};
+use super::run::{SessionRetention, TurnPlan};
 use crate::approvals::{Decider, Gate, ProgramOrigin};
 use crate::sessions::Session;
 use crate::{Engine, Error};
@@ -93,7 +93,7 @@ impl TurnSpec {
         engine: &Arc<Engine>,
         items: Vec<Item>,
         session: Option<(Arc<Session>, Arc<Gate>)>,
-        agreement: Agreement,
+        retention: SessionRetention,
     ) -> Result<TurnPlan, Error> {
         let models = engine.models();
         let model = models.find(&self.model)?;
@@ -117,6 +117,6 @@ impl TurnSpec {
             agent = agent.code_interpreter(gate.guard(interpreter));
         }
         let (model, agent, may_wait) = (self.model.clone(), agent.build(), !self.callable.is_empty());
-        Ok(TurnPlan { model, agent, items, session, gate, agreement, purpose: None, may_wait })
+        Ok(TurnPlan { model, agent, items, session, gate, retention, purpose: None, may_wait })
     }
 }

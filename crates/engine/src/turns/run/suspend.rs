@@ -14,7 +14,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::Instrument as _;
 
 use super::agent_events::{PendingClientCalls, TurnProgress};
-use super::{Agents, Agreement, Run, TurnPlan};
+use super::{Agents, SessionRetention, Run, TurnPlan};
 use crate::Engine;
 use crate::permits::{Permit, Permits};
 use crate::turns::event::{EndReason, EventKind, ItemId, ToolCall, TurnEvent};
@@ -220,7 +220,7 @@ impl Run {
     pub(super) fn suspend(&mut self, waits: SuspendedWork, progress: &mut Vec<TurnProgress>) {
         let (Some(mut part), Some(progress)) = (self.parts.pop(), progress.pop()) else { return };
         // The client knows of it by now.
-        part.agreement = Agreement::Stays;
+        part.retention = SessionRetention::Keep;
         let (ends, program) = (CancellationToken::new(), waits.program.clone());
         let deleted = part.session.as_ref().map(|session| session.deleted().clone()).unwrap_or_default();
         let suspension = Suspension {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use aludel_engine::Session;
 use aludel_engine::sessions::{SessionChoice, WORKSPACE};
-use aludel_engine::turns::Agreement;
+use aludel_engine::turns::SessionRetention;
 use aludel_store::{ContainerId, Tenant};
 
 use super::conversation::Upload;
@@ -18,17 +18,17 @@ pub(super) async fn open(
     app: &App,
     tenant: &Tenant,
     named: Option<&ContainerId>,
-) -> Result<(Arc<Session>, Agreement), ApiError> {
-    let (choice, agreement) = match named {
-        None => (SessionChoice::Auto { file_ids: Vec::new(), memory: None }, Agreement::Own { lingers: false }),
+) -> Result<(Arc<Session>, SessionRetention), ApiError> {
+    let (choice, retention) = match named {
+        None => (SessionChoice::Auto { file_ids: Vec::new(), memory: None }, SessionRetention::Own { lingers: false }),
         Some(id) => {
             if app.store.container(tenant, id).await?.is_none() {
                 return Err(no_container(id.as_str()));
             }
-            (SessionChoice::Reuse(id.clone()), Agreement::Stays)
+            (SessionChoice::Reuse(id.clone()), SessionRetention::Keep)
         }
     };
-    Ok((app.engine.sessions.open(tenant, choice).await.map_err(of_engine)?, agreement))
+    Ok((app.engine.sessions.open(tenant, choice).await.map_err(of_engine)?, retention))
 }
 
 /// Puts the files of messages in. Clients repeat the old ones: they are there unless the container is new, and programs may have changed

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use aludel_engine::processor_time::end_long_step;
-use aludel_engine::turns::{Agreement, InFlightRequest, Run, TurnPlan, TurnSpec};
+use aludel_engine::turns::{SessionRetention, InFlightRequest, Run, TurnPlan, TurnSpec};
 use aludel_store::{Tenant, TurnId, fresh_id};
 use aludel_wire::anthropic::StopReason;
 use axum::Json;
@@ -136,11 +136,11 @@ async fn prepare(
         ..TurnSpec::new(request.model.clone(), instructions.join("\n\n"))
     };
     if request.code.is_none() {
-        return Ok((spec.part(&app.engine, conversation.items, None, Agreement::Stays)?, None));
+        return Ok((spec.part(&app.engine, conversation.items, None, SessionRetention::Keep)?, None));
     }
-    let (session, agreement) = container::open(app, tenant, request.container.as_ref()).await?;
+    let (session, retention) = container::open(app, tenant, request.container.as_ref()).await?;
     let gate = spec.gate(&app.engine, tenant, id.to_owned(), &session, false);
-    let part = spec.part(&app.engine, conversation.items, Some((Arc::clone(&session), gate)), agreement)?;
+    let part = spec.part(&app.engine, conversation.items, Some((Arc::clone(&session), gate)), retention)?;
     let placed = async {
         container::copy_into(app, &session, &conversation.uploads).await?;
         // Known now: a request for which there is no room hears so at once.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use aludel_agent::upstream::{AnswerFormat, Sampling, ToolChoice};
 use aludel_engine::Session;
-use aludel_engine::turns::{self, Agreement, InFlightRequest, NewJournal, TurnSpec};
+use aludel_engine::turns::{self, SessionRetention, InFlightRequest, NewJournal, TurnSpec};
 use aludel_store::{
     MessageId, NewRun, QuotaCheck, RunId, RunRecord, RunUpdate, StepId, Tenant, ThreadId, TurnId, now_ms,
 };
@@ -199,7 +199,7 @@ async fn carry(
         let gate = spec.gate(&app.engine, tenant, id.to_string(), &session, false);
         (session, gate)
     });
-    let mut part = spec.part(&app.engine, items, gated, Agreement::Stays)?;
+    let mut part = spec.part(&app.engine, items, gated, SessionRetention::Keep)?;
     part.purpose = Some(PURPOSE);
     let render = Box::new(RunRenderer::new(start.clone()));
     let turn = turns::Run::new(&app.engine, tenant, Arc::clone(in_flight), vec![part], render);

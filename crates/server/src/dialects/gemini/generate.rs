@@ -6,7 +6,7 @@ use aludel_agent::CodeInterpreter;
 use aludel_engine::Session;
 use aludel_engine::processor_time::end_long_step;
 use aludel_engine::sessions::SessionChoice;
-use aludel_engine::turns::{Agreement, InFlightRequest, Run, TurnPlan, TurnSpec};
+use aludel_engine::turns::{SessionRetention, InFlightRequest, Run, TurnPlan, TurnSpec};
 use aludel_store::{Tenant, TurnId, fresh_id};
 use aludel_wire::gemini::{GenerateContentRequest, TokenCount};
 use axum::Json;
@@ -155,15 +155,15 @@ async fn prepare(
     };
     let items = conversation.items.clone();
     if !request.runs_code {
-        return Ok((spec.part(&app.engine, items, None, Agreement::Stays)?, None));
+        return Ok((spec.part(&app.engine, items, None, SessionRetention::Keep)?, None));
     }
-    let (choice, agreement) = match conversation.session.clone() {
-        Some(session) => (SessionChoice::Reuse(session), Agreement::Shared { lingers: true }),
-        None => (SessionChoice::Auto { file_ids: Vec::new(), memory: None }, Agreement::Own { lingers: true }),
+    let (choice, retention) = match conversation.session.clone() {
+        Some(session) => (SessionChoice::Reuse(session), SessionRetention::Shared { lingers: true }),
+        None => (SessionChoice::Auto { file_ids: Vec::new(), memory: None }, SessionRetention::Own { lingers: true }),
     };
     let session = app.engine.sessions.open(tenant, choice).await?;
     let gate = spec.gate(&app.engine, tenant, id.to_owned(), &session, false);
-    let part = spec.part(&app.engine, items, Some((Arc::clone(&session), gate)), agreement)?;
+    let part = spec.part(&app.engine, items, Some((Arc::clone(&session), gate)), retention)?;
     let placed = async {
         conversation.inputs.copy_into(app, &session).await?;
         // Known now: a request for which there is no room hears so at once.

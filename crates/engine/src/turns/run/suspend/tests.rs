@@ -45,7 +45,7 @@ async fn begun(engine: &Arc<Engine>) -> (ContainerId, Vec<ToolCall>, Vec<TurnEve
     let spec = TurnSpec { callable: vec![tool], ..TurnSpec::new("m", "") };
     let gate = spec.gate(engine, &Tenant::local(), "request".to_owned(), &session, false);
     let id = session.id().clone();
-    let part = spec.part(engine, vec![Item::user("Go")], Some((session, gate)), Agreement::Stays).unwrap();
+    let part = spec.part(engine, vec![Item::user("Go")], Some((session, gate)), SessionRetention::Keep).unwrap();
     let (run, seen) = run(engine, vec![part]);
     run.carry_out().await;
     let events = seen.0.lock().unwrap().clone();

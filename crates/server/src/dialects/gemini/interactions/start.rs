@@ -6,7 +6,7 @@ use aludel_agent::CodeInterpreter;
 use aludel_engine::Session;
 use aludel_engine::approvals::ApprovalMode;
 use aludel_engine::sessions::SessionChoice;
-use aludel_engine::turns::{Agreement, InFlightRequest, NewJournal, Run, TurnSpec};
+use aludel_engine::turns::{SessionRetention, InFlightRequest, NewJournal, Run, TurnSpec};
 use aludel_store::{InteractionId, Tenant, now};
 use aludel_wire::gemini::interactions::Interaction;
 use tracing::info_span;
@@ -124,7 +124,7 @@ async fn make(
         (session, gate)
     });
     let items = context.items;
-    let part = spec.part(&app.engine, items.clone(), gated, Agreement::Stays)?;
+    let part = spec.part(&app.engine, items.clone(), gated, SessionRetention::Keep)?;
     let id =
         InteractionId::parse(in_flight.id.as_str()).ok_or_else(|| ApiError::internal("an id of another dialect"))?;
     let time = rfc3339(now());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use aludel_agent::upstream::http::{ForwardTarget, Protocol};
 use aludel_engine::ProgramParts;
-use aludel_engine::turns::{Agreement, InFlightRequest, Run, TurnPlan, TurnSpec};
+use aludel_engine::turns::{SessionRetention, InFlightRequest, Run, TurnPlan, TurnSpec};
 use aludel_store::{ResponseId, Tenant, fresh_id};
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -158,15 +158,15 @@ async fn prepare(
     };
     let items = conversation.items.clone();
     let Some(interpreter) = &request.interpreter else {
-        return Ok(spec.part(&app.engine, items, None, Agreement::Stays)?);
+        return Ok(spec.part(&app.engine, items, None, SessionRetention::Keep)?);
     };
     let used = conversation.container.clone();
     let is_own = used.is_none() && matches!(interpreter, ContainerChoice::Auto { session: None, .. });
     let lingers = !matches!(interpreter, ContainerChoice::Auto { session: Some(_), .. });
-    let agreement = if is_own { Agreement::Own { lingers } } else { Agreement::Shared { lingers } };
+    let retention = if is_own { SessionRetention::Own { lingers } } else { SessionRetention::Shared { lingers } };
     let session = interpreter.open(app, tenant, used).await?;
     let gate = spec.gate(&app.engine, tenant, id.to_owned(), &session, false);
-    let part = spec.part(&app.engine, items, Some((Arc::clone(&session), gate)), agreement)?;
+    let part = spec.part(&app.engine, items, Some((Arc::clone(&session), gate)), retention)?;
     let placed = async {
         conversation.place_files(app, &session).await?;
         // Known now: a request for which there is no room hears so at once.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use aludel_engine::Session;
 use aludel_engine::approvals::{ApprovalMode, Decider};
 use aludel_engine::processor_time::end_long_step;
-use aludel_engine::turns::{Agreement, InFlightRequest, NewJournal, Run, TurnSpec};
+use aludel_engine::turns::{SessionRetention, InFlightRequest, NewJournal, Run, TurnSpec};
 use aludel_store::{ResponseId, Tenant, now};
 use aludel_wire::openai::responses::Response;
 use serde_json::Value;
@@ -107,7 +107,7 @@ async fn make(
     let items = view.items;
     let container = session.as_ref().map(|session| session.id().to_string());
     end_long_step().await;
-    let part = spec.part(&app.engine, items.clone(), gated, Agreement::Stays)?;
+    let part = spec.part(&app.engine, items.clone(), gated, SessionRetention::Keep)?;
     let id = ResponseId::parse(in_flight.id.as_str()).ok_or_else(|| ApiError::internal("an id of another dialect"))?;
     let base = Response { id: id.to_string(), created_at: now(), ..request.answer };
     let mcp = request.mcp.map(|mcp| mcp.label);
