@@ -229,7 +229,7 @@ impl<'a> Conversation<'a> {
         let origin = ProgramOrigin { request, namespace: Arc::clone(self.session.namespace()), model: model.clone() };
         let gate = Gate::at_terminal(engine, tenant, origin, approval::terminal(are_unseen));
         let of_programs = Some((Arc::clone(&self.session), Arc::clone(&gate)));
-        let part = TurnSpec::new(model, INSTRUCTIONS).part(engine, items, of_programs, SessionRetention::Keep)?;
+        let choice = TurnSpec::new(model, INSTRUCTIONS).plan_choice(engine, items, of_programs, SessionRetention::Keep)?;
         let in_flight = engine.in_flight.begin(tenant, RequestFingerprint::none(), id.clone());
         let in_flight = in_flight.ok().context("a turn of this id goes on already")?;
         let journal = NewJournal {
@@ -243,7 +243,7 @@ impl<'a> Conversation<'a> {
             own: Value::Null,
             items: Vec::new(),
         };
-        let run = Run::new(engine, tenant, in_flight, vec![part], Box::new(screen.clone()));
+        let run = Run::new(engine, tenant, in_flight, vec![choice], Box::new(screen.clone()));
         let mut run = run.with_journal(journal).await.context("cannot store the turn")?;
         run.truncate = !self.items.is_empty();
         Ok((run, gate))

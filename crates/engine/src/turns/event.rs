@@ -28,9 +28,9 @@ pub struct TurnEvent {
     pub sequence: u64,
     /// Time, milliseconds since 1970.
     pub at_ms: i64,
-    /// The turn, by its index among those of the request.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub turn: usize,
+    /// The choice, by its index among those of the turn.
+    #[serde(rename = "turn", default, skip_serializing_if = "is_zero")]
+    pub choice: usize,
     /// Its kind and contents.
     #[serde(flatten)]
     pub kind: EventKind,
@@ -93,7 +93,7 @@ pub struct ToolCall {
     pub caller: Option<ItemId>,
 }
 
-/// The kinds of events. [`EventKind::Ended`] comes exactly once for each turn, [`EventKind::Closed`] once and last.
+/// The kinds of events. [`EventKind::Ended`] comes exactly once for each choice, [`EventKind::Closed`] once and last.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum EventKind {
@@ -102,7 +102,7 @@ pub enum EventKind {
         /// True if it runs in the background, where clients ask for it by its id.
         background: bool,
     },
-    /// The turns begin.
+    /// The agents begin.
     Started,
     /// The request goes on after a crash or a restart. Frames of a dialect are numbered from here on.
     Resumed {

@@ -146,8 +146,8 @@ async fn take_up(engine: &Arc<Engine>, kind: &dyn StoredRequests, turn: TurnReco
         // No request asks for it any more: whoever watches the process finds out from this span that it works again.
         let span = info_span!("go on after a restart");
         match waiting(engine, &turn, &events, &in_flight).instrument(span.clone()).await {
-            Ok((part, waiting)) => {
-                run.parts.push(part);
+            Ok((plan, waiting)) => {
+                run.choices.push(plan);
                 run.outlives = true;
                 let span = info_span!(parent: &span, "answer", api = kind.name(), id = %turn.id);
                 engine.tasks.spawn(run.carry_on(Some(waiting)).instrument(span));
@@ -167,7 +167,7 @@ async fn waiting(
     turn: &TurnRecord,
     events: &[TurnEvent],
     in_flight: &InFlightRequest,
-) -> Result<(super::TurnPlan, PendingApproval), Error> {
+) -> Result<(super::ChoicePlan, PendingApproval), Error> {
     let broken = |what: &str| Error::internal(format!("its stored state is not whole: {what}"));
     let mut spec = TurnSpec::read(&turn.spec).ok_or_else(|| broken("its spec"))?;
     let (item, call_id, code) = open_call(events).ok_or_else(|| broken("its program"))?;
@@ -185,9 +185,9 @@ async fn waiting(
     }
     let items = conversation(engine, turn, &call_id).await?;
     let gate = spec.gate(engine, &turn.tenant, in_flight.id.to_string(), &session, true);
-    let part = spec.part(engine, items, Some((session, gate)), SessionRetention::Keep)?;
+    let plan = spec.plan_choice(engine, items, Some((session, gate)), SessionRetention::Keep)?;
     let ran_code = events.iter().any(|event| matches!(event.kind, EventKind::ToolRunning { .. }));
-    Ok((part, PendingApproval { item, program: ApprovalRequest { call_id, code }, ran_code }))
+    Ok((plan, PendingApproval { item, program: ApprovalRequest { call_id, code }, ran_code }))
 }
 
 /// The conversation up to the call that waits. Other calls of its round are dropped: the model makes them anew.

@@ -21,7 +21,7 @@ use futures_util::stream::{BoxStream, SelectAll, select_all};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, error};
 
-use self::agent_events::{TurnProgress, tool_call};
+use self::agent_events::{ChoiceProgress, tool_call};
 use self::emit::PendingFrames;
 pub use self::suspend::{Suspension, Suspensions, TakenSuspension};
 use super::event::{EndReason, EventKind, ItemId};
@@ -33,7 +33,7 @@ use crate::processor_time::end_long_step;
 use crate::sessions::Session;
 use crate::{Engine, Error};
 
-/// One request that is to be carried out: one turn or more, told to one client.
+/// A turn that is to be run, for one client.
 pub struct Run {
     /// The engine.
     pub engine: Arc<Engine>,
@@ -41,8 +41,8 @@ pub struct Run {
     pub tenant: Tenant,
     /// Receiver of its frames.
     pub in_flight: Arc<InFlightRequest>,
-    /// The turns, side by side.
-    pub parts: Vec<TurnPlan>,
+    /// The choices among its answers, each made by an agent of its own, side by side.
+    pub choices: Vec<ChoicePlan>,
     /// The dialect's renderer.
     pub render: Box<dyn Render>,
     /// The dialect's documents, of a request that is stored.
@@ -55,7 +55,7 @@ pub struct Run {
     pub outlives: bool,
     /// False if nobody hears of it before its end.
     pub is_followed: bool,
-    /// Frames of the last turn's end, which are told when everything is stored.
+    /// Frames of the last choice's end, which are published when everything is stored.
     pub(super) last_frames: Vec<Frame>,
     untold: PendingFrames,
     /// The number of the next event, of a request that is not stored.
@@ -64,8 +64,8 @@ pub struct Run {
     unstored: Option<Failure>,
 }
 
-/// One turn of a request.
-pub struct TurnPlan {
+/// One choice of a turn.
+pub struct ChoicePlan {
     /// The name of the model.
     pub model: String,
     /// The model with its tools.
@@ -84,12 +84,12 @@ pub struct TurnPlan {
     pub may_wait: bool,
 }
 
-/// The fate of a turn's session at its end.
+/// The fate of a choice's session at its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionRetention {
     /// It stays as it is.
     Keep,
-    /// It was made for this turn. It is removed when no program ran or the turn was cut; `lingers` says whether its sandbox is otherwise
+    /// It was made for this choice. It is removed when no program ran or the turn was cut; `lingers` says whether its sandbox is otherwise
     /// kept for a moment only.
     Own {
         /// True if its sandbox is kept for a moment only.
@@ -103,19 +103,19 @@ pub enum SessionRetention {
 }
 
 impl Run {
-    /// A request of these turns, which is neither stored nor goes on after a restart.
+    /// A turn with these choices, which is neither stored nor goes on after a restart.
     pub fn new(
         engine: &Arc<Engine>,
         tenant: &Tenant,
         in_flight: Arc<InFlightRequest>,
-        parts: Vec<TurnPlan>,
+        choices: Vec<ChoicePlan>,
         render: Box<dyn Render>,
     ) -> Self {
         Self {
             engine: Arc::clone(engine),
             tenant: tenant.clone(),
             in_flight,
-            parts,
+            choices,
             render,
             documents: None,
             journal: None,
@@ -149,8 +149,8 @@ impl Run {
 
     /// Gives back what was taken for a request that could not be begun, and forgets it.
     pub async fn abandon(self) {
-        for part in &self.parts {
-            part.abandon(&self.engine, &self.tenant).await;
+        for plan in &self.choices {
+            plan.abandon(&self.engine, &self.tenant).await;
         }
         if self.journal.is_some()
             && let Err(error) = self.engine.store.delete_turn(&self.tenant, &self.in_flight.id).await
@@ -160,7 +160,7 @@ impl Run {
     }
 }
 
-impl TurnPlan {
+impl ChoicePlan {
     /// Gives back what was taken for it.
     pub async fn abandon(&self, engine: &Engine, tenant: &Tenant) {
         let Some(session) = &self.session else { return };
@@ -191,8 +191,8 @@ impl Run {
     }
 
     async fn start(mut self) {
-        for turn in 0..self.parts.len() {
-            self.count(turn, MeteredWork { requests: 1, ..MeteredWork::default() });
+        for choice in 0..self.choices.len() {
+            self.count(choice, MeteredWork { requests: 1, ..MeteredWork::default() });
         }
         self.emit(0, EventKind::Started).await;
         self.carry_on(None).await;
@@ -200,7 +200,7 @@ impl Run {
 
     /// Carries the request out to its end, from a program on that waits for the operator's decision, if one does.
     pub(super) async fn carry_on(mut self, waiting: Option<PendingApproval>) {
-        let mut progress: Vec<TurnProgress> = self.parts.iter().map(TurnProgress::of).collect();
+        let mut progress: Vec<ChoiceProgress> = self.choices.iter().map(ChoiceProgress::of).collect();
         if let Some(PendingApproval { item, program, ran_code }) = waiting {
             if let Some(progress) = progress.first_mut() {
                 progress.resume(item, &program, ran_code);
@@ -209,16 +209,16 @@ impl Run {
                 EarlierDecision::GoOn => {}
                 EarlierDecision::Outlived => return self.outlive().await,
                 EarlierDecision::Cancelled => {
-                    self.end_turn(0, EndReason::Cancelled, &mut progress).await;
+                    self.end_choice(0, EndReason::Cancelled, &mut progress).await;
                 }
                 EarlierDecision::AsksClient { call_id } => {
-                    let items = self.parts.first().map(|part| part.items.as_slice()).unwrap_or_default();
+                    let items = self.choices.first().map(|plan| plan.items.as_slice()).unwrap_or_default();
                     let programs = items.iter().filter_map(|item| match item {
                         Item::Call(call) if call.id == call_id => Some(tool_call(call.clone())),
                         _ => None,
                     });
                     let ending = EndReason::WaitsForClient { programs: programs.collect(), calls: Vec::new() };
-                    self.end_turn(0, ending, &mut progress).await;
+                    self.end_choice(0, ending, &mut progress).await;
                 }
             }
         }
@@ -226,7 +226,7 @@ impl Run {
             true => TurnResult::Ended,
             false => {
                 end_long_step().await;
-                let agents = Agents::start(&self.parts);
+                let agents = Agents::start(&self.choices);
                 end_long_step().await;
                 self.turns(agents, &mut progress).await
             }
@@ -235,7 +235,7 @@ impl Run {
     }
 
     /// Ends the request, or hands it on.
-    async fn finish(mut self, outcome: TurnResult, mut progress: Vec<TurnProgress>) {
+    async fn finish(mut self, outcome: TurnResult, mut progress: Vec<ChoiceProgress>) {
         match outcome {
             TurnResult::Ended => {}
             TurnResult::Outlived => return self.outlive().await,
@@ -246,18 +246,18 @@ impl Run {
         }
         let ran_code = progress.iter().any(|progress| progress.ran_code);
         let is_cut = self.render.failure().is_some() || self.in_flight.cancel.is_cancelled();
-        for (part, progress) in self.parts.iter().zip(&progress) {
-            if let Some(gate) = &part.gate
+        for (plan, progress) in self.choices.iter().zip(&progress) {
+            if let Some(gate) = &plan.gate
                 && let Err(error) = gate.cut_off().await
             {
                 error!("{}: a program has no end in the audit log yet: {error}", self.in_flight.id);
                 self.engine.tasks.spawn(Arc::clone(gate).cut_off_later().in_current_span());
             }
-            match (part.retention, &part.session) {
+            match (plan.retention, &plan.session) {
                 (SessionRetention::Keep, Some(session)) => session.release().await,
                 // A session that nobody was told of, or nobody waits for, is of no use.
                 (SessionRetention::Own { .. } | SessionRetention::Shared { .. }, Some(_)) if is_cut || !progress.has_called => {
-                    part.abandon(&self.engine, &self.tenant).await;
+                    plan.abandon(&self.engine, &self.tenant).await;
                 }
                 (SessionRetention::Own { lingers: true } | SessionRetention::Shared { lingers: true }, Some(session)) => {
                     session.linger(self.engine.settings.linger);
@@ -269,8 +269,8 @@ impl Run {
     }
 
     /// Waits for the decision about a program that an earlier process asked about.
-    async fn decided(&mut self, program: ApprovalRequest, progress: &mut [TurnProgress]) -> EarlierDecision {
-        let Some(gate) = self.parts.first().and_then(|part| part.gate.clone()) else {
+    async fn decided(&mut self, program: ApprovalRequest, progress: &mut [ChoiceProgress]) -> EarlierDecision {
+        let Some(gate) = self.choices.first().and_then(|plan| plan.gate.clone()) else {
             return EarlierDecision::Cancelled;
         };
         let call_id = program.call_id.clone();
@@ -290,8 +290,8 @@ impl Run {
         if let ApprovalDecision::Deny { reason } = decision {
             let output = Item::output(&call_id, aludel_agent::denied(&reason));
             self.record(&output);
-            if let Some(part) = self.parts.first_mut() {
-                part.items.push(output);
+            if let Some(plan) = self.choices.first_mut() {
+                plan.items.push(output);
             }
             if let Some(running) = progress.first_mut().and_then(|progress| progress.calls.remove(&call_id)) {
                 self.emit(0, EventKind::ToolRejected { item: Some(running.item), call_id, reason }).await;
@@ -306,9 +306,9 @@ impl Run {
         EarlierDecision::GoOn
     }
 
-    async fn turns(&mut self, mut agents: Agents, progress: &mut [TurnProgress]) -> TurnResult {
+    async fn turns(&mut self, mut agents: Agents, progress: &mut [ChoiceProgress]) -> TurnResult {
         let (in_flight, shutdown) = (Arc::clone(&self.in_flight), self.engine.shutdown.clone());
-        let gate = self.parts.first().and_then(|part| part.gate.clone());
+        let gate = self.choices.first().and_then(|plan| plan.gate.clone());
         let outlives = async || match &gate {
             Some(gate) => gate.outlives().await,
             None => pending().await,
@@ -330,7 +330,7 @@ impl Run {
                 }
                 () = shutdown.cancelled(), if !cancelled => None,
                 failure = failed(), if !cancelled => {
-                    self.end_turn(0, EndReason::failed(failure), progress).await;
+                    self.end_choice(0, EndReason::failed(failure), progress).await;
                     None
                 }
                 next = agents.streams.next() => Some(next),
@@ -344,33 +344,33 @@ impl Run {
                 agents.cancel_all();
                 continue;
             };
-            let Some((turn, event)) = next else { break };
+            let Some((choice, event)) = next else { break };
             if outlived {
                 continue;
             }
-            if self.may_try_again(turn, &event, progress) {
-                if let Some(part) = self.parts.get(turn) {
-                    agents.begin(turn, part);
+            if self.may_try_again(choice, &event, progress) {
+                if let Some(plan) = self.choices.get(choice) {
+                    agents.begin(choice, plan);
                 }
                 continue;
             }
-            let flow = match self.handle(turn, event, progress).await {
+            let flow = match self.handle(choice, event, progress).await {
                 Ok(flow) => flow,
                 Err(failure) => {
-                    self.end_turn(turn, EndReason::failed(failure), progress).await;
+                    self.end_choice(choice, EndReason::failed(failure), progress).await;
                     Flow::StopAll
                 }
             };
             match flow {
                 Flow::GoOn => {}
-                Flow::Stop => agents.handles.get(turn).into_iter().for_each(|handles| handles.cancel.cancel()),
+                Flow::Stop => agents.handles.get(choice).into_iter().for_each(|handles| handles.cancel.cancel()),
                 Flow::StopAll => {
                     cancelled = true;
                     agents.cancel_all();
                 }
             }
-            if let Some(asked) = progress.get_mut(turn).and_then(|progress| progress.client_calls.take()) {
-                match self.wait_for_client(turn, asked, agents, progress).await {
+            if let Some(asked) = progress.get_mut(choice).and_then(|progress| progress.client_calls.take()) {
+                match self.wait_for_client(choice, asked, agents, progress).await {
                     Ok(waits) => return TurnResult::Suspended(Box::new(waits)),
                     Err(left) => agents = left,
                 }
@@ -381,26 +381,26 @@ impl Run {
     }
 
     /// Leaves out the older half of a conversation that is too long for its model, up to a message of the user's, when nothing was told.
-    fn may_try_again(&mut self, turn: usize, event: &AgentEvent, progress: &[TurnProgress]) -> bool {
+    fn may_try_again(&mut self, choice: usize, event: &AgentEvent, progress: &[ChoiceProgress]) -> bool {
         let AgentEvent::Finished(AgentEnding::Upstream(UpstreamError::Rejected { status: 400 | 413 | 422, .. })) =
             event
         else {
             return false;
         };
-        let is_untold = progress.get(turn).is_some_and(|progress| progress.is_untold());
-        let Some(part) = self.parts.get_mut(turn).filter(|_| self.truncate && is_untold) else { return false };
-        let half = part.items.len().div_ceil(2);
-        let next = part.items.iter().enumerate().skip(half.max(1)).find(|(_, item)| matches!(item, Item::User(_)));
+        let is_untold = progress.get(choice).is_some_and(|progress| progress.is_untold());
+        let Some(plan) = self.choices.get_mut(choice).filter(|_| self.truncate && is_untold) else { return false };
+        let half = plan.items.len().div_ceil(2);
+        let next = plan.items.iter().enumerate().skip(half.max(1)).find(|(_, item)| matches!(item, Item::User(_)));
         let Some((index, _)) = next else { return false };
-        part.items.drain(..index);
+        plan.items.drain(..index);
         true
     }
 }
 
-/// The agents of a request's turns, at work.
+/// The agents of a turn's choices, at work.
 struct Agents {
     streams: SelectAll<BoxStream<'static, (usize, AgentEvent)>>,
-    /// Of each turn.
+    /// Of each choice.
     handles: Vec<AgentHandles>,
 }
 
@@ -411,23 +411,23 @@ struct AgentHandles {
 }
 
 impl Agents {
-    fn start(parts: &[TurnPlan]) -> Self {
+    fn start(choices: &[ChoicePlan]) -> Self {
         let mut agents = Self { streams: select_all([]), handles: Vec::new() };
-        for (turn, part) in parts.iter().enumerate() {
-            agents.begin(turn, part);
+        for (choice, plan) in choices.iter().enumerate() {
+            agents.begin(choice, plan);
         }
         agents
     }
 
-    /// Begins a turn, or begins it again.
-    fn begin(&mut self, turn: usize, part: &TurnPlan) {
-        let stream = part.agent.resume(part.items.clone());
+    /// Begins a choice, or begins it again.
+    fn begin(&mut self, choice: usize, plan: &ChoicePlan) {
+        let stream = plan.agent.resume(plan.items.clone());
         let handles = AgentHandles { cancel: stream.canceller(), answerer: stream.answerer() };
-        match self.handles.get_mut(turn) {
+        match self.handles.get_mut(choice) {
             Some(before) => *before = handles,
             None => self.handles.push(handles),
         }
-        self.streams.push(stream.map(move |event| (turn, event)).boxed());
+        self.streams.push(stream.map(move |event| (choice, event)).boxed());
     }
 
     fn cancel_all(&self) {

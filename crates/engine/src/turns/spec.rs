@@ -7,7 +7,7 @@ use aludel_agent::{Agent, CodeInterpreter, Item};
 use aludel_store::Tenant;
 use serde::{Deserialize, Serialize};
 
-use super::run::{SessionRetention, TurnPlan};
+use super::run::{SessionRetention, ChoicePlan};
 use crate::approvals::{Decider, Gate, ProgramOrigin};
 use crate::sessions::Session;
 use crate::{Engine, Error};
@@ -87,14 +87,14 @@ impl TurnSpec {
         Gate::new(engine, tenant, ProgramOrigin { request, namespace, model }, self.decider, outlives)
     }
 
-    /// The turn, on this conversation. With a session the model can run programs there, through the gate.
-    pub fn part(
+    /// A choice of the turn, on this conversation. With a session the model can run programs there, through the gate.
+    pub fn plan_choice(
         &self,
         engine: &Arc<Engine>,
         items: Vec<Item>,
         session: Option<(Arc<Session>, Arc<Gate>)>,
         retention: SessionRetention,
-    ) -> Result<TurnPlan, Error> {
+    ) -> Result<ChoicePlan, Error> {
         let models = engine.models();
         let model = models.find(&self.model)?;
         let upstream = engine.upstream(model);
@@ -117,6 +117,6 @@ impl TurnSpec {
             agent = agent.code_interpreter(gate.guard(interpreter));
         }
         let (model, agent, may_wait) = (self.model.clone(), agent.build(), !self.callable.is_empty());
-        Ok(TurnPlan { model, agent, items, session, gate, retention, purpose: None, may_wait })
+        Ok(ChoicePlan { model, agent, items, session, gate, retention, purpose: None, may_wait })
     }
 }

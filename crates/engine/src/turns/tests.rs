@@ -109,11 +109,11 @@ async fn turn(engine: &Arc<Engine>, owns_session: bool) -> (Run, RecordingRender
     let terminal = TerminalApprover::new(|_, _| async { panic!("nobody is asked") });
     let gate = Gate::at_terminal(engine, &tenant, origin, terminal);
     let container = session.id().clone();
-    let part =
-        TurnSpec::new("m", "").part(engine, vec![Item::user("Go")], Some((session, gate)), SessionRetention::Keep).unwrap();
+    let choice =
+        TurnSpec::new("m", "").plan_choice(engine, vec![Item::user("Go")], Some((session, gate)), SessionRetention::Keep).unwrap();
     let in_flight = engine.in_flight.begin(&tenant, RequestFingerprint::none(), id.clone()).unwrap();
     let seen = RecordingRenderer::default();
-    let run = Run::new(engine, &tenant, in_flight, vec![part], Box::new(seen.clone()));
+    let run = Run::new(engine, &tenant, in_flight, vec![choice], Box::new(seen.clone()));
     let journal = NewJournal {
         id,
         dialect: "terminal",

@@ -9,7 +9,7 @@ use aludel_sandbox::{ClientCall, ExecutionEvent};
 use aludel_store::{ContainerFileId, MeteredWork, TurnState};
 use tracing::error;
 
-use super::{Run, TurnPlan};
+use super::{Run, ChoicePlan};
 use crate::approvals::Decider;
 use crate::sessions::{SessionFile, WORKSPACE};
 use crate::turns::effects::{self, ExecutionPiece};
@@ -24,9 +24,9 @@ const UNNOTED: &str = "cannot complete the audit log";
 /// The scheme of links to files of the session, as models are told to write them.
 const LINK: &str = "sandbox:";
 
-/// A turn's state between two events.
+/// A choice's state between two events.
 #[derive(Default)]
-pub(super) struct TurnProgress {
+pub(super) struct ChoiceProgress {
     /// The message that is being written.
     pub(super) message: Option<(ItemId, String)>,
     pub(super) thought: Option<ItemId>,
@@ -67,11 +67,11 @@ impl Run {
     /// Takes one event of an agent: stores its effects, then tells of it.
     pub(super) async fn handle(
         &mut self,
-        turn: usize,
+        choice: usize,
         event: AgentEvent,
-        all: &mut [TurnProgress],
+        all: &mut [ChoiceProgress],
     ) -> Result<Flow, Failure> {
-        let Some(progress) = all.get_mut(turn) else { return Ok(Flow::GoOn) };
+        let Some(progress) = all.get_mut(choice) else { return Ok(Flow::GoOn) };
         if progress.has_ended {
             return Ok(Flow::GoOn);
         }
@@ -81,63 +81,63 @@ impl Run {
                 let (item, text) = progress.message.get_or_insert_with(|| (ItemId::new(), String::new()));
                 text.push_str(&delta);
                 let item = item.clone();
-                self.queue(turn, EventKind::Text { item, delta }).await
+                self.queue(choice, EventKind::Text { item, delta }).await
             }
             AgentEvent::Reasoning(delta) => {
-                self.end_message(turn, progress).await;
+                self.end_message(choice, progress).await;
                 let item = progress.thought.get_or_insert_with(ItemId::new).clone();
-                self.queue(turn, EventKind::Reasoning { item, delta }).await
+                self.queue(choice, EventKind::Reasoning { item, delta }).await
             }
             AgentEvent::WritingStarted { call_id, tool } => {
                 progress.thought = None;
-                self.end_message(turn, progress).await;
+                self.end_message(choice, progress).await;
                 let item = progress.start(&call_id, kind_of(tool));
-                self.queue(turn, EventKind::ToolStarted { item, call_id, tool: kind_of(tool) }).await
+                self.queue(choice, EventKind::ToolStarted { item, call_id, tool: kind_of(tool) }).await
             }
             AgentEvent::CodeDelta { call_id, text: delta } => match progress.calls.get(&call_id) {
                 Some(call) => {
                     let item = call.item.clone();
-                    self.queue(turn, EventKind::ToolInput { item, delta }).await
+                    self.queue(choice, EventKind::ToolInput { item, delta }).await
                 }
                 None => Flow::GoOn,
             },
             AgentEvent::CodeWritten { call_id, tool, input, code } => {
                 let item = progress.written(&call_id, kind_of(tool), &code);
-                self.queue(turn, EventKind::ToolReady { item, call_id, tool: kind_of(tool), input }).await
+                self.queue(choice, EventKind::ToolReady { item, call_id, tool: kind_of(tool), input }).await
             }
-            AgentEvent::ApprovalRequested { call_id } => self.approval_requested(turn, &call_id, progress).await?,
+            AgentEvent::ApprovalRequested { call_id } => self.approval_requested(choice, &call_id, progress).await?,
             AgentEvent::ApprovalDecided { call_id, denied } => {
-                self.approval_decided(turn, &call_id, denied, progress).await?
+                self.approval_decided(choice, &call_id, denied, progress).await?
             }
-            AgentEvent::Execution { call_id, event } => self.executed(turn, &call_id, event, progress).await?,
+            AgentEvent::Execution { call_id, event } => self.executed(choice, &call_id, event, progress).await?,
             AgentEvent::CallRejected { call_id, reason } => {
                 let item = progress.calls.remove(&call_id).map(|call| call.item);
-                self.queue(turn, EventKind::ToolRejected { item, call_id, reason }).await
+                self.queue(choice, EventKind::ToolRejected { item, call_id, reason }).await
             }
             AgentEvent::Usage(usage) => {
                 self.count(
-                    turn,
+                    choice,
                     MeteredWork { input_tokens: usage.input, output_tokens: usage.output, ..MeteredWork::default() },
                 );
                 let round = progress.round;
-                self.queue(turn, EventKind::Usage { round, usage }).await
+                self.queue(choice, EventKind::Usage { round, usage }).await
             }
             AgentEvent::RoundStarted { number } => {
                 progress.round = number;
-                self.queue(turn, EventKind::RoundStarted { number }).await
+                self.queue(choice, EventKind::RoundStarted { number }).await
             }
             AgentEvent::Retrying { wait, reason } => {
                 let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-                self.queue(turn, EventKind::Retrying { wait_ms, reason }).await
+                self.queue(choice, EventKind::Retrying { wait_ms, reason }).await
             }
             AgentEvent::Item(item) => {
                 self.record(&item);
                 Flow::GoOn
             }
-            AgentEvent::Observation { call_id, text } => self.queue(turn, EventKind::Observed { call_id, text }).await,
+            AgentEvent::Observation { call_id, text } => self.queue(choice, EventKind::Observed { call_id, text }).await,
             AgentEvent::Finished(ending) => {
                 let ending = self.ending(ending);
-                return Ok(self.end_turn(turn, ending, all).await);
+                return Ok(self.end_choice(choice, ending, all).await);
             }
         };
         if self.in_flight.bytes() > MAX_FRAMES {
@@ -149,13 +149,13 @@ impl Run {
 
     async fn approval_requested(
         &mut self,
-        turn: usize,
+        choice: usize,
         call_id: &str,
-        progress: &TurnProgress,
+        progress: &ChoiceProgress,
     ) -> Result<Flow, Failure> {
-        let holds = self.parts.get(turn).and_then(|part| part.gate.as_ref()).is_some_and(|gate| gate.holds());
+        let holds = self.choices.get(choice).and_then(|plan| plan.gate.as_ref()).is_some_and(|gate| gate.holds());
         let Some(call) = progress.calls.get(call_id) else { return Ok(Flow::GoOn) };
-        let flow = self.queue(turn, EventKind::ApprovalRequested { item: call.item.clone() }).await;
+        let flow = self.queue(choice, EventKind::ApprovalRequested { item: call.item.clone() }).await;
         if holds {
             // The program is shown to whoever decides, and found after a restart.
             self.store_waiting().await?;
@@ -166,41 +166,41 @@ impl Run {
 
     async fn approval_decided(
         &mut self,
-        turn: usize,
+        choice: usize,
         call_id: &str,
         denied: Option<String>,
-        progress: &mut TurnProgress,
+        progress: &mut ChoiceProgress,
     ) -> Result<Flow, Failure> {
         let Some(call) = progress.calls.get(call_id) else { return Ok(Flow::GoOn) };
         let item = call.item.clone();
         if denied.is_some() {
             progress.calls.remove(call_id);
         }
-        let flow = self.queue(turn, EventKind::ApprovalDecided { item, refused: denied }).await;
+        let flow = self.queue(choice, EventKind::ApprovalDecided { item, refused: denied }).await;
         self.store_events(Some(TurnState::Running)).await?;
         Ok(flow)
     }
 
-    /// Counts work with the model of a turn.
-    pub(super) fn count(&self, turn: usize, work: MeteredWork) {
-        if let Some(part) = self.parts.get(turn) {
-            self.engine.meter.count(&self.tenant, &part.model, work);
+    /// Counts work with the model of a choice.
+    pub(super) fn count(&self, choice: usize, work: MeteredWork) {
+        if let Some(plan) = self.choices.get(choice) {
+            self.engine.meter.count(&self.tenant, &plan.model, work);
         }
     }
 
     /// Takes one event of an execution.
     pub(super) async fn executed(
         &mut self,
-        turn: usize,
+        choice: usize,
         call_id: &str,
         event: ExecutionEvent,
-        progress: &mut TurnProgress,
+        progress: &mut ChoiceProgress,
     ) -> Result<Flow, Failure> {
         progress.ran_code = true;
         let Some(call) = progress.calls.get_mut(call_id) else { return Ok(Flow::GoOn) };
-        let part = self.parts.get(turn);
-        let (gate, session) = (part.and_then(|part| part.gate.clone()), part.and_then(|part| part.session.clone()));
-        let (purpose, may_wait) = part.map_or((None, false), |part| (part.purpose, part.may_wait));
+        let plan = self.choices.get(choice);
+        let (gate, session) = (plan.and_then(|plan| plan.gate.clone()), plan.and_then(|plan| plan.session.clone()));
+        let (purpose, may_wait) = plan.map_or((None, false), |plan| (plan.purpose, plan.may_wait));
         let item = call.item.clone();
         if !std::mem::replace(&mut call.is_running, true) {
             if progress.approved.contains(call_id)
@@ -208,7 +208,7 @@ impl Run {
             {
                 gate.approved_by_client(call_id, &call.input).await.map_err(Failure::while_doing(UNNOTED))?;
             }
-            self.queue(turn, EventKind::ToolRunning { item: item.clone() }).await;
+            self.queue(choice, EventKind::ToolRunning { item: item.clone() }).await;
             if self.is_followed {
                 self.store_events(None).await?;
             }
@@ -219,7 +219,7 @@ impl Run {
                 if may_wait {
                     call.output.push(output.clone());
                 }
-                Ok(self.queue(turn, EventKind::Output { item, output }).await)
+                Ok(self.queue(choice, EventKind::Output { item, output }).await)
             }
             ExecutionPiece::Calls(calls) => {
                 progress.client_calls = Some(PendingClientCalls { call_id: call_id.to_owned(), calls });
@@ -239,7 +239,7 @@ impl Run {
                 if let Err(error) = stored {
                     failure.get_or_insert(Failure::while_doing("cannot store the program's files")(error));
                 }
-                let flow = self.queue(turn, EventKind::ToolEnded { item, outcome }).await;
+                let flow = self.queue(choice, EventKind::ToolEnded { item, outcome }).await;
                 // Output before the failure is told all the same.
                 failure.map_or(Ok(flow), Err)
             }
@@ -247,16 +247,16 @@ impl Run {
     }
 
     /// Ends a message that another item follows.
-    pub(super) async fn end_message(&mut self, turn: usize, progress: &mut TurnProgress) {
+    pub(super) async fn end_message(&mut self, choice: usize, progress: &mut ChoiceProgress) {
         if let Some((item, text)) = progress.message.take() {
-            let linked = self.linked(turn, &text, &mut progress.file_ids).await;
-            self.queue(turn, EventKind::TextEnded { item, linked }).await;
+            let linked = self.linked(choice, &text, &mut progress.file_ids).await;
+            self.queue(choice, EventKind::TextEnded { item, linked }).await;
         }
     }
 
-    /// Ends a turn.
-    pub(super) async fn end_turn(&mut self, turn: usize, mut ending: EndReason, all: &mut [TurnProgress]) -> Flow {
-        let Some(progress) = all.get_mut(turn).filter(|progress| !progress.has_ended) else { return Flow::GoOn };
+    /// Ends a choice.
+    pub(super) async fn end_choice(&mut self, choice: usize, mut ending: EndReason, all: &mut [ChoiceProgress]) -> Flow {
+        let Some(progress) = all.get_mut(choice).filter(|progress| !progress.has_ended) else { return Flow::GoOn };
         progress.has_ended = true;
         if !matches!(ending, EndReason::Failed { .. })
             && let Some(failure) = self.unstored.take()
@@ -269,10 +269,10 @@ impl Run {
             error!("{}: {}", self.in_flight.id, cause.as_deref().unwrap_or(&failure.message));
         }
         let text = progress.message.take().map(|(_, text)| text).unwrap_or_default();
-        let linked = self.linked(turn, &text, &mut progress.file_ids).await;
+        let linked = self.linked(choice, &text, &mut progress.file_ids).await;
         let is_last = all.iter().all(|progress| progress.has_ended);
         let waits = matches!(ending, EndReason::WaitsForClient { .. });
-        let rendered = self.event(turn, EventKind::Ended { item: ItemId::new(), ending, linked }).await;
+        let rendered = self.event(choice, EventKind::Ended { item: ItemId::new(), ending, linked }).await;
         if waits && let Some(documents) = &self.documents {
             // The document with the open calls is stored before the client is told of them.
             if let Err(error) = documents.hand_over(self.render.document()).await {
@@ -290,13 +290,13 @@ impl Run {
     /// The files of the session that a text names.
     pub(super) async fn linked(
         &self,
-        turn: usize,
+        choice: usize,
         text: &str,
         file_ids: &mut HashMap<ContainerFileId, String>,
     ) -> Vec<SessionFile> {
-        let part = self.parts.get(turn);
+        let plan = self.choices.get(choice);
         let Some(session) =
-            part.and_then(|part| part.session.as_ref()).filter(|_| text.contains(&format!("{LINK}{WORKSPACE}/")))
+            plan.and_then(|plan| plan.session.as_ref()).filter(|_| text.contains(&format!("{LINK}{WORKSPACE}/")))
         else {
             return Vec::new();
         };
@@ -304,7 +304,7 @@ impl Run {
         let files = session.files().await.unwrap_or_default();
         let named = files.into_iter().filter(|file| text.contains(&format!("{LINK}{}", file.path)));
         let mut linked: Vec<SessionFile> = named.collect();
-        let target = effects::FileTarget { session: Some(session), purpose: part.and_then(|part| part.purpose) };
+        let target = effects::FileTarget { session: Some(session), purpose: plan.and_then(|plan| plan.purpose) };
         for file in &mut linked {
             file.kept_as = file_ids.get(&file.id).cloned();
             if file.kept_as.is_none() && target.add_to_files_api(std::slice::from_mut(file)).await.is_ok() {
@@ -336,11 +336,11 @@ impl Run {
     }
 }
 
-impl TurnProgress {
-    pub(super) fn of(part: &TurnPlan) -> Self {
-        let by_client = part.gate.as_ref().is_some_and(|gate| gate.decider() == Decider::Client);
+impl ChoiceProgress {
+    pub(super) fn of(plan: &ChoicePlan) -> Self {
+        let by_client = plan.gate.as_ref().is_some_and(|gate| gate.decider() == Decider::Client);
         let mut open = HashSet::new();
-        for item in part.items.iter().filter(|_| by_client) {
+        for item in plan.items.iter().filter(|_| by_client) {
             match item {
                 Item::Call(call) => {
                     open.insert(call.id.clone());

@@ -63,7 +63,7 @@ impl Run {
     /// Stores the end as soon as that is possible again: whoever polls for the request waits for it.
     pub(super) async fn store_end_later(mut self, document: Value) {
         // Nobody needs its sessions any more.
-        self.parts.clear();
+        self.choices.clear();
         loop {
             tokio::select! {
                 () = sleep(STORE_RETRY_PAUSE) => {}

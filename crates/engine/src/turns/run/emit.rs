@@ -52,8 +52,8 @@ impl PendingFrames {
 
 impl Run {
     /// Makes an event, renders it and tells it.
-    pub(in crate::turns) async fn emit(&mut self, turn: usize, kind: EventKind) -> Flow {
-        let flow = self.queue(turn, kind).await;
+    pub(in crate::turns) async fn emit(&mut self, choice: usize, kind: EventKind) -> Flow {
+        let flow = self.queue(choice, kind).await;
         self.publish_if_followed().await;
         flow
     }
@@ -66,10 +66,10 @@ impl Run {
     }
 
     /// Makes an event and renders it. It is told with the others that come at the same moment, by [`Run::publish`].
-    pub(super) async fn queue(&mut self, turn: usize, kind: EventKind) -> Flow {
+    pub(super) async fn queue(&mut self, choice: usize, kind: EventKind) -> Flow {
         self.untold.has_milestone |= !kind.is_piece();
         self.untold.since.get_or_insert_with(Instant::now);
-        let rendered = self.event(turn, kind).await;
+        let rendered = self.event(choice, kind).await;
         self.untold.frames.extend(rendered.frames);
         self.untold.documents.extend(rendered.save);
         let bytes: usize = self.untold.frames.iter().map(|frame| frame.text.len()).sum();
@@ -98,10 +98,10 @@ impl Run {
 
     /// Makes an event and renders it. It is stored with the others, by [`Run::store_events`]. Where there is no room for it, there is no such event, and the request
     /// is cancelled.
-    pub(in crate::turns) async fn event(&mut self, turn: usize, kind: EventKind) -> RenderedEvent {
+    pub(in crate::turns) async fn event(&mut self, choice: usize, kind: EventKind) -> RenderedEvent {
         end_long_step().await;
         let sequence = self.journal.as_ref().map_or(self.next, Journal::next);
-        let event = TurnEvent { sequence, at_ms: now_ms(), turn, kind };
+        let event = TurnEvent { sequence, at_ms: now_ms(), choice, kind };
         if let Some(journal) = &mut self.journal
             && let Err(error) = journal.push(&self.engine.store, &event).await
         {

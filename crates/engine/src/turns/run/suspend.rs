@@ -13,8 +13,8 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::Instrument as _;
 
-use super::agent_events::{PendingClientCalls, TurnProgress};
-use super::{Agents, SessionRetention, Run, TurnPlan};
+use super::agent_events::{PendingClientCalls, ChoiceProgress};
+use super::{Agents, SessionRetention, Run, ChoicePlan};
 use crate::Engine;
 use crate::permits::{Permit, Permits};
 use crate::turns::event::{EndReason, EventKind, ItemId, ToolCall, TurnEvent};
@@ -48,8 +48,8 @@ enum Entry {
 /// A turn that waits.
 pub struct Suspension {
     tenant: Tenant,
-    part: TurnPlan,
-    progress: TurnProgress,
+    plan: ChoicePlan,
+    progress: ChoiceProgress,
     waits: SuspendedWork,
     /// Memory that it takes.
     held: Vec<HeldResource>,
@@ -158,12 +158,12 @@ impl Suspension {
 
     /// The name of the model.
     pub fn model(&self) -> &str {
-        &self.part.model
+        &self.plan.model
     }
 
     /// The session of its programs.
     pub fn session(&self) -> Option<&ContainerId> {
-        self.part.session.as_ref().map(|session| session.id())
+        self.plan.session.as_ref().map(|session| session.id())
     }
 
     /// Ends a turn for whose program nobody brought answers. Its end is noted, and its files are stored.
@@ -188,19 +188,19 @@ impl Run {
     /// answers, the calls fail, and the turn goes on.
     pub(super) async fn wait_for_client(
         &mut self,
-        turn: usize,
+        choice: usize,
         asked: PendingClientCalls,
         agents: Agents,
-        progress: &mut [TurnProgress],
+        progress: &mut [ChoiceProgress],
     ) -> Result<SuspendedWork, Agents> {
         let PendingClientCalls { call_id, calls } = asked;
-        let running = progress.get(turn).and_then(|progress| progress.calls.get(&call_id));
+        let running = progress.get(choice).and_then(|progress| progress.calls.get(&call_id));
         let program = running.map(|running| running.item.clone());
-        let may_wait = self.parts.len() == 1 && self.journal.is_none();
+        let may_wait = self.choices.len() == 1 && self.journal.is_none();
         let permit = self.engine.suspended.permits.enter(&self.tenant).ok().filter(|_| may_wait);
         let (Some(program), Some(permit)) = (program, permit) else {
             let words = "Too many programs wait for answers at the moment; call it again later.";
-            if let Some(handles) = agents.handles.get(turn) {
+            if let Some(handles) = agents.handles.get(choice) {
                 handles.answerer.answer(calls.iter().map(|_| ClientAnswer::error(words)).collect());
             }
             return Err(agents);
@@ -212,20 +212,20 @@ impl Run {
         };
         let calls: Vec<ToolCall> = calls.into_iter().map(call).collect();
         let ending = EndReason::WaitsForClient { programs: Vec::new(), calls: calls.clone() };
-        self.end_turn(turn, ending, progress).await;
+        self.end_choice(choice, ending, progress).await;
         Ok(SuspendedWork { agents, call_id, program, calls, _permit: permit })
     }
 
     /// Keeps the turn until its client answers, its time is over, its session is deleted, or the process ends.
-    pub(super) fn suspend(&mut self, waits: SuspendedWork, progress: &mut Vec<TurnProgress>) {
-        let (Some(mut part), Some(progress)) = (self.parts.pop(), progress.pop()) else { return };
+    pub(super) fn suspend(&mut self, waits: SuspendedWork, progress: &mut Vec<ChoiceProgress>) {
+        let (Some(mut plan), Some(progress)) = (self.choices.pop(), progress.pop()) else { return };
         // The client knows of it by now.
-        part.retention = SessionRetention::Keep;
+        plan.retention = SessionRetention::Keep;
         let (ends, program) = (CancellationToken::new(), waits.program.clone());
-        let deleted = part.session.as_ref().map(|session| session.deleted().clone()).unwrap_or_default();
+        let deleted = plan.session.as_ref().map(|session| session.deleted().clone()).unwrap_or_default();
         let suspension = Suspension {
             tenant: self.tenant.clone(),
-            part,
+            plan,
             progress,
             waits,
             held: self.in_flight.take_held(),
@@ -254,11 +254,11 @@ impl Run {
     }
 
     async fn take_up(mut self, suspension: Suspension, answers: Option<Vec<ClientAnswer>>) {
-        let Suspension { part, mut progress, waits, held, tenant: _, _ends: ends } = suspension;
+        let Suspension { plan, mut progress, waits, held, tenant: _, _ends: ends } = suspension;
         let SuspendedWork { agents, program, _permit: permit, .. } = waits;
         drop((ends, permit));
         held.into_iter().for_each(|held| self.in_flight.hold(held));
-        self.parts = vec![part];
+        self.choices = vec![plan];
         progress.has_ended = false;
         if let Some(answers) = answers {
             self.count(0, MeteredWork { requests: 1, ..MeteredWork::default() });

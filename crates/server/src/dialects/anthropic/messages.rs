@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use aludel_engine::processor_time::end_long_step;
-use aludel_engine::turns::{SessionRetention, InFlightRequest, Run, TurnPlan, TurnSpec};
+use aludel_engine::turns::{SessionRetention, InFlightRequest, Run, ChoicePlan, TurnSpec};
 use aludel_store::{Tenant, TurnId, fresh_id};
 use aludel_wire::anthropic::StopReason;
 use axum::Json;
@@ -108,10 +108,10 @@ async fn start_message(
             }
         }
     }
-    let (part, container) = prepare(&app, &tenant, &id, &request, conversation).await?;
+    let (choice, container) = prepare(&app, &tenant, &id, &request, conversation).await?;
     let mut writer = Writer::new(id, request.model, container, request.stream, request.stop);
     resume::tell_lost(&mut writer, &lost, &request.messages);
-    let run = Run::new(&app.engine, &tenant, in_flight, vec![part], Box::new(MessageRenderer::new(writer, request_id)));
+    let run = Run::new(&app.engine, &tenant, in_flight, vec![choice], Box::new(MessageRenderer::new(writer, request_id)));
     app.tasks.spawn(run.carry_out().instrument(span));
     Ok(())
 }
@@ -123,7 +123,7 @@ async fn prepare(
     id: &str,
     request: &ParsedRequest,
     conversation: Conversation,
-) -> Result<(TurnPlan, Option<MessageContainer>), ApiError> {
+) -> Result<(ChoicePlan, Option<MessageContainer>), ApiError> {
     end_long_step().await;
     let instructions = [request.instructions.as_str(), &conversation.instructions];
     let instructions: Vec<&str> = instructions.into_iter().filter(|text| !text.is_empty()).collect();
@@ -136,20 +136,20 @@ async fn prepare(
         ..TurnSpec::new(request.model.clone(), instructions.join("\n\n"))
     };
     if request.code.is_none() {
-        return Ok((spec.part(&app.engine, conversation.items, None, SessionRetention::Keep)?, None));
+        return Ok((spec.plan_choice(&app.engine, conversation.items, None, SessionRetention::Keep)?, None));
     }
     let (session, retention) = container::open(app, tenant, request.container.as_ref()).await?;
     let gate = spec.gate(&app.engine, tenant, id.to_owned(), &session, false);
-    let part = spec.part(&app.engine, conversation.items, Some((Arc::clone(&session), gate)), retention)?;
+    let choice = spec.plan_choice(&app.engine, conversation.items, Some((Arc::clone(&session), gate)), retention)?;
     let placed = async {
         container::copy_into(app, &session, &conversation.uploads).await?;
         // Known now: a request for which there is no room hears so at once.
         Ok(session.reserve().await?)
     };
     if let Err(error) = placed.await {
-        part.abandon(&app.engine, tenant).await;
+        choice.abandon(&app.engine, tenant).await;
         return Err(error);
     }
     let is_known = request.container.is_some();
-    Ok((part, Some(MessageContainer { is_known, ..MessageContainer::of(&app.engine, session.id(), request.caller) })))
+    Ok((choice, Some(MessageContainer { is_known, ..MessageContainer::of(&app.engine, session.id(), request.caller) })))
 }

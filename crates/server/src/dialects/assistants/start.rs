@@ -199,10 +199,10 @@ async fn carry(
         let gate = spec.gate(&app.engine, tenant, id.to_string(), &session, false);
         (session, gate)
     });
-    let mut part = spec.part(&app.engine, items, gated, SessionRetention::Keep)?;
-    part.purpose = Some(PURPOSE);
+    let mut choice = spec.plan_choice(&app.engine, items, gated, SessionRetention::Keep)?;
+    choice.purpose = Some(PURPOSE);
     let render = Box::new(RunRenderer::new(start.clone()));
-    let turn = turns::Run::new(&app.engine, tenant, Arc::clone(in_flight), vec![part], render);
+    let turn = turns::Run::new(&app.engine, tenant, Arc::clone(in_flight), vec![choice], render);
     let new = NewJournal {
         id: in_flight.id.clone(),
         dialect: NAME,

@@ -6,7 +6,7 @@ use aludel_agent::CodeInterpreter;
 use aludel_engine::Session;
 use aludel_engine::processor_time::end_long_step;
 use aludel_engine::sessions::SessionChoice;
-use aludel_engine::turns::{SessionRetention, InFlightRequest, Run, TurnPlan, TurnSpec};
+use aludel_engine::turns::{SessionRetention, InFlightRequest, Run, ChoicePlan, TurnSpec};
 use aludel_store::{Tenant, TurnId, fresh_id};
 use aludel_wire::gemini::{GenerateContentRequest, TokenCount};
 use axum::Json;
@@ -124,11 +124,11 @@ async fn start_generation(
     let secret = app.link_secret().await?;
     let memory = MemoryCharge::of(&app, &tenant)?;
     in_flight.hold(memory.clone());
-    let (part, session) = prepare(&app, &tenant, &model, &id, &request, &memory).await?;
+    let (choice, session) = prepare(&app, &tenant, &model, &id, &request, &memory).await?;
     let links = session.map(|session| Links::to(secret, &base, &tenant, session.id()));
     let writer = Writer::new(id.clone(), model, links, request.stop, request.tells_thoughts);
     let span = info_span!("answer", api = "gemini", id);
-    let run = Run::new(&app.engine, &tenant, in_flight, vec![part], Box::new(ContentRenderer::new(writer)));
+    let run = Run::new(&app.engine, &tenant, in_flight, vec![choice], Box::new(ContentRenderer::new(writer)));
     app.tasks.spawn(run.carry_out().instrument(span));
     Ok(())
 }
@@ -141,7 +141,7 @@ async fn prepare(
     id: &str,
     request: &ParsedRequest,
     memory: &MemoryCharge,
-) -> Result<(TurnPlan, Option<Arc<Session>>), ApiError> {
+) -> Result<(ChoicePlan, Option<Arc<Session>>), ApiError> {
     let tool = CodeInterpreter::name_beside(app.engine.kernel(), &request.functions);
     let attached =
         AttachedFiles::find(app, tenant, named_in(&request.contents).collect(), request.runs_code, memory).await?;
@@ -155,7 +155,7 @@ async fn prepare(
     };
     let items = conversation.items.clone();
     if !request.runs_code {
-        return Ok((spec.part(&app.engine, items, None, SessionRetention::Keep)?, None));
+        return Ok((spec.plan_choice(&app.engine, items, None, SessionRetention::Keep)?, None));
     }
     let (choice, retention) = match conversation.session.clone() {
         Some(session) => (SessionChoice::Reuse(session), SessionRetention::Shared { lingers: true }),
@@ -163,15 +163,15 @@ async fn prepare(
     };
     let session = app.engine.sessions.open(tenant, choice).await?;
     let gate = spec.gate(&app.engine, tenant, id.to_owned(), &session, false);
-    let part = spec.part(&app.engine, items, Some((Arc::clone(&session), gate)), retention)?;
+    let choice = spec.plan_choice(&app.engine, items, Some((Arc::clone(&session), gate)), retention)?;
     let placed = async {
         conversation.inputs.copy_into(app, &session).await?;
         // Known now: a request for which there is no room hears so at once.
         Ok(session.reserve().await?)
     };
     if let Err(error) = placed.await {
-        part.abandon(&app.engine, tenant).await;
+        choice.abandon(&app.engine, tenant).await;
         return Err(error);
     }
-    Ok((part, Some(session)))
+    Ok((choice, Some(session)))
 }

@@ -25,10 +25,10 @@ async fn engine(data: &Path, programs: &[&'static str], answers: Duration) -> Ar
     engine_on(store, script.collect(), Arc::new(Memory::new(program)), None, settings)
 }
 
-fn run(engine: &Arc<Engine>, parts: Vec<TurnPlan>) -> (Run, RecordingRenderer) {
+fn run(engine: &Arc<Engine>, choices: Vec<ChoicePlan>) -> (Run, RecordingRenderer) {
     let (tenant, seen) = (Tenant::local(), RecordingRenderer::default());
     let in_flight = engine.in_flight.begin(&tenant, RequestFingerprint::none(), TurnId::new()).unwrap();
-    (Run::new(engine, &tenant, in_flight, parts, Box::new(seen.clone())), seen)
+    (Run::new(engine, &tenant, in_flight, choices, Box::new(seen.clone())), seen)
 }
 
 /// Carries a turn out whose programs can call `f`. Returns its session and the calls with which it ended.
@@ -45,8 +45,8 @@ async fn begun(engine: &Arc<Engine>) -> (ContainerId, Vec<ToolCall>, Vec<TurnEve
     let spec = TurnSpec { callable: vec![tool], ..TurnSpec::new("m", "") };
     let gate = spec.gate(engine, &Tenant::local(), "request".to_owned(), &session, false);
     let id = session.id().clone();
-    let part = spec.part(engine, vec![Item::user("Go")], Some((session, gate)), SessionRetention::Keep).unwrap();
-    let (run, seen) = run(engine, vec![part]);
+    let choice = spec.plan_choice(engine, vec![Item::user("Go")], Some((session, gate)), SessionRetention::Keep).unwrap();
+    let (run, seen) = run(engine, vec![choice]);
     run.carry_out().await;
     let events = seen.0.lock().unwrap().clone();
     (id, calls_of(&events), events)

@@ -124,7 +124,7 @@ async fn make(
         (session, gate)
     });
     let items = context.items;
-    let part = spec.part(&app.engine, items.clone(), gated, SessionRetention::Keep)?;
+    let choice = spec.plan_choice(&app.engine, items.clone(), gated, SessionRetention::Keep)?;
     let id =
         InteractionId::parse(in_flight.id.as_str()).ok_or_else(|| ApiError::internal("an id of another dialect"))?;
     let time = rfc3339(now());
@@ -139,7 +139,7 @@ async fn make(
     let beginning = RendererStart { answer, stop: request.stop, tells_thoughts: request.tells_thoughts, linked };
     let own = serde_json::to_value(&beginning).map_err(ApiError::internal)?;
     let render = Box::new(InteractionRenderer::new(beginning, links));
-    let mut run = Run::new(&app.engine, tenant, in_flight, vec![part], render);
+    let mut run = Run::new(&app.engine, tenant, in_flight, vec![choice], render);
     run.outlives = outlives;
     if request.store {
         let new = NewJournal {

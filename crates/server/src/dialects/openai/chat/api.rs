@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use aludel_agent::upstream::http::{ForwardTarget, Protocol};
 use aludel_engine::ProgramParts;
-use aludel_engine::turns::{SessionRetention, InFlightRequest, Run, TurnPlan, TurnSpec};
+use aludel_engine::turns::{SessionRetention, InFlightRequest, Run, ChoicePlan, TurnSpec};
 use aludel_store::{ResponseId, Tenant, fresh_id};
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -112,21 +112,21 @@ async fn start_completion(
         None => None,
     };
     let id = fresh_id("chatcmpl-");
-    let mut parts: Vec<TurnPlan> = Vec::new();
+    let mut choices: Vec<ChoicePlan> = Vec::new();
     for _ in 0..request.choices {
         match prepare(app, tenant, &id, &request, &conversation).await {
-            Ok(part) => parts.push(part),
+            Ok(choice) => choices.push(choice),
             Err(error) => {
-                for part in parts {
-                    part.abandon(&app.engine, tenant).await;
+                for choice in choices {
+                    choice.abandon(&app.engine, tenant).await;
                 }
                 return Err(error);
             }
         }
     }
     let mut containers = Vec::new();
-    for part in &parts {
-        let session = part.session.as_ref();
+    for choice in &choices {
+        let session = choice.session.as_ref();
         let markdown = markdown.as_ref().zip(session).map(|((shown, secret), session)| {
             let links = Links::to(Arc::clone(secret), &base, tenant, session.id());
             Markdown::new(*shown, app.engine.kernel().fence(), links)
@@ -136,7 +136,7 @@ async fn start_completion(
     let stream = request.stream.then_some(IncludeUsage(request.include_usage));
     let writer = Writer::new(id, request.model, stream, containers, &request.stop, request.sampling.format.is_some());
     let span = info_span!("answer", api = "chat", id = writer.id());
-    let mut run = Run::new(&app.engine, tenant, in_flight, parts, Box::new(CompletionRenderer::new(writer)));
+    let mut run = Run::new(&app.engine, tenant, in_flight, choices, Box::new(CompletionRenderer::new(writer)));
     run.documents = Some(Box::new(Rounds { app: Arc::clone(app), tenant: tenant.clone() }));
     app.tasks.spawn(run.carry_out().instrument(span));
     Ok(())
@@ -149,7 +149,7 @@ async fn prepare(
     id: &str,
     request: &ParsedRequest,
     conversation: &Conversation,
-) -> Result<TurnPlan, ApiError> {
+) -> Result<ChoicePlan, ApiError> {
     let spec = TurnSpec {
         functions: request.functions.clone(),
         tool_choice: request.tool_choice.clone(),
@@ -158,7 +158,7 @@ async fn prepare(
     };
     let items = conversation.items.clone();
     let Some(interpreter) = &request.interpreter else {
-        return Ok(spec.part(&app.engine, items, None, SessionRetention::Keep)?);
+        return Ok(spec.plan_choice(&app.engine, items, None, SessionRetention::Keep)?);
     };
     let used = conversation.container.clone();
     let is_own = used.is_none() && matches!(interpreter, ContainerChoice::Auto { session: None, .. });
@@ -166,15 +166,15 @@ async fn prepare(
     let retention = if is_own { SessionRetention::Own { lingers } } else { SessionRetention::Shared { lingers } };
     let session = interpreter.open(app, tenant, used).await?;
     let gate = spec.gate(&app.engine, tenant, id.to_owned(), &session, false);
-    let part = spec.part(&app.engine, items, Some((Arc::clone(&session), gate)), retention)?;
+    let choice = spec.plan_choice(&app.engine, items, Some((Arc::clone(&session), gate)), retention)?;
     let placed = async {
         conversation.place_files(app, &session).await?;
         // Known now: a request for which there is no room hears so at once.
         Ok(session.reserve().await?)
     };
     if let Err(error) = placed.await {
-        part.abandon(&app.engine, tenant).await;
+        choice.abandon(&app.engine, tenant).await;
         return Err(error);
     }
-    Ok(part)
+    Ok(choice)
 }

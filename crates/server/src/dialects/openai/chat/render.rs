@@ -31,7 +31,7 @@ impl CompletionRenderer {
     }
 
     fn handle(&mut self, event: &TurnEvent) -> Flow {
-        let index = event.turn;
+        let index = event.choice;
         match &event.kind {
             EventKind::Ended { ending, .. } => return self.end(index, ending),
             EventKind::Closed => self.close(),

@@ -328,7 +328,7 @@ mod tests {
         let kinds = [EventKind::Created { background: false }, EventKind::Started, ended, EventKind::Closed];
         let mut frames = Vec::new();
         for (second, kind) in (0..).zip(kinds) {
-            let event = TurnEvent { sequence: second, at_ms: 1000 * second.cast_signed(), turn: 0, kind };
+            let event = TurnEvent { sequence: second, at_ms: 1000 * second.cast_signed(), choice: 0, kind };
             frames.extend(answer.render(&event).frames);
         }
         let last: Value = serde_json::from_str(&frames.last().unwrap().text).unwrap();

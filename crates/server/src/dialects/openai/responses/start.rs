@@ -107,7 +107,7 @@ async fn make(
     let items = view.items;
     let container = session.as_ref().map(|session| session.id().to_string());
     end_long_step().await;
-    let part = spec.part(&app.engine, items.clone(), gated, SessionRetention::Keep)?;
+    let choice = spec.plan_choice(&app.engine, items.clone(), gated, SessionRetention::Keep)?;
     let id = ResponseId::parse(in_flight.id.as_str()).ok_or_else(|| ApiError::internal("an id of another dialect"))?;
     let base = Response { id: id.to_string(), created_at: now(), ..request.answer };
     let mcp = request.mcp.map(|mcp| mcp.label);
@@ -116,7 +116,7 @@ async fn make(
     let own = serde_json::to_value(&beginning).map_err(ApiError::internal)?;
     end_long_step().await;
     let render = Box::new(ResponseRenderer::new(beginning));
-    let mut run = Run::new(&app.engine, tenant, in_flight, vec![part], render);
+    let mut run = Run::new(&app.engine, tenant, in_flight, vec![choice], render);
     (run.truncate, run.outlives) = (request.truncate, outlives);
     run.is_followed = request.stream || request.background || outlives;
     if request.store || request.background {
