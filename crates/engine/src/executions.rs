@@ -256,7 +256,7 @@ impl Task {
                 return Err(DirectEnd::Failed(Error::internal("an execution ended without an end")));
             };
             traced.record(&self.program.code, &event);
-            let files = effects::FileTarget { session, purpose: None };
+            let files = effects::FileTarget { session, publish_as: None };
             match effects::piece(event, files, &mut figures).await {
                 Ok(ExecutionPiece::Output(output)) => self.send(DirectEvent::Output(output)).await,
                 // It was given no tools.

@@ -329,7 +329,7 @@ mod tests {
             mime: "image/png".into(),
             source: FileOrigin::Assistant,
             created_at: 0,
-            kept_as: None,
+            published_id: None,
         };
         let image = Image { file, bytes: [1, 2].as_slice().into() };
         let (name, value, traceback) = ("E".to_owned(), "v".to_owned(), "Traceback\nE: v".to_owned());

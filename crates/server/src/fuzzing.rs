@@ -280,7 +280,7 @@ fn file_named(name: &str) -> SessionFile {
         mime: "text/plain".into(),
         source: FileOrigin::Assistant,
         created_at: 0,
-        kept_as: None,
+        published_id: None,
     }
 }
 

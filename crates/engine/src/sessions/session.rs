@@ -80,15 +80,15 @@ pub struct SessionFile {
     pub source: FileOrigin,
     /// Time when it was first there, seconds since 1970.
     pub created_at: i64,
-    /// Its id in the Files API, of a file that is kept there as it was then.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kept_as: Option<String>,
+    /// Its id among the tenant's files, of a file that was copied there as it was then.
+    #[serde(rename = "kept_as", default, skip_serializing_if = "Option::is_none")]
+    pub published_id: Option<String>,
 }
 
 impl From<ContainerFileRecord> for SessionFile {
     fn from(record: ContainerFileRecord) -> Self {
         let ContainerFileRecord { id, path, bytes, mime, source, created_at, .. } = record;
-        Self { id, path: format!("{WORKSPACE}/{path}"), bytes, mime, source, created_at, kept_as: None }
+        Self { id, path: format!("{WORKSPACE}/{path}"), bytes, mime, source, created_at, published_id: None }
     }
 }
 
@@ -337,18 +337,18 @@ impl Session {
         self.put_one(new_file(path, mime, FileOrigin::User), blob).await
     }
 
-    /// Puts a file of the Files API in, under a name that no other file has.
+    /// Puts one of the tenant's files in, under a name that no other file has.
     pub async fn add_stored_file(&self, file: &FileRecord) -> Result<SessionFile, Error> {
         let taken: HashSet<String> = self.records().await?.into_iter().map(|file| file.path).collect();
         let blob = self.shared.store.copy_blob(&self.tenant, &file.blob).await?;
         self.add_file(&free_name(&file.filename, &taken), &file.mime, blob).await
     }
 
-    /// Keeps files in the Files API as they are now, each of which names its copy then, unless the tenant has no room for it or it is gone.
-    pub async fn keep_files(&self, files: &mut [SessionFile], purpose: &str) -> Result<(), Error> {
+    /// Copies files to the tenant's files as they are now. Each of them then names its copy, unless the tenant has no room for it or it is gone.
+    pub async fn publish_files(&self, files: &mut [SessionFile], purpose: &str) -> Result<(), Error> {
         for file in files {
-            file.kept_as = match self.keep_file(file, purpose).await {
-                Ok(kept) => kept.map(Into::into),
+            file.published_id = match self.publish_file(file, purpose).await {
+                Ok(id) => id.map(Into::into),
                 Err(Error::StorageFull { .. }) => None,
                 Err(error) => return Err(error),
             };
@@ -356,7 +356,7 @@ impl Session {
         Ok(())
     }
 
-    async fn keep_file(&self, file: &SessionFile, purpose: &str) -> Result<Option<FileId>, Error> {
+    async fn publish_file(&self, file: &SessionFile, purpose: &str) -> Result<Option<FileId>, Error> {
         let store = &self.shared.store;
         let Some(record) = store.container_file(&self.tenant, &self.id, &file.id).await? else { return Ok(None) };
         let filename = record.path.rsplit('/').next().unwrap_or(&record.path).to_owned();

@@ -6,8 +6,8 @@ use super::event::{Image, OutputPiece, RichValue, ToolOutcome};
 use crate::Error;
 use crate::sessions::{Session, SessionFile, StoredChanges};
 
-/// Files of one program that are kept in the Files API.
-const MAX_KEPT: usize = 100;
+/// Files of one program that are copied to the tenant's files.
+const MAX_PUBLISHED: usize = 100;
 
 /// A piece of what a program tells.
 pub(crate) enum ExecutionPiece {
@@ -24,15 +24,15 @@ pub(crate) enum ExecutionPiece {
 pub(crate) struct FileTarget<'a> {
     /// The session of the program.
     pub(crate) session: Option<&'a Session>,
-    /// The purpose under which its files are kept in the Files API, too.
-    pub(crate) purpose: Option<&'a str>,
+    /// The purpose under which its files are copied to the tenant's files, if they are.
+    pub(crate) publish_as: Option<&'a str>,
 }
 
 impl FileTarget<'_> {
-    /// Adds files to the Files API, if they have a purpose there.
-    pub(crate) async fn add_to_files_api(self, files: &mut [SessionFile]) -> Result<(), Error> {
-        match (self.session, self.purpose) {
-            (Some(session), Some(purpose)) => session.keep_files(files, purpose).await,
+    /// Copies files to the tenant's files, if they have a purpose there.
+    pub(crate) async fn publish(self, files: &mut [SessionFile]) -> Result<(), Error> {
+        match (self.session, self.publish_as) {
+            (Some(session), Some(publish_as)) => session.publish_files(files, publish_as).await,
             _ => Ok(()),
         }
     }
@@ -40,7 +40,7 @@ impl FileTarget<'_> {
     /// Stores something that a program showed.
     async fn figure(self, session: &Session, bytes: &[u8], mime: &str) -> Result<SessionFile, Error> {
         let mut file = session.add_figure(bytes, mime).await?;
-        self.add_to_files_api(std::slice::from_mut(&mut file)).await?;
+        self.publish(std::slice::from_mut(&mut file)).await?;
         Ok(file)
     }
 }
@@ -75,8 +75,8 @@ pub(crate) async fn store(
     if let Some(session) = target.session {
         match session.store_changes(&finished.files).await {
             Ok(mut changes) => {
-                let count = changes.files.len().min(MAX_KEPT);
-                result = target.add_to_files_api(changes.files.get_mut(..count).unwrap_or_default()).await;
+                let count = changes.files.len().min(MAX_PUBLISHED);
+                result = target.publish(changes.files.get_mut(..count).unwrap_or_default()).await;
                 stored.files.extend(changes.files);
                 stored.without_room = changes.without_room;
             }

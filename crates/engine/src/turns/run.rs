@@ -78,8 +78,8 @@ pub struct ChoicePlan {
     pub gate: Option<Arc<Gate>>,
     /// The fate of its session at the end.
     pub retention: SessionRetention,
-    /// The purpose under which files that its programs make are kept in the Files API, too, where clients look for them there.
-    pub purpose: Option<&'static str>,
+    /// The purpose under which files that its programs make are copied to the tenant's files, where clients look for them there.
+    pub publish_as: Option<&'static str>,
     /// True if its programs may wait for answers of the client's.
     pub may_wait: bool,
 }

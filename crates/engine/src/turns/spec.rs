@@ -117,6 +117,6 @@ impl TurnSpec {
             agent = agent.code_interpreter(gate.guard(interpreter));
         }
         let (model, agent, may_wait) = (self.model.clone(), agent.build(), !self.callable.is_empty());
-        Ok(ChoicePlan { model, agent, items, session, gate, retention, purpose: None, may_wait })
+        Ok(ChoicePlan { model, agent, items, session, gate, retention, publish_as: None, may_wait })
     }
 }

@@ -41,7 +41,7 @@ pub(super) struct ChoiceProgress {
     pub(super) has_ended: bool,
     /// Calls that its program made and waits for.
     pub(super) client_calls: Option<PendingClientCalls>,
-    /// The ids under which the newest versions of files that its programs made are kept in the Files API.
+    /// The ids of the newest versions of files that its programs made, among the tenant's files.
     pub(super) file_ids: HashMap<ContainerFileId, String>,
 }
 
@@ -200,7 +200,7 @@ impl Run {
         let Some(call) = progress.calls.get_mut(call_id) else { return Ok(Flow::GoOn) };
         let plan = self.choices.get(choice);
         let (gate, session) = (plan.and_then(|plan| plan.gate.clone()), plan.and_then(|plan| plan.session.clone()));
-        let (purpose, may_wait) = plan.map_or((None, false), |plan| (plan.purpose, plan.may_wait));
+        let (publish_as, may_wait) = plan.map_or((None, false), |plan| (plan.publish_as, plan.may_wait));
         let item = call.item.clone();
         if !std::mem::replace(&mut call.is_running, true) {
             if progress.approved.contains(call_id)
@@ -213,7 +213,7 @@ impl Run {
                 self.store_events(None).await?;
             }
         }
-        let target = effects::FileTarget { session: session.as_deref(), purpose };
+        let target = effects::FileTarget { session: session.as_deref(), publish_as };
         match effects::piece(event, target, &mut call.figures).await? {
             ExecutionPiece::Output(output) => {
                 if may_wait {
@@ -234,7 +234,7 @@ impl Run {
                 }
                 let (outcome, stored) = effects::store(finished, target, figures).await;
                 for file in &outcome.files {
-                    progress.file_ids.extend(file.kept_as.clone().map(|file_ids| (file.id.clone(), file_ids)));
+                    progress.file_ids.extend(file.published_id.clone().map(|file_ids| (file.id.clone(), file_ids)));
                 }
                 if let Err(error) = stored {
                     failure.get_or_insert(Failure::while_doing("cannot store the program's files")(error));
@@ -304,11 +304,11 @@ impl Run {
         let files = session.files().await.unwrap_or_default();
         let named = files.into_iter().filter(|file| text.contains(&format!("{LINK}{}", file.path)));
         let mut linked: Vec<SessionFile> = named.collect();
-        let target = effects::FileTarget { session: Some(session), purpose: plan.and_then(|plan| plan.purpose) };
+        let target = effects::FileTarget { session: Some(session), publish_as: plan.and_then(|plan| plan.publish_as) };
         for file in &mut linked {
-            file.kept_as = file_ids.get(&file.id).cloned();
-            if file.kept_as.is_none() && target.add_to_files_api(std::slice::from_mut(file)).await.is_ok() {
-                file_ids.extend(file.kept_as.clone().map(|id| (file.id.clone(), id)));
+            file.published_id = file_ids.get(&file.id).cloned();
+            if file.published_id.is_none() && target.publish(std::slice::from_mut(file)).await.is_ok() {
+                file_ids.extend(file.published_id.clone().map(|id| (file.id.clone(), id)));
             }
         }
         linked

@@ -141,7 +141,7 @@ impl RunRenderer {
         match output {
             OutputPiece::Stdout(text) | OutputPiece::Stderr(text) => self.writer.logs(text),
             OutputPiece::Display(RichValue { image: Some(image), .. })
-            | OutputPiece::Result(RichValue { image: Some(image), .. }) => match &image.file.kept_as {
+            | OutputPiece::Result(RichValue { image: Some(image), .. }) => match &image.file.published_id {
                 Some(id) => self.writer.image(id.clone()),
                 None => self.writer.logs("[an image that could not be stored]\n"),
             },
@@ -159,8 +159,8 @@ impl RunRenderer {
         if !is_plain || !outcome.without_room.is_empty() {
             self.writer.logs(&format!("{}\n", outcome.words));
         }
-        for SessionFile { path, kept_as, .. } in &outcome.files {
-            if let Some(id) = kept_as {
+        for SessionFile { path, published_id, .. } in &outcome.files {
+            if let Some(id) = published_id {
                 self.writer.file(path, id.clone());
             }
         }
@@ -231,7 +231,7 @@ impl RunRenderer {
 /// The files that a text names, each with the words that it is named by.
 fn links(linked: &[SessionFile]) -> Vec<LinkedFile> {
     let link = |file: &SessionFile| {
-        let file_id = file.kept_as.clone()?;
+        let file_id = file.published_id.clone()?;
         Some(LinkedFile { words: format!("{LINK}{}", file.path), path: file.path.clone(), file_id })
     };
     linked.iter().filter_map(link).collect()

@@ -200,7 +200,7 @@ async fn carry(
         (session, gate)
     });
     let mut choice = spec.plan_choice(&app.engine, items, gated, SessionRetention::Keep)?;
-    choice.purpose = Some(PURPOSE);
+    choice.publish_as = Some(PURPOSE);
     let render = Box::new(RunRenderer::new(start.clone()));
     let turn = turns::Run::new(&app.engine, tenant, Arc::clone(in_flight), vec![choice], render);
     let new = NewJournal {

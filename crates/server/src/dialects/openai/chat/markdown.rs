@@ -210,7 +210,7 @@ mod tests {
             mime: "text/csv".into(),
             source: FileOrigin::Assistant,
             created_at: 0,
-            kept_as: None,
+            published_id: None,
         }
     }
 
