@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use aludel_agent::Item;
-use aludel_store::ContainerId;
+use aludel_store::SessionId;
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
@@ -33,7 +33,7 @@ pub(crate) struct SavedConversation {
 
 impl SavedConversation {
     /// A conversation of this process.
-    pub(crate) fn new(session: &ContainerId, items: &[Item]) -> Self {
+    pub(crate) fn new(session: &SessionId, items: &[Item]) -> Self {
         Self { session: session.to_string(), process: std::process::id(), items: items.to_vec() }
     }
 
@@ -55,7 +55,7 @@ impl SavedConversation {
     }
 
     /// Writes it in place of the last one. Returns the session that nobody needs any more, if there is one.
-    pub(crate) fn write(mut self, context: &CommandContext) -> anyhow::Result<Option<ContainerId>> {
+    pub(crate) fn write(mut self, context: &CommandContext) -> anyhow::Result<Option<SessionId>> {
         self.shorten();
         let last = Self::read(context).ok().flatten().filter(|last| last.session != self.session && !last.is_in_use());
         let path = path(context);
@@ -72,8 +72,8 @@ impl SavedConversation {
     }
 
     /// The session with its files.
-    pub(crate) fn session(&self) -> Option<ContainerId> {
-        ContainerId::parse(&self.session)
+    pub(crate) fn session(&self) -> Option<SessionId> {
+        SessionId::parse(&self.session)
     }
 
     /// Returns true if another process may still go on with it.
@@ -107,12 +107,12 @@ mod tests {
         let long = "x".repeat(MAX_BYTES / 2);
         let exchange = |answer: &str| [Item::user("q"), Item::Assistant(answer.to_owned())];
         let mut kept = SavedConversation::new(
-            &ContainerId::new(),
+            &SessionId::new(),
             &[exchange(&long), exchange(&long), exchange("short")].concat(),
         );
         kept.shorten();
         assert_eq!(kept.items, [exchange(&long), exchange("short")].concat());
-        let mut huge = SavedConversation::new(&ContainerId::new(), &exchange(&long.repeat(3)));
+        let mut huge = SavedConversation::new(&SessionId::new(), &exchange(&long.repeat(3)));
         huge.shorten();
         assert_eq!(huge.items, []);
     }

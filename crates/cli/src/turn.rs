@@ -12,7 +12,7 @@ use aludel_engine::sessions::{self, NewSession, SessionChoice};
 use aludel_engine::transcript::Transcript;
 use aludel_engine::turns::{self, SessionRetention, EndReason, NewJournal, RequestFingerprint, Run, TurnSpec};
 use aludel_engine::{Engine, Environment, Error, Model, Session, SessionFile, SessionSettings};
-use aludel_store::{ContainerId, Store, Tenant, now};
+use aludel_store::{SessionId, Store, Tenant, now};
 use anyhow::Context as _;
 use serde_json::Value;
 use tokio::time::{MissedTickBehavior, interval};
@@ -302,7 +302,7 @@ impl<'a> Conversation<'a> {
 async fn session(
     engine: &Arc<Engine>,
     tenant: &Tenant,
-    saved: Option<Option<ContainerId>>,
+    saved: Option<Option<SessionId>>,
 ) -> anyhow::Result<Arc<Session>> {
     let Some(saved) = saved else {
         let new = NewSession {

@@ -13,7 +13,7 @@ use aludel_engine::sessions::check_name;
 use aludel_engine::{Engine, Model, ProgramParts, SessionFile};
 use aludel_sandbox::memory::Memory;
 use aludel_store::{
-    ContainerFileId, ContainerId, FileId, FileOrigin, InteractionId, ResponseId, Store, Tenant, fresh_id,
+    ContainerFileId, SessionId, FileId, FileOrigin, InteractionId, ResponseId, Store, Tenant, fresh_id,
 };
 use axum::body::{self, Bytes};
 use axum::extract::{FromRequestParts, Request};
@@ -226,7 +226,7 @@ pub fn texts(bytes: &[u8]) {
     }
     for id in [
         FileId::parse(text).map(String::from),
-        ContainerId::parse(text).map(String::from),
+        SessionId::parse(text).map(String::from),
         ResponseId::parse(text).map(String::from),
         InteractionId::parse(text).map(String::from),
     ]
@@ -257,7 +257,7 @@ fn markdown(text: &str) {
         AnswerPart::Program { code, logs } => code.len() + logs.len(),
     };
     assert!(said.iter().map(length).sum::<usize>() <= text.len(), "{said:?}");
-    let links = Links::to("secret".into(), "http://host", &Tenant::local(), &ContainerId::new());
+    let links = Links::to("secret".into(), "http://host", &Tenant::local(), &SessionId::new());
     let files = [file_named("a b")];
     let written = |size: usize| {
         let mut markdown = Markdown::new(ProgramParts::All, "python", links.clone());
@@ -394,7 +394,7 @@ impl Server {
         if prefix.is_empty() {
             // Whoever has one of these may read what they are for, whatever its key.
             self.words.push(("{token}".to_owned(), word("envdAccessToken")));
-            let container = ContainerId::parse(&self.filled("{container}")).expect("an id");
+            let container = SessionId::parse(&self.filled("{container}")).expect("an id");
             let secret = self.runtime.block_on(self.app.link_secret()).expect("a secret");
             let file = ContainerFileId::parse(&self.filled("{cfile}")).expect("an id");
             let links = Links::to(secret, "", &self.tenant, &container);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use aludel_engine::SessionFile;
 use aludel_engine::sessions::WORKSPACE;
-use aludel_store::{ContainerFileId, ContainerId, Tenant, now};
+use aludel_store::{ContainerFileId, SessionId, Tenant, now};
 use axum::Extension;
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -40,7 +40,7 @@ const LINK_LIFE_SECONDS: i64 = 30 * 24 * 3600;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FileLink {
     tenant: Tenant,
-    container: ContainerId,
+    container: SessionId,
     file: ContainerFileId,
     /// Seconds since 1970.
     expires_at: i64,
@@ -53,13 +53,13 @@ pub(crate) struct Links {
     /// The server's address as people reach it, without a slash at its end.
     base: String,
     tenant: Tenant,
-    container: ContainerId,
+    container: SessionId,
     expires_at: i64,
 }
 
 impl Links {
     /// Links to this container's files, below an address such as `https://aludel.example.com`.
-    pub(crate) fn to(secret: Arc<str>, base: &str, tenant: &Tenant, container: &ContainerId) -> Self {
+    pub(crate) fn to(secret: Arc<str>, base: &str, tenant: &Tenant, container: &SessionId) -> Self {
         let (tenant, container) = (tenant.clone(), container.clone());
         let base = base.trim_end_matches('/').to_owned();
         Self { secret, base, tenant, container, expires_at: now() + LINK_LIFE_SECONDS }
@@ -77,12 +77,12 @@ impl Links {
 
     /// Links that nobody but a test follows.
     #[cfg(test)]
-    pub(crate) fn for_tests(base: &str, tenant: &Tenant, container: &ContainerId) -> Self {
+    pub(crate) fn for_tests(base: &str, tenant: &Tenant, container: &SessionId) -> Self {
         Self::to(Arc::from("secret"), base, tenant, container)
     }
 
     /// The container whose files they lead to.
-    pub(crate) fn container(&self) -> &ContainerId {
+    pub(crate) fn container(&self) -> &SessionId {
         &self.container
     }
 
@@ -138,7 +138,7 @@ impl FileLink {
         let mut fields = text.split('\n');
         Some(Self {
             tenant: Tenant::of_signed(fields.next()?),
-            container: ContainerId::parse(fields.next()?)?,
+            container: SessionId::parse(fields.next()?)?,
             file: ContainerFileId::parse(fields.next()?)?,
             expires_at: fields.next()?.parse().ok()?,
         })
@@ -197,7 +197,7 @@ pub(crate) fn base(app: &App, headers: &HeaderMap) -> String {
 }
 
 /// The container that the last link of ours in a text leads to, if that is a tenant's.
-pub(crate) async fn container_in(app: &App, tenant: &Tenant, text: &str) -> Result<Option<ContainerId>, ApiError> {
+pub(crate) async fn container_in(app: &App, tenant: &Tenant, text: &str) -> Result<Option<SessionId>, ApiError> {
     let secret = app.link_secret().await?;
     let tokens = text.rsplit(PATH).take(text.matches(PATH).count().min(MAX_LINKS));
     let links = tokens.filter_map(|rest| FileLink::of_token(rest.split_once('/')?.0, &secret));
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     fn link() -> FileLink {
-        let (container, file) = (ContainerId::new(), ContainerFileId::new());
+        let (container, file) = (SessionId::new(), ContainerFileId::new());
         FileLink { tenant: Tenant::local(), container, file, expires_at: 7 }
     }
 

@@ -8,7 +8,7 @@ use rusqlite::{Connection, Row, params};
 
 use crate::blobs::FileBatch;
 use crate::database::{all, one};
-use crate::{BlobName, ContainerFileId, ContainerId, Error, NewBlob, Page, PageQuery, Store, Tenant, now, now_ms};
+use crate::{BlobName, ContainerFileId, SessionId, Error, NewBlob, Page, PageQuery, Store, Tenant, now, now_ms};
 
 const COLUMNS: &str = "id, name, memory_limit, idle_ms, created_at, last_active_ms";
 const FILE_COLUMNS: &str = "id, path, blob, bytes, sha256, mime, source, place, created_at";
@@ -17,7 +17,7 @@ const FILE_COLUMNS: &str = "id, path, blob, bytes, sha256, mime, source, place, 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerRecord {
     /// Id.
-    pub id: ContainerId,
+    pub id: SessionId,
     /// Name that the client gave.
     pub name: String,
     /// Memory limit, as the client wrote it.
@@ -192,7 +192,7 @@ impl ContainerFileRecord {
 
 fn insert(database: &Connection, tenant: &Tenant, new: NewContainer) -> Result<ContainerRecord, Error> {
     let NewContainer { name, memory_limit, idle, variables } = new;
-    let (id, created_at, last_active_ms) = (ContainerId::new(), now(), now_ms());
+    let (id, created_at, last_active_ms) = (SessionId::new(), now(), now_ms());
     let query = format!("INSERT INTO containers (tenant, {COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)");
     let idle_ms = i64::try_from(idle.as_millis()).unwrap_or(i64::MAX);
     let row = params![tenant, id, name, memory_limit, idle_ms, created_at, last_active_ms];
@@ -203,7 +203,7 @@ fn insert(database: &Connection, tenant: &Tenant, new: NewContainer) -> Result<C
     Ok(ContainerRecord { id, name, memory_limit, idle, created_at, last_active_ms })
 }
 
-fn put_variables(database: &Connection, tenant: &Tenant, id: &ContainerId, variables: &str) -> Result<(), Error> {
+fn put_variables(database: &Connection, tenant: &Tenant, id: &SessionId, variables: &str) -> Result<(), Error> {
     let query = "INSERT INTO container_variables (container, tenant, variables) VALUES (?1, ?2, ?3)
                  ON CONFLICT (container) DO UPDATE SET variables = excluded.variables";
     database.prepare_cached(query)?.execute(params![id, tenant, variables])?;
@@ -249,7 +249,7 @@ impl Store {
     }
 
     /// Returns a container.
-    pub async fn container(&self, tenant: &Tenant, id: &ContainerId) -> Result<Option<ContainerRecord>, Error> {
+    pub async fn container(&self, tenant: &Tenant, id: &SessionId) -> Result<Option<ContainerRecord>, Error> {
         let id = id.clone();
         self.read(tenant, move |database, tenant| {
             let query = format!("SELECT {COLUMNS} FROM containers WHERE tenant = ?1 AND id = ?2");
@@ -259,7 +259,7 @@ impl Store {
     }
 
     /// Returns the environment variables of a container's programs, as they were written.
-    pub async fn container_variables(&self, tenant: &Tenant, id: &ContainerId) -> Result<Option<String>, Error> {
+    pub async fn container_variables(&self, tenant: &Tenant, id: &SessionId) -> Result<Option<String>, Error> {
         let id = id.clone();
         self.read(tenant, move |database, tenant| {
             let query = "SELECT variables FROM container_variables WHERE tenant = ?1 AND container = ?2";
@@ -272,7 +272,7 @@ impl Store {
     pub async fn set_container_variables(
         &self,
         tenant: &Tenant,
-        id: &ContainerId,
+        id: &SessionId,
         variables: String,
     ) -> Result<bool, Error> {
         let id = id.clone();
@@ -302,7 +302,7 @@ impl Store {
     }
 
     /// Notes that a container is in use.
-    pub async fn touch_container(&self, tenant: &Tenant, id: &ContainerId) -> Result<(), Error> {
+    pub async fn touch_container(&self, tenant: &Tenant, id: &SessionId) -> Result<(), Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         let query = "UPDATE containers SET last_active_ms = max(last_active_ms, ?3) WHERE tenant = ?1 AND id = ?2";
         self.write(move |database| {
@@ -313,7 +313,7 @@ impl Store {
     }
 
     /// Notes that a container was idle for too long, whatever the wall clock says.
-    pub async fn expire_container(&self, tenant: &Tenant, id: &ContainerId) -> Result<(), Error> {
+    pub async fn expire_container(&self, tenant: &Tenant, id: &SessionId) -> Result<(), Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         let query =
             "UPDATE containers SET last_active_ms = min(last_active_ms, ?3 - idle_ms) WHERE tenant = ?1 AND id = ?2";
@@ -325,7 +325,7 @@ impl Store {
     }
 
     /// Removes a container with its files. Returns whether there was one.
-    pub async fn delete_container(&self, tenant: &Tenant, id: &ContainerId) -> Result<bool, Error> {
+    pub async fn delete_container(&self, tenant: &Tenant, id: &SessionId) -> Result<bool, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         self.run(move |store| {
             let (deleted, blobs) = store.0.database.write_for(&tenant, |database| {
@@ -380,7 +380,7 @@ impl Store {
     pub async fn put_container_files(
         &self,
         tenant: &Tenant,
-        container: &ContainerId,
+        container: &SessionId,
         files: Vec<(NewContainerFile, NewBlob)>,
     ) -> Result<Option<Vec<ContainerFileRecord>>, Error> {
         let (tenant, container) = (tenant.clone(), container.clone());
@@ -402,7 +402,7 @@ impl Store {
     pub async fn write_container_files<R: Read>(
         &self,
         tenant: &Tenant,
-        container: &ContainerId,
+        container: &SessionId,
         files: impl IntoIterator<Item = (NewContainerFile, R)> + Send + 'static,
         gone: Vec<ContainerFileId>,
     ) -> Result<Option<WrittenFiles>, Error> {
@@ -449,7 +449,7 @@ impl Store {
     pub async fn container_file(
         &self,
         tenant: &Tenant,
-        container: &ContainerId,
+        container: &SessionId,
         id: &ContainerFileId,
     ) -> Result<Option<ContainerFileRecord>, Error> {
         let (container, id) = (container.clone(), id.clone());
@@ -466,7 +466,7 @@ impl Store {
         &self,
         tenant: &Tenant,
         id: &ContainerFileId,
-    ) -> Result<Option<(ContainerId, ContainerFileRecord)>, Error> {
+    ) -> Result<Option<(SessionId, ContainerFileRecord)>, Error> {
         let id = id.clone();
         self.read(tenant, move |database, tenant| {
             let query = format!("SELECT {FILE_COLUMNS}, container FROM container_files WHERE tenant = ?1 AND id = ?2");
@@ -480,7 +480,7 @@ impl Store {
     pub async fn container_files(
         &self,
         tenant: &Tenant,
-        container: &ContainerId,
+        container: &SessionId,
         page: PageQuery,
     ) -> Result<Page<ContainerFileRecord>, Error> {
         let container = container.clone();
@@ -495,7 +495,7 @@ impl Store {
     pub async fn all_container_files(
         &self,
         tenant: &Tenant,
-        container: &ContainerId,
+        container: &SessionId,
     ) -> Result<Vec<ContainerFileRecord>, Error> {
         let container = container.clone();
         self.read(tenant, move |database, tenant| {
@@ -510,7 +510,7 @@ impl Store {
     pub async fn delete_container_files(
         &self,
         tenant: &Tenant,
-        container: &ContainerId,
+        container: &SessionId,
         ids: Vec<ContainerFileId>,
     ) -> Result<usize, Error> {
         let (tenant, container) = (tenant.clone(), container.clone());
@@ -533,7 +533,7 @@ fn reserved(files: &[(NewContainerFile, NewBlob)]) -> u64 {
 fn put_files(
     database: &Connection,
     tenant: &Tenant,
-    container: &ContainerId,
+    container: &SessionId,
     files: &[(NewContainerFile, NewBlob)],
     replaced: &mut Vec<BlobName>,
 ) -> Result<Option<Vec<ContainerFileRecord>>, Error> {
@@ -561,7 +561,7 @@ fn put_files(
 fn delete_files(
     database: &Connection,
     tenant: &Tenant,
-    container: &ContainerId,
+    container: &SessionId,
     ids: &[ContainerFileId],
 ) -> Result<Vec<BlobName>, Error> {
     let query = "DELETE FROM container_files WHERE tenant = ?1 AND container = ?2 AND id = ?3 RETURNING blob";

@@ -122,7 +122,7 @@ ids! {
     /// One part of an upload.
     PartId = "part_" + 32;
     /// A container.
-    ContainerId = "cntr_" + 48;
+    SessionId = "cntr_" + 48;
     /// A file in a container.
     ContainerFileId = "cfile_" + 32;
     /// A conversation.
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn ids_are_ordered_unique_and_short() {
-        let ids: Vec<ContainerId> = (0..10_000).map(|_| ContainerId::new()).collect();
+        let ids: Vec<SessionId> = (0..10_000).map(|_| SessionId::new()).collect();
         assert!(ids.is_sorted_by(|first, second| first < second));
         assert_eq!(ids[0].as_str().len(), "cntr_".len() + 48);
         assert_eq!(FileId::new().as_str().len(), "file-".len() + 32);

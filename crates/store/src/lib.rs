@@ -53,7 +53,7 @@ pub use database::UpgradeLoss;
 pub use error::Error;
 pub use files::{FileRecord, NewFile};
 pub use id::{
-    ApprovalId, AssistantId, ContainerFileId, ContainerId, ConversationId, FileId, InteractionId, KeyId, MessageId,
+    ApprovalId, AssistantId, ContainerFileId, SessionId, ConversationId, FileId, InteractionId, KeyId, MessageId,
     PartId, ResponseId, RunId, StepId, Tenant, ThreadId, TurnId, UploadId, fresh_id, random_hex,
 };
 pub use interactions::{InteractionRecord, InteractionText};

@@ -4,7 +4,7 @@ use rusqlite::{Connection, Params, params};
 use serde_json::Value;
 
 use crate::database::{all, one};
-use crate::{ContainerId, Error, MessageId, Page, PageQuery, RunId, Store, Tenant, ThreadId, TurnId};
+use crate::{SessionId, Error, MessageId, Page, PageQuery, RunId, Store, Tenant, ThreadId, TurnId};
 
 /// Threads of one tenant.
 const MAX_THREADS: u64 = 100_000;
@@ -17,14 +17,14 @@ pub struct ThreadRecord {
     /// Object as clients see it.
     pub object: Value,
     /// Container of its programs, once there is one.
-    pub session: Option<ContainerId>,
+    pub session: Option<SessionId>,
 }
 
 /// Things that belonged to a removed thread, for the caller to remove.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemovedThread {
     /// Container of its programs.
-    pub session: Option<ContainerId>,
+    pub session: Option<SessionId>,
     /// Turn of its active run.
     pub turn: Option<TurnId>,
 }
@@ -101,8 +101,8 @@ impl Store {
         &self,
         tenant: &Tenant,
         id: &ThreadId,
-        before: Option<ContainerId>,
-        session: ContainerId,
+        before: Option<SessionId>,
+        session: SessionId,
     ) -> Result<bool, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         let query = "UPDATE threads SET session = ?4 WHERE tenant = ?1 AND id = ?2 AND session IS ?3";

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use aludel_store::{
     AddOutcome, ApprovalStatus, ApprovalUpdate, AssistantId, AuditChain, AuditEntry, AuditEvent, BlobName,
-    ContainerFileId, ContainerId, ConversationId, Error, FileId, FileLocation, FileOrigin, MessageId, NewApproval,
+    ContainerFileId, SessionId, ConversationId, Error, FileId, FileLocation, FileOrigin, MessageId, NewApproval,
     NewBlob, NewContainer, NewContainerFile, NewFile, NewRun, NewTurn, NewUpload, QuotaCheck, ResponseId,
     ResponseRecord, RunId, RunUpdate, StepId, Store, Tenant, ThreadId, TurnEventRecord, TurnId, TurnState, TurnUpdate,
     now, now_ms, program_digest,
@@ -47,7 +47,7 @@ async fn file(store: &Store, tenant: &Tenant, bytes: usize) -> Result<FileId, Er
     Ok(store.add_file(tenant, new, blob(store, tenant, bytes).await?).await?.id)
 }
 
-async fn container(store: &Store, tenant: &Tenant, files: Vec<(NewContainerFile, BlobName)>) -> Option<ContainerId> {
+async fn container(store: &Store, tenant: &Tenant, files: Vec<(NewContainerFile, BlobName)>) -> Option<SessionId> {
     let new = NewContainer { name: "c".into(), memory_limit: None, idle: Duration::from_secs(60), variables: None };
     Some(store.add_container(tenant, new, files).await.ok()?.id)
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Backend, Health, KernelSpec, Limits};
-use aludel_store::{ContainerId, ContainerRecord, FileId, FileOrigin, NewContainer, Store, Tenant};
+use aludel_store::{SessionId, ContainerRecord, FileId, FileOrigin, NewContainer, Store, Tenant};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -31,7 +31,7 @@ pub struct Sessions {
 }
 
 /// Sessions that are in use or live.
-type SessionTable = Mutex<HashMap<ContainerId, Arc<Session>>>;
+type SessionTable = Mutex<HashMap<SessionId, Arc<Session>>>;
 
 /// A permit for one live sandbox, whose time is counted until this is dropped.
 #[derive(Debug)]
@@ -73,9 +73,9 @@ pub enum SessionChoice {
         memory: Option<MemoryTier>,
     },
     /// The session of an earlier part of the conversation, expired or not.
-    Reuse(ContainerId),
+    Reuse(SessionId),
     /// This one and no other.
-    Explicit(ContainerId),
+    Explicit(SessionId),
 }
 
 /// A session that is to be made.
@@ -95,7 +95,7 @@ pub struct NewSession {
 
 /// A live session that nobody uses.
 struct IdleSession {
-    id: ContainerId,
+    id: SessionId,
     tenant: Tenant,
     last_active: Instant,
 }
@@ -168,7 +168,7 @@ impl SessionContext {
     }
 
     /// Takes a session out of the known ones, if it is still idle.
-    fn take_if_idle(&self, id: &ContainerId) -> Option<Arc<Session>> {
+    fn take_if_idle(&self, id: &SessionId) -> Option<Arc<Session>> {
         let known = self.known.upgrade()?;
         let mut known = lock(&known);
         known.get(id).filter(|session| is_idle(session))?;
@@ -241,7 +241,7 @@ impl Sessions {
         self.shared.backend.health()
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<ContainerId, Arc<Session>>> {
+    fn known(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Session>>> {
         lock(&self.known)
     }
 
@@ -330,7 +330,7 @@ impl Sessions {
     }
 
     /// Removes a session with its files. Returns whether there was one.
-    pub async fn delete(&self, tenant: &Tenant, id: &ContainerId) -> Result<bool, Error> {
+    pub async fn delete(&self, tenant: &Tenant, id: &SessionId) -> Result<bool, Error> {
         if self.shared.store.container(tenant, id).await?.is_none() {
             return Ok(false);
         }
@@ -385,7 +385,7 @@ impl Sessions {
     }
 }
 
-fn lock(known: &SessionTable) -> MutexGuard<'_, HashMap<ContainerId, Arc<Session>>> {
+fn lock(known: &SessionTable) -> MutexGuard<'_, HashMap<SessionId, Arc<Session>>> {
     // Nothing that could panic happens while it is held.
     known.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -10,7 +10,7 @@ use aludel_agent::{Runtime, RuntimeError};
 use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Cell, Error as SandboxError, Execution, FileEntry, KernelSpec, Limits, Workspace, mime_of};
 use aludel_store::{
-    BlobName, ContainerFileId, ContainerFileRecord, ContainerId, ContainerRecord, FileId, FileLocation, FileOrigin,
+    BlobName, ContainerFileId, ContainerFileRecord, SessionId, ContainerRecord, FileId, FileLocation, FileOrigin,
     FileRecord, NewBlob, NewContainerFile, NewFile, Tenant, WrittenFiles,
 };
 use futures_util::future::BoxFuture;
@@ -36,7 +36,7 @@ const MAX_UNREPORTED: usize = 1000;
 pub struct Session {
     shared: Arc<SessionContext>,
     tenant: Tenant,
-    id: ContainerId,
+    id: SessionId,
     limits: Limits,
     /// The template of its next sandbox; `None` for the usual one.
     template: std::sync::Mutex<Option<TemplateName>>,
@@ -127,7 +127,7 @@ impl Session {
     }
 
     /// Its id.
-    pub fn id(&self) -> &ContainerId {
+    pub fn id(&self) -> &SessionId {
         &self.id
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use aludel_sandbox::memory::{Memory as MemoryBackend, ScriptedCell, simple};
 use aludel_sandbox::{Backend, Execution, ExecutionEvent, Finished, Limits, Outcome, VariablesState};
-use aludel_store::{ContainerId, NewFile, Store, Tenant};
+use aludel_store::{SessionId, NewFile, Store, Tenant};
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -330,7 +330,7 @@ async fn live_sessions_are_shared_between_tenants() {
         let session = place.sessions.open(tenant, auto()).await.unwrap();
         session.sandbox().await.map(|_| session)
     };
-    let lives = async |tenant: &Tenant, id: &ContainerId| {
+    let lives = async |tenant: &Tenant, id: &SessionId| {
         // Idle times are compared in milliseconds.
         tokio::time::sleep(Duration::from_millis(2)).await;
         place.sessions.open(tenant, SessionChoice::Explicit(id.clone())).await.unwrap().is_live()

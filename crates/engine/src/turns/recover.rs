@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use aludel_agent::{ApprovalRequest, Item};
-use aludel_store::{BlobName, ContainerId, TurnRecord, TurnState, now_ms};
+use aludel_store::{BlobName, SessionId, TurnRecord, TurnState, now_ms};
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 use tracing::{Instrument, error, info_span, warn};
@@ -110,9 +110,9 @@ pub async fn replay(engine: &Engine, kind: &dyn StoredRequests, turn: &TurnRecor
 }
 
 /// The session that was made for a request and for nothing else.
-fn own_session(turn: &TurnRecord) -> Option<ContainerId> {
+fn own_session(turn: &TurnRecord) -> Option<SessionId> {
     let state: DialectState = serde_json::from_str(&turn.dialect_state).ok()?;
-    turn.session.as_deref().filter(|_| state.owns_session).and_then(ContainerId::parse)
+    turn.session.as_deref().filter(|_| state.owns_session).and_then(SessionId::parse)
 }
 
 enum ResumeOutcome {
@@ -171,7 +171,7 @@ async fn waiting(
     let broken = |what: &str| Error::internal(format!("its stored state is not whole: {what}"));
     let mut spec = TurnSpec::read(&turn.spec).ok_or_else(|| broken("its spec"))?;
     let (item, call_id, code) = open_call(events).ok_or_else(|| broken("its program"))?;
-    let session = turn.session.as_deref().and_then(ContainerId::parse).ok_or_else(|| broken("its session"))?;
+    let session = turn.session.as_deref().and_then(SessionId::parse).ok_or_else(|| broken("its session"))?;
     let session = engine.sessions.open(&turn.tenant, SessionChoice::Reuse(session)).await?;
     let request = turn.id.to_string();
     let started = engine.store.programs_started(&turn.tenant, &request).await?;

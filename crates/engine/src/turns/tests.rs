@@ -11,7 +11,7 @@ use aludel_agent::upstream::http::{HttpOptions, HttpUpstream, Protocol};
 use aludel_sandbox::memory::{Memory, ScriptedCell, simple};
 use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Backend, MimeBundle, MimeData, OfferedTemplate, Outcome, Templates};
-use aludel_store::{ContainerId, Store, Tenant, TurnId, TurnState, now};
+use aludel_store::{SessionId, Store, Tenant, TurnId, TurnState, now};
 use aludel_testkit::{Scripted, ScriptedTransport};
 use serde_json::{Value, json};
 
@@ -93,7 +93,7 @@ pub(super) fn program(code: &str, cell: &mut ScriptedCell) {
 }
 
 /// A turn of a terminal, as a process begins it: what it renders, and the session that was made for it, unless it is another's.
-async fn turn(engine: &Arc<Engine>, owns_session: bool) -> (Run, RecordingRenderer, ContainerId) {
+async fn turn(engine: &Arc<Engine>, owns_session: bool) -> (Run, RecordingRenderer, SessionId) {
     let tenant = Tenant::terminal();
     let new = NewSession {
         name: "s".to_owned(),

@@ -163,7 +163,7 @@ async fn whoever_knows_the_tool_or_wants_the_model_alone_gets_what_it_asked_for(
     let message = server.post("/v1/chat/completions", body).await.ok()["choices"][0]["message"].clone();
     assert_eq!((&message["content"], &message["code_interpreter_calls"][0]["code"]), (&json!("42"), &json!(PROGRAM)));
     // A container that is not there is no reason to fail.
-    let unknown = format!("<details id=\"{}\">", aludel_store::ContainerId::new());
+    let unknown = format!("<details id=\"{}\">", aludel_store::SessionId::new());
     let messages = json!([question[0], { "role": "assistant", "content": unknown }, question[0]]);
     let content = answer(&server, &messages).await["content"].as_str().unwrap().to_owned();
     assert!(content.contains("marker-7f3a 42") && !content.contains(&unknown), "{content}");

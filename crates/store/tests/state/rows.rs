@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use aludel_store::{
-    ContainerFileId, ContainerId, DailyBudget, Error, MeteredDay, MeteredWork, NewUpload, Order, PageQuery, QuotaCheck,
+    ContainerFileId, SessionId, DailyBudget, Error, MeteredDay, MeteredWork, NewUpload, Order, PageQuery, QuotaCheck,
     ResponseId, ResponseRecord, ResponseText, Store, Tenant, UploadStatus, UsedUp, today,
 };
 use serde_json::json;
@@ -42,7 +42,7 @@ async fn files_of_a_container_are_written_and_forgotten_together() {
     assert_eq!(store.all_container_files(&tenant, &container).await.unwrap(), second);
     assert_eq!(count(&directory.path().join("blobs")), 2);
     let elsewhere = vec![(new_file("d"), &b"4"[..])];
-    let other = store.write_container_files(&tenant, &ContainerId::new(), elsewhere, vec![second[0].id.clone()]).await;
+    let other = store.write_container_files(&tenant, &SessionId::new(), elsewhere, vec![second[0].id.clone()]).await;
     assert_eq!(other.unwrap(), None);
     assert_eq!(count(&directory.path().join("blobs")), 2);
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aludel_sandbox::ClientAnswer;
-use aludel_store::{ContainerId, MeteredWork, Tenant, TurnId};
+use aludel_store::{SessionId, MeteredWork, Tenant, TurnId};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -162,7 +162,7 @@ impl Suspension {
     }
 
     /// The session of its programs.
-    pub fn session(&self) -> Option<&ContainerId> {
+    pub fn session(&self) -> Option<&SessionId> {
         self.plan.session.as_ref().map(|session| session.id())
     }
 

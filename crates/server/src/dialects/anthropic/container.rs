@@ -6,7 +6,7 @@ use std::sync::Arc;
 use aludel_engine::Session;
 use aludel_engine::sessions::{SessionChoice, WORKSPACE};
 use aludel_engine::turns::SessionRetention;
-use aludel_store::{ContainerId, Tenant};
+use aludel_store::{SessionId, Tenant};
 
 use super::conversation::Upload;
 use super::error::{no_container, of_engine};
@@ -17,7 +17,7 @@ use crate::error::ApiError;
 pub(super) async fn open(
     app: &App,
     tenant: &Tenant,
-    named: Option<&ContainerId>,
+    named: Option<&SessionId>,
 ) -> Result<(Arc<Session>, SessionRetention), ApiError> {
     let (choice, retention) = match named {
         None => (SessionChoice::Auto { file_ids: Vec::new(), memory: None }, SessionRetention::Own { lingers: false }),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use aludel_engine::sessions::SessionChoice;
 use aludel_store::{
-    BlobName, ContainerFileId, ContainerFileRecord, ContainerId, FileId, FileRecord, NewFile, Order, PageQuery, Tenant,
+    BlobName, ContainerFileId, ContainerFileRecord, SessionId, FileId, FileRecord, NewFile, Order, PageQuery, Tenant,
     now,
 };
 use aludel_wire::anthropic::{DeletedFile, File, Page};
@@ -36,7 +36,7 @@ pub(super) enum Stored {
     /// A client's own.
     Uploaded(FileRecord),
     /// A file that a program made in this container.
-    Made(ContainerId, ContainerFileRecord),
+    Made(SessionId, ContainerFileRecord),
 }
 
 impl Stored {

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use aludel_agent::CodeInterpreter;
 use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling, ToolChoice};
 use aludel_engine::KernelSpec;
-use aludel_store::ContainerId;
+use aludel_store::SessionId;
 use aludel_wire::anthropic::{
     ContainerField, Content, Effort, MessageDocument, OutputConfig, OutputFormat, Request, Thinking, Tool,
     ToolDocument, ToolKind,
@@ -57,7 +57,7 @@ pub(super) struct ParsedRequest {
     /// The tool by which the model may run programs, if it may.
     pub(super) code: Option<CodeTool>,
     /// The container of its programs, if it is to be a certain one.
-    pub(super) container: Option<ContainerId>,
+    pub(super) container: Option<SessionId>,
     pub(super) functions: Vec<FunctionTool>,
     /// Tools that programs call.
     pub(super) callable: Vec<FunctionTool>,
@@ -146,7 +146,7 @@ fn system(content: &Content) -> Result<String, ApiError> {
     }
 }
 
-fn read_container(container: Option<&ContainerField>) -> Result<Option<ContainerId>, ApiError> {
+fn read_container(container: Option<&ContainerField>) -> Result<Option<SessionId>, ApiError> {
     let id = match container {
         None => None,
         Some(ContainerField::Id(id)) => Some(id),
@@ -155,7 +155,7 @@ fn read_container(container: Option<&ContainerField>) -> Result<Option<Container
         }
         Some(ContainerField::Object { id, .. }) => id.as_ref(),
     };
-    id.map(|id| ContainerId::parse(id).ok_or_else(|| no_container(id))).transpose()
+    id.map(|id| SessionId::parse(id).ok_or_else(|| no_container(id))).transpose()
 }
 
 /// The tools of a request.

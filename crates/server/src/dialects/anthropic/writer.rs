@@ -8,7 +8,7 @@ use std::time::Duration;
 use aludel_agent::upstream::TokenUsage;
 use aludel_engine::Engine;
 use aludel_engine::turns::{Frame, ItemId, ToolCall, ToolKind};
-use aludel_store::ContainerId;
+use aludel_store::SessionId;
 use aludel_wire::anthropic::{
     self, Block, Caller, Container, Delta, ErrorCode, Event, Message, MessageChange, ProgramCaller, Role, ServerTool,
     StopReason, TokenDetails,
@@ -69,7 +69,7 @@ pub(super) struct MessageContainer {
 
 impl MessageContainer {
     /// A container that the client knows.
-    pub(super) fn of(engine: &Engine, id: &ContainerId, caller: &'static str) -> Self {
+    pub(super) fn of(engine: &Engine, id: &SessionId, caller: &'static str) -> Self {
         let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
         let (idle, answers) = (seconds(engine.settings.idle), seconds(engine.settings.answers));
         Self { id: id.to_string(), idle, answers, is_known: true, caller }

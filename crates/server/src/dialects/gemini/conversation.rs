@@ -1,7 +1,7 @@
 //! The conversation of a request, as the model and the session get it.
 
 use aludel_agent::{Call, CallOutput, Item, Part, framed};
-use aludel_store::ContainerId;
+use aludel_store::SessionId;
 use aludel_wire::gemini::{self, CodeExecutionResult, Content, ExecutableCode, FunctionCall, FunctionResponse, Role};
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ const NOT_REPEATED: &str = "The client did not repeat its output.";
 pub(super) struct Conversation {
     pub(super) items: Vec<Item>,
     /// The session in which its last program ran, as the program's id tells.
-    pub(super) session: Option<ContainerId>,
+    pub(super) session: Option<SessionId>,
     /// Its files.
     pub(super) inputs: Inputs,
     /// Calls of the client's functions that are not answered yet: ids and names.
@@ -38,7 +38,7 @@ struct Program {
 }
 
 /// The id of a program: its session, and a number of its own.
-pub(super) fn program_id(session: &ContainerId, item: &str) -> String {
+pub(super) fn program_id(session: &SessionId, item: &str) -> String {
     format!("{session}.{item}")
 }
 
@@ -181,7 +181,7 @@ impl Conversation {
     }
 
     fn program(&mut self, code: &ExecutableCode, tool: &str) {
-        let named = code.id.as_deref().and_then(|id| ContainerId::parse(id.split_once('.')?.0));
+        let named = code.id.as_deref().and_then(|id| SessionId::parse(id.split_once('.')?.0));
         self.session = named.or(self.session.take());
         // Servers of models take short ids only.
         let id = self.make_up("program");
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn what_a_client_repeats_is_what_the_model_did() {
-        let session = ContainerId::new();
+        let session = SessionId::new();
         let id = program_id(&session, "1");
         let conversation = read(json!([
             { "parts": [{ "text": "6 x 7?" }, { "inlineData": { "mimeType": "text/csv", "data": "YQ==" } }] },

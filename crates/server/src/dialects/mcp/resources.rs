@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use aludel_engine::SessionFile;
 use aludel_engine::sessions::WORKSPACE;
-use aludel_store::{ContainerId, Order, PageQuery};
+use aludel_store::{SessionId, Order, PageQuery};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use rmcp::model::{
@@ -95,7 +95,7 @@ pub(super) async fn content(
     limit: u64,
 ) -> Result<Option<Content>, ToolError> {
     let store = &server.mcp.engine.store;
-    let Some(session) = ContainerId::parse(session) else { return Ok(None) };
+    let Some(session) = SessionId::parse(session) else { return Ok(None) };
     let path = relative(path);
     let files = store.all_container_files(&server.tenant, &session).await?;
     let Some(file) = files.into_iter().find(|file| file.path == path) else { return Ok(None) };
@@ -116,7 +116,7 @@ pub(super) async fn list(
 ) -> Result<ListResourcesResult, ErrorData> {
     let store = &server.mcp.engine.store;
     let after = page.and_then(|page| page.cursor);
-    if after.as_ref().is_some_and(|after| ContainerId::parse(after).is_none()) {
+    if after.as_ref().is_some_and(|after| SessionId::parse(after).is_none()) {
         return Err(ErrorData::invalid_params("The cursor is none of this server's.", None));
     }
     let query = PageQuery { after, limit: PAGE, order: Order::Descending };

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use aludel_engine::Session;
 use aludel_engine::permits::Permit;
 use aludel_engine::sessions::SessionChoice;
-use aludel_store::{ContainerId, Tenant};
+use aludel_store::{SessionId, Tenant};
 use tokio::sync::Mutex;
 use tracing::Instrument as _;
 
@@ -20,7 +20,7 @@ pub(super) struct Server {
     pub(super) tenant: Tenant,
     pub(super) profile: Profile,
     /// The session of calls that name none: the first of them makes it.
-    pub(super) default: Arc<Mutex<Option<ContainerId>>>,
+    pub(super) default: Arc<Mutex<Option<SessionId>>>,
     /// The permit of a connection.
     pub(super) permit: Arc<OnceLock<Arc<Permit>>>,
 }
@@ -53,7 +53,7 @@ impl Server {
     /// The session of this id, whether it has expired or not: its files are there.
     pub(super) async fn known_session(&self, id: &str) -> Result<Option<Arc<Session>>, ToolError> {
         let engine = &self.mcp.engine;
-        let Some(id) = ContainerId::parse(id) else { return Ok(None) };
+        let Some(id) = SessionId::parse(id) else { return Ok(None) };
         if engine.store.container(&self.tenant, &id).await?.is_none() {
             return Ok(None);
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use aludel_engine::sessions::{MemoryTier, NewSession, SessionChoice, SessionStatus};
 use aludel_engine::{Session, SessionFile};
-use aludel_store::{ContainerFileId, ContainerFileRecord, ContainerId, ContainerRecord, FileId, Tenant};
+use aludel_store::{ContainerFileId, ContainerFileRecord, SessionId, ContainerRecord, FileId, Tenant};
 use aludel_wire::openai::{
     AddContainerFile, Container as ContainerObject, ContainerFile as ContainerFileObject, CreateContainer, Deleted,
     ExpiresAfter, IdleAnchor, IdleTime, List, MemoryLimit, NetworkPolicy,
@@ -131,7 +131,7 @@ pub(crate) async fn delete(
     Caller(tenant): Caller,
     Path(id): Path<String>,
 ) -> Result<Json<Deleted>, ApiError> {
-    let parsed = ContainerId::parse(&id).ok_or_else(|| no_container(&id))?;
+    let parsed = SessionId::parse(&id).ok_or_else(|| no_container(&id))?;
     if !app.engine.sessions.delete(&tenant, &parsed).await? {
         return Err(no_container(&id));
     }
@@ -217,13 +217,13 @@ pub(crate) async fn delete_file(
 
 /// The container of this id, for use.
 async fn use_container(app: &App, tenant: &Tenant, id: &str) -> Result<Arc<Session>, ApiError> {
-    let parsed = ContainerId::parse(id).ok_or_else(|| no_container(id))?;
+    let parsed = SessionId::parse(id).ok_or_else(|| no_container(id))?;
     Ok(app.engine.sessions.open(tenant, SessionChoice::Explicit(parsed)).await?)
 }
 
 /// Returns the container of this id, expired or not.
 async fn find(app: &App, tenant: &Tenant, id: &str) -> Result<ContainerRecord, ApiError> {
-    let parsed = ContainerId::parse(id).ok_or_else(|| no_container(id))?;
+    let parsed = SessionId::parse(id).ok_or_else(|| no_container(id))?;
     app.store.container(tenant, &parsed).await?.ok_or_else(|| no_container(id))
 }
 
@@ -232,7 +232,7 @@ async fn find_file(
     tenant: &Tenant,
     container: &str,
     file: &str,
-) -> Result<(ContainerId, ContainerFileRecord), ApiError> {
+) -> Result<(SessionId, ContainerFileRecord), ApiError> {
     let record = find(app, tenant, container).await?;
     let missing = || no_file_in(&record.id, file);
     let id = ContainerFileId::parse(file).ok_or_else(missing)?;
@@ -240,7 +240,7 @@ async fn find_file(
     Ok((record.id, file))
 }
 
-fn no_file_in(container: &ContainerId, file: &str) -> ApiError {
+fn no_file_in(container: &SessionId, file: &str) -> ApiError {
     ApiError::not_found(format!("File {file} not found on container {container}."))
 }
 
@@ -270,7 +270,7 @@ fn render_file(container: &Session, file: SessionFile) -> ContainerFileObject {
     render_stored(container.id(), file)
 }
 
-fn render_stored(container: &ContainerId, file: SessionFile) -> ContainerFileObject {
+fn render_stored(container: &SessionId, file: SessionFile) -> ContainerFileObject {
     ContainerFileObject {
         id: file.id.to_string(),
         object: Default::default(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use aludel_engine::sessions::SessionChoice;
 use aludel_engine::{Environment, Session};
-use aludel_store::{ContainerId, FileId, Tenant};
+use aludel_store::{SessionId, FileId, Tenant};
 use aludel_wire::openai::MemoryLimit;
 use serde_json::{Map, Value};
 
@@ -17,7 +17,7 @@ use crate::error::ApiError;
 #[derive(Debug, Clone)]
 pub(crate) enum ContainerChoice {
     /// This container.
-    Explicit(ContainerId),
+    Explicit(SessionId),
     /// The conversation's container, or a new one.
     Auto {
         file_ids: Vec<FileId>,
@@ -40,7 +40,7 @@ impl ContainerChoice {
         let param = format!("{param}.container");
         match tool.get("container") {
             Some(Value::String(id)) => {
-                Ok(Self::Explicit(ContainerId::parse(id).ok_or_else(|| no_container(id).param(param))?))
+                Ok(Self::Explicit(SessionId::parse(id).ok_or_else(|| no_container(id).param(param))?))
             }
             Some(Value::Object(container)) => auto(container, &param),
             None | Some(Value::Null) => Err(ApiError::missing(param)),
@@ -56,7 +56,7 @@ impl ContainerChoice {
         &self,
         app: &App,
         tenant: &Tenant,
-        used: Option<ContainerId>,
+        used: Option<SessionId>,
     ) -> Result<Arc<Session>, ApiError> {
         if let Self::Auto { memory_limit: Some(limit), .. } = self {
             check_memory(*limit, app, "tools")?;
@@ -83,7 +83,7 @@ impl ContainerChoice {
         Ok(container)
     }
 
-    fn choice(&self, used: Option<ContainerId>) -> SessionChoice {
+    fn choice(&self, used: Option<SessionId>) -> SessionChoice {
         match (self, used) {
             (Self::Explicit(id), _) => SessionChoice::Explicit(id.clone()),
             (Self::Auto { .. }, Some(id)) => SessionChoice::Reuse(id),

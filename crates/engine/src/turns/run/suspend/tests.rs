@@ -32,7 +32,7 @@ fn run(engine: &Arc<Engine>, choices: Vec<ChoicePlan>) -> (Run, RecordingRendere
 }
 
 /// Carries a turn out whose programs can call `f`. Returns its session and the calls with which it ended.
-async fn begun(engine: &Arc<Engine>) -> (ContainerId, Vec<ToolCall>, Vec<TurnEvent>) {
+async fn begun(engine: &Arc<Engine>) -> (SessionId, Vec<ToolCall>, Vec<TurnEvent>) {
     let new = NewSession {
         name: "s".to_owned(),
         file_ids: Vec::new(),

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use aludel_agent::{Call, CallOutput, Item, Part, framed};
 use aludel_engine::execution::ending_of;
-use aludel_store::{ContainerId, InteractionId, Tenant};
+use aludel_store::{SessionId, InteractionId, Tenant};
 use aludel_wire::gemini::interactions::{Content, Interaction, Media, Status, Step};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -26,7 +26,7 @@ use crate::http::MemoryCharge;
 pub(super) struct Context {
     pub(super) items: Vec<Item>,
     /// The session that the conversation used last.
-    pub(super) session: Option<ContainerId>,
+    pub(super) session: Option<SessionId>,
     /// Its files.
     pub(super) inputs: Inputs,
 }
@@ -67,7 +67,7 @@ impl Context {
 struct History {
     /// All of their steps, oldest first.
     steps: Vec<Step>,
-    session: Option<ContainerId>,
+    session: Option<SessionId>,
 }
 
 /// The steps of an interaction and of all that it builds on.
@@ -93,7 +93,7 @@ async fn history(app: &App, tenant: &Tenant, last: &InteractionId, memory: &Memo
                 return Err(ApiError::invalid("previous_interaction_id", message));
             }
             steps.extend(interaction.steps.unwrap_or_default());
-            session = session.or_else(|| ContainerId::parse(interaction.environment_id.as_deref()?));
+            session = session.or_else(|| SessionId::parse(interaction.environment_id.as_deref()?));
             next = interaction.previous_interaction_id.as_deref().and_then(InteractionId::parse);
         }
         links.push(steps);

@@ -8,7 +8,7 @@ use aludel_engine::turns::{
     self, Documents, EndReason, EventKind, Failure, Flow, ItemId, Render, RenderedEvent, RestoredRequest, ToolEnd,
     ToolOutcome, TurnEvent,
 };
-use aludel_store::{ContainerId, InteractionId, InteractionRecord, QuotaCheck, Store, Tenant, TurnRecord};
+use aludel_store::{SessionId, InteractionId, InteractionRecord, QuotaCheck, Store, Tenant, TurnRecord};
 use aludel_wire::gemini::interactions::{Interaction, InteractionError, Status};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -226,7 +226,7 @@ impl turns::StoredRequests for Interactions {
             if self.store.interaction_text(&turn.tenant, &id).await?.is_none() {
                 return Ok(None);
             }
-            let session = beginning.answer.environment_id.as_deref().and_then(ContainerId::parse);
+            let session = beginning.answer.environment_id.as_deref().and_then(SessionId::parse);
             let links = match (&beginning.linked, session) {
                 (Some(FileLinks { base, expires_at }), Some(session)) => {
                     let secret = Arc::from(self.store.secret("links").await?);

@@ -3,7 +3,7 @@
 use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling, ToolChoice};
 use aludel_engine::Environment as Variables;
 use aludel_engine::sessions::WORKSPACE;
-use aludel_store::{ContainerId, InteractionId};
+use aludel_store::{SessionId, InteractionId};
 use aludel_wire::Document;
 use aludel_wire::gemini::CallingMode;
 use aludel_wire::gemini::interactions::{
@@ -37,7 +37,7 @@ pub(super) struct ParsedRequest {
     pub(super) instructions: String,
     pub(super) previous: Option<InteractionId>,
     /// The session of its programs; the conversation's, or a new one, where none is named.
-    pub(super) environment: Option<ContainerId>,
+    pub(super) environment: Option<SessionId>,
     /// Files that are put into it.
     pub(super) sources: Vec<SourceFile>,
     /// Environment variables of its programs.
@@ -315,7 +315,7 @@ fn answer_format(format: Option<Value>, mime: Option<&str>) -> Result<Option<Ans
 fn read_environment(
     environment: Option<Environment>,
     runs_code: bool,
-) -> Result<(Option<ContainerId>, Vec<SourceFile>, Variables), ApiError> {
+) -> Result<(Option<SessionId>, Vec<SourceFile>, Variables), ApiError> {
     let object = match environment {
         None => return Ok((None, Vec::new(), Variables::default())),
         Some(Environment::Id(id)) => EnvironmentObject { environment_id: Some(id), ..EnvironmentObject::default() },
@@ -341,7 +341,7 @@ fn read_environment(
         return invalid("environment.network", message);
     }
     let id = match environment_id {
-        Some(id) => Some(ContainerId::parse(&id).ok_or_else(|| {
+        Some(id) => Some(SessionId::parse(&id).ok_or_else(|| {
             let message = format!("The environment '{id}' of 'environment.environment_id' does not exist.");
             ApiError::not_found(message).param("environment.environment_id")
         })?),

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use aludel_agent::excerpt::{fenced, head_and_tail};
 use aludel_engine::{ProgramParts, SessionFile};
-use aludel_store::ContainerId;
+use aludel_store::SessionId;
 
 use crate::dialects::openai::program::ProgramEnd;
 use crate::links::{Links, label};
@@ -139,7 +139,7 @@ pub(crate) enum AnswerPart {
 
 /// Reads an answer that was written here: its parts, and the container that its last program ran in. What is not exactly as it was
 /// written is a text.
-pub(crate) fn read(content: &str, language: &str) -> (Vec<AnswerPart>, Option<ContainerId>) {
+pub(crate) fn read(content: &str, language: &str) -> (Vec<AnswerPart>, Option<SessionId>) {
     let (mut said, mut rest, mut text) = (Vec::new(), content, String::new());
     let opening = format!("{FENCE}{language}\n");
     let mut patience = MAX_OTHERS;
@@ -163,7 +163,7 @@ pub(crate) fn read(content: &str, language: &str) -> (Vec<AnswerPart>, Option<Co
     }
     text.push_str(rest);
     push_text(&mut said, &mut text);
-    let ids = content.rsplit(DETAILS).filter_map(|part| ContainerId::parse(part.split_once("\">")?.0));
+    let ids = content.rsplit(DETAILS).filter_map(|part| SessionId::parse(part.split_once("\">")?.0));
     (said, content.contains(DETAILS).then(|| ids.take(1).next()).flatten())
 }
 
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     fn markdown(shown: ProgramParts) -> Markdown {
-        let links = Links::for_tests("http://a.example/", &Tenant::local(), &ContainerId::new());
+        let links = Links::for_tests("http://a.example/", &Tenant::local(), &SessionId::new());
         Markdown::new(shown, "python", links)
     }
 

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use aludel_agent::{Call, CallOutput, Item, Part, text_of};
 use aludel_engine::Session;
 use aludel_engine::sessions::WORKSPACE;
-use aludel_store::{ContainerId, FileRecord, Tenant};
+use aludel_store::{SessionId, FileRecord, Tenant};
 use serde_json::{Map, Value};
 
 use super::markdown::{self, AnswerPart};
@@ -27,7 +27,7 @@ pub(super) struct Conversation {
     pub(super) instructions: String,
     pub(super) items: Vec<Item>,
     /// The container that it used last.
-    pub(super) container: Option<ContainerId>,
+    pub(super) container: Option<SessionId>,
     files: Vec<AttachedFile>,
     /// The number of files that come before the model's last message.
     old_files: usize,
@@ -132,7 +132,7 @@ impl Conversation {
         param: &str,
     ) -> Result<(), ApiError> {
         for program in &programs {
-            let used = program.get("container_id").and_then(Value::as_str).and_then(ContainerId::parse);
+            let used = program.get("container_id").and_then(Value::as_str).and_then(SessionId::parse);
             self.container = used.or(self.container.take());
             self.items.extend(replayed(program, &app.engine.kernel().tool_name));
         }

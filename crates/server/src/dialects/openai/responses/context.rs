@@ -9,7 +9,7 @@ use aludel_engine::Session;
 use aludel_engine::approvals::Gate;
 use aludel_engine::processor_time::end_long_step;
 use aludel_engine::sessions::WORKSPACE;
-use aludel_store::{ContainerId, ResponseId, ResponseText, Tenant};
+use aludel_store::{SessionId, ResponseId, ResponseText, Tenant};
 use aludel_wire::Document;
 use aludel_wire::openai::responses::{
     self, CodeInterpreterCall, ContentPart, FunctionCall, FunctionCallOutput, FunctionOutput, InputFile, InputImage,
@@ -37,7 +37,7 @@ pub(super) struct Context {
     /// The range of `items` that this request adds.
     new: Range<usize>,
     /// Container of the response that an item was referred to in last.
-    referred: Option<ContainerId>,
+    referred: Option<SessionId>,
     /// Counts all of it, and the images that come to it.
     memory: MemoryCharge,
 }
@@ -85,9 +85,9 @@ impl Context {
     }
 
     /// The container that the conversation used last.
-    pub(super) fn container(&self) -> Option<ContainerId> {
+    pub(super) fn container(&self) -> Option<SessionId> {
         let used = self.items.iter().rev().find_map(ItemDocument::container_id);
-        used.and_then(ContainerId::parse).or_else(|| self.referred.clone())
+        used.and_then(SessionId::parse).or_else(|| self.referred.clone())
     }
 
     /// Puts the files of new messages into the container.
@@ -221,7 +221,7 @@ async fn link(
 struct ReferredItems {
     items: HashMap<String, ItemDocument>,
     /// Container that the newest response among theirs used last.
-    container: Option<ContainerId>,
+    container: Option<SessionId>,
 }
 
 impl ReferredItems {
@@ -242,7 +242,7 @@ impl ReferredItems {
             let (items, _) = link(app, text, memory).await?;
             if referred.container.is_none() {
                 let used = items.iter().rev().find_map(ItemDocument::container_id);
-                referred.container = used.and_then(ContainerId::parse);
+                referred.container = used.and_then(SessionId::parse);
             }
             for item in items {
                 if let Some(id) = wanted(&item) {
