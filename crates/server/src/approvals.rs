@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aludel_engine::approvals::{Verdict, describe};
+use aludel_engine::approvals::{OperatorDecision, describe};
 use aludel_store::{ApprovalId, ApprovalStatus, ApprovalUpdate, DecisionOutcome, Tenant};
 use aludel_wire::openai::List;
 use axum::Json;
@@ -57,7 +57,7 @@ pub(crate) async fn decide(
         let message = "Only the operator decides here (approval.decided_by): see `aludel approvals`.";
         return Err(ApiError::forbidden(message).code("operator_decides"));
     }
-    let verdict: Verdict = fields.required("decision")?;
+    let verdict: OperatorDecision = fields.required("decision")?;
     let sha256: String = fields.required("sha256")?;
     let reason: Option<String> = fields.optional("reason")?;
     if reason.as_ref().is_some_and(|reason| reason.len() > MAX_REASON) {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aludel_agent::{ApprovalDecision, ApprovalRequest, CodeInterpreter, describe_outcome};
-use aludel_rules::Decision as Verdict;
+use aludel_rules::Decision;
 use aludel_sandbox::{Finished, Language};
 use aludel_store::{
     ApprovalId, ApprovalRecord, ApprovalStatus, AuditEntry, AuditEvent, MeteredWork, NewApproval, Reservation, Tenant,
@@ -222,7 +222,7 @@ impl Gate {
         let _room = self.room(&program.code).await?;
         let (verdict, reasons) = self.verdict(&program.code).await?;
         match (verdict, self.decider) {
-            (Verdict::Refuse, _) => {
+            (Decision::Refuse, _) => {
                 let reason = reasons.join("; ");
                 self.note(AuditEvent::Refused, &program.code, "the rules", &reason).await?;
                 // Beside what a person decided, it is not plain who did.
@@ -231,8 +231,8 @@ impl Gate {
                     reason: if by_rules { format!("the rules refuse it: {reason}") } else { reason },
                 })
             }
-            (Verdict::Allow, Decider::Client) => self.ask_client(program).await,
-            (Verdict::Ask, Decider::Client) => {
+            (Decision::Allow, Decider::Client) => self.ask_client(program).await,
+            (Decision::Ask, Decider::Client) => {
                 // The operator's approval is nobody else's to give.
                 let decided = self.hold(program, reasons).await?;
                 match self.answer(program, decided).await? {
@@ -240,11 +240,11 @@ impl Gate {
                     OperatorAnswer::No { reason } => Ok(ApprovalDecision::Deny { reason }),
                 }
             }
-            (Verdict::Allow, Decider::Operator) => {
+            (Decision::Allow, Decider::Operator) => {
                 self.start(&program.call_id, &program.code, "nobody is asked").await?;
                 Ok(ApprovalDecision::Allow)
             }
-            (Verdict::Ask, Decider::Operator) => match &self.terminal {
+            (Decision::Ask, Decider::Operator) => match &self.terminal {
                 Some(terminal) => self.ask_terminal(terminal, program, reasons).await,
                 None => self.hold_back(program, reasons).await,
             },
@@ -324,10 +324,10 @@ impl Gate {
     }
 
     /// Judges a program by the settings, with the reasons.
-    async fn verdict(&self, code: &str) -> Result<(Verdict, Vec<String>), Error> {
+    async fn verdict(&self, code: &str) -> Result<(Decision, Vec<String>), Error> {
         let rules = match &self.policy.mode {
-            ApprovalMode::Never => return Ok((Verdict::Allow, Vec::new())),
-            ApprovalMode::Always => return Ok((Verdict::Ask, vec!["every program is asked about".to_owned()])),
+            ApprovalMode::Never => return Ok((Decision::Allow, Vec::new())),
+            ApprovalMode::Always => return Ok((Decision::Ask, vec!["every program is asked about".to_owned()])),
             ApprovalMode::Rules(rules) => Arc::clone(rules),
         };
         let kernel = self.engine.kernel();
@@ -442,7 +442,7 @@ impl Gate {
     pub async fn take_approval(&self, code: &str) -> Result<Option<String>, Error> {
         let _room = self.room(code).await?;
         let (verdict, reasons) = self.verdict(code).await?;
-        let reason = if verdict == Verdict::Refuse {
+        let reason = if verdict == Decision::Refuse {
             reasons.join("; ")
         } else if self.engine.store.tenant_answered(&self.tenant, code, ApprovalStatus::Approved).await? {
             return Ok(None);

@@ -71,18 +71,18 @@ pub enum OnTimeout {
 /// A person's or a webhook's decision about a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
+pub enum OperatorDecision {
     /// It may run.
     Approve,
     /// It may not.
     Refuse,
 }
 
-impl From<Verdict> for ApprovalStatus {
-    fn from(verdict: Verdict) -> Self {
-        match verdict {
-            Verdict::Approve => Self::Approved,
-            Verdict::Refuse => Self::Refused,
+impl From<OperatorDecision> for ApprovalStatus {
+    fn from(decision: OperatorDecision) -> Self {
+        match decision {
+            OperatorDecision::Approve => Self::Approved,
+            OperatorDecision::Refuse => Self::Refused,
         }
     }
 }

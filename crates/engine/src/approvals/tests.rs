@@ -209,8 +209,8 @@ async fn the_operator_is_asked_before_the_client() {
     let (engine, ..) = gate(data.path(), ApprovalMode::Always, Vec::new()).await;
     let gate = gate_of_client(&engine, &Tenant::local()).await;
     for (code, verdict, expected) in [
-        ("print(1)", Verdict::Approve, ApprovalDecision::Later),
-        ("print(2)", Verdict::Refuse, no("no reason was given")),
+        ("print(1)", OperatorDecision::Approve, ApprovalDecision::Later),
+        ("print(2)", OperatorDecision::Refuse, no("no reason was given")),
     ] {
         let asking = decide(&gate, code);
         let deciding = async {

@@ -15,7 +15,7 @@ use sha2::Sha256;
 use tokio::time::sleep;
 use tracing::error;
 
-use super::{Verdict, describe};
+use super::{OperatorDecision, describe};
 use crate::Engine;
 
 /// The beginning of a secret that is written as base64.
@@ -39,7 +39,7 @@ pub struct Webhook {
 /// An answer that decides; without it, the program goes on waiting.
 #[derive(Deserialize)]
 struct WebhookAnswer {
-    decision: Verdict,
+    decision: OperatorDecision,
     reason: Option<String>,
 }
 
