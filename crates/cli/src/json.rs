@@ -181,7 +181,7 @@ pub(crate) fn turn(
         EventKind::Reasoning { delta, .. } => (None, Content::Reasoning { text: delta }),
         EventKind::ToolInput { item, delta } => (of(item), Content::CodeDelta { text: delta }),
         EventKind::ToolReady { item, input, .. } => (of(item), Content::Code { code: input }),
-        EventKind::ApprovalDecided { item, refused } => (of(item), Content::Approval { denied: refused.as_deref() }),
+        EventKind::ApprovalDecided { item, denied } => (of(item), Content::Approval { denied: denied.as_deref() }),
         EventKind::ToolRejected { call_id, reason, .. } => (Some(call_id.as_str()), Content::Rejected { reason }),
         EventKind::Observed { call_id, text } => (Some(call_id.as_str()), Content::Observation { text }),
         EventKind::Usage { usage, .. } => {

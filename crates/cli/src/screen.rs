@@ -67,7 +67,7 @@ impl Screen {
             EventKind::ToolStarted { item, call_id, .. } | EventKind::ToolReady { item, call_id, .. } => {
                 self.calls.insert(item.clone(), call_id.clone());
             }
-            EventKind::ApprovalRequested { .. } | EventKind::ApprovalDecided { refused: None, .. }
+            EventKind::ApprovalRequested { .. } | EventKind::ApprovalDecided { denied: None, .. }
                 if !self.needs_approval =>
             {
                 return Ok(());

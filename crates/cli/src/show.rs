@@ -206,7 +206,7 @@ impl TurnView {
             EventKind::RoundStarted { .. } => spinner.wait_for("waiting for the model"),
             // That it runs is told with the first that it does.
             EventKind::ToolReady { .. }
-            | EventKind::ApprovalDecided { refused: None, .. }
+            | EventKind::ApprovalDecided { denied: None, .. }
             | EventKind::ToolRunning { .. } => spinner.wait_for("the program runs"),
             EventKind::Output { .. } | EventKind::Retrying { .. } => {}
             _ => spinner.end(),
@@ -257,7 +257,7 @@ impl TurnView {
                 console.write(StandardStream::Stderr, &color::code(&terminal::reveal(delta)))?;
             }
             EventKind::ToolReady { input, .. } => self.code_finished(input)?,
-            EventKind::ApprovalDecided { refused: Some(reason), .. } => {
+            EventKind::ApprovalDecided { denied: Some(reason), .. } => {
                 console.note(&format!("{} {}", color::warning("not run:"), terminal::name(reason)))?;
             }
             EventKind::Output { .. } | EventKind::ToolEnded { .. } => {
@@ -275,7 +275,7 @@ impl TurnView {
             | EventKind::RoundStarted { .. }
             | EventKind::TextEnded { .. }
             | EventKind::ApprovalRequested { .. }
-            | EventKind::ApprovalDecided { refused: None, .. }
+            | EventKind::ApprovalDecided { denied: None, .. }
             | EventKind::ToolResumed { .. }
             | EventKind::ToolRunning { .. }
             | EventKind::Observed { .. }

@@ -80,7 +80,7 @@ pub enum DirectEnd {
     /// It ran.
     Ran(Box<ToolOutcome>),
     /// It was not allowed to run.
-    Refused {
+    Denied {
         /// The reason.
         reason: String,
     },
@@ -191,12 +191,12 @@ impl Task {
         let (id, code) = (&self.program.id, &self.program.code);
         if code.len() > MAX_CODE {
             let reason = format!("the program has {} bytes; at most {MAX_CODE} are allowed", code.len());
-            return Ok(DirectEnd::Refused { reason });
+            return Ok(DirectEnd::Denied { reason });
         }
         match self.decided().await? {
             ApprovalDecision::Allow | ApprovalDecision::AllowAll => {}
-            ApprovalDecision::Deny { reason } => return Ok(DirectEnd::Refused { reason }),
-            ApprovalDecision::Later => return Ok(DirectEnd::Refused { reason: "nobody decided about it".to_owned() }),
+            ApprovalDecision::Deny { reason } => return Ok(DirectEnd::Denied { reason }),
+            ApprovalDecision::Later => return Ok(DirectEnd::Denied { reason: "nobody decided about it".to_owned() }),
         }
         let traced = ProgramSpan::begin(self.program.target.runtime().kernel(), id);
         let span = traced.span().clone();

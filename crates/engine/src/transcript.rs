@@ -73,7 +73,7 @@ impl Transcript {
                     cell.outcome = Some(outcome.clone());
                 }
             }
-            EventKind::ApprovalDecided { refused: Some(reason), .. } => {
+            EventKind::ApprovalDecided { denied: Some(reason), .. } => {
                 self.entries.push(Entry::Note(format!("This program was not allowed to run: {reason}")));
             }
             EventKind::ToolRejected { reason, .. } => {
@@ -90,7 +90,7 @@ impl Transcript {
             | EventKind::ToolStarted { .. }
             | EventKind::ToolInput { .. }
             | EventKind::ApprovalRequested { .. }
-            | EventKind::ApprovalDecided { refused: None, .. }
+            | EventKind::ApprovalDecided { denied: None, .. }
             | EventKind::ToolResumed { .. }
             | EventKind::ToolRunning { .. }
             | EventKind::Observed { .. }

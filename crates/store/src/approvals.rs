@@ -51,22 +51,22 @@ pub enum ApprovalStatus {
     Pending,
     /// Allowed to run.
     Approved,
-    /// Refused.
-    Refused,
+    /// Not allowed to run.
+    Denied,
     /// Not decided in time, or not waited for any more.
     Expired,
 }
 
 impl ApprovalStatus {
     /// All statuses.
-    pub const ALL: [Self; 4] = [Self::Pending, Self::Approved, Self::Refused, Self::Expired];
+    pub const ALL: [Self; 4] = [Self::Pending, Self::Approved, Self::Denied, Self::Expired];
 
     /// Returns the word that stands in the database and in answers.
     pub fn word(self) -> &'static str {
         match self {
             Self::Pending => "pending",
             Self::Approved => "approved",
-            Self::Refused => "refused",
+            Self::Denied => "refused",
             Self::Expired => "expired",
         }
     }

@@ -37,7 +37,7 @@ pub enum AuditEvent {
     /// A program may run.
     Approved,
     /// A program may not run.
-    Refused,
+    Denied,
     /// A program is about to run.
     Started,
     /// A program ended.
@@ -50,7 +50,7 @@ impl AuditEvent {
         match self {
             Self::Asked => "asked",
             Self::Approved => "approved",
-            Self::Refused => "refused",
+            Self::Denied => "refused",
             Self::Started => "started",
             Self::Ended => "ended",
         }

@@ -256,7 +256,7 @@ async fn what_is_counted_is_what_is_there_whatever_was_done() {
                 let (code, reasons) = (text.clone(), vec!["why".into()]);
                 let new = NewApproval { request, call_id, container, model: "m".into(), code, reasons, patience };
                 if let Ok(asked) = store.add_approval(tenant, new).await {
-                    let (status, by, reason) = (ApprovalStatus::Refused, "me".into(), Some("because".into()));
+                    let (status, by, reason) = (ApprovalStatus::Denied, "me".into(), Some("because".into()));
                     let decision = ApprovalUpdate { sha256: program_digest(&text), status, by, reason };
                     store.decide(None, &asked.id, decision).await.unwrap();
                 }

@@ -81,7 +81,7 @@ pub(crate) async fn run(command: ApprovalsCommand, context: &CommandContext) -> 
             decide(&store, &mut console, &id, sha256, ApprovalStatus::Approved, None).await?;
         }
         ApprovalsCommand::Refuse { id, reason } => {
-            decide(&store, &mut console, &id, None, ApprovalStatus::Refused, reason).await?;
+            decide(&store, &mut console, &id, None, ApprovalStatus::Denied, reason).await?;
         }
     }
     Ok(Exit::Success)
@@ -140,7 +140,7 @@ fn until(approval: &ApprovalRecord) -> Option<String> {
         ApprovalStatus::Pending if hours > 0 => Some(format!("expires in {hours}h {minutes}m")),
         ApprovalStatus::Pending if minutes > 0 => Some(format!("expires in {minutes}m {seconds}s")),
         ApprovalStatus::Pending => Some(format!("expires in {seconds}s")),
-        ApprovalStatus::Approved | ApprovalStatus::Refused | ApprovalStatus::Expired => None,
+        ApprovalStatus::Approved | ApprovalStatus::Denied | ApprovalStatus::Expired => None,
     }
 }
 

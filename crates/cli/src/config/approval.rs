@@ -21,7 +21,7 @@ settings! {
         /// Time that somebody has to decide.
         timeout: DurationValue = DurationValue::from_secs(300);
         /// Fate of a program that nobody decided about in time: `refuse` or `allow`.
-        on_timeout: OnTimeoutSetting = OnTimeoutSetting::Refuse;
+        on_timeout: OnTimeoutSetting = OnTimeoutSetting::Deny;
         /// The party whose decisions count: the `operator` alone, or the `key` whose program it is, too.
         decided_by: DecidedBy = DecidedBy::Operator;
         /// Address that is told of each program that waits, signed as Standard Webhooks has it. Its answer may decide.
@@ -43,7 +43,7 @@ choice! {
 choice! {
     /// Fate of a program that nobody decided about.
     pub(crate) enum OnTimeoutSetting {
-        Refuse = "refuse",
+        Deny = "refuse",
         Allow = "allow",
     }
 }
@@ -117,7 +117,7 @@ impl ApprovalSection {
         };
         let timeout = self.timeout.duration();
         let on_timeout = match *self.on_timeout {
-            OnTimeoutSetting::Refuse => approvals::OnTimeout::Refuse,
+            OnTimeoutSetting::Deny => approvals::OnTimeout::Deny,
             OnTimeoutSetting::Allow => approvals::OnTimeout::Allow,
         };
         let by_key = *self.decided_by == DecidedBy::Key;

@@ -188,7 +188,7 @@ impl ClientConnection<'_> {
                     }
                     return Ok(Ok(finished));
                 }
-                Some(DirectEvent::Ended(DirectEnd::Refused { reason })) => {
+                Some(DirectEvent::Ended(DirectEnd::Denied { reason })) => {
                     return Ok(Err(ServerMessage::Refused(reason)));
                 }
                 Some(DirectEvent::Ended(DirectEnd::Cancelled)) => return Ok(Err(ServerMessage::Cancelled)),

@@ -224,7 +224,7 @@ impl Gate {
         match (verdict, self.decider) {
             (Decision::Refuse, _) => {
                 let reason = reasons.join("; ");
-                self.note(AuditEvent::Refused, &program.code, "the rules", &reason).await?;
+                self.note(AuditEvent::Denied, &program.code, "the rules", &reason).await?;
                 // Beside what a person decided, it is not plain who did.
                 let by_rules = self.terminal.is_some();
                 Ok(ApprovalDecision::Deny {
@@ -282,7 +282,7 @@ impl Gate {
     }
 
     async fn deny(&self, code: &str, reason: String) -> Result<ApprovalDecision, Error> {
-        self.note(AuditEvent::Refused, code, TERMINAL, &reason).await?;
+        self.note(AuditEvent::Denied, code, TERMINAL, &reason).await?;
         Ok(ApprovalDecision::Deny { reason })
     }
 
@@ -319,7 +319,7 @@ impl Gate {
             Some(_) => "no reason was given".to_owned(),
             None => "nobody decided in time".to_owned(),
         });
-        self.note(AuditEvent::Refused, &program.code, &by, &reason).await?;
+        self.note(AuditEvent::Denied, &program.code, &by, &reason).await?;
         Ok(OperatorAnswer::No { reason })
     }
 
@@ -382,7 +382,7 @@ impl Gate {
             }
             if now() >= current.expires_at || Instant::now() >= end {
                 match self.policy.on_timeout {
-                    OnTimeout::Refuse => store.expire_approval(&asked.id).await?,
+                    OnTimeout::Deny => store.expire_approval(&asked.id).await?,
                     OnTimeout::Allow => store.approve_unanswered(&asked.id, "the time limit").await?,
                 }
                 continue;
@@ -449,7 +449,7 @@ impl Gate {
         } else {
             "nobody asked about it, or it was answered before".to_owned()
         };
-        self.note(AuditEvent::Refused, code, "the server", &reason).await?;
+        self.note(AuditEvent::Denied, code, "the server", &reason).await?;
         Ok(Some(reason))
     }
 
@@ -460,11 +460,11 @@ impl Gate {
     }
 
     /// A program that the client refused in this request.
-    pub async fn refused_by_client(&self, code: &str, reason: &str) -> Result<(), Error> {
+    pub async fn denied_by_client(&self, code: &str, reason: &str) -> Result<(), Error> {
         let _room = self.room(code).await?;
         // Of one that nobody asked about, there is nothing to refuse.
-        let _asked = self.engine.store.tenant_answered(&self.tenant, code, ApprovalStatus::Refused).await?;
-        self.note(AuditEvent::Refused, code, "the client", reason).await
+        let _asked = self.engine.store.tenant_answered(&self.tenant, code, ApprovalStatus::Denied).await?;
+        self.note(AuditEvent::Denied, code, "the client", reason).await
     }
 
     /// A program ended.

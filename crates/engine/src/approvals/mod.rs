@@ -40,7 +40,7 @@ impl Default for ApprovalPolicy {
         Self {
             mode: ApprovalMode::Never,
             timeout: Duration::from_secs(300),
-            on_timeout: OnTimeout::Refuse,
+            on_timeout: OnTimeout::Deny,
             by_key: false,
             webhook: None,
         }
@@ -63,7 +63,7 @@ pub enum ApprovalMode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnTimeout {
     /// It does not run, and the model is told so.
-    Refuse,
+    Deny,
     /// It runs.
     Allow,
 }
@@ -75,14 +75,15 @@ pub enum OperatorDecision {
     /// It may run.
     Approve,
     /// It may not.
-    Refuse,
+    #[serde(rename = "refuse")]
+    Deny,
 }
 
 impl From<OperatorDecision> for ApprovalStatus {
     fn from(decision: OperatorDecision) -> Self {
         match decision {
             OperatorDecision::Approve => Self::Approved,
-            OperatorDecision::Refuse => Self::Refused,
+            OperatorDecision::Deny => Self::Denied,
         }
     }
 }

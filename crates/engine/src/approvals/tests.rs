@@ -196,7 +196,7 @@ async fn an_approval_of_a_client_counts_once_and_for_its_own_program() {
     assert_eq!(gate.take_approval("print(1)").await.unwrap(), None);
     assert_eq!(gate.take_approval("print(1)").await.unwrap(), unasked);
     assert_eq!(decide(&gate, "print(3)").await, ApprovalDecision::Later);
-    gate.refused_by_client("print(3)", "no").await.unwrap();
+    gate.denied_by_client("print(3)", "no").await.unwrap();
     assert_eq!(gate.take_approval("print(3)").await.unwrap(), unasked);
     // Whoever vouches for it.
     engine.store.ask_tenant(&one, "resp_1", "c", "import subprocess", 60).await.unwrap();
@@ -210,7 +210,7 @@ async fn the_operator_is_asked_before_the_client() {
     let gate = gate_of_client(&engine, &Tenant::local()).await;
     for (code, verdict, expected) in [
         ("print(1)", OperatorDecision::Approve, ApprovalDecision::Later),
-        ("print(2)", OperatorDecision::Refuse, no("no reason was given")),
+        ("print(2)", OperatorDecision::Deny, no("no reason was given")),
     ] {
         let asking = decide(&gate, code);
         let deciding = async {

@@ -162,7 +162,7 @@ async fn a_held_program_is_told_and_runs_when_it_is_approved() {
     let data = tempfile::tempdir().unwrap();
     let (engine, _backend) = engine(data.path(), ApprovalMode::Always).await;
     let target = ProgramTarget::Session(session(&engine).await);
-    for (status, runs) in [(ApprovalStatus::Approved, true), (ApprovalStatus::Refused, false)] {
+    for (status, runs) in [(ApprovalStatus::Approved, true), (ApprovalStatus::Denied, false)] {
         let mut execution = start(&engine, program(target.clone(), "print(1)")).unwrap();
         let Some(DirectEvent::Held(held)) = execution.next().await else { panic!("it is not held") };
         assert_eq!((held.code.as_str(), held.model.as_str()), ("print(1)", "a client"));
@@ -194,7 +194,7 @@ async fn executions_are_bounded_in_number_and_programs_in_size() {
     assert_eq!(error.kind(), ErrorKind::Full);
     drop(held);
     let (_, end) = finish(start(&engine, program(target, &"#".repeat(MAX_CODE + 1))).unwrap()).await;
-    assert!(matches!(end, DirectEnd::Refused { reason } if reason.contains("1048576")));
+    assert!(matches!(end, DirectEnd::Denied { reason } if reason.contains("1048576")));
     assert_eq!(engine.executions.in_use(), 0);
     assert!(log(&engine).await.is_empty());
 }

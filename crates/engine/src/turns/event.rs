@@ -178,8 +178,9 @@ pub enum EventKind {
     ApprovalDecided {
         /// The call.
         item: ItemId,
-        /// The reason of a refusal.
-        refused: Option<String>,
+        /// The reason of a denial.
+        #[serde(rename = "refused")]
+        denied: Option<String>,
     },
     /// A program of an earlier request goes on: its client answered its calls.
     ToolResumed {

@@ -231,7 +231,7 @@ fn open_call(events: &[TurnEvent]) -> Option<(ItemId, String, String)> {
 
 /// The number of programs that were allowed to run, as the log tells.
 fn allowed(events: &[TurnEvent]) -> u32 {
-    let allowed = events.iter().filter(|event| matches!(event.kind, EventKind::ApprovalDecided { refused: None, .. }));
+    let allowed = events.iter().filter(|event| matches!(event.kind, EventKind::ApprovalDecided { denied: None, .. }));
     u32::try_from(allowed.count()).unwrap_or(u32::MAX)
 }
 

@@ -297,7 +297,7 @@ impl Run {
                 self.emit(0, EventKind::ToolRejected { item: Some(running.item), call_id, reason }).await;
             }
         } else if let Some(item) = item {
-            self.emit(0, EventKind::ApprovalDecided { item, refused: None }).await;
+            self.emit(0, EventKind::ApprovalDecided { item, denied: None }).await;
         }
         // An error cancels it, and is in the log.
         if let Err(failure) = self.store_events(Some(TurnState::Running)).await {

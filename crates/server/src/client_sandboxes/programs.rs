@@ -88,7 +88,7 @@ pub(crate) fn failure(end: DirectEnd) -> Option<ProgramFailure> {
             };
             (name, outcome.words)
         }
-        DirectEnd::Refused { reason } => (ABORTED, format!("The program was not allowed to run: {reason}")),
+        DirectEnd::Denied { reason } => (ABORTED, format!("The program was not allowed to run: {reason}")),
         DirectEnd::Cancelled => (ABORTED, "Execution was aborted".to_owned()),
         DirectEnd::Failed(failure) => {
             let failure = refused(failure);

@@ -33,7 +33,7 @@ async fn a_program_is_decided_once_by_its_tenant_and_by_what_was_seen() {
     assert_eq!(store.approvals(None, pending, PageQuery::first(10)).await.unwrap().data, std::slice::from_ref(&asked));
     let DecisionOutcome::Now(approved) = store.decide(Some(&ada), id, yes()).await.unwrap() else { panic!() };
     assert_eq!((approved.status, approved.decided_by.as_deref()), (ApprovalStatus::Approved, Some("ada")));
-    let late = decision(ApprovalStatus::Refused, &asked.sha256);
+    let late = decision(ApprovalStatus::Denied, &asked.sha256);
     assert_eq!(store.decide(None, id, late).await.unwrap(), DecisionOutcome::Before(approved.clone()));
     store.expire_approval(id).await.unwrap();
     assert_eq!(store.approval_of_call("resp_1", "call_1").await.unwrap(), Some(approved));
@@ -61,7 +61,7 @@ async fn a_program_that_was_cut_off_has_an_end_in_the_audit_log() {
     };
     let (started, ended) = (AuditEvent::Started, AuditEvent::Ended);
     store.end_what_was_cut_off("cut off").await.unwrap();
-    let entries = [(started, "1"), (started, "2"), (ended, "1"), (started, "1"), (AuditEvent::Refused, "3")];
+    let entries = [(started, "1"), (started, "2"), (ended, "1"), (started, "1"), (AuditEvent::Denied, "3")];
     store.audit(&tenant, entries.map(|(event, code)| entry(event, code)).to_vec()).await.unwrap();
     for _ in 0..2 {
         store.end_what_was_cut_off("cut off").await.unwrap();
@@ -108,7 +108,7 @@ async fn the_audit_log_only_grows_and_shows_what_was_changed() {
     };
     let tenant = Tenant::local();
     store.audit(&tenant, vec![entry(AuditEvent::Started, "1"), entry(AuditEvent::Ended, "1")]).await.unwrap();
-    store.audit(&tenant, vec![entry(AuditEvent::Refused, "2")]).await.unwrap();
+    store.audit(&tenant, vec![entry(AuditEvent::Denied, "2")]).await.unwrap();
     let log = store.audit_log(0, 10).await.unwrap();
     assert_eq!(
         log.iter().map(|record| (record.number, &*record.event)).collect::<Vec<_>>(),

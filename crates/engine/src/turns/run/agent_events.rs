@@ -176,7 +176,7 @@ impl Run {
         if denied.is_some() {
             progress.calls.remove(call_id);
         }
-        let flow = self.queue(choice, EventKind::ApprovalDecided { item, refused: denied }).await;
+        let flow = self.queue(choice, EventKind::ApprovalDecided { item, denied }).await;
         self.store_events(Some(TurnState::Running)).await?;
         Ok(flow)
     }

@@ -76,7 +76,7 @@ impl MessageRenderer {
                     self.writer.end_program(item, ProgramEnd::error(printed.tool(), ErrorCode::InvalidToolInput));
                 }
             }
-            EventKind::ApprovalDecided { item, refused: Some(reason) } => {
+            EventKind::ApprovalDecided { item, denied: Some(reason) } => {
                 if let Some(printed) = self.printed.remove(item) {
                     self.writer.end_program(item, ProgramEnd::refused(printed.tool(), reason));
                 }
@@ -87,7 +87,7 @@ impl MessageRenderer {
             | EventKind::RoundStarted { .. }
             | EventKind::Retrying { .. }
             | EventKind::ApprovalRequested { .. }
-            | EventKind::ApprovalDecided { refused: None, .. }
+            | EventKind::ApprovalDecided { denied: None, .. }
             | EventKind::ToolRunning { .. }
             | EventKind::ToolRejected { item: None, .. }
             | EventKind::Observed { .. } => {}

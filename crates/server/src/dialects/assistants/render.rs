@@ -81,13 +81,13 @@ impl RunRenderer {
             | EventKind::Output { item, .. }
             | EventKind::ToolEnded { item, .. }
             | EventKind::ToolRejected { item: Some(item), .. }
-            | EventKind::ApprovalDecided { item, refused: Some(_) } => self.of_step(item, kind),
+            | EventKind::ApprovalDecided { item, denied: Some(_) } => self.of_step(item, kind),
             EventKind::Closed
             | EventKind::RoundStarted { .. }
             | EventKind::Retrying { .. }
             | EventKind::Reasoning { .. }
             | EventKind::ApprovalRequested { .. }
-            | EventKind::ApprovalDecided { refused: None, .. }
+            | EventKind::ApprovalDecided { denied: None, .. }
             | EventKind::ToolResumed { .. }
             | EventKind::ToolRunning { .. }
             | EventKind::ToolRejected { item: None, .. }
@@ -130,7 +130,7 @@ impl RunRenderer {
             EventKind::Output { output, .. } => self.output(output),
             EventKind::ToolEnded { outcome, .. } => self.end_program(outcome),
             EventKind::ToolRejected { reason, .. } => self.refuse_program(item, reason),
-            EventKind::ApprovalDecided { refused: Some(reason), .. } => {
+            EventKind::ApprovalDecided { denied: Some(reason), .. } => {
                 self.refuse_program(item, &format!("It was not allowed to run: {reason}"));
             }
             _ => {}

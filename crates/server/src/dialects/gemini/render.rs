@@ -44,7 +44,7 @@ impl ContentRenderer {
             EventKind::Output { item, output } => self.printed.entry(item.clone()).or_default().record(output),
             EventKind::ToolEnded { item, outcome } => self.end_program(item, outcome),
             EventKind::ToolRejected { item: Some(item), reason, .. } => self.refuse_program(item, reason.clone()),
-            EventKind::ApprovalDecided { item, refused: Some(reason) } => {
+            EventKind::ApprovalDecided { item, denied: Some(reason) } => {
                 self.refuse_program(item, format!("It was not allowed to run: {reason}"));
             }
             EventKind::Created { .. }
@@ -55,7 +55,7 @@ impl ContentRenderer {
             | EventKind::ToolStarted { .. }
             | EventKind::ToolInput { .. }
             | EventKind::ApprovalRequested { .. }
-            | EventKind::ApprovalDecided { refused: None, .. }
+            | EventKind::ApprovalDecided { denied: None, .. }
             | EventKind::ToolResumed { .. }
             | EventKind::ToolRunning { .. }
             | EventKind::ToolRejected { item: None, .. }

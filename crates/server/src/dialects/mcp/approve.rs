@@ -129,7 +129,7 @@ async fn decide(
     let reason = form.and_then(|form| form.reason).filter(|reason| !reason.trim().is_empty());
     let decision = ApprovalUpdate {
         sha256: held.sha256.clone(),
-        status: if runs { ApprovalStatus::Approved } else { ApprovalStatus::Refused },
+        status: if runs { ApprovalStatus::Approved } else { ApprovalStatus::Denied },
         by: format!("the user of {}", client(context)),
         reason: match reason {
             Some(reason) => Some(excerpt::line(&reason, MAX_REASON)),

@@ -113,7 +113,7 @@ impl Collector {
         };
         match end {
             DirectEnd::Ran(outcome) => ended.take(*outcome),
-            DirectEnd::Refused { reason } => {
+            DirectEnd::Denied { reason } => {
                 ended.note = format!("Not approved, so the program did not run: {reason}.");
             }
             DirectEnd::Cancelled => {

@@ -130,7 +130,7 @@ fn programs() -> Vec<Case> {
     let approvals = ApprovalPolicy {
         mode: ApprovalMode::Rules(Arc::new(aludel_rules::Rules::parse("default = \"refuse\"").unwrap())),
         timeout: Duration::from_secs(1),
-        on_timeout: OnTimeout::Refuse,
+        on_timeout: OnTimeout::Deny,
         ..ApprovalPolicy::default()
     };
     vec![

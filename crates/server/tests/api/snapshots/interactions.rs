@@ -158,7 +158,7 @@ fn background() -> Vec<Case> {
     let always = ApprovalPolicy {
         mode: ApprovalMode::Always,
         timeout: Duration::from_secs(300),
-        on_timeout: OnTimeout::Refuse,
+        on_timeout: OnTimeout::Deny,
         ..ApprovalPolicy::default()
     };
     let stream = format!("{FIRST}?stream=true");

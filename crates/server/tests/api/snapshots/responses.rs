@@ -72,7 +72,7 @@ fn always(on_timeout: OnTimeout, seconds: u64) -> ApprovalPolicy {
 /// One program that waits for approval, of a request that is under way.
 fn waits(name: &'static str) -> Case {
     Case::new(name)
-        .approvals(always(OnTimeout::Refuse, 300))
+        .approvals(always(OnTimeout::Deny, 300))
         .model([runs(PRINTS), says("Done.")])
         .begin(PATH, with_tool(&json!({ "stream": true, "include": ["code_interpreter_call.outputs"] })))
         .until("/v1/approvals?status=pending", "/data/0/status", "pending")
@@ -620,7 +620,7 @@ fn approvals() -> Vec<Case> {
             .get(path),
         waits("approval_refused_without_a_reason").post(path, decision("refuse")).join(),
         Case::new("approval_expires")
-            .approvals(always(OnTimeout::Refuse, 1))
+            .approvals(always(OnTimeout::Deny, 1))
             .model([runs(PRINTS), says("Done.")])
             .post(PATH, with_tool(&json!({ "stream": true, "include": ["code_interpreter_call.outputs"] })))
             .get("/v1/approvals")
@@ -638,7 +638,7 @@ fn approvals() -> Vec<Case> {
             .get("/v1/responses/<resp 1>?include=code_interpreter_call.outputs")
             .get("/v1/responses/<resp 1>?stream=true"),
         Case::new("approval_of_a_whole_answer_at_a_restart")
-            .approvals(always(OnTimeout::Refuse, 300))
+            .approvals(always(OnTimeout::Deny, 300))
             .model([runs(PRINTS), says("Done.")])
             .begin(PATH, with_tool(&json!({})))
             .until("/v1/approvals?status=pending", "/data/0/status", "pending")
@@ -649,7 +649,7 @@ fn approvals() -> Vec<Case> {
             .approvals(ApprovalPolicy {
                 mode: rules,
                 timeout: Duration::from_secs(300),
-                on_timeout: OnTimeout::Refuse,
+                on_timeout: OnTimeout::Deny,
                 ..ApprovalPolicy::default()
             })
             .model([runs(PRINTS), runs("import socket"), runs(STARTS_PROCESS), says("Done.")])
@@ -659,7 +659,7 @@ fn approvals() -> Vec<Case> {
             .post(path, decision("approve"))
             .join(),
         Case::new("cancelled_while_a_program_waits")
-            .approvals(always(OnTimeout::Refuse, 300))
+            .approvals(always(OnTimeout::Deny, 300))
             .model([runs(PRINTS)])
             .post(PATH, with_tool(&json!({ "background": true })))
             .until("/v1/approvals", "/data/0/status", "pending")

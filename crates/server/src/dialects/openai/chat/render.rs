@@ -54,7 +54,7 @@ impl CompletionRenderer {
             EventKind::ToolRejected { item: Some(item), reason, .. } => {
                 self.writer.end_program(index, item, ProgramEnd::rejected(reason.clone()));
             }
-            EventKind::ApprovalDecided { item, refused: Some(reason) } => {
+            EventKind::ApprovalDecided { item, denied: Some(reason) } => {
                 let ended = ProgramEnd::rejected(format!("It was not allowed to run: {reason}"));
                 self.writer.end_program(index, item, ended);
             }
@@ -66,7 +66,7 @@ impl CompletionRenderer {
             | EventKind::Retrying { .. }
             | EventKind::TextEnded { .. }
             | EventKind::ApprovalRequested { .. }
-            | EventKind::ApprovalDecided { refused: None, .. }
+            | EventKind::ApprovalDecided { denied: None, .. }
             | EventKind::ToolResumed { .. }
             | EventKind::ToolRunning { .. }
             | EventKind::ToolRejected { item: None, .. }

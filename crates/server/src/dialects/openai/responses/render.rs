@@ -106,7 +106,7 @@ impl ResponseRenderer {
                 self.programs.remove(item);
                 self.writer.end_program(item, ProgramEnd::rejected(reason.clone()));
             }
-            EventKind::ApprovalDecided { item, refused: Some(reason) } => {
+            EventKind::ApprovalDecided { item, denied: Some(reason) } => {
                 self.programs.remove(item);
                 self.writer.end_program(item, ProgramEnd::rejected(format!("It was not allowed to run: {reason}")));
             }
@@ -135,7 +135,7 @@ impl ResponseRenderer {
             | EventKind::RoundStarted { .. }
             | EventKind::Retrying { .. }
             | EventKind::ApprovalRequested { .. }
-            | EventKind::ApprovalDecided { refused: None, .. }
+            | EventKind::ApprovalDecided { denied: None, .. }
             | EventKind::ToolRejected { item: None, .. }
             | EventKind::Observed { .. } => {}
         }

@@ -96,7 +96,7 @@ async fn make(
         Some(session) => {
             let gate = spec.gate(&app.engine, tenant, in_flight.id.to_string(), session, outlives);
             for (code, reason) in &view.refused {
-                gate.refused_by_client(code, reason).await?;
+                gate.denied_by_client(code, reason).await?;
             }
             Some((Arc::clone(session), gate))
         }
