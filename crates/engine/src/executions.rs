@@ -213,15 +213,15 @@ impl Task {
     /// Asks the gate, and tells of it when somebody has to decide.
     async fn decided(&self) -> Result<ApprovalDecision, DirectEnd> {
         let request = ApprovalRequest { call_id: self.program.id.clone(), code: self.program.code.clone() };
-        let mut held = self.gate.holding.subscribe();
+        let mut pending = self.gate.pending_approval.subscribe();
         let mut deciding = pin!(self.gate.decide(&request));
         loop {
             tokio::select! {
                 biased;
                 () = self.stopped() => return Err(DirectEnd::Cancelled),
                 decision = &mut deciding => return decision.map_err(DirectEnd::Failed),
-                Ok(()) = held.changed() => {
-                    let record = held.borrow_and_update().clone();
+                Ok(()) = pending.changed() => {
+                    let record = pending.borrow_and_update().clone();
                     if let Some(record) = record {
                         self.send(DirectEvent::Held(record)).await;
                     }

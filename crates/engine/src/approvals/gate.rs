@@ -58,7 +58,7 @@ pub struct Gate {
     /// Programs that run, by their calls.
     running: Mutex<HashMap<String, String>>,
     /// The stored request for approval that is undecided, if there is one.
-    pub(crate) holding: watch::Sender<Option<ApprovalRecord>>,
+    pub(crate) pending_approval: watch::Sender<Option<ApprovalRecord>>,
     /// True once the person at the terminal allowed everything that the rules do not refuse.
     allows_all: AtomicBool,
     /// The reason why a program could be neither decided about nor noted, where the turn is to end then.
@@ -152,7 +152,7 @@ impl Gate {
             terminal: None,
             outlives: false,
             running: Mutex::default(),
-            holding: watch::Sender::default(),
+            pending_approval: watch::Sender::default(),
             allows_all: AtomicBool::new(false),
             failure: watch::Sender::default(),
         }
@@ -164,19 +164,19 @@ impl Gate {
     }
 
     /// Returns true if programs may wait here for the operator's decision.
-    pub fn holds(&self) -> bool {
+    pub fn may_wait(&self) -> bool {
         self.terminal.is_none() && !matches!(self.policy.mode, ApprovalMode::Never)
     }
 
     /// Waits until the process is about to end while a stored request for approval is undecided: it outlives the process, so there is no
     /// need to wait any longer. Waits for ever if it does not.
-    pub async fn outlives(&self) {
+    pub async fn wait_for_drain(&self) {
         if !self.outlives {
             return pending().await;
         }
         self.engine.draining.cancelled().await;
         // The sender lives as long as this does.
-        let _held = self.holding.subscribe().wait_for(Option::is_some).await.map(|held| held.is_some());
+        let _found = self.pending_approval.subscribe().wait_for(Option::is_some).await.map(|approval| approval.is_some());
     }
 
     /// Makes the programs of an interpreter pass here.
@@ -234,7 +234,7 @@ impl Gate {
             (Decision::Allow, Decider::Client) => self.ask_client(program).await,
             (Decision::Ask, Decider::Client) => {
                 // The operator's approval is nobody else's to give.
-                let decided = self.hold(program, reasons).await?;
+                let decided = self.request_decision(program, reasons).await?;
                 match self.answer(program, decided).await? {
                     OperatorAnswer::Yes { .. } => self.ask_client(program).await,
                     OperatorAnswer::No { reason } => Ok(ApprovalDecision::Deny { reason }),
@@ -246,7 +246,7 @@ impl Gate {
             }
             (Decision::Ask, Decider::Operator) => match &self.terminal {
                 Some(terminal) => self.ask_terminal(terminal, program, reasons).await,
-                None => self.hold_back(program, reasons).await,
+                None => self.run_after_decision(program, reasons).await,
             },
         }
     }
@@ -294,9 +294,9 @@ impl Gate {
         Ok(ApprovalDecision::Later)
     }
 
-    /// Holds a program back until the operator decides, or the time is over.
-    async fn hold_back(&self, program: &ApprovalRequest, reasons: Vec<String>) -> Result<ApprovalDecision, Error> {
-        let decided = self.hold(program, reasons).await?;
+    /// Waits until the operator decides about a program, or the time is over, and lets it run if that is the decision.
+    async fn run_after_decision(&self, program: &ApprovalRequest, reasons: Vec<String>) -> Result<ApprovalDecision, Error> {
+        let decided = self.request_decision(program, reasons).await?;
         let id = decided.id.clone();
         match self.answer(program, decided).await? {
             OperatorAnswer::Yes { by } => {
@@ -344,8 +344,8 @@ impl Gate {
         Ok((judgement.decision, reasons))
     }
 
-    /// Waits until somebody decides.
-    async fn hold(&self, program: &ApprovalRequest, reasons: Vec<String>) -> Result<ApprovalRecord, Error> {
+    /// Requests the operator's decision, and waits for it.
+    async fn request_decision(&self, program: &ApprovalRequest, reasons: Vec<String>) -> Result<ApprovalRecord, Error> {
         let (store, policy) = (&self.engine.store, &self.policy);
         // A turn that goes on after a restart finds what it asked before.
         let before = store.approval_of_call(&self.request, &program.call_id).await?;
@@ -353,7 +353,7 @@ impl Gate {
         let mut waiting = ApprovalWait::new(&self.engine, self.asking(program, reasons, before), self.outlives);
         let asked = waiting.request().await?;
         // From here on somebody may have seen it, so the turn outlives the process.
-        self.holding.send_replace(Some(asked.clone()));
+        self.pending_approval.send_replace(Some(asked.clone()));
         if is_new && let Some(webhook) = policy.webhook.clone() {
             let telling = webhook.deliver(Arc::clone(&self.engine), asked.clone());
             self.engine.tasks.spawn(telling.in_current_span());
@@ -365,7 +365,7 @@ impl Gate {
             self.wait_for_decision(&asked).await
         };
         let decided = decided.await;
-        self.holding.send_replace(None);
+        self.pending_approval.send_replace(None);
         decided
     }
 

@@ -255,9 +255,9 @@ async fn nobody_waits_longer_for_a_decision_because_the_clock_is_set_back() {
         model: "m".to_owned(),
     };
     let gate = Gate::new(&engine, &Tenant::local(), origin, Decider::Operator, false);
-    let mut holding = gate.holding.subscribe();
+    let mut pending_approval = gate.pending_approval.subscribe();
     let asking = tokio::spawn(async move { decide(&gate, "print(1)").await });
-    holding.wait_for(Option::is_some).await.unwrap();
+    pending_approval.wait_for(Option::is_some).await.unwrap();
     let database = rusqlite::Connection::open(data.path().join("aludel.db")).unwrap();
     database.execute("UPDATE approvals SET expires_at = expires_at + 86400", []).unwrap();
     let decided = tokio::time::timeout(Duration::from_secs(20), asking).await;

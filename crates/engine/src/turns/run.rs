@@ -277,7 +277,7 @@ impl Run {
         let decision = tokio::select! {
             decision = gate.pass(program) => decision,
             () = self.in_flight.cancel.cancelled() => return EarlierDecision::Cancelled,
-            () = gate.outlives() => return EarlierDecision::Outlived,
+            () = gate.wait_for_drain() => return EarlierDecision::Outlived,
             () = self.engine.shutdown.cancelled() => {
                 return if self.outlives { EarlierDecision::Outlived } else { EarlierDecision::Cancelled };
             }
@@ -310,7 +310,7 @@ impl Run {
         let (in_flight, shutdown) = (Arc::clone(&self.in_flight), self.engine.shutdown.clone());
         let gate = self.choices.first().and_then(|plan| plan.gate.clone());
         let outlives = async || match &gate {
-            Some(gate) => gate.outlives().await,
+            Some(gate) => gate.wait_for_drain().await,
             None => pending().await,
         };
         let failed = async || match &gate {

@@ -153,10 +153,10 @@ impl Run {
         call_id: &str,
         progress: &ChoiceProgress,
     ) -> Result<Flow, Failure> {
-        let holds = self.choices.get(choice).and_then(|plan| plan.gate.as_ref()).is_some_and(|gate| gate.holds());
+        let may_wait = self.choices.get(choice).and_then(|plan| plan.gate.as_ref()).is_some_and(|gate| gate.may_wait());
         let Some(call) = progress.calls.get(call_id) else { return Ok(Flow::GoOn) };
         let flow = self.queue(choice, EventKind::ApprovalRequested { item: call.item.clone() }).await;
-        if holds {
+        if may_wait {
             // The program is shown to whoever decides, and found after a restart.
             self.store_waiting().await?;
             self.save().await?;
