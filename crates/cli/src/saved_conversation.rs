@@ -106,10 +106,8 @@ mod tests {
     fn the_oldest_questions_are_left_out() {
         let long = "x".repeat(MAX_BYTES / 2);
         let exchange = |answer: &str| [Item::user("q"), Item::Assistant(answer.to_owned())];
-        let mut kept = SavedConversation::new(
-            &SessionId::new(),
-            &[exchange(&long), exchange(&long), exchange("short")].concat(),
-        );
+        let mut kept =
+            SavedConversation::new(&SessionId::new(), &[exchange(&long), exchange(&long), exchange("short")].concat());
         kept.shorten();
         assert_eq!(kept.items, [exchange(&long), exchange("short")].concat());
         let mut huge = SavedConversation::new(&SessionId::new(), &exchange(&long.repeat(3)));

@@ -10,7 +10,7 @@ use aludel_agent::Item;
 use aludel_engine::approvals::{ApprovalMode, ApprovalPolicy, Gate, ProgramOrigin};
 use aludel_engine::sessions::{self, NewSession, SessionChoice};
 use aludel_engine::transcript::Transcript;
-use aludel_engine::turns::{self, SessionRetention, EndReason, NewJournal, RequestFingerprint, Run, TurnSpec};
+use aludel_engine::turns::{self, EndReason, NewJournal, RequestFingerprint, Run, SessionRetention, TurnSpec};
 use aludel_engine::{Engine, Environment, Error, Model, Session, SessionFile, SessionSettings};
 use aludel_store::{SessionId, Store, Tenant, now};
 use anyhow::Context as _;
@@ -229,7 +229,8 @@ impl<'a> Conversation<'a> {
         let origin = ProgramOrigin { request, namespace: Arc::clone(self.session.namespace()), model: model.clone() };
         let gate = Gate::at_terminal(engine, tenant, origin, approval::terminal(are_unseen));
         let of_programs = Some((Arc::clone(&self.session), Arc::clone(&gate)));
-        let choice = TurnSpec::new(model, INSTRUCTIONS).plan_choice(engine, items, of_programs, SessionRetention::Keep)?;
+        let choice =
+            TurnSpec::new(model, INSTRUCTIONS).plan_choice(engine, items, of_programs, SessionRetention::Keep)?;
         let in_flight = engine.in_flight.begin(tenant, RequestFingerprint::none(), id.clone());
         let in_flight = in_flight.ok().context("a turn of this id goes on already")?;
         let journal = NewJournal {
@@ -252,7 +253,7 @@ impl<'a> Conversation<'a> {
     /// Carries the turn out. Ctrl-C cancels it, and what was made by then is kept; a second one does not wait for that: then it is not over.
     async fn carry_out(&mut self, run: Run, screen: &SharedScreen) -> bool {
         let cancel = run.in_flight.cancel.clone();
-        let mut carried_out = pin!(run.carry_out());
+        let mut carried_out = pin!(run.run());
         let mut ticks = interval(spinner::FRAME_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {

@@ -13,7 +13,7 @@ use aludel_engine::sessions::check_name;
 use aludel_engine::{Engine, Model, ProgramParts, SessionFile};
 use aludel_sandbox::memory::Memory;
 use aludel_store::{
-    ContainerFileId, SessionId, FileId, FileOrigin, InteractionId, ResponseId, Store, Tenant, fresh_id,
+    ContainerFileId, FileId, FileOrigin, InteractionId, ResponseId, SessionId, Store, Tenant, fresh_id,
 };
 use axum::body::{self, Bytes};
 use axum::extract::{FromRequestParts, Request};

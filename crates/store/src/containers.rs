@@ -8,7 +8,7 @@ use rusqlite::{Connection, Row, params};
 
 use crate::blobs::FileBatch;
 use crate::database::{all, one};
-use crate::{BlobName, ContainerFileId, SessionId, Error, NewBlob, Page, PageQuery, Store, Tenant, now, now_ms};
+use crate::{BlobName, ContainerFileId, Error, NewBlob, Page, PageQuery, SessionId, Store, Tenant, now, now_ms};
 
 const COLUMNS: &str = "id, name, memory_limit, idle_ms, created_at, last_active_ms";
 const FILE_COLUMNS: &str = "id, path, blob, bytes, sha256, mime, source, place, created_at";

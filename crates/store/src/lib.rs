@@ -53,8 +53,8 @@ pub use database::UpgradeLoss;
 pub use error::Error;
 pub use files::{FileRecord, NewFile};
 pub use id::{
-    ApprovalId, AssistantId, ContainerFileId, SessionId, ConversationId, FileId, InteractionId, KeyId, MessageId,
-    PartId, ResponseId, RunId, StepId, Tenant, ThreadId, TurnId, UploadId, fresh_id, random_hex,
+    ApprovalId, AssistantId, ContainerFileId, ConversationId, FileId, InteractionId, KeyId, MessageId, PartId,
+    ResponseId, RunId, SessionId, StepId, Tenant, ThreadId, TurnId, UploadId, fresh_id, random_hex,
 };
 pub use interactions::{InteractionRecord, InteractionText};
 pub use keys::{KEY_PREFIX, KeyRecord, NewKey};

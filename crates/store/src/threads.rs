@@ -4,7 +4,7 @@ use rusqlite::{Connection, Params, params};
 use serde_json::Value;
 
 use crate::database::{all, one};
-use crate::{SessionId, Error, MessageId, Page, PageQuery, RunId, Store, Tenant, ThreadId, TurnId};
+use crate::{Error, MessageId, Page, PageQuery, RunId, SessionId, Store, Tenant, ThreadId, TurnId};
 
 /// Threads of one tenant.
 const MAX_THREADS: u64 = 100_000;

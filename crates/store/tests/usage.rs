@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use aludel_store::{
     AddOutcome, ApprovalStatus, ApprovalUpdate, AssistantId, AuditChain, AuditEntry, AuditEvent, BlobName,
-    ContainerFileId, SessionId, ConversationId, Error, FileId, FileLocation, FileOrigin, MessageId, NewApproval,
-    NewBlob, NewContainer, NewContainerFile, NewFile, NewRun, NewTurn, NewUpload, QuotaCheck, ResponseId,
-    ResponseRecord, RunId, RunUpdate, StepId, Store, Tenant, ThreadId, TurnEventRecord, TurnId, TurnState, TurnUpdate,
-    now, now_ms, program_digest,
+    ContainerFileId, ConversationId, Error, FileId, FileLocation, FileOrigin, MessageId, NewApproval, NewBlob,
+    NewContainer, NewContainerFile, NewFile, NewRun, NewTurn, NewUpload, QuotaCheck, ResponseId, ResponseRecord, RunId,
+    RunUpdate, SessionId, StepId, Store, Tenant, ThreadId, TurnEventRecord, TurnId, TurnState, TurnUpdate, now, now_ms,
+    program_digest,
 };
 use serde_json::json;
 

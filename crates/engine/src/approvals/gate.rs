@@ -176,7 +176,8 @@ impl Gate {
         }
         self.engine.draining.cancelled().await;
         // The sender lives as long as this does.
-        let _found = self.pending_approval.subscribe().wait_for(Option::is_some).await.map(|approval| approval.is_some());
+        let _found =
+            self.pending_approval.subscribe().wait_for(Option::is_some).await.map(|approval| approval.is_some());
     }
 
     /// Makes the programs of an interpreter pass here.
@@ -295,7 +296,11 @@ impl Gate {
     }
 
     /// Waits until the operator decides about a program, or the time is over, and lets it run if that is the decision.
-    async fn run_after_decision(&self, program: &ApprovalRequest, reasons: Vec<String>) -> Result<ApprovalDecision, Error> {
+    async fn run_after_decision(
+        &self,
+        program: &ApprovalRequest,
+        reasons: Vec<String>,
+    ) -> Result<ApprovalDecision, Error> {
         let decided = self.request_decision(program, reasons).await?;
         let id = decided.id.clone();
         match self.answer(program, decided).await? {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Backend, Health, KernelSpec, Limits};
-use aludel_store::{SessionId, ContainerRecord, FileId, FileOrigin, NewContainer, Store, Tenant};
+use aludel_store::{ContainerRecord, FileId, FileOrigin, NewContainer, SessionId, Store, Tenant};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 

@@ -10,8 +10,8 @@ use aludel_agent::{Runtime, RuntimeError};
 use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Cell, Error as SandboxError, Execution, FileEntry, KernelSpec, Limits, Workspace, mime_of};
 use aludel_store::{
-    BlobName, ContainerFileId, ContainerFileRecord, SessionId, ContainerRecord, FileId, FileLocation, FileOrigin,
-    FileRecord, NewBlob, NewContainerFile, NewFile, Tenant, WrittenFiles,
+    BlobName, ContainerFileId, ContainerFileRecord, ContainerRecord, FileId, FileLocation, FileOrigin, FileRecord,
+    NewBlob, NewContainerFile, NewFile, SessionId, Tenant, WrittenFiles,
 };
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};

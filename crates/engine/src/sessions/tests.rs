@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use aludel_sandbox::memory::{Memory as MemoryBackend, ScriptedCell, simple};
 use aludel_sandbox::{Backend, Execution, ExecutionEvent, Finished, Limits, Outcome, VariablesState};
-use aludel_store::{SessionId, NewFile, Store, Tenant};
+use aludel_store::{NewFile, SessionId, Store, Tenant};
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;

@@ -24,5 +24,5 @@ pub use lease::renew;
 pub use recover::{RecoveryOutcome, RestoredRequest, StoredRequests, recover, replay};
 pub use render::{Documents, Flow, Frame, Render, RenderedEvent};
 pub use revoked::cancel_revoked;
-pub use run::{SessionRetention, Run, Suspension, Suspensions, TakenSuspension, ChoicePlan};
+pub use run::{ChoicePlan, Run, SessionRetention, Suspension, Suspensions, TakenSuspension};
 pub use spec::TurnSpec;

@@ -16,7 +16,7 @@ use tracing::{Instrument, error, info_span, warn};
 use super::event::{EndReason, EventKind, ItemId, TurnEvent};
 use super::journal::{DialectState, Journal};
 use super::render::{Documents, Render};
-use super::run::{SessionRetention, PendingApproval, Run};
+use super::run::{PendingApproval, Run, SessionRetention};
 use super::{Failure, FailureKind, Frame, InFlightRequest, InFlightRequests, RequestFingerprint, TurnSpec, lease};
 use crate::sessions::SessionChoice;
 use crate::{Engine, Error};
@@ -150,7 +150,7 @@ async fn take_up(engine: &Arc<Engine>, kind: &dyn StoredRequests, turn: TurnReco
                 run.choices.push(plan);
                 run.outlives = true;
                 let span = info_span!(parent: &span, "answer", api = kind.name(), id = %turn.id);
-                engine.tasks.spawn(run.carry_on(Some(waiting)).instrument(span));
+                engine.tasks.spawn(run.run_from_approval(Some(waiting)).instrument(span));
                 return Ok(ResumeOutcome::Resumed);
             }
             Err(error) => error!("{} cannot go on: {error}", turn.id),

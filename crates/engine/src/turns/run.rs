@@ -184,28 +184,29 @@ impl Run {
         if self.is_followed { self.store_events(None).await } else { Ok(()) }
     }
 
-    /// Carries the request out to its end.
-    pub async fn carry_out(self) {
+    /// Runs the turn to its end.
+    pub async fn run(self) {
         let share = self.engine.processor_time.share_of(&self.tenant);
-        share.pace(self.start()).await;
+        share.pace(self.run_from_start()).await;
     }
 
-    async fn start(mut self) {
+    /// Runs the turn from its first round on.
+    async fn run_from_start(mut self) {
         for choice in 0..self.choices.len() {
             self.count(choice, MeteredWork { requests: 1, ..MeteredWork::default() });
         }
         self.emit(0, EventKind::Started).await;
-        self.carry_on(None).await;
+        self.run_from_approval(None).await;
     }
 
-    /// Carries the request out to its end, from a program on that waits for the operator's decision, if one does.
-    pub(super) async fn carry_on(mut self, waiting: Option<PendingApproval>) {
+    /// Runs the turn to its end, from a program on that waits for the operator's decision, if one does.
+    pub(super) async fn run_from_approval(mut self, waiting: Option<PendingApproval>) {
         let mut progress: Vec<ChoiceProgress> = self.choices.iter().map(ChoiceProgress::of).collect();
         if let Some(PendingApproval { item, program, ran_code }) = waiting {
             if let Some(progress) = progress.first_mut() {
                 progress.resume(item, &program, ran_code);
             }
-            match self.decided(program, &mut progress).await {
+            match self.await_decision(program, &mut progress).await {
                 EarlierDecision::GoOn => {}
                 EarlierDecision::Outlived => return self.outlive().await,
                 EarlierDecision::Cancelled => {
@@ -228,7 +229,7 @@ impl Run {
                 end_long_step().await;
                 let agents = Agents::start(&self.choices);
                 end_long_step().await;
-                self.turns(agents, &mut progress).await
+                self.drive_agents(agents, &mut progress).await
             }
         };
         self.finish(outcome, progress).await;
@@ -256,10 +257,15 @@ impl Run {
             match (plan.retention, &plan.session) {
                 (SessionRetention::Keep, Some(session)) => session.release().await,
                 // A session that nobody was told of, or nobody waits for, is of no use.
-                (SessionRetention::Own { .. } | SessionRetention::Shared { .. }, Some(_)) if is_cut || !progress.has_called => {
+                (SessionRetention::Own { .. } | SessionRetention::Shared { .. }, Some(_))
+                    if is_cut || !progress.has_called =>
+                {
                     plan.abandon(&self.engine, &self.tenant).await;
                 }
-                (SessionRetention::Own { lingers: true } | SessionRetention::Shared { lingers: true }, Some(session)) => {
+                (
+                    SessionRetention::Own { lingers: true } | SessionRetention::Shared { lingers: true },
+                    Some(session),
+                ) => {
                     session.linger(self.engine.settings.linger);
                 }
                 _ => {}
@@ -269,7 +275,7 @@ impl Run {
     }
 
     /// Waits for the decision about a program that an earlier process asked about.
-    async fn decided(&mut self, program: ApprovalRequest, progress: &mut [ChoiceProgress]) -> EarlierDecision {
+    async fn await_decision(&mut self, program: ApprovalRequest, progress: &mut [ChoiceProgress]) -> EarlierDecision {
         let Some(gate) = self.choices.first().and_then(|plan| plan.gate.clone()) else {
             return EarlierDecision::Cancelled;
         };
@@ -306,7 +312,8 @@ impl Run {
         EarlierDecision::GoOn
     }
 
-    async fn turns(&mut self, mut agents: Agents, progress: &mut [ChoiceProgress]) -> TurnResult {
+    /// Runs the agents side by side until all have ended, or the turn is cut or handed on.
+    async fn drive_agents(&mut self, mut agents: Agents, progress: &mut [ChoiceProgress]) -> TurnResult {
         let (in_flight, shutdown) = (Arc::clone(&self.in_flight), self.engine.shutdown.clone());
         let gate = self.choices.first().and_then(|plan| plan.gate.clone());
         let outlives = async || match &gate {

@@ -7,7 +7,7 @@ use aludel_agent::{Agent, CodeInterpreter, Item};
 use aludel_store::Tenant;
 use serde::{Deserialize, Serialize};
 
-use super::run::{SessionRetention, ChoicePlan};
+use super::run::{ChoicePlan, SessionRetention};
 use crate::approvals::{Decider, Gate, ProgramOrigin};
 use crate::sessions::Session;
 use crate::{Engine, Error};

@@ -109,8 +109,9 @@ async fn turn(engine: &Arc<Engine>, owns_session: bool) -> (Run, RecordingRender
     let terminal = TerminalApprover::new(|_, _| async { panic!("nobody is asked") });
     let gate = Gate::at_terminal(engine, &tenant, origin, terminal);
     let container = session.id().clone();
-    let choice =
-        TurnSpec::new("m", "").plan_choice(engine, vec![Item::user("Go")], Some((session, gate)), SessionRetention::Keep).unwrap();
+    let choice = TurnSpec::new("m", "")
+        .plan_choice(engine, vec![Item::user("Go")], Some((session, gate)), SessionRetention::Keep)
+        .unwrap();
     let in_flight = engine.in_flight.begin(&tenant, RequestFingerprint::none(), id.clone()).unwrap();
     let seen = RecordingRenderer::default();
     let run = Run::new(engine, &tenant, in_flight, vec![choice], Box::new(seen.clone()));
@@ -132,7 +133,7 @@ async fn turn(engine: &Arc<Engine>, owns_session: bool) -> (Run, RecordingRender
 async fn carried_out(engine: &Arc<Engine>) -> (TurnId, Vec<TurnEvent>) {
     let (run, seen, _) = turn(engine, true).await;
     let id = run.in_flight.id.clone();
-    run.carry_out().await;
+    run.run().await;
     let events = seen.0.lock().unwrap().clone();
     (id, events)
 }
@@ -374,7 +375,7 @@ async fn no_program_begins_without_storage() {
     let engine = beside(data.path(), vec![Scripted::Python("show()"), Scripted::Text("Done.")]).await;
     let (run, seen, _) = turn(&engine, true).await;
     engine.store.limit_storage(1);
-    run.carry_out().await;
+    run.run().await;
     let events = seen.0.lock().unwrap().clone();
     let EndReason::Failed { failure, .. } = ending(&events) else { panic!("{events:?}") };
     assert_eq!((failure.kind, ran(&events)), (FailureKind::StorageFull, 0));
@@ -387,7 +388,7 @@ async fn a_program_that_no_sandbox_takes_ends_in_the_audit_log_as_well() {
     let engine = beside(data.path(), vec![Scripted::Python("show()"), Scripted::Text("Done.")]).await;
     let (run, seen, session) = turn(&engine, true).await;
     engine.sessions.delete(&Tenant::terminal(), &session).await.unwrap();
-    run.carry_out().await;
+    run.run().await;
     let events = seen.0.lock().unwrap().clone();
     let EndReason::Failed { failure, .. } = ending(&events) else { panic!("{events:?}") };
     assert_eq!((failure.kind, ran(&events)), (FailureKind::Sandbox, 0));
@@ -492,7 +493,7 @@ async fn the_end_of_a_turn_is_stored_when_the_disk_has_room_again() {
     let id = run.in_flight.id.clone();
     fill(data.path(), "INSERT ON turn_events");
     fill(data.path(), "UPDATE OF state ON turns");
-    run.carry_out().await;
+    run.run().await;
     let row = async || engine.store.turn(&Tenant::terminal(), &id).await.unwrap().unwrap();
     assert_eq!(row().await.state, TurnState::Running);
     let database = rusqlite::Connection::open(data.path().join("aludel.db")).unwrap();
@@ -519,7 +520,7 @@ async fn a_turn_that_nobody_follows_is_stored_in_fewer_writes() {
         let (mut run, seen, _) = turn(&engine, true).await;
         run.is_followed = is_followed;
         let id = run.in_flight.id.clone();
-        run.carry_out().await;
+        run.run().await;
         let row = engine.store.turn(&Tenant::terminal(), &id).await.unwrap().unwrap();
         assert_eq!(super::recover::events(&engine, &row).await.unwrap(), *seen.0.lock().unwrap());
         writes.push(database.query_one("SELECT count(*) FROM writes", [], |row| row.get::<_, i64>(0)).unwrap());
@@ -534,7 +535,7 @@ async fn a_turn_that_nobody_follows_is_stored_while_the_model_thinks() {
     let (mut run, ..) = turn(&engine, true).await;
     run.is_followed = false;
     let in_flight = Arc::clone(&run.in_flight);
-    let carried = tokio::spawn(run.carry_out());
+    let carried = tokio::spawn(run.run());
     let row = engine.store.turn(&Tenant::terminal(), &in_flight.id).await.unwrap().unwrap();
     let has_ended = |event: &TurnEvent| matches!(event.kind, EventKind::ToolEnded { .. });
     let stored = async {

@@ -6,4 +6,4 @@ mod start;
 pub(crate) use delivery::{
     StreamFormat, cancel_on_disconnect, fingerprint, first_failure, follow, framed, replay, stop, wait,
 };
-pub(crate) use start::{begin, carry_out, launch, not_stored};
+pub(crate) use start::{begin, launch, not_stored, spawn_run};

@@ -38,12 +38,12 @@ pub(crate) fn not_stored(past: PastRequest) -> ApiError {
 }
 
 /// Makes a stored request known, and carries it out in a task of its own.
-pub(crate) async fn carry_out(app: &App, mut run: Run, background: bool, span: Span) -> Result<(), ApiError> {
+pub(crate) async fn spawn_run(app: &App, mut run: Run, background: bool, span: Span) -> Result<(), ApiError> {
     if let Err(failure) = run.create(background).await {
         run.abandon().await;
         return Err(failure.into());
     }
-    app.tasks.spawn(run.carry_out().instrument(span));
+    app.tasks.spawn(run.run().instrument(span));
     Ok(())
 }
 

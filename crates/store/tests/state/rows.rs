@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use aludel_store::{
-    ContainerFileId, SessionId, DailyBudget, Error, MeteredDay, MeteredWork, NewUpload, Order, PageQuery, QuotaCheck,
-    ResponseId, ResponseRecord, ResponseText, Store, Tenant, UploadStatus, UsedUp, today,
+    ContainerFileId, DailyBudget, Error, MeteredDay, MeteredWork, NewUpload, Order, PageQuery, QuotaCheck, ResponseId,
+    ResponseRecord, ResponseText, SessionId, Store, Tenant, UploadStatus, UsedUp, today,
 };
 use serde_json::json;
 

@@ -9,7 +9,7 @@ use aludel_sandbox::{ClientCall, ExecutionEvent};
 use aludel_store::{ContainerFileId, MeteredWork, TurnState};
 use tracing::error;
 
-use super::{Run, ChoicePlan};
+use super::{ChoicePlan, Run};
 use crate::approvals::Decider;
 use crate::sessions::{SessionFile, WORKSPACE};
 use crate::turns::effects::{self, ExecutionPiece};
@@ -134,7 +134,9 @@ impl Run {
                 self.record(&item);
                 Flow::GoOn
             }
-            AgentEvent::Observation { call_id, text } => self.queue(choice, EventKind::Observed { call_id, text }).await,
+            AgentEvent::Observation { call_id, text } => {
+                self.queue(choice, EventKind::Observed { call_id, text }).await
+            }
             AgentEvent::Finished(ending) => {
                 let ending = self.ending(ending);
                 return Ok(self.end_choice(choice, ending, all).await);
@@ -255,7 +257,12 @@ impl Run {
     }
 
     /// Ends a choice.
-    pub(super) async fn end_choice(&mut self, choice: usize, mut ending: EndReason, all: &mut [ChoiceProgress]) -> Flow {
+    pub(super) async fn end_choice(
+        &mut self,
+        choice: usize,
+        mut ending: EndReason,
+        all: &mut [ChoiceProgress],
+    ) -> Flow {
         let Some(progress) = all.get_mut(choice).filter(|progress| !progress.has_ended) else { return Flow::GoOn };
         progress.has_ended = true;
         if !matches!(ending, EndReason::Failed { .. })

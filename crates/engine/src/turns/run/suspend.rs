@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aludel_sandbox::ClientAnswer;
-use aludel_store::{SessionId, MeteredWork, Tenant, TurnId};
+use aludel_store::{MeteredWork, SessionId, Tenant, TurnId};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::Instrument as _;
 
-use super::agent_events::{PendingClientCalls, ChoiceProgress};
-use super::{Agents, SessionRetention, Run, ChoicePlan};
+use super::agent_events::{ChoiceProgress, PendingClientCalls};
+use super::{Agents, ChoicePlan, Run, SessionRetention};
 use crate::Engine;
 use crate::permits::{Permit, Permits};
 use crate::turns::event::{EndReason, EventKind, ItemId, ToolCall, TurnEvent};
@@ -271,7 +271,7 @@ impl Run {
             agents.handles.iter().for_each(|handles| handles.answerer.answer(answers.clone()));
         }
         let mut progress = vec![progress];
-        let outcome = self.turns(agents, &mut progress).await;
+        let outcome = self.drive_agents(agents, &mut progress).await;
         if self.render.failure().is_some() || self.in_flight.cancel.is_cancelled() {
             // Its client heard nothing of what came of its answers, and may bring them again: the program is lost.
             self.engine.suspended.forget(&program);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use aludel_engine::sessions::SessionChoice;
 use aludel_store::{
-    BlobName, ContainerFileId, ContainerFileRecord, SessionId, FileId, FileRecord, NewFile, Order, PageQuery, Tenant,
+    BlobName, ContainerFileId, ContainerFileRecord, FileId, FileRecord, NewFile, Order, PageQuery, SessionId, Tenant,
     now,
 };
 use aludel_wire::anthropic::{DeletedFile, File, Page};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use aludel_engine::processor_time::end_long_step;
-use aludel_engine::turns::{SessionRetention, InFlightRequest, Run, ChoicePlan, TurnSpec};
+use aludel_engine::turns::{ChoicePlan, InFlightRequest, Run, SessionRetention, TurnSpec};
 use aludel_store::{Tenant, TurnId, fresh_id};
 use aludel_wire::anthropic::StopReason;
 use axum::Json;
@@ -111,8 +111,9 @@ async fn start_message(
     let (choice, container) = prepare(&app, &tenant, &id, &request, conversation).await?;
     let mut writer = Writer::new(id, request.model, container, request.stream, request.stop);
     resume::tell_lost(&mut writer, &lost, &request.messages);
-    let run = Run::new(&app.engine, &tenant, in_flight, vec![choice], Box::new(MessageRenderer::new(writer, request_id)));
-    app.tasks.spawn(run.carry_out().instrument(span));
+    let run =
+        Run::new(&app.engine, &tenant, in_flight, vec![choice], Box::new(MessageRenderer::new(writer, request_id)));
+    app.tasks.spawn(run.run().instrument(span));
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use aludel_agent::upstream::{AnswerFormat, Sampling, ToolChoice};
 use aludel_engine::Session;
-use aludel_engine::turns::{self, SessionRetention, InFlightRequest, NewJournal, TurnSpec};
+use aludel_engine::turns::{self, InFlightRequest, NewJournal, SessionRetention, TurnSpec};
 use aludel_store::{
     MessageId, NewRun, QuotaCheck, RunId, RunRecord, RunUpdate, StepId, Tenant, ThreadId, TurnId, now_ms,
 };
@@ -218,7 +218,7 @@ async fn carry(
     let (store, turn_id): (_, TurnId) = (app.store.clone(), in_flight.id.clone());
     turn.documents = Some(Box::new(Stored { store, tenant: tenant.clone(), run: id.clone(), turn: turn_id }));
     let span = info_span!("answer", api = "assistants", id = %id);
-    crate::turn::carry_out(app, turn, false, span).await?;
+    crate::turn::spawn_run(app, turn, false, span).await?;
     app.tasks.spawn(expire(Arc::clone(in_flight), run.expires_at.unwrap_or_default()));
     Ok(())
 }

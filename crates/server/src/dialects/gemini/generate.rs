@@ -6,7 +6,7 @@ use aludel_agent::CodeInterpreter;
 use aludel_engine::Session;
 use aludel_engine::processor_time::end_long_step;
 use aludel_engine::sessions::SessionChoice;
-use aludel_engine::turns::{SessionRetention, InFlightRequest, Run, ChoicePlan, TurnSpec};
+use aludel_engine::turns::{ChoicePlan, InFlightRequest, Run, SessionRetention, TurnSpec};
 use aludel_store::{Tenant, TurnId, fresh_id};
 use aludel_wire::gemini::{GenerateContentRequest, TokenCount};
 use axum::Json;
@@ -129,7 +129,7 @@ async fn start_generation(
     let writer = Writer::new(id.clone(), model, links, request.stop, request.tells_thoughts);
     let span = info_span!("answer", api = "gemini", id);
     let run = Run::new(&app.engine, &tenant, in_flight, vec![choice], Box::new(ContentRenderer::new(writer)));
-    app.tasks.spawn(run.carry_out().instrument(span));
+    app.tasks.spawn(run.run().instrument(span));
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use aludel_engine::SessionFile;
 use aludel_engine::sessions::WORKSPACE;
-use aludel_store::{SessionId, Order, PageQuery};
+use aludel_store::{Order, PageQuery, SessionId};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use rmcp::model::{

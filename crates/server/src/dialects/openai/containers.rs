@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use aludel_engine::sessions::{MemoryTier, NewSession, SessionChoice, SessionStatus};
 use aludel_engine::{Session, SessionFile};
-use aludel_store::{ContainerFileId, ContainerFileRecord, SessionId, ContainerRecord, FileId, Tenant};
+use aludel_store::{ContainerFileId, ContainerFileRecord, ContainerRecord, FileId, SessionId, Tenant};
 use aludel_wire::openai::{
     AddContainerFile, Container as ContainerObject, ContainerFile as ContainerFileObject, CreateContainer, Deleted,
     ExpiresAfter, IdleAnchor, IdleTime, List, MemoryLimit, NetworkPolicy,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use aludel_engine::sessions::SessionChoice;
 use aludel_engine::{Environment, Session};
-use aludel_store::{SessionId, FileId, Tenant};
+use aludel_store::{FileId, SessionId, Tenant};
 use aludel_wire::openai::MemoryLimit;
 use serde_json::{Map, Value};
 

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use aludel_agent::{Call, CallOutput, Item, Part, framed};
 use aludel_engine::execution::ending_of;
-use aludel_store::{SessionId, InteractionId, Tenant};
+use aludel_store::{InteractionId, SessionId, Tenant};
 use aludel_wire::gemini::interactions::{Content, Interaction, Media, Status, Step};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;

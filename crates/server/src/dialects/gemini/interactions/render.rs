@@ -8,7 +8,7 @@ use aludel_engine::turns::{
     self, Documents, EndReason, EventKind, Failure, Flow, ItemId, Render, RenderedEvent, RestoredRequest, ToolEnd,
     ToolOutcome, TurnEvent,
 };
-use aludel_store::{SessionId, InteractionId, InteractionRecord, QuotaCheck, Store, Tenant, TurnRecord};
+use aludel_store::{InteractionId, InteractionRecord, QuotaCheck, SessionId, Store, Tenant, TurnRecord};
 use aludel_wire::gemini::interactions::{Interaction, InteractionError, Status};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};

@@ -3,7 +3,7 @@
 use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling, ToolChoice};
 use aludel_engine::Environment as Variables;
 use aludel_engine::sessions::WORKSPACE;
-use aludel_store::{SessionId, InteractionId};
+use aludel_store::{InteractionId, SessionId};
 use aludel_wire::Document;
 use aludel_wire::gemini::CallingMode;
 use aludel_wire::gemini::interactions::{

@@ -6,7 +6,7 @@ use aludel_agent::CodeInterpreter;
 use aludel_engine::Session;
 use aludel_engine::approvals::ApprovalMode;
 use aludel_engine::sessions::SessionChoice;
-use aludel_engine::turns::{SessionRetention, InFlightRequest, NewJournal, Run, TurnSpec};
+use aludel_engine::turns::{InFlightRequest, NewJournal, Run, SessionRetention, TurnSpec};
 use aludel_store::{InteractionId, Tenant, now};
 use aludel_wire::gemini::interactions::Interaction;
 use tracing::info_span;
@@ -32,7 +32,7 @@ pub(super) async fn interaction(
     let background = request.background;
     let run = prepare(&app, &tenant, request, &base, in_flight).await?;
     let span = info_span!("answer", api = "interactions", id = %run.in_flight.id);
-    turn::carry_out(&app, run, background, span).await
+    turn::spawn_run(&app, run, background, span).await
 }
 
 async fn prepare(

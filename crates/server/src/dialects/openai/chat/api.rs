@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use aludel_agent::upstream::http::{ForwardTarget, Protocol};
 use aludel_engine::ProgramParts;
-use aludel_engine::turns::{SessionRetention, InFlightRequest, Run, ChoicePlan, TurnSpec};
+use aludel_engine::turns::{ChoicePlan, InFlightRequest, Run, SessionRetention, TurnSpec};
 use aludel_store::{ResponseId, Tenant, fresh_id};
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -138,7 +138,7 @@ async fn start_completion(
     let span = info_span!("answer", api = "chat", id = writer.id());
     let mut run = Run::new(&app.engine, tenant, in_flight, choices, Box::new(CompletionRenderer::new(writer)));
     run.documents = Some(Box::new(Rounds { app: Arc::clone(app), tenant: tenant.clone() }));
-    app.tasks.spawn(run.carry_out().instrument(span));
+    app.tasks.spawn(run.run().instrument(span));
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use aludel_agent::{Call, CallOutput, Item, Part, text_of};
 use aludel_engine::Session;
 use aludel_engine::sessions::WORKSPACE;
-use aludel_store::{SessionId, FileRecord, Tenant};
+use aludel_store::{FileRecord, SessionId, Tenant};
 use serde_json::{Map, Value};
 
 use super::markdown::{self, AnswerPart};

@@ -9,7 +9,7 @@ use aludel_engine::Session;
 use aludel_engine::approvals::Gate;
 use aludel_engine::processor_time::end_long_step;
 use aludel_engine::sessions::WORKSPACE;
-use aludel_store::{SessionId, ResponseId, ResponseText, Tenant};
+use aludel_store::{ResponseId, ResponseText, SessionId, Tenant};
 use aludel_wire::Document;
 use aludel_wire::openai::responses::{
     self, CodeInterpreterCall, ContentPart, FunctionCall, FunctionCallOutput, FunctionOutput, InputFile, InputImage,

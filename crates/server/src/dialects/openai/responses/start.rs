@@ -5,7 +5,7 @@ use std::sync::Arc;
 use aludel_engine::Session;
 use aludel_engine::approvals::{ApprovalMode, Decider};
 use aludel_engine::processor_time::end_long_step;
-use aludel_engine::turns::{SessionRetention, InFlightRequest, NewJournal, Run, TurnSpec};
+use aludel_engine::turns::{InFlightRequest, NewJournal, Run, SessionRetention, TurnSpec};
 use aludel_store::{ResponseId, Tenant, now};
 use aludel_wire::openai::responses::Response;
 use serde_json::Value;
@@ -36,7 +36,7 @@ pub(super) async fn response(
     let background = request.background;
     let run = prepare(app, tenant, request, context, in_flight).await?;
     let span = info_span!("answer", api = "responses", id = %run.in_flight.id);
-    turn::carry_out(app, run, background, span).await
+    turn::spawn_run(app, run, background, span).await
 }
 
 async fn prepare(
