@@ -57,7 +57,7 @@ pub struct Run {
     pub is_followed: bool,
     /// Frames of the last choice's end, which are published when everything is stored.
     pub(super) last_frames: Vec<Frame>,
-    untold: PendingFrames,
+    pending: PendingFrames,
     /// The number of the next event, of a request that is not stored.
     pub(super) next: u64,
     /// The reason for which its log cannot be stored, if that is why it was cancelled.
@@ -123,7 +123,7 @@ impl Run {
             outlives: false,
             is_followed: true,
             last_frames: Vec::new(),
-            untold: PendingFrames::default(),
+            pending: PendingFrames::default(),
             next: 0,
             unstored: None,
         }
@@ -341,7 +341,7 @@ impl Run {
                     None
                 }
                 next = agents.streams.next() => Some(next),
-                () = self.untold.due(self.is_followed) => {
+                () = self.pending.due(self.is_followed) => {
                     self.publish().await;
                     continue;
                 }
@@ -387,15 +387,15 @@ impl Run {
         if outlived && !in_flight.cancel.is_cancelled() { TurnResult::Outlived } else { TurnResult::Ended }
     }
 
-    /// Leaves out the older half of a conversation that is too long for its model, up to a message of the user's, when nothing was told.
+    /// Leaves out the older half of a conversation that is too long for its model, up to a message of the user's, before anything of an answer came.
     fn may_try_again(&mut self, choice: usize, event: &AgentEvent, progress: &[ChoiceProgress]) -> bool {
         let AgentEvent::Finished(AgentEnding::Upstream(UpstreamError::Rejected { status: 400 | 413 | 422, .. })) =
             event
         else {
             return false;
         };
-        let is_untold = progress.get(choice).is_some_and(|progress| progress.is_untold());
-        let Some(plan) = self.choices.get_mut(choice).filter(|_| self.truncate && is_untold) else { return false };
+        let is_silent = progress.get(choice).is_some_and(|progress| progress.is_silent());
+        let Some(plan) = self.choices.get_mut(choice).filter(|_| self.truncate && is_silent) else { return false };
         let half = plan.items.len().div_ceil(2);
         let next = plan.items.iter().enumerate().skip(half.max(1)).find(|(_, item)| matches!(item, Item::User(_)));
         let Some((index, _)) = next else { return false };

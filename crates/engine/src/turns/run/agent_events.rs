@@ -289,7 +289,7 @@ impl Run {
         if is_last {
             self.last_frames = rendered.frames;
         } else {
-            self.untold.frames.extend(rendered.frames);
+            self.pending.frames.extend(rendered.frames);
         }
         rendered.flow
     }
@@ -361,8 +361,8 @@ impl ChoiceProgress {
         Self { approved: open, ..Self::default() }
     }
 
-    /// Returns true if nothing of an answer was told.
-    pub(super) fn is_untold(&self) -> bool {
+    /// Returns true if nothing of an answer has come.
+    pub(super) fn is_silent(&self) -> bool {
         self.message.is_none() && self.thought.is_none() && self.calls.is_empty() && !self.ran_code
     }
 

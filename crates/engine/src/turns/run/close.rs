@@ -20,7 +20,7 @@ impl Run {
     /// Ends the request: everything is stored before its last frames are told.
     pub(in crate::turns) async fn close(mut self, ran_code: bool) {
         self.publish_if_followed().await;
-        let mut frames = std::mem::take(&mut self.untold).frames;
+        let mut frames = std::mem::take(&mut self.pending).frames;
         frames.append(&mut self.last_frames);
         frames.extend(self.event(0, EventKind::Closed).await.frames);
         end_long_step().await;

@@ -16,14 +16,14 @@ use crate::turns::event::{EventKind, TurnEvent};
 use crate::turns::journal::Journal;
 use crate::turns::render::{Flow, Frame, RenderedEvent};
 
-/// The most frames that are told together.
-const MAX_UNTOLD: usize = 64;
-/// Bytes of frames that are told together, but for the last one: they count for nobody before.
-const MAX_UNTOLD_BYTES: usize = 256 << 10;
-/// The longest that what happens in a request that nobody follows waits to be stored.
-const MOST_DELAY: Duration = Duration::from_millis(50);
+/// Frames that are published together.
+const MAX_PENDING_FRAMES: usize = 64;
+/// Bytes of frames that are published together, but for the last one: they count for nobody before.
+const MAX_PENDING_BYTES: usize = 256 << 10;
+/// Time after which the events of a request that nobody follows are stored.
+const MAX_STORE_DELAY: Duration = Duration::from_millis(50);
 
-/// Frames that were rendered, and are told when nothing more comes at once.
+/// Frames that were rendered, and are published when nothing more comes at once.
 #[derive(Default)]
 pub(super) struct PendingFrames {
     pub(super) frames: Vec<Frame>,
@@ -31,15 +31,15 @@ pub(super) struct PendingFrames {
     pub(super) documents: Vec<Value>,
     /// True if their events are to be stored first.
     pub(super) has_milestone: bool,
-    /// When the first of them came.
+    /// Time when the first of them came.
     since: Option<Instant>,
 }
 
 impl PendingFrames {
-    /// Waits until they are to be told: in a request that somebody follows, at once; for ever if there are none.
+    /// Waits until they are to be published: in a request that somebody follows, at once; for ever if there are none.
     pub(super) fn due(&self, is_followed: bool) -> impl Future<Output = ()> + use<> {
         let is_empty = self.frames.is_empty() && !self.has_milestone;
-        let delay = self.since.filter(|_| !is_followed).map(|since| sleep_until(since + MOST_DELAY));
+        let delay = self.since.filter(|_| !is_followed).map(|since| sleep_until(since + MAX_STORE_DELAY));
         async move {
             match delay {
                 _ if is_empty => pending().await,
@@ -51,37 +51,38 @@ impl PendingFrames {
 }
 
 impl Run {
-    /// Makes an event, renders it and tells it.
+    /// Makes and renders an event, and publishes it.
     pub(in crate::turns) async fn emit(&mut self, choice: usize, kind: EventKind) -> Flow {
         let flow = self.queue(choice, kind).await;
         self.publish_if_followed().await;
         flow
     }
 
-    /// Tells what is untold, if somebody follows. In a request that nobody does, it is stored together with what comes in the next moment.
+    /// Publishes the pending frames, if somebody follows. In a request that nobody does, their events are stored together with those of the
+    /// next moment.
     pub(super) async fn publish_if_followed(&mut self) {
         if self.is_followed {
             self.publish().await;
         }
     }
 
-    /// Makes an event and renders it. It is told with the others that come at the same moment, by [`Run::publish`].
+    /// Makes and renders an event. Its frames are published with the others of the same moment, by [`Run::publish`].
     pub(super) async fn queue(&mut self, choice: usize, kind: EventKind) -> Flow {
-        self.untold.has_milestone |= !kind.is_piece();
-        self.untold.since.get_or_insert_with(Instant::now);
+        self.pending.has_milestone |= !kind.is_piece();
+        self.pending.since.get_or_insert_with(Instant::now);
         let rendered = self.event(choice, kind).await;
-        self.untold.frames.extend(rendered.frames);
-        self.untold.documents.extend(rendered.save);
-        let bytes: usize = self.untold.frames.iter().map(|frame| frame.text.len()).sum();
-        if self.untold.frames.len() >= MAX_UNTOLD || bytes >= MAX_UNTOLD_BYTES {
+        self.pending.frames.extend(rendered.frames);
+        self.pending.documents.extend(rendered.save);
+        let bytes: usize = self.pending.frames.iter().map(|frame| frame.text.len()).sum();
+        if self.pending.frames.len() >= MAX_PENDING_FRAMES || bytes >= MAX_PENDING_BYTES {
             self.publish().await;
         }
         rendered.flow
     }
 
-    /// Tells what is untold. What followers are told at a milestone is stored before they are.
+    /// Publishes the pending frames. If a milestone is among them, their events are stored first.
     pub(super) async fn publish(&mut self) {
-        let PendingFrames { frames, documents, has_milestone, .. } = std::mem::take(&mut self.untold);
+        let PendingFrames { frames, documents, has_milestone, .. } = std::mem::take(&mut self.pending);
         if has_milestone && let Err(failure) = self.store_events(None).await {
             error!("{}: {}", self.in_flight.id, failure.cause.as_deref().unwrap_or(&failure.message));
         }
@@ -96,8 +97,8 @@ impl Run {
         self.in_flight.publish(frames);
     }
 
-    /// Makes an event and renders it. It is stored with the others, by [`Run::store_events`]. Where there is no room for it, there is no such event, and the request
-    /// is cancelled.
+    /// Makes and renders an event, which [`Run::store_events`] stores with the others. Without room there is no event and the request is
+    /// cancelled.
     pub(in crate::turns) async fn event(&mut self, choice: usize, kind: EventKind) -> RenderedEvent {
         end_long_step().await;
         let sequence = self.journal.as_ref().map_or(self.next, Journal::next);
@@ -136,7 +137,7 @@ impl Run {
         Err(failure)
     }
 
-    /// Stores that it waits for approval. Nothing is told meanwhile, so another process may go on without a gap.
+    /// Stores that it waits for approval. No event comes meanwhile, so another process may go on without a gap.
     pub(super) async fn store_waiting(&mut self) -> Result<(), Failure> {
         match &mut self.journal {
             Some(journal) => Ok(journal.hand_on(&self.engine.store, Some(TurnState::WaitingApproval)).await?),
@@ -156,7 +157,7 @@ impl Run {
 }
 
 impl EventKind {
-    /// A piece of a text or an output: told at once, and stored with the next milestone.
+    /// A piece of a text or an output: published at once, and stored with the next milestone.
     fn is_piece(&self) -> bool {
         matches!(
             self,
