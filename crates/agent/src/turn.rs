@@ -27,8 +27,8 @@ use aludel_sandbox::{ClientAnswer, KernelSpec};
 use program::{Consent, Halt};
 use reply::ModelReply;
 
-/// Rounds in which a model may ask for programs that it may not run any more. It was told each time; whoever asks again does not listen.
-const DEAF_ROUNDS: u32 = 2;
+/// Rounds in which a model may ask for programs that it may not run any more. Each of them says so.
+const MAX_ROUNDS_WITHOUT_PROGRAMS: u32 = 2;
 /// The answer to a program beyond the most that the caller wants.
 const NO_PROGRAMS_LEFT: &str = "No more programs can be run for this answer. Answer with what you have.";
 /// Stands for no deadline where a budget is longer than the clock can count.
@@ -72,7 +72,7 @@ pub(crate) async fn drive(
         answer: String::new(),
         tool_calls: 0,
         function_calls: 0,
-        deaf_rounds: 0,
+        rounds_without_programs: 0,
         last_failure: None,
         needs_approval: true,
     };
@@ -103,7 +103,7 @@ struct State {
     /// Calls of functions of this program.
     function_calls: u32,
     /// Rounds that asked for nothing but programs when none were left.
-    deaf_rounds: u32,
+    rounds_without_programs: u32,
     /// The program that failed last, if the last one did.
     last_failure: Option<String>,
     /// True while programs need approval.
@@ -124,7 +124,7 @@ impl State {
                 return Ending::Budget(Budget::Tokens(budgets.tokens));
             }
             self.sink.send(Event::RoundStarted { number }).await;
-            let mut reply = self.listener();
+            let mut reply = self.new_reply();
             let ended = self.ask_model(number, &mut reply).await;
             self.count(&reply, ended.is_ok()).await;
             if let Err(ending) = ended {
@@ -134,14 +134,18 @@ impl State {
                 return ending;
             }
             self.record(&reply).await;
-            if let Some(ending) = self.after(reply).await {
+            if reply.calls.is_empty() {
+                return ending_of(&reply);
+            }
+            if let Some(ending) = self.run_calls(reply).await {
                 return ending;
             }
         }
         Ending::Budget(Budget::Rounds(budgets.rounds))
     }
 
-    fn listener(&self) -> ModelReply {
+    /// The reply of the next round, empty.
+    fn new_reply(&self) -> ModelReply {
         // A program that cannot run any more is not shown.
         let ours = self.tools.iter().filter(|_| !self.has_no_programs_left());
         let ours: Vec<(String, ProgramTool)> = ours.map(|tool| (tool.function.name.clone(), tool.kind)).collect();
@@ -271,21 +275,13 @@ impl State {
         self.items.push(item);
     }
 
-    /// Carries out the calls. Returns the ending when there is nothing to ask the model for any more.
-    async fn after(&mut self, reply: ModelReply) -> Option<Ending> {
-        if reply.calls.is_empty() {
-            return Some(match reply.finish {
-                _ if reply.refused => Ending::Refused,
-                Some(FinishReason::Length) => Ending::CutOff(CutOff::Length),
-                Some(FinishReason::ContentFilter) => Ending::CutOff(CutOff::Filter),
-                Some(FinishReason::Stop) | None => Ending::Answered,
-            });
-        }
+    /// Runs the calls of a reply. Returns the ending if the model is not to be asked again.
+    async fn run_calls(&mut self, reply: ModelReply) -> Option<Ending> {
         let cut_off = reply.finish == Some(FinishReason::Length);
         let mut for_client: Vec<Call> = Vec::new();
         let mut waiting: Vec<Call> = Vec::new();
         if self.has_no_programs_left() && reply.calls.iter().all(|call| self.ours(&call.name).is_some()) {
-            self.deaf_rounds += 1;
+            self.rounds_without_programs += 1;
         }
         for call in &reply.calls {
             if self.parts.client_tools.iter().any(|tool| tool.name == call.name) {
@@ -316,7 +312,7 @@ impl State {
             return Some(Ending::ClientTools(for_client));
         }
         let most = self.parts.max_programs.unwrap_or_default();
-        (self.deaf_rounds == DEAF_ROUNDS).then_some(Ending::Budget(Budget::ToolCalls(most)))
+        (self.rounds_without_programs == MAX_ROUNDS_WITHOUT_PROGRAMS).then_some(Ending::Budget(Budget::ToolCalls(most)))
     }
 
     /// All tools of the model, ours first.
@@ -442,6 +438,16 @@ impl State {
         for call in open.into_iter().filter(|call| !left_open.iter().any(|left| left.id == call.id)) {
             self.push(Item::output(call.id, "This was not run: the turn ended before.")).await;
         }
+    }
+}
+
+/// The ending of a turn whose last reply has no calls.
+fn ending_of(reply: &ModelReply) -> Ending {
+    match reply.finish {
+        _ if reply.refused => Ending::Refused,
+        Some(FinishReason::Length) => Ending::CutOff(CutOff::Length),
+        Some(FinishReason::ContentFilter) => Ending::CutOff(CutOff::Filter),
+        Some(FinishReason::Stop) | None => Ending::Answered,
     }
 }
 
