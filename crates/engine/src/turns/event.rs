@@ -135,9 +135,9 @@ pub enum EventKind {
         /// Files of the session that its text names.
         linked: Vec<SessionFile>,
     },
-    /// The model thinks aloud. The first piece begins a thought.
+    /// The model reasons. The first piece begins an item.
     Reasoning {
-        /// The thought.
+        /// The item.
         item: ItemId,
         /// The next characters.
         delta: String,

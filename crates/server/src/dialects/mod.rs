@@ -8,9 +8,9 @@ pub(crate) mod gemini;
 pub(crate) mod mcp;
 pub(crate) mod openai;
 pub(crate) mod opensandbox;
+mod reasoning;
 mod stop_words;
 mod stored;
-mod thoughts;
 mod times;
 
 use std::borrow::Cow;

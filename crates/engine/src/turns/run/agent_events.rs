@@ -29,7 +29,7 @@ const LINK: &str = "sandbox:";
 pub(super) struct ChoiceProgress {
     /// The message that is being written.
     pub(super) message: Option<(ItemId, String)>,
-    pub(super) thought: Option<ItemId>,
+    pub(super) reasoning: Option<ItemId>,
     /// Calls that have not ended, by the ids of the model's server.
     pub(super) calls: HashMap<String, RunningCall>,
     /// Calls that the client approved in this request.
@@ -77,7 +77,7 @@ impl Run {
         }
         let flow = match event {
             AgentEvent::Text(delta) => {
-                progress.thought = None;
+                progress.reasoning = None;
                 let (item, text) = progress.message.get_or_insert_with(|| (ItemId::new(), String::new()));
                 text.push_str(&delta);
                 let item = item.clone();
@@ -85,11 +85,11 @@ impl Run {
             }
             AgentEvent::Reasoning(delta) => {
                 self.end_message(choice, progress).await;
-                let item = progress.thought.get_or_insert_with(ItemId::new).clone();
+                let item = progress.reasoning.get_or_insert_with(ItemId::new).clone();
                 self.queue(choice, EventKind::Reasoning { item, delta }).await
             }
             AgentEvent::WritingStarted { call_id, tool } => {
-                progress.thought = None;
+                progress.reasoning = None;
                 self.end_message(choice, progress).await;
                 let item = progress.start(&call_id, kind_of(tool));
                 self.queue(choice, EventKind::ToolStarted { item, call_id, tool: kind_of(tool) }).await
@@ -363,7 +363,7 @@ impl ChoiceProgress {
 
     /// Returns true if nothing of an answer has come.
     pub(super) fn is_silent(&self) -> bool {
-        self.message.is_none() && self.thought.is_none() && self.calls.is_empty() && !self.ran_code
+        self.message.is_none() && self.reasoning.is_none() && self.calls.is_empty() && !self.ran_code
     }
 
     /// Knows a program that waits.

@@ -16,8 +16,8 @@ use super::request::{ParsedRequest, no_previous};
 use crate::app::App;
 use crate::dialects::gemini::attachments::{AttachedFiles, NamedFile};
 use crate::dialects::gemini::inputs::{Inline, Inputs};
+use crate::dialects::reasoning::unwrapped;
 use crate::dialects::stored::{Length, answered};
-use crate::dialects::thoughts::unwrapped;
 use crate::error::ApiError;
 use crate::http::MemoryCharge;
 
@@ -157,8 +157,8 @@ impl<'a> Reader<'a> {
                 }
             }
             Step::Thought { signature, .. } => {
-                let thoughts = signature.as_deref().and_then(unwrapped).filter(|thoughts| !thoughts.is_empty());
-                self.items.extend(thoughts.map(Item::Reasoning));
+                let reasoning = signature.as_deref().and_then(unwrapped).filter(|reasoning| !reasoning.is_empty());
+                self.items.extend(reasoning.map(Item::Reasoning));
             }
             Step::CodeExecutionCall { id, arguments } => {
                 // Servers of models take short ids only.
@@ -290,7 +290,7 @@ mod tests {
         let items = read(json!([
             { "type": "user_input", "content": [{ "type": "text", "text": "6 x 7?" },
                 { "type": "document", "data": "YQ==", "mime_type": "text/csv" }] },
-            { "type": "thought", "signature": crate::dialects::thoughts::wrapped("hm") },
+            { "type": "thought", "signature": crate::dialects::reasoning::wrapped("hm") },
             { "type": "thought", "signature": "of another server" },
             { "type": "code_execution_call", "id": "code_1", "arguments": { "code": "6 * 7", "language": "python" } },
             { "type": "code_execution_result", "call_id": "code_1", "result": "42" },

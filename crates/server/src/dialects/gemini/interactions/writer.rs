@@ -14,8 +14,8 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value};
 
 use crate::dialects::gemini::program_output::ProgramImage;
+use crate::dialects::reasoning::wrapped;
 use crate::dialects::stop_words::{StopScan, StopWords};
-use crate::dialects::thoughts::wrapped;
 use crate::dialects::times::rfc3339;
 use crate::links::Links;
 

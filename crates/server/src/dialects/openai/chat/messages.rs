@@ -136,9 +136,10 @@ impl Conversation {
             self.container = used.or(self.container.take());
             self.items.extend(replayed(program, &app.engine.kernel().tool_name));
         }
-        if let Some(thoughts) = message.get("reasoning_content").and_then(Value::as_str).filter(|text| !text.is_empty())
+        if let Some(reasoning) =
+            message.get("reasoning_content").and_then(Value::as_str).filter(|text| !text.is_empty())
         {
-            self.items.push(Item::Reasoning(thoughts.to_owned()));
+            self.items.push(Item::Reasoning(reasoning.to_owned()));
         }
         let text = match message.get("content") {
             None | Some(Value::Null) => message.get("refusal").and_then(Value::as_str).unwrap_or_default().to_owned(),

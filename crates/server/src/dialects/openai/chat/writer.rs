@@ -45,7 +45,7 @@ struct Choice {
     /// True if the text goes on that was told last.
     in_text: bool,
     content: String,
-    thoughts: String,
+    reasoning: String,
     programs: Vec<Program>,
     files: Vec<SessionFile>,
     /// Files among them that the text has as pictures.
@@ -79,7 +79,7 @@ impl Writer {
             held_round: is_formed.then(String::new),
             in_text: false,
             content: String::new(),
-            thoughts: String::new(),
+            reasoning: String::new(),
             programs: Vec::new(),
             files: Vec::new(),
             pictures: Vec::new(),
@@ -207,7 +207,7 @@ impl Writer {
     /// The model thinks aloud.
     pub(super) fn think(&mut self, index: usize, piece: &str) {
         if let Some(choice) = self.choices.get_mut(index) {
-            choice.thoughts.push_str(piece);
+            choice.reasoning.push_str(piece);
         }
         self.emit(index, json!({ "reasoning_content": piece }), None);
     }
@@ -401,8 +401,8 @@ impl Choice {
         message.insert("content".into(), if has_content { self.content.clone().into() } else { Value::Null });
         message.insert("refusal".into(), Value::Null);
         message.insert("annotations".into(), json!([]));
-        if !self.thoughts.is_empty() {
-            message.insert("reasoning_content".into(), self.thoughts.clone().into());
+        if !self.reasoning.is_empty() {
+            message.insert("reasoning_content".into(), self.reasoning.clone().into());
         }
         if !self.calls.is_empty() {
             message.insert("tool_calls".into(), self.calls.clone().into());

@@ -24,8 +24,8 @@ use crate::app::App;
 use crate::dialects::openai::attachment::{inline_file, stored_file};
 use crate::dialects::openai::conversations::no_conversation;
 use crate::dialects::openai::program::replayed_output;
+use crate::dialects::reasoning::unwrapped;
 use crate::dialects::stored::{Length, MAX_CONTEXT, answered, too_long};
-use crate::dialects::thoughts::unwrapped;
 use crate::error::ApiError;
 use crate::http::MemoryCharge;
 
@@ -311,10 +311,10 @@ impl ModelView {
         use responses::Item as Sent;
         match item {
             Sent::Message(message) => self.message(message, param, app, tenant).await?,
-            Sent::Reasoning(thoughts) => {
-                let thoughts = thoughts_of(&thoughts);
-                if !thoughts.is_empty() {
-                    self.items.push(Item::Reasoning(thoughts));
+            Sent::Reasoning(reasoning) => {
+                let reasoning = reasoning_text(&reasoning);
+                if !reasoning.is_empty() {
+                    self.items.push(Item::Reasoning(reasoning));
                 }
             }
             Sent::CodeInterpreterCall(call) => self.program(call),
@@ -509,10 +509,10 @@ pub(super) fn digest_of(arguments: &str) -> String {
     digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn thoughts_of(thoughts: &Reasoning) -> String {
-    if let Some(thoughts) = thoughts.encrypted_content.as_deref().and_then(unwrapped) {
-        return thoughts;
+fn reasoning_text(reasoning: &Reasoning) -> String {
+    if let Some(reasoning) = reasoning.encrypted_content.as_deref().and_then(unwrapped) {
+        return reasoning;
     }
-    let parts = thoughts.content.iter().flatten().chain(&thoughts.summary);
+    let parts = reasoning.content.iter().flatten().chain(&reasoning.summary);
     parts.map(|part| part.text.as_str()).collect()
 }

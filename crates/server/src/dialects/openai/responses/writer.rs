@@ -17,7 +17,7 @@ use aludel_wire::openai::responses::{
 use super::context::digest_of;
 use super::request::{Include, PYTHON};
 use crate::dialects::openai::program::ProgramEnd;
-use crate::dialects::thoughts::wrapped;
+use crate::dialects::reasoning::wrapped;
 
 /// A response that is being written.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(super) struct Writer {
     output: Vec<Item>,
     /// The message that is being written, by its place.
     message: Option<usize>,
-    thoughts: Option<usize>,
+    reasoning: Option<usize>,
     /// Programs that have not ended.
     programs: HashMap<ItemId, Program>,
     /// Files that were made and are not cited yet.
@@ -90,7 +90,7 @@ impl Writer {
             sequence: 0,
             output: Vec::new(),
             message: None,
-            thoughts: None,
+            reasoning: None,
             programs: HashMap::new(),
             uncited: Vec::new(),
             usage: TokenUsage::default(),
@@ -294,27 +294,27 @@ impl Writer {
     /// The model thinks aloud.
     pub(super) fn think(&mut self, item: &ItemId, delta: &str) {
         self.end_message(&[], false, ItemStatus::Completed);
-        let index = match self.thoughts {
+        let index = match self.reasoning {
             Some(index) => index,
             None => {
                 let (id, status) = (Some(item.with_prefix("rs_")), Some(ItemStatus::InProgress));
                 let index = self.start(Item::Reasoning(Reasoning { id, status, ..Reasoning::default() }));
-                self.thoughts = Some(index);
+                self.reasoning = Some(index);
                 index
             }
         };
-        if let Some(Item::Reasoning(thoughts)) = self.output.get_mut(index) {
-            let parts = thoughts.content.get_or_insert_with(|| vec![ReasoningText::new("")]);
+        if let Some(Item::Reasoning(reasoning)) = self.output.get_mut(index) {
+            let parts = reasoning.content.get_or_insert_with(|| vec![ReasoningText::new("")]);
             parts.iter_mut().for_each(|part| part.text.push_str(delta));
         }
     }
 
     fn end_thoughts(&mut self) {
-        let Some(index) = self.thoughts.take() else { return };
-        if let Some(Item::Reasoning(thoughts)) = self.output.get_mut(index) {
-            let text: String = thoughts.content.iter().flatten().map(|part| part.text.as_str()).collect();
-            thoughts.encrypted_content = Some(wrapped(&text));
-            thoughts.status = Some(ItemStatus::Completed);
+        let Some(index) = self.reasoning.take() else { return };
+        if let Some(Item::Reasoning(reasoning)) = self.output.get_mut(index) {
+            let text: String = reasoning.content.iter().flatten().map(|part| part.text.as_str()).collect();
+            reasoning.encrypted_content = Some(wrapped(&text));
+            reasoning.status = Some(ItemStatus::Completed);
         }
         self.emit_done(index);
     }
@@ -518,7 +518,7 @@ impl Writer {
     }
 }
 
-/// The response as a client gets it: with the programs' output and the wrapped thoughts only if it asked for them.
+/// The response as a client gets it: with the programs' output and the wrapped reasoning only if it asked for them.
 pub(super) fn shown(mut response: Response, include: Include) -> Response {
     response.output = response.output.into_iter().map(|item| shown_item(item, include)).collect();
     response
@@ -530,7 +530,7 @@ fn shown_item(mut item: Item, include: Include) -> Item {
         Item::CodeInterpreterCall(call) if !include.outputs && call.status != Some(ItemStatus::InProgress) => {
             call.outputs = None;
         }
-        Item::Reasoning(thoughts) if !include.reasoning => thoughts.encrypted_content = None,
+        Item::Reasoning(reasoning) if !include.reasoning => reasoning.encrypted_content = None,
         _ => {}
     }
     item
