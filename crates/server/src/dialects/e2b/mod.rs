@@ -167,5 +167,5 @@ fn routes() -> Routes {
         // Any path may be one of a sandbox's programs; the layer hands those on.
         .refuse("/", error::no_route)
         .refuse("/{*path}", error::no_route)
-        .layer(from_fn(target::as_long_as_it_lives))
+        .layer(from_fn(target::sandbox_middleware))
 }

@@ -130,8 +130,9 @@ fn check(app: &App, request: &Request, id: &str, port: u16) -> Result<TargetSand
     Ok(TargetSandbox { sandbox, port })
 }
 
-/// The layer around the dialect's routes: what a sandbox was asked for ends with it, and its other ports are its programs'.
-pub(super) async fn as_long_as_it_lives(
+/// The layer around the dialect's routes: resumes a sandbox that is paused, forwards requests to the ports of its programs, and cuts answers
+/// off when it ends.
+pub(super) async fn sandbox_middleware(
     Extension(share): Extension<ProcessorShare>,
     request: Request,
     next: Next,
@@ -139,11 +140,8 @@ pub(super) async fn as_long_as_it_lives(
     let Some(TargetSandbox { sandbox, port }) = request.extensions().get::<TargetSandbox>().cloned() else {
         return next.run(request).await;
     };
-    if sandbox.is_paused() {
-        // It is asked for as if it ran.
-        if !sandbox.asked().resumes || sandbox.resume_for(sandbox.asked().timeout).await.is_err() {
-            return error::no_sandbox(sandbox.id()).into_response();
-        }
+    if !resume_if_paused(&sandbox).await {
+        return error::no_sandbox(sandbox.id()).into_response();
     }
     let answer = async {
         match port {
@@ -156,6 +154,12 @@ pub(super) async fn as_long_as_it_lives(
     };
     let answered = alive::while_alive(&sandbox, answer).await;
     answered.unwrap_or_else(|| error::no_sandbox(sandbox.id()).into_response())
+}
+
+/// Resumes a sandbox for a request, if its client wants that. Returns true if it runs.
+async fn resume_if_paused(sandbox: &ClientSandbox) -> bool {
+    let spec = sandbox.asked();
+    !sandbox.is_paused() || (spec.resumes && sandbox.resume_for(spec.timeout).await.is_ok())
 }
 
 /// `GET /health`: of the control plane, of a sandbox's commands and files, or of its code interpreter.

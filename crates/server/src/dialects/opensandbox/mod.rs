@@ -91,7 +91,7 @@ fn routes() -> Routes {
         .refuse("/v1/sandboxes/{id}/{*rest}", error::not_supported)
         .refuse("/v1/{collection}", error::not_supported)
         .refuse("/v1/{collection}/{*rest}", error::not_supported)
-        .layer(from_fn(target::as_long_as_it_lives))
+        .layer(from_fn(target::sandbox_middleware))
 }
 
 /// The routes at the port of each sandbox that is ours.

@@ -104,8 +104,8 @@ fn brings(headers: &HeaderMap, name: &str, secret: &str) -> Option<bool> {
     headers.get(name).map(|value| is_same(value.as_bytes(), secret.as_bytes()))
 }
 
-/// The layer around the dialect's routes: what a sandbox was asked for ends with it, and its other ports are its programs'.
-pub(super) async fn as_long_as_it_lives(
+/// The layer around the dialect's routes: forwards requests to the ports of a sandbox's programs, and cuts answers off when it ends.
+pub(super) async fn sandbox_middleware(
     Extension(share): Extension<ProcessorShare>,
     request: Request,
     next: Next,
@@ -130,15 +130,20 @@ pub(super) async fn as_long_as_it_lives(
                     // The key of the sandbox's owner, which its programs must not learn.
                     request.headers_mut().remove(AUTHORIZATION);
                 }
-                hand_on(&sandbox, &share, port, request).await
+                forward_to_port(&sandbox, &share, port, request).await
             }
         }
     };
     alive::while_alive(&sandbox, answer).await.unwrap_or_else(|| error::unknown(sandbox.id()).into_response())
 }
 
-/// Hands a request on to a program, whose answer is of no origin: it comes from the same host as those of this server.
-async fn hand_on(sandbox: &Arc<ClientSandbox>, share: &ProcessorShare, port: u16, mut request: Request) -> Response {
+/// Forwards a request to a program, whose answer is of no origin: it comes from the same host as those of this server.
+async fn forward_to_port(
+    sandbox: &Arc<ClientSandbox>,
+    share: &ProcessorShare,
+    port: u16,
+    mut request: Request,
+) -> Response {
     let path = named(request.uri()).map_or("", |(_, _, path)| path);
     let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
     let below = format!("/{path}{query}").parse();
