@@ -113,7 +113,7 @@ impl DirectExecution {
 /// Starts a program. It runs as a task of its own when the gate allows it and its kernel is free.
 pub fn start(engine: &Arc<Engine>, program: ClientProgram) -> Result<DirectExecution, Error> {
     let limit = MAX_EXECUTIONS;
-    let permit = engine.executions.enter(&program.tenant).map_err(|no_room| match no_room {
+    let permit = engine.executions.acquire(&program.tenant).map_err(|no_room| match no_room {
         NoRoom::AtAll => Error::ExecutionsFull { limit },
         NoRoom::ForThisTenant => Error::ExecutionsShared { limit },
     })?;

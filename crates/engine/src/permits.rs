@@ -9,7 +9,7 @@ use aludel_store::Tenant;
 /// comes next finds room.
 const SHARE_OF_REMAINING: usize = 2;
 
-/// A number of places.
+/// A number of permits.
 #[derive(Debug)]
 pub struct Permits {
     all: usize,
@@ -58,7 +58,7 @@ impl Permits {
     }
 
     /// Returns the number of permits of each tenant; one that is not listed has none.
-    pub fn taken_by_tenant(&self) -> HashMap<Tenant, usize> {
+    pub fn in_use_by_tenant(&self) -> HashMap<Tenant, usize> {
         self.counts().by_tenant.clone()
     }
 
@@ -66,23 +66,23 @@ impl Permits {
         self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place for a tenant, given a number of others that their tenants would give up for it: they count as room that is left, and
+    /// Acquires a permit, given a number of others that their tenants would give up for it: they count as room that is left, and
     /// `NoRoom::AtAll` says that one of them has to be given up first.
-    pub fn enter_beside(self: &Arc<Self>, tenant: &Tenant, spare: usize) -> Result<Permit, NoRoom> {
+    pub fn acquire_beside(self: &Arc<Self>, tenant: &Tenant, spare: usize) -> Result<Permit, NoRoom> {
         let mut permit = Permit { permits: Arc::clone(self), tenant: tenant.clone(), count: 0 };
-        permit.take_beside(1, spare)?;
+        permit.acquire_more_beside(1, spare)?;
         Ok(permit)
     }
 
-    /// Takes a place for a tenant. Without keys there is one tenant, which need not share.
-    pub fn enter(self: &Arc<Self>, tenant: &Tenant) -> Result<Permit, NoRoom> {
-        self.take(tenant, 1)
+    /// Acquires a permit. Without keys there is one tenant, which need not share.
+    pub fn acquire(self: &Arc<Self>, tenant: &Tenant) -> Result<Permit, NoRoom> {
+        self.acquire_many(tenant, 1)
     }
 
-    /// Takes so many places for a tenant, at once or not at all.
-    pub fn take(self: &Arc<Self>, tenant: &Tenant, count: usize) -> Result<Permit, NoRoom> {
+    /// Acquires so many permits, at once or not at all.
+    pub fn acquire_many(self: &Arc<Self>, tenant: &Tenant, count: usize) -> Result<Permit, NoRoom> {
         let mut permit = Permit { permits: Arc::clone(self), tenant: tenant.clone(), count: 0 };
-        permit.take_more(count)?;
+        permit.acquire_more(count)?;
         Ok(permit)
     }
 }
@@ -93,12 +93,12 @@ impl Permit {
         self.permits.all * SHARE_OF_REMAINING / (SHARE_OF_REMAINING + 1)
     }
 
-    /// Takes so many more.
-    pub fn take_more(&mut self, count: usize) -> Result<(), NoRoom> {
-        self.take_beside(count, 0)
+    /// Acquires so many more.
+    pub fn acquire_more(&mut self, count: usize) -> Result<(), NoRoom> {
+        self.acquire_more_beside(count, 0)
     }
 
-    fn take_beside(&mut self, count: usize, spare: usize) -> Result<(), NoRoom> {
+    fn acquire_more_beside(&mut self, count: usize, spare: usize) -> Result<(), NoRoom> {
         if count == 0 {
             return Ok(());
         }
@@ -154,7 +154,7 @@ mod tests {
     }
 
     fn take_all(permits: &Arc<Permits>, tenant: &Tenant) -> Vec<Permit> {
-        std::iter::from_fn(|| permits.enter(tenant).ok()).collect()
+        std::iter::from_fn(|| permits.acquire(tenant).ok()).collect()
     }
 
     #[tokio::test]
@@ -163,18 +163,18 @@ mod tests {
         let permits = Permits::new(90, 90);
         let mut held: Vec<Vec<Permit>> = tenants.iter().map(|tenant| take_all(&permits, tenant)).collect();
         assert_eq!(held.iter().map(Vec::len).collect::<Vec<_>>(), [60, 20, 7, 2]);
-        assert_eq!(permits.enter(&tenants[0]).unwrap_err(), NoRoom::ForThisTenant);
+        assert_eq!(permits.acquire(&tenants[0]).unwrap_err(), NoRoom::ForThisTenant);
         // Permits that the greedy tenant gives back go to the others.
         held[0].truncate(30);
         let more = take_all(&permits, &tenants[3]);
         assert_eq!(more.len(), 20);
-        assert_eq!(permits.enter(&tenants[0]).unwrap_err(), NoRoom::ForThisTenant);
+        assert_eq!(permits.acquire(&tenants[0]).unwrap_err(), NoRoom::ForThisTenant);
         drop((held, more));
         assert_eq!(permits.in_use.lock().unwrap().by_tenant.len(), 0);
         assert_eq!(take_all(&permits, &Tenant::local()).len(), 90);
         assert_eq!(take_all(&Permits::new(90, 7), &tenants[0]).len(), 7);
         let _all = take_all(&permits, &Tenant::local());
-        assert_eq!(permits.enter(&tenants[0]).unwrap_err(), NoRoom::AtAll);
+        assert_eq!(permits.acquire(&tenants[0]).unwrap_err(), NoRoom::AtAll);
         assert_eq!(take_all(&Permits::new(1, 1), &tenants[0]).len(), 1);
     }
 
@@ -182,13 +182,13 @@ mod tests {
     async fn several_places_are_taken_at_once_or_not_at_all() {
         let tenants = tenants(2).await;
         let permits = Permits::new(90, 90);
-        assert_eq!(permits.take(&tenants[0], 61).unwrap_err(), NoRoom::ForThisTenant);
-        let mut permit = permits.take(&tenants[0], 50).unwrap();
-        assert_eq!(permit.take_more(11).unwrap_err(), NoRoom::ForThisTenant);
-        permit.take_more(10).unwrap();
-        assert_eq!(permits.take(&tenants[1], 31).unwrap_err(), NoRoom::AtAll);
-        assert_eq!(permits.take(&tenants[1], 21).unwrap_err(), NoRoom::ForThisTenant);
-        drop(permits.take(&tenants[1], 20).unwrap());
+        assert_eq!(permits.acquire_many(&tenants[0], 61).unwrap_err(), NoRoom::ForThisTenant);
+        let mut permit = permits.acquire_many(&tenants[0], 50).unwrap();
+        assert_eq!(permit.acquire_more(11).unwrap_err(), NoRoom::ForThisTenant);
+        permit.acquire_more(10).unwrap();
+        assert_eq!(permits.acquire_many(&tenants[1], 31).unwrap_err(), NoRoom::AtAll);
+        assert_eq!(permits.acquire_many(&tenants[1], 21).unwrap_err(), NoRoom::ForThisTenant);
+        drop(permits.acquire_many(&tenants[1], 20).unwrap());
         drop(permit);
         assert_eq!(permits.in_use.lock().unwrap().all, 0);
         assert!(permits.in_use.lock().unwrap().by_tenant.is_empty());

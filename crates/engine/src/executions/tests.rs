@@ -189,7 +189,7 @@ async fn executions_are_bounded_in_number_and_programs_in_size() {
     let data = tempfile::tempdir().unwrap();
     let (engine, _backend) = engine(data.path(), ApprovalMode::Never).await;
     let target = ProgramTarget::Session(session(&engine).await);
-    let held: Vec<_> = (0..MAX_EXECUTIONS).map(|_| engine.executions.enter(&Tenant::local()).unwrap()).collect();
+    let held: Vec<_> = (0..MAX_EXECUTIONS).map(|_| engine.executions.acquire(&Tenant::local()).unwrap()).collect();
     let error = start(&engine, program(target.clone(), "print(1)")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Full);
     drop(held);

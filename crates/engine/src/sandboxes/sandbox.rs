@@ -171,12 +171,12 @@ impl ClientSandbox {
         }
     }
 
-    /// A place for a connection to one of its programs that goes on after its request, if there is one.
+    /// A permit for a connection to one of its programs that goes on after its request, if there is one.
     pub fn tunnel(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.tunnels).try_acquire_owned().ok()
     }
 
-    /// A place for a request to one of its programs, if there is one.
+    /// A permit for a request to one of its programs, if there is one.
     pub fn program_request(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.program_requests).try_acquire_owned().ok()
     }

@@ -132,7 +132,7 @@ impl SessionContext {
             let idle = self.idle_sessions(tenant);
             let limit = self.settings.sessions;
             let spare = idle.iter().filter(|session| session.tenant != *tenant).count();
-            let (evicted, error) = match self.permits.enter_beside(tenant, spare) {
+            let (evicted, error) = match self.permits.acquire_beside(tenant, spare) {
                 Ok(permit) => return Ok(SandboxPermit { _permit: permit, _time: self.meter.sandbox(tenant) }),
                 Err(NoRoom::AtAll) => (idle.first(), Error::SessionsFull { limit }),
                 Err(NoRoom::ForThisTenant) => {
@@ -151,7 +151,7 @@ impl SessionContext {
     /// tenant that has most come first, the longest idle ones before others.
     fn idle_sessions(&self, tenant: &Tenant) -> Vec<IdleSession> {
         let Some(known) = self.known.upgrade() else { return Vec::new() };
-        let taken = self.permits.taken_by_tenant();
+        let taken = self.permits.in_use_by_tenant();
         let count = |tenant: &Tenant| taken.get(tenant).copied().unwrap_or_default();
         let known = lock(&known);
         let may_end = |session: &&Arc<Session>| {

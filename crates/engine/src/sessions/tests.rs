@@ -197,7 +197,7 @@ async fn an_idle_container_expires_and_one_in_use_does_not() {
     assert_eq!(status().await, SessionStatus::Running, "somebody holds it");
     let other = place.open(auto()).await;
     let full = other.sandbox().await.unwrap_err();
-    assert_eq!(full.kind(), ErrorKind::Full, "the only place is taken");
+    assert_eq!(full.kind(), ErrorKind::Full, "the only permit is taken");
     drop(session);
     tokio::time::sleep(idle + Duration::from_millis(100)).await;
     place.sessions.reap_once().await;
@@ -346,7 +346,7 @@ async fn live_sessions_are_shared_between_tenants() {
         }
         live
     };
-    assert_eq!(live().await, [false, false, true, true, true, true], "two places are left for others");
+    assert_eq!(live().await, [false, false, true, true, true, true], "two permits are left for others");
     let mut busy = vec![start(good).await.unwrap(), start(good).await.unwrap()];
     assert_eq!(live().await, [false, false, true, true, true, true]);
     busy.push(start(good).await.unwrap());

@@ -64,7 +64,7 @@ impl MemoryCharge {
         let all = counted.bytes.saturating_add(bytes);
         let more = kib(all) - kib(counted.bytes);
         let most = counted.permit.most();
-        counted.permit.take_more(more).map_err(|no_room| match no_room {
+        counted.permit.acquire_more(more).map_err(|no_room| match no_room {
             // Nobody would ever get as much.
             _ if kib(all) > most => ApiError::too_large(
                 "The request, with the conversation and the images that it refers to, would take more memory than one request may.",
@@ -104,7 +104,7 @@ impl MemoryCharge {
 
 /// Counts bytes of memory for a tenant, which are in use until this is dropped.
 pub(crate) fn memory(app: &App, tenant: &Tenant, bytes: usize) -> Result<Permit, ApiError> {
-    app.bodies.take(tenant, bytes.saturating_sub(FREE_BYTES) >> 10).map_err(busy)
+    app.bodies.acquire_many(tenant, bytes.saturating_sub(FREE_BYTES) >> 10).map_err(busy)
 }
 
 fn busy(no_room: NoRoom) -> ApiError {

@@ -9,7 +9,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::json::BODY_READ_TIMEOUT;
 
-/// A client's body that is handed on as it comes. What waits for it holds a place among the requests.
+/// A client's body that is handed on as it comes. What waits for it has one of the permits of requests.
 pub(crate) struct TimedBody {
     body: Body,
     /// The end of the wait, if one has begun.

@@ -156,20 +156,20 @@ async fn admit(app: &Arc<App>, dialect: &Dialect, mut request: Request, next: Ne
     Scope::note_tenant(&caller.0);
     app.budgets.check(&app.store, &caller.0, request.method(), request.uri().path()).await?;
     let permit = match request.extensions().get::<ProgramTraffic>() {
-        Some(traffic) => enter_program(app, &caller.0, traffic)?,
-        None => (enter(&app.requests, &caller.0)?, None),
+        Some(traffic) => acquire_program_permits(app, &caller.0, traffic)?,
+        None => (acquire_permit(&app.requests, &caller.0)?, None),
     };
     let share = app.engine.processor_time.share_of(&caller.0);
     request.extensions_mut().insert(caller);
     request.extensions_mut().insert(share.clone());
     let response = share.pace(next.run(request)).await;
-    // A stream holds its place until its end.
+    // A stream has its permit until its end.
     Ok(response.map(|body| Body::new(GuardedBody::new(Body::new(ThrottledBody::new(body, &share)), permit))))
 }
 
-/// Takes a place for a request.
-fn enter(requests: &Arc<Permits>, tenant: &Tenant) -> Result<Permit, ApiError> {
-    requests.enter(tenant).map_err(|no_room| {
+/// Acquires a permit for a request.
+fn acquire_permit(requests: &Arc<Permits>, tenant: &Tenant) -> Result<Permit, ApiError> {
+    requests.acquire(tenant).map_err(|no_room| {
         let message = match no_room {
             NoRoom::AtAll => format!("The server is answering {} requests already (server.requests)", requests.all()),
             NoRoom::ForThisTenant => {
@@ -180,17 +180,17 @@ fn enter(requests: &Arc<Permits>, tenant: &Tenant) -> Result<Permit, ApiError> {
     })
 }
 
-/// Takes a place for a request to a program of a sandbox, of those of the sandbox and of those of its tenant's programs.
-fn enter_program(
+/// Acquires the permits for a request to a program of a sandbox: one of the sandbox's and one of its tenant's.
+fn acquire_program_permits(
     app: &App,
     tenant: &Tenant,
     ProgramTraffic(sandbox): &ProgramTraffic,
 ) -> Result<(Permit, Option<OwnedSemaphorePermit>), ApiError> {
-    let place = sandbox.program_request().ok_or_else(|| {
+    let of_sandbox = sandbox.program_request().ok_or_else(|| {
         let message = "The programs of this sandbox are answering as many requests as they may; try again in a moment.";
         ApiError::too_many(message, Duration::from_secs(1))
     })?;
-    Ok((enter(&app.program_requests, tenant)?, Some(place)))
+    Ok((acquire_permit(&app.program_requests, tenant)?, Some(of_sandbox)))
 }
 
 /// The caller of a request that brings something made for it earlier in place of a key: a sandbox's token, a link, the ticket of an upload.
@@ -285,7 +285,7 @@ mod tests {
     use crate::app::ServerSettings;
 
     #[tokio::test]
-    async fn a_panic_is_an_answer_and_frees_its_place() {
+    async fn a_panic_is_an_answer_and_frees_its_permit() {
         let data = tempfile::tempdir().unwrap();
         let settings = ServerSettings { requests: 1, ..ServerSettings::default() };
         let sessions = aludel_engine::SessionSettings::default();

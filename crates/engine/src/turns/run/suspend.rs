@@ -197,7 +197,7 @@ impl Run {
         let running = progress.get(choice).and_then(|progress| progress.calls.get(&call_id));
         let program = running.map(|running| running.item.clone());
         let may_wait = self.choices.len() == 1 && self.journal.is_none();
-        let permit = self.engine.suspended.permits.enter(&self.tenant).ok().filter(|_| may_wait);
+        let permit = self.engine.suspended.permits.acquire(&self.tenant).ok().filter(|_| may_wait);
         let (Some(program), Some(permit)) = (program, permit) else {
             let words = "Too many programs wait for answers at the moment; call it again later.";
             if let Some(handles) = agents.handles.get(choice) {

@@ -78,7 +78,7 @@ pub(super) async fn post(
     let mut request = Request::from_parts(parts, Body::from(bytes));
     let response = if is_handshake || request.headers().contains_key(CONNECTION) {
         if is_handshake {
-            let permit = app.mcp.connections.enter(&tenant).map_err(too_many)?;
+            let permit = app.mcp.connections.acquire(&tenant).map_err(too_many)?;
             request.extensions_mut().insert(Arc::new(permit));
         }
         streamable.connected.handle(request).await.map(Body::new)

@@ -60,7 +60,7 @@ pub(super) struct Address {
 /// requests has one of its own, and nobody can come back to it.
 pub(super) async fn open(State(app): State<Arc<App>>, Caller(tenant): Caller) -> Result<Response, ApiError> {
     let mcp = Arc::clone(&app.mcp);
-    let permit = mcp.connections.enter(&tenant).map_err(http::too_many)?;
+    let permit = mcp.connections.acquire(&tenant).map_err(http::too_many)?;
     let (messages, received) = mpsc::channel(MAX_WAITING);
     let (sender, answers) = mpsc::channel(MAX_WAITING);
     let id = fresh_id("sse_");

@@ -218,8 +218,8 @@ async fn a_session_whose_program_waits_is_not_evicted() {
 async fn calls_fail_when_too_many_programs_wait() {
     let data = tempfile::tempdir().unwrap();
     let engine = engine(data.path(), &[ASKS], LONG).await;
-    let _all = engine.suspended.permits.take(&Tenant::terminal(), MAX_WAITING / 2);
-    let _rest = engine.suspended.permits.take(&Tenant::local(), MAX_WAITING / 2);
+    let _all = engine.suspended.permits.acquire_many(&Tenant::terminal(), MAX_WAITING / 2);
+    let _rest = engine.suspended.permits.acquire_many(&Tenant::local(), MAX_WAITING / 2);
     let (_, calls, events) = begun(&engine).await;
     assert!(calls.is_empty());
     assert_eq!((end(&events), engine.suspended.entries().len()), (Some(ToolEnd::Raised), 0));
