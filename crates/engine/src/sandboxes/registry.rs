@@ -61,7 +61,7 @@ impl Sandboxes {
         limits.cpus = new.cpus.map_or(limits.cpus, |cpus| cpus.min(limits.cpus));
         limits.memory = new.memory.map_or(limits.memory, |memory| memory.min(limits.memory));
         let (owner, profile) = (Some(tenant.as_str().to_owned()), Profile::Services);
-        let template = new.starts_from.clone().or_else(|| self.sessions.template_of(tenant));
+        let template = new.template.clone().or_else(|| self.sessions.template_of(tenant));
         let spec = SandboxSpec { owner, profile, template, ..SandboxSpec::new(limits) };
         let sandbox = self.backend().create(SandboxId::unique(), spec).await?;
         let (store, meter) = (self.sessions.store().clone(), self.sessions.meter().clone());
@@ -81,7 +81,7 @@ impl Sandboxes {
                 () = self.key_ends(sandbox.tenant()) => break,
                 () = self.shutdown.cancelled() => break,
             }
-            if !sandbox.asked().pauses || sandbox.is_paused() || self.pause(&sandbox).await.is_err() {
+            if !sandbox.spec().pauses || sandbox.is_paused() || self.pause(&sandbox).await.is_err() {
                 break;
             }
         }

@@ -34,10 +34,10 @@ const MAX_NAME: usize = 128;
 /// A sandbox that is to be made.
 #[derive(Debug, Clone, Default)]
 pub struct NewSandbox {
-    /// The name of the template, as the client calls it.
-    pub template: String,
+    /// The template, as its client calls it.
+    pub template_label: String,
     /// The template that it starts from; `None` for the usual one.
-    pub starts_from: Option<TemplateName>,
+    pub template: Option<TemplateName>,
     /// The client's own notes, as they were at first.
     pub metadata: BTreeMap<String, String>,
     /// The command that its client says it is for.
@@ -63,7 +63,7 @@ pub struct NewSandbox {
 impl NewSandbox {
     pub(super) fn check(&self, lifetime: Duration) -> Result<(), Error> {
         let invalid = |field, reason: String| Err(Error::InvalidSandbox { field, reason });
-        if self.template.len() > MAX_NAME {
+        if self.template_label.len() > MAX_NAME {
             return invalid("template", format!("a template's name has at most {MAX_NAME} bytes"));
         }
         let words: usize = self.entrypoint.iter().map(String::len).sum();
@@ -191,8 +191,8 @@ impl ClientSandbox {
         &self.tenant
     }
 
-    /// The request that it was made by.
-    pub fn asked(&self) -> &NewSandbox {
+    /// The spec that it was made by.
+    pub fn spec(&self) -> &NewSandbox {
         &self.new
     }
 

@@ -20,7 +20,7 @@ async fn engine(data: &std::path::Path, settings: SessionSettings) -> (Arc<Engin
 }
 
 fn new(seconds: u64) -> NewSandbox {
-    NewSandbox { template: "base".into(), timeout: Duration::from_secs(seconds), ..NewSandbox::default() }
+    NewSandbox { template_label: "base".into(), timeout: Duration::from_secs(seconds), ..NewSandbox::default() }
 }
 
 async fn tenant(engine: &Engine, name: &str) -> Tenant {

@@ -15,7 +15,7 @@ pub(crate) const USER: &str = "user";
 pub(crate) fn variables(sandbox: &ClientSandbox) -> BTreeMap<String, String> {
     let own = [("HOME", HOME), ("USER", USER), ("LOGNAME", USER), ("PWD", HOME)];
     let own = own.map(|(key, value)| (key.to_owned(), value.to_owned()));
-    own.into_iter().chain(sandbox.asked().environment.clone()).collect()
+    own.into_iter().chain(sandbox.spec().environment.clone()).collect()
 }
 
 /// Refuses commands where the operator decides about programs: nobody reads a command as rules read a program, and clients of this protocol

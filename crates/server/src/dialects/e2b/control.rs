@@ -59,8 +59,8 @@ async fn make(
 ) -> Result<Response, ApiError> {
     let asked: e2b::NewSandbox = body.read()?;
     let name = asked.template_id.split(':').next().unwrap_or_default();
-    let starts_from = app.engine.sandboxes.template(name);
-    if starts_from.is_none() && !TEMPLATES.contains(&name) {
+    let template = app.engine.sandboxes.template(name);
+    if template.is_none() && !TEMPLATES.contains(&name) {
         let shown: String = asked.template_id.chars().take(64).collect();
         let known = known_templates(app).join(", ");
         return Err(ApiError::not_found(format!("template '{shown}' not found; there are: {known}")));
@@ -88,8 +88,8 @@ async fn make(
         environment,
         id_variable: Some("E2B_SANDBOX_ID"),
         entrypoint: Vec::new(),
-        template: asked.template_id,
-        starts_from,
+        template_label: asked.template_id,
+        template,
         timeout: seconds(asked.timeout.unwrap_or(timeout), 1)?,
         private: network.allow_public_traffic == Some(false),
         pauses,
@@ -136,7 +136,7 @@ pub(super) async fn list(
         all.retain(|sandbox| has(sandbox));
     }
     if let Some(template) = params.get("template") {
-        all.retain(|sandbox| sandbox.asked().template == template);
+        all.retain(|sandbox| sandbox.spec().template_label == template);
     }
     if let Some(after) = params.get("startedAfter") {
         let after: jiff::Timestamp =

@@ -40,7 +40,7 @@ pub(super) fn domain(headers: &HeaderMap) -> String {
 /// A sandbox as it is made or connected to.
 pub(super) fn sandbox(sandbox: &ClientSandbox, domain: String) -> e2b::Sandbox {
     e2b::Sandbox {
-        template_id: sandbox.asked().template.clone(),
+        template_id: sandbox.spec().template_label.clone(),
         sandbox_id: sandbox.id().to_owned(),
         client_id: CLIENT_ID.to_owned(),
         envd_version: ENVD_VERSION.to_owned(),
@@ -54,7 +54,7 @@ pub(super) fn sandbox(sandbox: &ClientSandbox, domain: String) -> e2b::Sandbox {
 pub(super) fn listed(sandbox: &ClientSandbox) -> e2b::ListedSandbox {
     let limits = sandbox.inner().limits();
     e2b::ListedSandbox {
-        template_id: sandbox.asked().template.clone(),
+        template_id: sandbox.spec().template_label.clone(),
         sandbox_id: sandbox.id().to_owned(),
         client_id: CLIENT_ID.to_owned(),
         started_at: time(sandbox.started()),
@@ -76,8 +76,8 @@ pub(super) fn detail(sandbox: &ClientSandbox, domain: String) -> e2b::SandboxDet
         domain,
         allow_internet_access: false,
         lifecycle: e2b::Lifecycle {
-            auto_resume: sandbox.asked().resumes,
-            on_timeout: if sandbox.asked().pauses { e2b::OnTimeout::Pause } else { e2b::OnTimeout::Kill },
+            auto_resume: sandbox.spec().resumes,
+            on_timeout: if sandbox.spec().pauses { e2b::OnTimeout::Pause } else { e2b::OnTimeout::Kill },
         },
     }
 }

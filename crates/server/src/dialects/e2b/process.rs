@@ -247,7 +247,7 @@ pub(super) async fn update(
 
 /// `GET /envs`
 pub(super) async fn environment(TargetSandbox { sandbox, .. }: TargetSandbox) -> Json<BTreeMap<String, String>> {
-    Json(sandbox.asked().environment.clone())
+    Json(sandbox.spec().environment.clone())
 }
 
 /// `GET /metrics`

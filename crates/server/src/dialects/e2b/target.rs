@@ -158,7 +158,7 @@ pub(super) async fn sandbox_middleware(
 
 /// Resumes a sandbox for a request, if its client wants that. Returns true if it runs.
 async fn resume_if_paused(sandbox: &ClientSandbox) -> bool {
-    let spec = sandbox.asked();
+    let spec = sandbox.spec();
     !sandbox.is_paused() || (spec.resumes && sandbox.resume_for(spec.timeout).await.is_ok())
 }
 

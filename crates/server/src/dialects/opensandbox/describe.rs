@@ -33,10 +33,10 @@ pub(super) fn state(sandbox: &ClientSandbox) -> State {
 pub(super) fn sandbox(sandbox: &ClientSandbox) -> Sandbox {
     Sandbox {
         id: sandbox.id().to_owned(),
-        image: Image { uri: sandbox.asked().template.clone() },
+        image: Image { uri: sandbox.spec().template_label.clone() },
         status: Status { state: state(sandbox) },
         metadata: sandbox.metadata(),
-        entrypoint: sandbox.asked().entrypoint.clone(),
+        entrypoint: sandbox.spec().entrypoint.clone(),
         created_at: time(sandbox.started()),
         expires_at: time(sandbox.ends()),
     }

@@ -41,7 +41,7 @@ pub(super) async fn create(
     let asked: wire::NewSandbox = body.read()?;
     check(&asked)?;
     let Some(image) = asked.image else { return Err(invalid("image: a sandbox is made of an image")) };
-    let starts_from = template_of(&app, &image.uri)?;
+    let template = template_of(&app, &image.uri)?;
     let lifetime = app.engine.sandboxes.lifetime();
     let timeout = match asked.timeout {
         // Until it is ended: for as long as one may live.
@@ -53,8 +53,8 @@ pub(super) async fn create(
         asked.resource_limits.as_ref().map(Resources::read).transpose().map_err(invalid)?.unwrap_or_default();
     let environment = asked.env.unwrap_or_default().into_iter();
     let new = NewSandbox {
-        template: image.uri,
-        starts_from,
+        template_label: image.uri,
+        template,
         metadata: asked.metadata.unwrap_or_default(),
         entrypoint: asked.entrypoint.unwrap_or_default(),
         environment: environment.filter_map(|(key, value)| Some((key, value?))).collect(),
