@@ -184,12 +184,12 @@ impl Hierarchy {
 /// A group's share of busy processors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CpuShare {
-    /// Eight times as much as an ordinary one.
-    Large,
-    /// As much as any other.
-    Full,
+    /// Eight times the default.
+    Boosted,
+    /// The default of Linux.
+    Normal,
     /// A sixteenth of that.
-    Small,
+    Background,
 }
 
 /// One sandbox's group.
@@ -262,14 +262,13 @@ impl Cgroup {
 
     /// Sets what it gets beside other groups. It matters only where processors are short.
     pub(crate) fn set_share(&self, share: CpuShare) -> io::Result<()> {
-        // The full ones are the defaults of Linux.
         match (&self.hierarchy, share) {
-            (Hierarchy::V1 { cpu: Some(cpu), .. }, CpuShare::Large) => write_if_present(cpu, "cpu.shares", "8192"),
-            (Hierarchy::V1 { cpu: Some(cpu), .. }, CpuShare::Full) => write_if_present(cpu, "cpu.shares", "1024"),
-            (Hierarchy::V1 { cpu: Some(cpu), .. }, CpuShare::Small) => write_if_present(cpu, "cpu.shares", "64"),
-            (Hierarchy::V2 { parent, .. }, CpuShare::Large) => write_if_present(parent, "cpu.weight", "800"),
-            (Hierarchy::V2 { parent, .. }, CpuShare::Full) => write_if_present(parent, "cpu.weight", "100"),
-            (Hierarchy::V2 { parent, .. }, CpuShare::Small) => write_if_present(parent, "cpu.weight", "6"),
+            (Hierarchy::V1 { cpu: Some(cpu), .. }, CpuShare::Boosted) => write_if_present(cpu, "cpu.shares", "8192"),
+            (Hierarchy::V1 { cpu: Some(cpu), .. }, CpuShare::Normal) => write_if_present(cpu, "cpu.shares", "1024"),
+            (Hierarchy::V1 { cpu: Some(cpu), .. }, CpuShare::Background) => write_if_present(cpu, "cpu.shares", "64"),
+            (Hierarchy::V2 { parent, .. }, CpuShare::Boosted) => write_if_present(parent, "cpu.weight", "800"),
+            (Hierarchy::V2 { parent, .. }, CpuShare::Normal) => write_if_present(parent, "cpu.weight", "100"),
+            (Hierarchy::V2 { parent, .. }, CpuShare::Background) => write_if_present(parent, "cpu.weight", "6"),
             (Hierarchy::V1 { cpu: None, .. } | Hierarchy::Absent, _) => Ok(()),
         }
     }

@@ -5,34 +5,34 @@ use std::time::{Duration, Instant};
 
 use crate::cgroup::CpuShare;
 
-/// Time at the largest share: most of what is waited for is over by then.
-const FIRST: Duration = Duration::from_millis(100);
-/// Time until it gives way to what begins elsewhere.
-const FOREGROUND: Duration = Duration::from_secs(1);
+/// Time for which a sandbox is boosted: most of what is waited for is over by then.
+const BOOST_TIME: Duration = Duration::from_millis(100);
+/// Time until a sandbox goes to the background.
+const FOREGROUND_TIME: Duration = Duration::from_secs(1);
 
-/// Processor time for which a sandbox that took it at the largest share does not get that again soon: what is waited for takes less, and who
-/// begins something again and again would keep it.
-const GREEDY: Duration = Duration::from_millis(50);
+/// Processor time in one boost, beyond which a sandbox is not boosted again soon: what is waited for takes less, and a client that begins
+/// something again and again would keep the boost.
+const MAX_BOOST_CPU_TIME: Duration = Duration::from_millis(50);
 
-/// Processor time of one sandbox.
+/// Processor time that one sandbox used while it was boosted.
 #[derive(Debug, Default)]
-pub(crate) struct Greed {
-    /// All of it when the largest share last ended.
+pub(crate) struct BoostUsage {
+    /// All of its processor time at the end of its last boost.
     time: Duration,
-    /// When a share ended in which it took too much.
+    /// The end of a boost in which it used too much.
     since: Option<Instant>,
 }
 
-impl Greed {
-    /// Takes note of the processor time of a sandbox whose largest share ends.
+impl BoostUsage {
+    /// Takes note of the processor time of a sandbox whose boost ends.
     pub(crate) fn note(&mut self, time: Duration, now: Instant) {
         let taken = time.saturating_sub(std::mem::replace(&mut self.time, time));
-        self.since = (taken > GREEDY).then_some(now);
+        self.since = (taken > MAX_BOOST_CPU_TIME).then_some(now);
     }
 
-    /// Returns true if it took too much a short while ago.
+    /// Returns true if it used too much a short while ago.
     pub(crate) fn is_recent(&self, now: Instant) -> bool {
-        self.since.is_some_and(|since| now.saturating_duration_since(since) < FOREGROUND)
+        self.since.is_some_and(|since| now.saturating_duration_since(since) < FOREGROUND_TIME)
     }
 }
 
@@ -40,7 +40,7 @@ impl Greed {
 #[derive(Debug, Default)]
 pub(crate) struct Foreground {
     sandboxes: HashMap<u64, Began>,
-    /// When which sandbox's share is to be looked at again.
+    /// Times at which shares change, with their sandboxes.
     due: BTreeSet<(Instant, u64)>,
 }
 
@@ -53,10 +53,10 @@ struct Began {
 
 impl Foreground {
     /// Takes note that something begins in a sandbox. Returns the share that it has to be given, if that is another one.
-    pub(crate) fn begin(&mut self, id: u64, now: Instant, is_greedy: bool) -> Option<CpuShare> {
-        let (share, wait) = if is_greedy { (CpuShare::Full, FOREGROUND) } else { (CpuShare::Large, FIRST) };
+    pub(crate) fn begin(&mut self, id: u64, now: Instant, used_up: bool) -> Option<CpuShare> {
+        let (share, wait) = if used_up { (CpuShare::Normal, FOREGROUND_TIME) } else { (CpuShare::Boosted, BOOST_TIME) };
         let before = match self.sandboxes.get_mut(&id) {
-            Some(began) if began.share == CpuShare::Large => {
+            Some(began) if began.share == CpuShare::Boosted => {
                 began.at = now;
                 return None;
             }
@@ -64,7 +64,7 @@ impl Foreground {
                 self.due.remove(&(began.due, id));
                 began.share
             }
-            None => CpuShare::Small,
+            None => CpuShare::Background,
         };
         self.sandboxes.insert(id, Began { at: now, share, due: now + wait });
         self.due.insert((now + wait, id));
@@ -77,11 +77,11 @@ impl Foreground {
             self.due.pop_first();
             let Some(began) = self.sandboxes.get_mut(&id) else { continue };
             let (share, wait) = match now.saturating_duration_since(began.at) {
-                since if since < FIRST => (CpuShare::Large, FIRST),
-                since if since < FOREGROUND => (CpuShare::Full, FOREGROUND),
+                since if since < BOOST_TIME => (CpuShare::Boosted, BOOST_TIME),
+                since if since < FOREGROUND_TIME => (CpuShare::Normal, FOREGROUND_TIME),
                 _ => {
                     self.sandboxes.remove(&id);
-                    return Some((id, CpuShare::Small));
+                    return Some((id, CpuShare::Background));
                 }
             };
             began.due = began.at + wait;
@@ -109,37 +109,37 @@ mod tests {
     fn a_share_shrinks_until_something_begins_again() {
         let (mut foreground, start) = (Foreground::default(), Instant::now());
         let after = |milliseconds| start + Duration::from_millis(milliseconds);
-        let large = Some(CpuShare::Large);
+        let large = Some(CpuShare::Boosted);
         assert_eq!(foreground.begin(1, start, false), large);
-        assert_eq!(foreground.begin(1, after(60), false), None, "it has the largest share already");
+        assert_eq!(foreground.begin(1, after(60), false), None, "it is boosted already");
         assert_eq!(foreground.begin(2, after(70), false), large);
         assert_eq!(foreground.next_due(), Some(after(100)));
         assert_eq!(foreground.next_change(after(100)), None, "something began in it since");
         assert_eq!(foreground.next_due(), Some(after(160)));
-        assert_eq!(foreground.next_change(after(165)), Some((1, CpuShare::Full)));
-        assert_eq!(foreground.next_change(after(170)), Some((2, CpuShare::Full)));
+        assert_eq!(foreground.next_change(after(165)), Some((1, CpuShare::Normal)));
+        assert_eq!(foreground.next_change(after(170)), Some((2, CpuShare::Normal)));
         assert_eq!(foreground.next_change(after(170)), None);
         assert_eq!(foreground.begin(1, after(500), false), large);
-        assert_eq!(foreground.next_change(after(1100)), Some((1, CpuShare::Full)));
-        assert_eq!(foreground.next_change(after(1100)), Some((2, CpuShare::Small)));
+        assert_eq!(foreground.next_change(after(1100)), Some((1, CpuShare::Normal)));
+        assert_eq!(foreground.next_change(after(1100)), Some((2, CpuShare::Background)));
         assert_eq!(foreground.next_due(), Some(after(1500)));
-        assert_eq!(foreground.next_change(after(1500)), Some((1, CpuShare::Small)));
+        assert_eq!(foreground.next_change(after(1500)), Some((1, CpuShare::Background)));
         assert_eq!(foreground.next_due(), None, "nothing is kept of them");
-        assert_eq!(foreground.begin(1, after(1600), true), Some(CpuShare::Full), "it took too much before");
+        assert_eq!(foreground.begin(1, after(1600), true), Some(CpuShare::Normal), "it used too much before");
         assert_eq!(foreground.begin(1, after(1700), true), None);
         assert_eq!(foreground.next_due(), Some(after(2700)));
-        assert_eq!(foreground.next_change(after(2700)), Some((1, CpuShare::Small)));
+        assert_eq!(foreground.next_change(after(2700)), Some((1, CpuShare::Background)));
     }
 
     #[test]
-    fn who_takes_much_at_the_largest_share_does_not_get_it_again_at_once() {
-        let (mut greed, start) = (Greed::default(), Instant::now());
+    fn a_sandbox_that_uses_much_is_not_boosted_again_at_once() {
+        let (mut boost_usage, start) = (BoostUsage::default(), Instant::now());
         let after = |milliseconds| start + Duration::from_millis(milliseconds);
-        greed.note(Duration::from_millis(40), after(100));
-        assert!(!greed.is_recent(after(100)));
-        greed.note(Duration::from_millis(100), after(300));
-        assert!(greed.is_recent(after(400)) && greed.is_recent(after(1200)) && !greed.is_recent(after(1300)));
-        greed.note(Duration::from_millis(110), after(1500));
-        assert!(!greed.is_recent(after(1500)));
+        boost_usage.note(Duration::from_millis(40), after(100));
+        assert!(!boost_usage.is_recent(after(100)));
+        boost_usage.note(Duration::from_millis(100), after(300));
+        assert!(boost_usage.is_recent(after(400)) && boost_usage.is_recent(after(1200)) && !boost_usage.is_recent(after(1300)));
+        boost_usage.note(Duration::from_millis(110), after(1500));
+        assert!(!boost_usage.is_recent(after(1500)));
     }
 }

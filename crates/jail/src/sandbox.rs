@@ -14,7 +14,7 @@ use rustix::net::{
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::cgroup::Cgroup;
-use crate::foreground::Greed;
+use crate::foreground::BoostUsage;
 use crate::freezer::FrozenSandbox;
 use crate::lockdown::Identity;
 use crate::message::{ExitStatus, FIRST_KERNEL, JailLimits, Profile};
@@ -45,7 +45,7 @@ pub(crate) struct JailSandbox {
     pub(crate) kernels: HashMap<u64, ProcessHandle>,
     pub(crate) commands: HashMap<u64, ProcessHandle>,
     pub(crate) cgroup: Cgroup,
-    pub(crate) greed: Greed,
+    pub(crate) boost_usage: BoostUsage,
     /// OOM kills counted when the last known process ended, or when somebody last began to wait for a cell.
     pub(crate) oom_kills: u64,
     pub(crate) identity: Identity,

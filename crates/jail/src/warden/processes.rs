@@ -8,7 +8,7 @@ use rustix::process::{PidfdFlags, Signal, kill_process, pidfd_open};
 use super::watches::EpollSource;
 use super::{Role, WardenState, invalid};
 use crate::cgroup::Cgroup;
-use crate::foreground::Greed;
+use crate::foreground::BoostUsage;
 use crate::fork_server::{ForkRequest, ForkServer, ShellReady};
 use crate::idmap::{FIRST_SLOT, IdMap};
 use crate::lockdown::{Identity, Lockdown};
@@ -91,7 +91,7 @@ impl WardenState {
             kernels: HashMap::new(),
             commands: HashMap::new(),
             cgroup,
-            greed: Greed::default(),
+            boost_usage: BoostUsage::default(),
             oom_kills: 0,
             identity,
             limits,

@@ -152,7 +152,7 @@ impl WardenState {
     fn destroy(&mut self, number: u64, id: u64) {
         let Some(sandbox) = self.sandboxes.get_mut(&id) else { return self.answer(number, Ok(())) };
         // Its processes take processor time to end, which somebody waits for.
-        let _as_before = sandbox.cgroup.set_share(CpuShare::Full);
+        let _as_before = sandbox.cgroup.set_share(CpuShare::Normal);
         sandbox.is_ending = true;
         sandbox.closers.push(number);
         sandbox.kill();

@@ -82,8 +82,8 @@ impl WardenState {
     fn lower_shares(&mut self, now: Instant) -> Option<Instant> {
         while let Some((id, share)) = self.foreground.next_change(now) {
             let Some(sandbox) = self.sandboxes.get_mut(&id) else { continue };
-            if share == CpuShare::Full {
-                sandbox.greed.note(Duration::from_micros(sandbox.cgroup.cpu_time()), now);
+            if share == CpuShare::Normal {
+                sandbox.boost_usage.note(Duration::from_micros(sandbox.cgroup.cpu_time()), now);
             }
             let _as_before = sandbox.cgroup.set_share(share);
         }
@@ -94,7 +94,7 @@ impl WardenState {
     pub(super) fn put_into_foreground(&mut self, id: u64) {
         let Some(sandbox) = self.sandboxes.get(&id) else { return };
         let now = Instant::now();
-        if let Some(share) = self.foreground.begin(id, now, sandbox.greed.is_recent(now)) {
+        if let Some(share) = self.foreground.begin(id, now, sandbox.boost_usage.is_recent(now)) {
             let _as_before = sandbox.cgroup.set_share(share);
         }
     }
