@@ -138,7 +138,11 @@ mod tests {
         boost_usage.note(Duration::from_millis(40), after(100));
         assert!(!boost_usage.is_recent(after(100)));
         boost_usage.note(Duration::from_millis(100), after(300));
-        assert!(boost_usage.is_recent(after(400)) && boost_usage.is_recent(after(1200)) && !boost_usage.is_recent(after(1300)));
+        assert!(
+            boost_usage.is_recent(after(400))
+                && boost_usage.is_recent(after(1200))
+                && !boost_usage.is_recent(after(1300))
+        );
         boost_usage.note(Duration::from_millis(110), after(1500));
         assert!(!boost_usage.is_recent(after(1500)));
     }

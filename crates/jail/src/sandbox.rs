@@ -22,14 +22,14 @@ use crate::pid_namespace::namespace_of;
 use crate::sys;
 
 /// `oom_score_adj` of all that runs in a sandbox: where the host's memory is out, it is ended first.
-const OOM_SCORE_ADJ: &str = "1000";
+pub(crate) const OOM_SCORE_ADJ: &str = "1000";
 /// `oom_score_adj` of a checkpoint, whichever process is larger: it comes after all cells, and before those of the host that hold less than a third of
 /// its memory.
 const CHECKPOINT_OOM_SCORE_ADJ: &str = "300";
-/// Words of checkpoints that are taken at once.
-const WORDS: usize = 8;
-/// The word of a new checkpoint.
-const CHECKPOINT: &[u8] = b"checkpoint";
+/// Greetings of checkpoints that are read at once.
+const MAX_GREETINGS_AT_ONCE: usize = 8;
+/// The greeting of a new checkpoint.
+const CHECKPOINT_GREETING: &[u8] = b"checkpoint";
 
 /// A process of a sandbox.
 pub(crate) struct ProcessHandle {
@@ -55,7 +55,7 @@ pub(crate) struct JailSandbox {
     pub(crate) terminals: Option<OwnedFd>,
     /// Everything that was stopped, while it is.
     pub(crate) frozen: Option<FrozenSandbox>,
-    /// The socket by which a checkpoint is woken, once the first kernel has said its first word there.
+    /// The socket by which a checkpoint is woken, once the first kernel has sent its greeting there.
     pub(crate) wake: Option<OwnedFd>,
     /// The `oom_score_adj` of the process that last said to be the checkpoint.
     pub(crate) checkpoint: Option<File>,
@@ -119,12 +119,12 @@ impl JailSandbox {
     }
 
     /// Ranks the process that last said to be the checkpoint, and no other: what is forked between two cells is ended like a cell.
-    /// Returns true if there was such a word.
+    /// Returns true if there was such a greeting.
     pub(crate) fn rank_checkpoint(&mut self) -> bool {
         let Some(socket) = &self.wake else { return false };
         // A program may say so without end, and spoils the rank of its own checkpoint.
-        let words = std::iter::from_fn(|| first_word(socket.as_fd()).ok()).take(WORDS);
-        let Some(pid) = words.filter_map(|word| word.sender).last() else { return false };
+        let greetings = std::iter::from_fn(|| read_greeting(socket.as_fd()).ok()).take(MAX_GREETINGS_AT_ONCE);
+        let Some(pid) = greetings.filter_map(|greeting| greeting.sender).last() else { return false };
         let rank = open_oom_score_adj(pid);
         // Looked up after it was opened: a number that is another sandbox's by now is seen.
         if namespace_of(pid).is_none_or(|of| Some(of) != self.init.pid.and_then(namespace_of)) {
@@ -143,8 +143,8 @@ impl JailSandbox {
 
     /// The process that answered the wake-up call. The system vouches for its number; that it is of this sandbox is looked up, since
     /// nothing else is known of it.
-    pub(crate) fn woken(&self, word: &FirstWord) -> Option<ProcessHandle> {
-        let pid = word.sender?;
+    pub(crate) fn woken(&self, greeting: &Greeting) -> Option<ProcessHandle> {
+        let pid = greeting.sender?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
         let init = self.init.pid?;
         if namespace_of(pid)? != namespace_of(init)? {
@@ -198,15 +198,15 @@ fn write_oom_score_adj(rank: Option<&File>, score: &str) {
 }
 
 /// The first message of a process to the warden, before anything of the user's runs in it or when it is woken.
-pub(crate) struct FirstWord {
+pub(crate) struct Greeting {
     pub(crate) descriptor: Option<OwnedFd>,
     pub(crate) sender: Option<Pid>,
-    /// True for the word of a new checkpoint.
+    /// True for the greeting of a new checkpoint.
     pub(crate) is_checkpoint: bool,
 }
 
 /// Takes one message without waiting.
-pub(crate) fn first_word(socket: BorrowedFd<'_>) -> io::Result<FirstWord> {
+pub(crate) fn read_greeting(socket: BorrowedFd<'_>) -> io::Result<Greeting> {
     let mut bytes = [0; 16];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4), ScmCredentials(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -217,15 +217,15 @@ pub(crate) fn first_word(socket: BorrowedFd<'_>) -> io::Result<FirstWord> {
     if received.bytes == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    let is_checkpoint = bytes.get(..received.bytes) == Some(CHECKPOINT);
-    let mut word = FirstWord { descriptor: None, sender: None, is_checkpoint };
+    let is_checkpoint = bytes.get(..received.bytes) == Some(CHECKPOINT_GREETING);
+    let mut greeting = Greeting { descriptor: None, sender: None, is_checkpoint };
     for message in ancillary.drain() {
         match message {
             // Others that came along are closed here.
-            RecvAncillaryMessage::ScmRights(rights) => word.descriptor = rights.into_iter().next(),
-            RecvAncillaryMessage::ScmCredentials(credentials) => word.sender = Some(credentials.pid),
+            RecvAncillaryMessage::ScmRights(rights) => greeting.descriptor = rights.into_iter().next(),
+            RecvAncillaryMessage::ScmCredentials(credentials) => greeting.sender = Some(credentials.pid),
             _ => {}
         }
     }
-    Ok(word)
+    Ok(greeting)
 }

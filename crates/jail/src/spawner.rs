@@ -15,6 +15,7 @@ use crate::fork_server::{ForkReply, ForkRequest, ForkServer, ShellReady};
 use crate::idmap::IdMap;
 use crate::lockdown::{self, ChildDescriptors, Descriptor, Filters};
 use crate::message::{self, Setup};
+use crate::sandbox::OOM_SCORE_ADJ;
 use crate::{Step, StepError, shell, sys};
 
 /// Limit of its start.
@@ -129,7 +130,7 @@ fn fork(request: &ForkRequest, descriptors: Vec<OwnedFd>, setup: &Setup, filters
 fn become_command(request: &ForkRequest, mut descriptors: ChildDescriptors, setup: &Setup, filters: &Filters) -> ! {
     let mut start = || -> Result<std::convert::Infallible, StepError> {
         // Sandboxes go first when the host's memory is out, however small their processes are.
-        std::fs::write("/proc/self/oom_score_adj", "1000").step("rank the process")?;
+        std::fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ).step("rank the process")?;
         let ready = message::receive::<ShellReady>(descriptors.get(Descriptor::Warden)?).step("wait for the shell")?;
         let (ShellReady, late) = ready.ok_or_else(|| failed("there is no shell"))?;
         descriptors.add_late(late, request.landlock);

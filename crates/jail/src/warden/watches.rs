@@ -91,9 +91,9 @@ impl WardenState {
             }
             EpollSource::Greeting { socket, role } => {
                 self.unwatch(&socket);
-                let Ok(word) = sandbox::first_word(socket.as_fd()) else { return };
+                let Ok(greeting) = sandbox::read_greeting(socket.as_fd()) else { return };
                 let kernel = if let Role::Kernel(kernel) = role { kernel } else { FIRST_KERNEL };
-                if let Some(descriptor) = word.descriptor {
+                if let Some(descriptor) = greeting.descriptor {
                     let profile = self.sandboxes.get(&id).map(|sandbox| sandbox.profile).unwrap_or_default();
                     let listener = SeccompListener::new(
                         descriptor,
@@ -111,12 +111,12 @@ impl WardenState {
             EpollSource::Waking(socket, number) => {
                 self.unwatch(&socket);
                 let Some(sandbox) = self.sandboxes.get_mut(&id) else { return };
-                let word = sandbox::first_word(socket.as_fd()).ok();
-                if word.as_ref().is_some_and(|word| word.is_checkpoint) {
+                let greeting = sandbox::read_greeting(socket.as_fd()).ok();
+                if greeting.as_ref().is_some_and(|greeting| greeting.is_checkpoint) {
                     // It was woken before it had said so.
                     return self.watch(id, EpollSource::Waking(socket, number));
                 }
-                let woken = word.and_then(|word| sandbox.woken(&word));
+                let woken = greeting.and_then(|greeting| sandbox.woken(&greeting));
                 sandbox.forget_checkpoint();
                 sandbox.wake = Some(socket);
                 match woken.and_then(|kernel| Some((kernel.pidfd.try_clone().ok()?, kernel))) {
