@@ -13,8 +13,8 @@ use crate::{Step, StepError, lockdown};
 /// Limit of one fork.
 const FORK_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A request of the warden. Descriptors: the shell's init (pidfd), the control socket, stdin of a command, stdout, stderr, the socket to the
-/// warden. By that the child waits until its shell is ready, and gets the rest: [`ShellReady`].
+/// A request of the warden. Descriptors: the sandbox's init (pidfd), the control socket, stdin of a command, stdout, stderr, the socket to the
+/// warden. By that the child waits until its namespaces are ready, and gets the rest: [`NamespacesReady`].
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ForkRequest {
     /// Number that its answer repeats.
@@ -29,7 +29,7 @@ pub(crate) struct ForkRequest {
 
 /// A message of the warden to the child. Descriptors: the Landlock ruleset if there is one, then the ways into the cgroup.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct ShellReady;
+pub(crate) struct NamespacesReady;
 
 /// Messages of a fork server.
 #[derive(Debug, Serialize, Deserialize)]
@@ -82,7 +82,7 @@ impl ForkServer {
         self.requests.get()
     }
 
-    /// Asks for a process in a shell.
+    /// Asks for a process in a sandbox.
     pub(crate) fn ask(&self, request: &ForkRequest, descriptors: &[BorrowedFd<'_>]) -> Result<(), StepError> {
         message::send(&self.socket, request, descriptors).step(self.step("ask"))
     }

@@ -12,7 +12,7 @@ use landlock::{
 /// The newest interface we know; older versions of Linux enforce the part they have.
 const KNOWN: ABI = ABI::V6;
 
-/// Makes the ruleset of a shell. It must be made inside the shell: rules hold on to the inodes of its own mounts.
+/// Makes the ruleset of a sandbox. It must be made inside: rules hold on to the inodes of its own mounts.
 /// `None` where Linux has no Landlock.
 pub(crate) fn ruleset(profile: Profile) -> Result<Option<OwnedFd>, std::io::Error> {
     let all = AccessFs::from_all(KNOWN);

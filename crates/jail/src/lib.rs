@@ -2,17 +2,17 @@
 //!
 //! A **warden** is a small process that [`Warden::spawn`] starts from the running executable. It is pid 1 of a pid namespace, so its
 //! death, however it comes, ends every process below it. It starts one **zygote** (an interpreter with its libraries imported, in a
-//! user namespace and a read-only root), one **spawner** (a small process in the same namespaces) and, for every sandbox, a **shell**: a
-//! tiny init in fresh namespaces with its mounts and its cgroup. The zygote forks kernels into the shell and the spawner forks commands, and
+//! user namespace and a read-only root), one **spawner** (a small process in the same namespaces) and, for every sandbox, a
+//! tiny init in fresh namespaces with its mounts and its cgroup. The zygote forks kernels into the namespaces and the spawner forks commands, and
 //! both run the [`lockdown`] before anything else.
 //!
 //! ```text
 //! aludel (async) ──socket── warden (pid 1 of namespace Z)
 //!                             ├── zygote           user, mount, net, ipc, uts namespaces; read-only root
 //!                             ├── spawner          the same namespaces
-//!                             ├── init of shell 1   own mount, pid, net, ipc, uts, cgroup namespaces
-//!                             ├── kernel of shell 1 forked by the zygote, child of the warden, member of shell 1
-//!                             └── command in shell 1 forked by the spawner, child of the warden, member of shell 1
+//!                             ├── init of sandbox 1 own mount, pid, net, ipc, uts, cgroup namespaces
+//!                             ├── kernel of sandbox 1, forked by the zygote, child of the warden, member of its namespaces
+//!                             └── command in sandbox 1, forked by the spawner, child of the warden, member of its namespaces
 //! ```
 //!
 //! Invariants: no async, no network, no knowledge of what the zygote is beyond "a program that speaks [`message`]"; the only crate with `unsafe`,
@@ -30,12 +30,12 @@ pub mod lockdown;
 mod locks;
 pub mod message;
 mod mounts;
+mod namespaces;
 mod pid_namespace;
 mod ports;
 pub mod probe;
 mod sandbox;
 mod seccomp_listener;
-mod shell;
 mod sockets;
 mod spawner;
 pub mod sweep;

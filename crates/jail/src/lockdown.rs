@@ -6,7 +6,7 @@
 //!
 //! 0. where others may be in the sandbox already: its memory is closed to them, until Landlock does that;
 //! 1. the cgroup, before anything can be spent outside it;
-//! 2. the shell's namespaces;
+//! 2. the sandbox's namespaces;
 //! 3. descriptors: only the process's own remain;
 //! 4. resource limits, while they may still be set;
 //! 5. ids, then the remaining capabilities;
@@ -56,8 +56,8 @@ pub enum Argument {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Descriptor {
-    /// The pidfd of the shell's init.
-    Shell,
+    /// The pidfd of the sandbox's init.
+    Init,
     /// The Landlock ruleset.
     Landlock,
     /// The control socket.
@@ -158,7 +158,7 @@ impl Lockdown<'_> {
         }
         let namespaces =
             libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | libc::CLONE_NEWNET | libc::CLONE_NEWCGROUP;
-        step("join the namespaces", libc::SYS_setns, vec![Fd(Descriptor::Shell), Int(namespaces.into())]);
+        step("join the namespaces", libc::SYS_setns, vec![Fd(Descriptor::Init), Int(namespaces.into())]);
         step("enter the workspace", libc::SYS_chdir, vec![Bytes(START_DIRECTORY.to_vec())]);
 
         step("replace stdin", libc::SYS_dup3, vec![Fd(Descriptor::Stdin), Int(0), Int(0)]);
@@ -307,7 +307,7 @@ impl Filters {
     }
 }
 
-/// The descriptors that came with a request and with the word that the shell is ready, by their purpose.
+/// The descriptors that came with a request and with [`NamespacesReady`](crate::fork_server::NamespacesReady), by their purpose.
 #[derive(Debug, Default)]
 pub(crate) struct ChildDescriptors {
     /// Init, control socket, stdin, stdout, stderr, the warden's socket.
@@ -322,7 +322,7 @@ impl ChildDescriptors {
         Self { first, ..Self::default() }
     }
 
-    /// Takes those that come once the shell is ready.
+    /// Takes those that come once the namespaces are ready.
     pub(crate) fn add_late(&mut self, late: Vec<OwnedFd>, landlock: bool) {
         let mut late = late.into_iter();
         self.landlock = if landlock { late.next() } else { None };
@@ -332,7 +332,7 @@ impl ChildDescriptors {
     /// The descriptor for this purpose.
     pub(crate) fn get(&self, descriptor: Descriptor) -> Result<BorrowedFd<'_>, StepError> {
         let found = match descriptor {
-            Descriptor::Shell => self.first.first(),
+            Descriptor::Init => self.first.first(),
             Descriptor::Control => self.first.get(1),
             Descriptor::Stdin => self.first.get(2),
             Descriptor::Stdout => self.first.get(3),

@@ -1,4 +1,4 @@
-//! The file systems of the zygote and of a shell.
+//! The file systems of the zygote and of a sandbox.
 //!
 //! Sources are opened by the warden, which may reach them, as detached mounts; the processes inside attach them, because there the host's
 //! paths are either gone or may not be walked.
@@ -146,7 +146,7 @@ pub(crate) fn enter_base(sources: &BaseSources, scripts: &[(String, String)]) ->
     for (name, text) in scripts {
         fs::write(format!("{directory}/{name}"), text).step(format!("write /run/aludel/{name}"))?;
     }
-    // A real /tmp for the zygote's imports; every shell mounts its own over it.
+    // A real /tmp for the zygote's imports; every sandbox mounts its own over it.
     tmpfs(&format!("{root}/tmp"), 64 << 20, 4096, "1777")?;
     rustix::mount::mount_remount(run.as_str(), MountFlags::BIND | MountFlags::RDONLY | restricted(), c"")
         .step("make /run read-only")?;
@@ -161,7 +161,7 @@ fn pivot(root: &str) -> Result<(), StepError> {
     rustix::process::chdir("/").step("enter the root")
 }
 
-/// Mounts what a shell has of its own. Runs as the shell's init, in a copy of the zygote's mounts.
+/// Mounts what a sandbox has of its own. Runs as the sandbox's init, in a copy of the zygote's mounts.
 pub(crate) fn enter_shell(
     workspace: &OwnedFd,
     terminals: Option<&TerminalSources>,

@@ -11,12 +11,12 @@ use std::time::Duration;
 use rustix::process::{DumpableBehavior, Signal};
 use serde::{Deserialize, Serialize};
 
-use crate::fork_server::{ForkReply, ForkRequest, ForkServer, ShellReady};
+use crate::fork_server::{ForkReply, ForkRequest, ForkServer, NamespacesReady};
 use crate::idmap::IdMap;
 use crate::lockdown::{self, ChildDescriptors, Descriptor, Filters};
 use crate::message::{self, Setup};
 use crate::sandbox::OOM_SCORE_ADJ;
-use crate::{Step, StepError, shell, sys};
+use crate::{Step, StepError, namespaces, sys};
 
 /// Limit of its start.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -83,7 +83,7 @@ fn prepare(map: IdMap, zygote: BorrowedFd<'_>, socket: &OwnedFd) -> Result<Filte
     let namespaces = user | libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     sys::setns(zygote, namespaces).step("join the zygote's namespaces")?;
     if map != IdMap::Single {
-        shell::become_namespace_root()?;
+        namespaces::become_namespace_root()?;
     }
     sys::close_all_but(socket.as_fd()).step("close the warden's descriptors")?;
     sys::reset_signals().step("reset the signals")?;
@@ -116,10 +116,10 @@ fn serve(setup: &Setup, socket: &OwnedFd, filters: &Filters) -> Result<(), StepE
     Ok(())
 }
 
-/// Forks one command into the process namespace of its shell, as a child of the warden.
+/// Forks one command into the process namespace of its sandbox, as a child of the warden.
 fn fork(request: &ForkRequest, descriptors: Vec<OwnedFd>, setup: &Setup, filters: &Filters) -> Result<i32, StepError> {
     let descriptors = ChildDescriptors::of_command(descriptors);
-    sys::setns(descriptors.get(Descriptor::Shell)?, libc::CLONE_NEWPID).step("join the process namespace")?;
+    sys::setns(descriptors.get(Descriptor::Init)?, libc::CLONE_NEWPID).step("join the process namespace")?;
     match sys::fork(libc::CLONE_PARENT).step("fork")? {
         sys::Fork::Parent(pid) => Ok(pid.as_raw_nonzero().get()),
         sys::Fork::Child => become_command(request, descriptors, setup, filters),
@@ -131,8 +131,9 @@ fn become_command(request: &ForkRequest, mut descriptors: ChildDescriptors, setu
     let mut start = || -> Result<std::convert::Infallible, StepError> {
         // Sandboxes go first when the host's memory is out, however small their processes are.
         std::fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ).step("rank the process")?;
-        let ready = message::receive::<ShellReady>(descriptors.get(Descriptor::Warden)?).step("wait for the shell")?;
-        let (ShellReady, late) = ready.ok_or_else(|| failed("there is no shell"))?;
+        let ready = message::receive::<NamespacesReady>(descriptors.get(Descriptor::Warden)?)
+            .step("wait for the namespaces")?;
+        let (NamespacesReady, late) = ready.ok_or_else(|| failed("there are none"))?;
         descriptors.add_late(late, request.landlock);
         let has_listener = lockdown::run(&request.lockdown, &descriptors, filters, |listener| {
             // It must not stay here.

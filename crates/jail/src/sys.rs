@@ -128,7 +128,7 @@ pub(crate) fn reset_signals() -> io::Result<()> {
     Ok(())
 }
 
-/// Lets Linux reap children by itself: pid 1 of a shell has nothing to ask them.
+/// Lets Linux reap children by itself: pid 1 of a sandbox has nothing to ask them.
 pub(crate) fn ignore_children() {
     // JUSTIFICATION: not wrapped. SAFETY: SIG_IGN installs no handler.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };

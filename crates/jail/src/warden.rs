@@ -22,8 +22,8 @@ use crate::fork_server::ForkServer;
 use crate::idmap::IdMap;
 use crate::lockdown::RefusalHandling;
 use crate::message::{self, ExitStatus, FIRST_KERNEL, NumberedRequest, Setup, WardenAnswer, WardenMessage};
+use crate::namespaces::SpareNamespaces;
 use crate::sandbox::JailSandbox;
-use crate::shell::SpareShell;
 use crate::{Step, StepError, landlock, mounts, spawner, sweep, sys, zygote};
 
 /// Directory of the workspaces, within an instance's directory.
@@ -74,8 +74,8 @@ struct WardenState {
     late_checkpoints: Vec<LateCheckpoint>,
     /// Time of the next count of locks and sockets.
     objects_due: Instant,
-    /// The shell of the next sandbox.
-    spare: Option<SpareShell>,
+    /// The namespaces of the next sandbox.
+    spare: Option<SpareNamespaces>,
     /// When one may be made.
     spare_due: Instant,
     /// True if its owner was told that it makes no more sandboxes: a fork server has ended.

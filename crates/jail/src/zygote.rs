@@ -14,7 +14,7 @@ use crate::idmap::IdMap;
 use crate::lockdown::Filters;
 use crate::message::{self, Setup};
 use crate::mounts::{self, BaseSources};
-use crate::{Step, StepError, lockdown, shell, sys};
+use crate::{Step, StepError, lockdown, namespaces, sys};
 
 /// Limit of the imports, on a slow machine with cold caches.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
@@ -68,7 +68,7 @@ fn become_zygote(setup: &Setup, map: IdMap, sources: &BaseSources, socket: &Owne
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step("die with the warden")?;
         go.read_exact(&mut [0]).step("wait for the id maps")?;
         if map != IdMap::Single {
-            shell::become_namespace_root()?;
+            namespaces::become_namespace_root()?;
         }
         mounts::enter_base(sources, &setup.scripts)?;
         rustix::system::sethostname(b"sandbox").step("set the host name")?;

@@ -147,15 +147,15 @@ def lock_down(calls):
 
 def descriptors_by_name(received, stdin):
     """Names the descriptors in the order in which the warden sends them."""
-    return {**dict(zip(("shell", "control", "stdout", "stderr", "warden"), received)), "stdin": stdin}
+    return {**dict(zip(("init", "control", "stdout", "stderr", "warden"), received)), "stdin": stdin}
 
 
-def wait_for_shell(warden, has_landlock):
-    """Waits in the child until its shell is ready, and names the descriptors that come then."""
+def wait_for_namespaces(warden, has_landlock):
+    """Waits in the child until its namespaces are ready, and names the descriptors that come then."""
     with socket.socket(fileno=os.dup(warden)) as socket_to_warden:
         message, received, _flags, _address = socket.recv_fds(socket_to_warden, 16, MAX_DESCRIPTORS)
     if not message:
-        raise StepFailed("wait for the shell: there is none")
+        raise StepFailed("wait for the namespaces: there are none")
     names = {"landlock": received.pop(0)} if has_landlock else {}
     for place, descriptor in enumerate(received):
         names["cgroup", place] = descriptor
@@ -172,7 +172,7 @@ def become(start, calls, missing, descriptors, has_landlock):
         rank = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
         os.write(rank, b"1000")
         os.close(rank)
-        late = wait_for_shell(descriptors["warden"], has_landlock)
+        late = wait_for_namespaces(descriptors["warden"], has_landlock)
         for arguments, place, name in missing:
             arguments[place] = late[name]
         listener = lock_down(calls)
@@ -265,7 +265,7 @@ def main():
         descriptors = descriptors_by_name(received, stdin)
         calls, missing = understood.calls(descriptors)
         received.append(stdin)
-        if libc.setns(descriptors["shell"], CLONE_NEWPID) < 0:
+        if libc.setns(descriptors["init"], CLONE_NEWPID) < 0:
             answer = {"failed": [number, f"join the process namespace: {os.strerror(ctypes.get_errno())}"]}
         else:
             pid = fork(quietly)

@@ -9,7 +9,7 @@ use super::watches::EpollSource;
 use super::{Role, WardenState, invalid};
 use crate::cgroup::Cgroup;
 use crate::foreground::BoostUsage;
-use crate::fork_server::{ForkRequest, ForkServer, ShellReady};
+use crate::fork_server::{ForkRequest, ForkServer, NamespacesReady};
 use crate::idmap::{FIRST_SLOT, IdMap};
 use crate::lockdown::{Identity, Lockdown};
 use crate::message::{self, FIRST_KERNEL, JailLimits, JailSpec, KernelStart, MAX_SLOTS, Profile};
@@ -29,7 +29,7 @@ enum Kind {
     },
 }
 
-/// The sandbox in which a process is to be made, as far as that is known before its shell is ready.
+/// The sandbox in which a process is to be made, as far as that is known before its namespaces are ready.
 #[derive(Clone, Copy)]
 struct ProcessTarget<'a> {
     init: BorrowedFd<'a>,
@@ -38,7 +38,7 @@ struct ProcessTarget<'a> {
     profile: Profile,
 }
 
-/// A process that was asked for, which waits for its shell.
+/// A process that was asked for, which waits for its namespaces.
 struct Forking {
     kind: Kind,
     /// The number of the request.
@@ -62,7 +62,7 @@ impl WardenState {
             IdMap::Single => Identity::Only,
         };
         let spare = self.take_spare()?;
-        let init = spare.init().ok_or_else(|| invalid("the shell's init ended early"))?;
+        let init = spare.init().ok_or_else(|| invalid("the sandbox's init ended early"))?;
         // The zygote forks while the rest is made.
         let place = ProcessTarget { init, identity, limits: &limits, profile };
         let begin = |start| self.begin_fork(place, Kind::FirstKernel(start), descriptors);
@@ -71,11 +71,11 @@ impl WardenState {
         let terminals = self.terminal_sources(profile, slot)?;
         let cgroup = Cgroup::create(&self.hierarchy, &format!("s{id}"), &limits, profile);
         let cgroup = cgroup.step("make the control group")?;
-        let shell = cgroup.open_joins().step("open the control group").and_then(|joins| {
-            let shell = spare.assign_to_sandbox(&joins, &tree, terminals.as_ref(), limits.clone())?;
-            Ok((shell, joins))
+        let namespaces = cgroup.open_joins().step("open the control group").and_then(|joins| {
+            let namespaces = spare.assign_to_sandbox(&joins, &tree, terminals.as_ref(), limits.clone())?;
+            Ok((namespaces, joins))
         });
-        let (shell, joins) = match shell {
+        let (namespaces, joins) = match namespaces {
             Ok(made) => made,
             Err(error) => {
                 // The processes that were started are dying; the group goes as soon as it is empty.
@@ -84,10 +84,10 @@ impl WardenState {
                 return Err(error);
             }
         };
-        self.children.insert(shell.init, (id, Role::Init));
+        self.children.insert(namespaces.init, (id, Role::Init));
         let mut sandbox = JailSandbox {
-            init: ProcessHandle { pid: Some(shell.init), pidfd: shell.pidfd },
-            landlock: shell.landlock,
+            init: ProcessHandle { pid: Some(namespaces.init), pidfd: namespaces.pidfd },
+            landlock: namespaces.landlock,
             kernels: HashMap::new(),
             commands: HashMap::new(),
             cgroup,
@@ -250,7 +250,7 @@ impl WardenState {
         Ok(Forking { kind, number, socket })
     }
 
-    /// Lets a process go on whose shell is ready.
+    /// Lets a process go on whose namespaces are ready.
     fn finish_fork(
         &self,
         forking: Forking,
@@ -259,10 +259,10 @@ impl WardenState {
     ) -> Result<(ProcessHandle, OwnedFd), StepError> {
         let Forking { kind, number, socket } = forking;
         if landlock.is_some() != self.has_landlock {
-            return Err(invalid("the shell came without its Landlock ruleset"));
+            return Err(invalid("the namespaces came without their Landlock ruleset"));
         }
         let sent: Vec<_> = landlock.into_iter().chain(joins).map(AsFd::as_fd).collect();
-        let told = message::send(&socket, &ShellReady, &sent).step("tell the process of its shell");
+        let told = message::send(&socket, &NamespacesReady, &sent).step("tell the process of its namespaces");
         // First of all the reason for which there may be none.
         let pid = self.fork_server(kind).forked(number)?;
         told?;

@@ -1,4 +1,4 @@
-//! Work that is due at a time: shares of the processors, counts of locks and sockets, the shell of the next sandbox.
+//! Work that is due at a time: shares of the processors, counts of locks and sockets, the namespaces of the next sandbox.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -9,18 +9,18 @@ use super::WardenState;
 use crate::cgroup::CpuShare;
 use crate::idmap::IdMap;
 use crate::locks::Locks;
+use crate::namespaces::SpareNamespaces;
 use crate::sandbox::JailSandbox;
-use crate::shell::SpareShell;
 use crate::{StepError, pid_namespace, sockets};
 
 /// Time between two counts of locks and sockets, which no control group counts. A processor can take some 50 MB of locks, or of connections, in it.
 const OBJECTS_INTERVAL: Duration = Duration::from_millis(250);
-/// Time between a sandbox and the shell of the next one: its first program shall have the processors.
+/// Time between a sandbox and the namespaces of the next one: its first program shall have the processors.
 const SPARE_DELAY: Duration = Duration::from_millis(10);
 /// Times after the start of a cell at which a checkpoint that was taken for it may have said so.
 const LATE_CHECKPOINTS: [Duration; 3] =
     [Duration::from_millis(5), Duration::from_millis(20), Duration::from_millis(80)];
-/// Time between a shell that could not be made ahead and the next one.
+/// Time between namespaces that could not be made ahead and the next ones.
 const SPARE_PAUSE: Duration = Duration::from_secs(1);
 
 /// A checkpoint that a cell may have asked for, and that has not said that it is there.
@@ -54,10 +54,10 @@ impl WardenState {
         Some(Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() })
     }
 
-    /// Makes the shell of the next sandbox ahead.
+    /// Makes the namespaces of the next sandbox ahead.
     pub(super) fn make_spare(&mut self) {
         if self.spare.is_none() && self.spare_due <= Instant::now() {
-            match self.new_shell() {
+            match self.new_namespaces() {
                 Ok(spare) => self.spare = Some(spare),
                 // Whoever needs one tries again, and is told.
                 Err(_) => self.spare_due = Instant::now() + SPARE_PAUSE,
@@ -65,16 +65,16 @@ impl WardenState {
         }
     }
 
-    fn new_shell(&self) -> Result<SpareShell, StepError> {
-        SpareShell::make(self.zygote.pidfd.as_fd(), self.map != IdMap::Single)
+    fn new_namespaces(&self) -> Result<SpareNamespaces, StepError> {
+        SpareNamespaces::make(self.zygote.pidfd.as_fd(), self.map != IdMap::Single)
     }
 
-    /// The shell that was made ahead, if there is one that lives, or a new one.
-    pub(super) fn take_spare(&mut self) -> Result<SpareShell, StepError> {
+    /// The namespaces that were made ahead, if their init lives, or new ones.
+    pub(super) fn take_spare(&mut self) -> Result<SpareNamespaces, StepError> {
         self.spare_due = Instant::now() + SPARE_DELAY;
         match self.spare.take().filter(|spare| spare.init().is_some()) {
             Some(spare) => Ok(spare),
-            None => self.new_shell(),
+            None => self.new_namespaces(),
         }
     }
 

@@ -64,7 +64,7 @@ impl WardenState {
         }
     }
 
-    /// Ends the watch of a descriptor. To close it is not enough: the init of a shell that was made ahead holds a copy.
+    /// Ends the watch of a descriptor. To close it is not enough: the init of namespaces that were made ahead holds a copy.
     pub(super) fn unwatch(&self, fd: &OwnedFd) {
         let _is_watched_no_more = epoll::delete(&self.epoll, fd);
     }

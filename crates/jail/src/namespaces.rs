@@ -1,4 +1,4 @@
-//! Making a shell: the namespaces, the mounts and the tiny init of one sandbox.
+//! The namespaces of one sandbox, with its mounts and its tiny init.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,18 +15,18 @@ use crate::{Step, StepError, landlock, lockdown, mounts, ports, sys};
 /// The longest wait for a process that is made.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A shell that is ready for a kernel.
-pub(crate) struct Shell {
-    /// Pid 1 of the shell's pid namespace. Killing it ends everything in the shell.
+/// A sandbox's namespaces, ready for processes.
+pub(crate) struct SandboxNamespaces {
+    /// Pid 1 of the pid namespace. Killing it ends everything in there.
     pub(crate) init: Pid,
     pub(crate) pidfd: OwnedFd,
     pub(crate) landlock: Option<OwnedFd>,
 }
 
-/// A shell that belongs to no sandbox yet: its namespaces, and its init, which waits for a sandbox. Dropping it ends it.
-pub(crate) struct SpareShell {
+/// Namespaces that belong to no sandbox yet, and their init, which waits for one. Dropping this ends it.
+pub(crate) struct SpareNamespaces {
     init: Pid,
-    /// Taken by the shell that it becomes.
+    /// Taken when a sandbox gets them.
     pidfd: Option<OwnedFd>,
     socket: OwnedFd,
 }
@@ -46,7 +46,7 @@ enum InitReport {
     Failed(String),
 }
 
-impl SpareShell {
+impl SpareNamespaces {
     /// Makes one; takes a millisecond or two.
     ///
     /// An intermediate process joins the zygote's namespaces, so that all its children are born inside; then it makes the new namespaces and,
@@ -79,7 +79,7 @@ impl SpareShell {
         let _reaped = waitpid(Some(intermediate), WaitOptions::empty());
         let init = announced.ok().and_then(|()| Pid::from_raw(i32::from_ne_bytes(bytes)));
         let Some(init) = init else { return Err(reported_failure(&socket)) };
-        let pidfd = pidfd_open(init, PidfdFlags::empty()).step("open the shell's init")?;
+        let pidfd = pidfd_open(init, PidfdFlags::empty()).step("open the sandbox's init")?;
         Ok(Self { init, pidfd: Some(pidfd), socket })
     }
 
@@ -88,30 +88,33 @@ impl SpareShell {
         self.pidfd.as_ref().map(AsFd::as_fd).filter(|init| !message::has_ended(*init))
     }
 
-    /// Hands it to a sandbox, whose shell it is then.
+    /// Hands them to a sandbox.
     pub(crate) fn assign_to_sandbox(
         mut self,
         cgroup: &[OwnedFd],
         workspace: &OwnedFd,
         terminals: Option<&TerminalSources>,
         limits: JailLimits,
-    ) -> Result<Shell, StepError> {
+    ) -> Result<SandboxNamespaces, StepError> {
         let profile = if terminals.is_some() { Profile::Services } else { Profile::Data };
         let terminals = terminals.into_iter().flat_map(|sources| [&sources.terminals, &sources.own]);
         let descriptors: Vec<_> = [workspace].into_iter().chain(terminals).chain(cgroup).map(AsFd::as_fd).collect();
-        message::send(&self.socket, &InitAssignment { limits, profile }, &descriptors).step("prepare the shell")?;
+        message::send(&self.socket, &InitAssignment { limits, profile }, &descriptors)
+            .step("prepare the namespaces")?;
         match message::receive(&self.socket) {
             Ok(Some((InitReport::Ready, descriptors))) => match self.pidfd.take() {
-                Some(pidfd) => Ok(Shell { init: self.init, pidfd, landlock: descriptors.into_iter().next() }),
+                Some(pidfd) => {
+                    Ok(SandboxNamespaces { init: self.init, pidfd, landlock: descriptors.into_iter().next() })
+                }
                 None => Err(failed("it was taken")),
             },
             Ok(Some((InitReport::Failed(reason), _))) => Err(failed(&reason)),
-            Ok(None) | Err(_) => Err(failed("the shell's init ended early")),
+            Ok(None) | Err(_) => Err(failed("the sandbox's init ended early")),
         }
     }
 }
 
-impl Drop for SpareShell {
+impl Drop for SpareNamespaces {
     fn drop(&mut self) {
         // The warden's reaper takes the body.
         if let Some(pidfd) = &self.pidfd {
@@ -123,15 +126,15 @@ impl Drop for SpareShell {
 fn reported_failure(socket: &OwnedFd) -> StepError {
     match message::receive::<InitReport>(socket) {
         Ok(Some((InitReport::Failed(reason), _))) => failed(&reason),
-        _ => failed("the shell's process ended early"),
+        _ => failed("the process that makes the namespaces ended early"),
     }
 }
 
 fn failed(reason: &str) -> StepError {
-    StepError { step: "prepare the shell".into(), source: std::io::Error::other(reason.to_owned()) }
+    StepError { step: "prepare the namespaces".into(), source: std::io::Error::other(reason.to_owned()) }
 }
 
-/// Runs in the intermediate process: makes the shell's namespaces and forks init in them.
+/// Runs in the intermediate process: makes the namespaces and forks init in them.
 fn make_namespaces(
     zygote: BorrowedFd<'_>,
     join_user_namespace: bool,
@@ -145,7 +148,7 @@ fn make_namespaces(
     }
     let namespaces =
         libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
-    sys::unshare(namespaces).step("make the shell's namespaces")?;
+    sys::unshare(namespaces).step("make the namespaces")?;
     // Changing ids made it undumpable, and init with it; the zygote, which is to join init's namespaces, could not look at it then.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable).step("let the zygote join")?;
     match sys::fork(libc::CLONE_PARENT).step("fork init")? {
@@ -208,7 +211,7 @@ fn prepare_init(socket: &OwnedFd) -> Result<Option<OwnedFd>, StepError> {
         rustix::io::write(&tree, b"0").step("join the cgroup")?;
     }
     // Only now: its top is the group in which it is made.
-    sys::unshare(libc::CLONE_NEWCGROUP).step("make the shell's namespace of cgroups")?;
+    sys::unshare(libc::CLONE_NEWCGROUP).step("make the namespace of cgroups")?;
     if profile == Profile::Services {
         // Before /proc is one that has processes only.
         ports::start_loopback()?;
