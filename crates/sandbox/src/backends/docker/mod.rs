@@ -144,7 +144,7 @@ impl Containers {
 }
 
 impl HostProvider for Containers {
-    type Place = ContainerHost;
+    type Host = ContainerHost;
     type Home = Container;
     const ORIGIN: &'static str = "image";
 
@@ -171,7 +171,7 @@ impl HostProvider for Containers {
         VolumeFiles::start(container, end, stdio, life.instance().to_owned(), limits).await
     }
 
-    fn place(&self, life: &InstanceLife) -> Arc<ContainerHost> {
+    fn new_host(&self, life: &InstanceLife) -> Arc<ContainerHost> {
         Arc::new(ContainerHost::new(self.container(life, ""), Arc::clone(&self.engine)))
     }
 

@@ -142,7 +142,7 @@ pub struct WorkspaceHost<S> {
 }
 
 impl<C: ControlPlane> HostProvider for Service<C> {
-    type Place = RemoteCommand;
+    type Host = RemoteCommand;
     type Home = WorkspaceHost<C::Shell>;
     const ORIGIN: &'static str = "template";
 
@@ -157,13 +157,13 @@ impl<C: ControlPlane> HostProvider for Service<C> {
         StdioWorkspace::start(home, end, stdio, life.instance().to_owned(), limits).await
     }
 
-    fn place(&self, life: &InstanceLife) -> Arc<RemoteCommand> {
+    fn new_host(&self, life: &InstanceLife) -> Arc<RemoteCommand> {
         Arc::new(RemoteCommand::new(life.end()))
     }
 
     async fn start<N: Send + 'static>(
         &self,
-        place: &RemoteCommand,
+        host: &RemoteCommand,
         home: &Self::Home,
         kernel: &KernelSpec,
         _limits: &Limits,
@@ -171,6 +171,6 @@ impl<C: ControlPlane> HostProvider for Service<C> {
         needs: N,
     ) -> Result<Stdio, Error> {
         let environment: Vec<_> = kernel.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        place.start(&home.machine, &COMMAND, &environment, needs).await.map_err(|_| over())?
+        host.start(&home.machine, &COMMAND, &environment, needs).await.map_err(|_| over())?
     }
 }

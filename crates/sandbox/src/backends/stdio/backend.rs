@@ -13,13 +13,13 @@ use crate::backend::{Backend, BackendStatus, Capabilities, Health, Profile, Sand
 use crate::backends::registry::Registry;
 use crate::{Error, KernelSpec, Limits, Workspace};
 
-/// Whoever has places for sandboxes.
+/// A provider of hosts for sandboxes.
 pub trait HostProvider: Debug + Send + Sync + Sized + 'static {
-    /// The place of a sandbox.
-    type Place: SandboxHost;
-    /// The place of a workspace's files.
+    /// The host of a sandbox.
+    type Host: SandboxHost;
+    /// The home of a workspace's files.
     type Home: Debug + Send + Sync + 'static;
-    /// The noun for what a place is made from.
+    /// The noun for what a host is made from.
     const ORIGIN: &'static str;
 
     /// Makes an empty workspace.
@@ -29,13 +29,13 @@ pub trait HostProvider: Debug + Send + Sync + Sized + 'static {
         limits: &Limits,
     ) -> impl Future<Output = Result<StdioWorkspace<Self::Home>, Error>> + Send;
 
-    /// Returns a place in which nothing runs yet.
-    fn place(&self, life: &InstanceLife) -> Arc<Self::Place>;
+    /// Returns a host in which nothing runs yet.
+    fn new_host(&self, life: &InstanceLife) -> Arc<Self::Host>;
 
-    /// Starts a place's first process. A task of its own holds `needs` until nothing of the place is left.
+    /// Starts a host's first process. A task of its own holds `needs` until nothing of the host is left.
     fn start<N: Send + 'static>(
         &self,
-        place: &Self::Place,
+        host: &Self::Host,
         home: &Self::Home,
         kernel: &KernelSpec,
         limits: &Limits,
@@ -57,9 +57,9 @@ impl<H: HostProvider> Clone for StdioBackend<H> {
 
 #[derive(Debug)]
 pub(super) struct BackendState<H: HostProvider> {
-    host: H,
+    provider: H,
     life: InstanceLife,
-    registry: Arc<Registry<H::Place>>,
+    registry: Arc<Registry<H::Host>>,
     capabilities: Capabilities,
     failure: Mutex<Option<String>>,
     pool: StdioPool<H>,
@@ -93,13 +93,13 @@ impl InstanceLife {
 
 impl<H: HostProvider> StdioBackend<H> {
     /// A backend without sandboxes.
-    pub(in crate::backends) fn new(host: H, instance: String, capabilities: Capabilities) -> Self {
-        Self::with_pool(host, instance, capabilities, 0, Limits::default())
+    pub(in crate::backends) fn new(provider: H, instance: String, capabilities: Capabilities) -> Self {
+        Self::with_pool(provider, instance, capabilities, 0, Limits::default())
     }
 
     /// The same with so many sandboxes ready before anyone asks, with these limits.
     pub(in crate::backends) fn with_pool(
-        host: H,
+        provider: H,
         instance: String,
         capabilities: Capabilities,
         pool: usize,
@@ -107,7 +107,8 @@ impl<H: HostProvider> StdioBackend<H> {
     ) -> Self {
         let life = InstanceLife { instance, end: CancellationToken::new(), alive: watch::Sender::new(()) };
         let (registry, failure, kernel) = (Arc::default(), Mutex::default(), Arc::clone(capabilities.kernel()));
-        let inner = BackendState { host, life, registry, capabilities, failure, pool: StdioPool::new(pool, limits) };
+        let inner =
+            BackendState { provider, life, registry, capabilities, failure, pool: StdioPool::new(pool, limits) };
         let inner = Arc::new(inner);
         if pool > 0 {
             tokio::spawn(refill(Arc::downgrade(&inner), kernel));
@@ -115,9 +116,9 @@ impl<H: HostProvider> StdioBackend<H> {
         Self(inner)
     }
 
-    /// The host.
+    /// The provider of its hosts.
     pub(in crate::backends) fn host(&self) -> &H {
-        &self.0.host
+        &self.0.provider
     }
 }
 
@@ -131,16 +132,16 @@ impl<H: HostProvider> BackendState<H> {
         let registration = Registry::register(&self.registry, id, owner)?;
         let is_usual = kernel == *self.capabilities.kernel() && workspace.is_none();
         let member = if is_usual { self.pool.take(&limits, profile, &self.life.instance) } else { None };
-        let place = match &member {
-            Some(member) => Arc::clone(member.ready.place()),
-            None => self.host.place(&self.life),
+        let host = match &member {
+            Some(member) => Arc::clone(member.ready.host()),
+            None => self.provider.new_host(&self.life),
         };
-        registration.bind(&place)?;
-        let ended = place.end().clone();
+        registration.bind(&host)?;
+        let ended = host.end().clone();
         let making = async {
             let Member { workspace, ready, .. } = match member {
                 Some(member) => member,
-                None => self.prepare(&place, workspace, &kernel, &limits, profile).await?,
+                None => self.prepare(&host, workspace, &kernel, &limits, profile).await?,
             };
             ready.start(limits, workspace, registration, profile).await
         };
@@ -151,7 +152,7 @@ impl<H: HostProvider> BackendState<H> {
         match made {
             Ok(sandbox) => Ok(Arc::new(sandbox)),
             Err(error) => {
-                place.remove().await;
+                host.remove().await;
                 Err(error)
             }
         }
@@ -160,7 +161,7 @@ impl<H: HostProvider> BackendState<H> {
     /// Makes a sandbox that is ready for its first kernel, with these files or none.
     async fn prepare(
         &self,
-        place: &Arc<H::Place>,
+        host: &Arc<H::Host>,
         workspace: Option<Arc<dyn Workspace>>,
         kernel: &Arc<KernelSpec>,
         limits: &Limits,
@@ -168,7 +169,7 @@ impl<H: HostProvider> BackendState<H> {
     ) -> Result<Member<H>, Error> {
         let workspace = match workspace {
             Some(workspace) => workspace,
-            None => Arc::new(self.host.make_workspace(&self.life, limits).await?),
+            None => Arc::new(self.provider.make_workspace(&self.life, limits).await?),
         };
         let foreign = Error::NotSupported("the workspace of another backend");
         let files = StdioWorkspace::<H::Home>::of(&workspace, &self.life.instance).ok_or(foreign)?;
@@ -176,8 +177,8 @@ impl<H: HostProvider> BackendState<H> {
             return Err(Error::WorkspaceLost);
         }
         let needs = (Arc::clone(&workspace), self.life.hold());
-        let stdio = self.host.start(place, files.home(), kernel, limits, profile, needs).await?;
-        let ready = ReadyHost::new(Arc::clone(place), stdio, Arc::clone(kernel), H::ORIGIN).await?;
+        let stdio = self.provider.start(host, files.home(), kernel, limits, profile, needs).await?;
+        let ready = ReadyHost::new(Arc::clone(host), stdio, Arc::clone(kernel), H::ORIGIN).await?;
         Ok(Member { workspace, ready, profile })
     }
 
@@ -188,7 +189,7 @@ impl<H: HostProvider> BackendState<H> {
         limits: &Limits,
         profile: Profile,
     ) -> Result<Member<H>, Error> {
-        self.prepare(&self.host.place(&self.life), None, kernel, limits, profile).await
+        self.prepare(&self.provider.new_host(&self.life), None, kernel, limits, profile).await
     }
 
     /// The life of the instance.
@@ -240,8 +241,8 @@ impl<H: HostProvider> Backend for StdioBackend<H> {
 
     fn destroy<'a>(&'a self, id: &'a SandboxId) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
-            if let Some(place) = self.0.registry.end(id) {
-                place.remove().await;
+            if let Some(host) = self.0.registry.end(id) {
+                host.remove().await;
             }
             Ok(())
         })
@@ -265,7 +266,7 @@ impl<H: HostProvider> Backend for StdioBackend<H> {
     }
 }
 
-/// The error of a place that ended while it was made.
+/// The error of a host that ended while it was made.
 pub(in crate::backends) fn over() -> Error {
     Error::Over("the sandbox ended while it was made".into())
 }

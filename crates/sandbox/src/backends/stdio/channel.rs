@@ -33,8 +33,8 @@ const MAX_COMMAND: usize = 16 << 20;
 struct MuxChannel {
     mux: Arc<Mux>,
     number: u32,
-    /// The place of the sandbox, which stays as long as something of it is used.
-    _place: Arc<dyn Debug + Send + Sync>,
+    /// The host of the sandbox, which stays as long as something of it is used.
+    _host: Arc<dyn Debug + Send + Sync>,
 }
 
 impl Drop for MuxChannel {
@@ -49,15 +49,15 @@ pub(super) struct ChannelOpener {
     pub(super) mux: Arc<Mux>,
     /// The number of the channel, which no other has had.
     pub(super) number: u32,
-    /// The place of the sandbox.
-    pub(super) place: Arc<dyn Debug + Send + Sync>,
+    /// The host of the sandbox.
+    pub(super) host: Arc<dyn Debug + Send + Sync>,
 }
 
 impl ChannelOpener {
     fn open(self, wish: &ChannelTarget<'_>) -> Result<(Arc<MuxChannel>, ChannelStreams), Error> {
-        let Self { mux, number, place } = self;
+        let Self { mux, number, host } = self;
         let streams = mux.open(number, wish)?;
-        Ok((Arc::new(MuxChannel { mux, number, _place: place }), streams))
+        Ok((Arc::new(MuxChannel { mux, number, _host: host }), streams))
     }
 
     /// Starts a command.

@@ -27,7 +27,7 @@ const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The shared end of the way to a kernel. Dropping it ends the kernel.
 pub(super) struct KernelControl<P> {
     mux: Arc<Mux>,
-    place: Arc<P>,
+    host: Arc<P>,
     number: u32,
     checkpoint: bool,
     is_ended: AtomicBool,
@@ -48,7 +48,7 @@ pub(super) struct StdioLink<P> {
 impl<P: SandboxHost> StdioLink<P> {
     /// Starts a kernel and waits until it is ready.
     pub(super) async fn start(
-        place: Arc<P>,
+        host: Arc<P>,
         mux: Arc<Mux>,
         number: u32,
         checkpoint: bool,
@@ -56,8 +56,7 @@ impl<P: SandboxHost> StdioLink<P> {
     ) -> Result<Self, Error> {
         let streams = mux.start_kernel(number);
         let exit = streams.exit.clone();
-        let control =
-            Arc::new(KernelControl { mux, place, number, checkpoint, is_ended: AtomicBool::new(false), exit });
+        let control = Arc::new(KernelControl { mux, host, number, checkpoint, is_ended: AtomicBool::new(false), exit });
         let mut link = Self { control, streams, frames: BytesMut::new(), printed: Default::default(), taken: [0; 3] };
         let gone = |error: io::Error| Error::KernelGone(error.to_string());
         link.send(start).await.map_err(gone)?;
@@ -224,7 +223,7 @@ impl<P: SandboxHost> LinkControl for KernelControl<P> {
     }
 
     fn keeps_checkpoint(&self) -> bool {
-        self.checkpoint && !self.is_ended.load(Ordering::Relaxed) && !self.place.end().is_cancelled()
+        self.checkpoint && !self.is_ended.load(Ordering::Relaxed) && !self.host.end().is_cancelled()
     }
 
     fn end(&self) {
@@ -233,11 +232,11 @@ impl<P: SandboxHost> LinkControl for KernelControl<P> {
     }
 
     fn paused(&self) -> watch::Receiver<bool> {
-        self.place.paused()
+        self.host.paused()
     }
 
     async fn usage(&self) -> Usage {
-        self.place.usage().await
+        self.host.usage().await
     }
 }
 

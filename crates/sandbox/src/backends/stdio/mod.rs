@@ -76,7 +76,7 @@ pub enum OutputChunk {
     Err(Bytes),
 }
 
-/// The place of one sandbox, in which that process runs.
+/// The host of one sandbox, in which that process runs.
 pub trait SandboxHost: fmt::Debug + Send + Sync + 'static {
     /// The token that ends it.
     fn end(&self) -> &CancellationToken;
@@ -97,35 +97,35 @@ pub trait SandboxHost: fmt::Debug + Send + Sync + 'static {
     fn usage(&self) -> impl Future<Output = Usage> + Send;
 }
 
-/// A place whose first process is ready for kernels. The process ends with it.
+/// A host whose first process is ready for kernels. The process ends with it.
 #[derive(Debug)]
 struct ReadyHost<P> {
-    place: Arc<P>,
+    host: Arc<P>,
     mux: Arc<Mux>,
     kernel: Arc<KernelSpec>,
 }
 
 impl<P: SandboxHost> ReadyHost<P> {
     /// Takes over the streams of a process that runs [`COMMAND`], and waits until it has imported what kernels need. `origin` is the noun for
-    /// what the place was made from.
-    async fn new(place: Arc<P>, stdio: Stdio, kernel: Arc<KernelSpec>, origin: &'static str) -> Result<Self, Error> {
+    /// what the host was made from.
+    async fn new(host: Arc<P>, stdio: Stdio, kernel: Arc<KernelSpec>, origin: &'static str) -> Result<Self, Error> {
         let kernels = kernel.scripts.iter().map(|(name, text)| (name.as_str(), text.as_str()));
         let scripts: BTreeMap<_, _> = FIRST_PROCESS_SCRIPTS.into_iter().chain(kernels).collect();
         let scripts = serde_json::to_vec(&scripts).map_err(|error| Error::Setup(error.to_string()))?;
         let first = vec![framed(START_PROGRAM.as_bytes()), framed(&scripts)];
-        let mux = Mux::start(stdio, first, place.end());
+        let mux = Mux::start(stdio, first, host.end());
         mux.ready(READY_TIMEOUT, origin).await?;
-        Ok(Self { place, mux, kernel })
+        Ok(Self { host, mux, kernel })
     }
 
-    /// The place.
-    fn place(&self) -> &Arc<P> {
-        &self.place
+    /// The host.
+    fn host(&self) -> &Arc<P> {
+        &self.host
     }
 
-    /// Returns true unless its place or its first process has ended.
+    /// Returns true unless its host or its first process has ended.
     fn is_alive(&self) -> bool {
-        !self.place.end().is_cancelled() && self.mux.is_ready()
+        !self.host.end().is_cancelled() && self.mux.is_ready()
     }
 
     /// Starts the first kernel, and returns the sandbox.
@@ -136,11 +136,11 @@ impl<P: SandboxHost> ReadyHost<P> {
         registration: Registration<P>,
         profile: Profile,
     ) -> Result<StdioSandbox<P>, Error> {
-        let Self { place, mux, kernel } = self;
+        let Self { host, mux, kernel } = self;
         // A checkpoint that takes over would end the services.
         let checkpoints = kernel.checkpoints && profile == Profile::Data;
-        let link = sandbox::start_kernel(&place, &mux, 1, checkpoints, &limits).await?;
-        Ok(StdioSandbox::new(Driver::new(link, workspace, limits), kernel, place, mux, registration, profile))
+        let link = sandbox::start_kernel(&host, &mux, 1, checkpoints, &limits).await?;
+        Ok(StdioSandbox::new(Driver::new(link, workspace, limits), kernel, host, mux, registration, profile))
     }
 }
 

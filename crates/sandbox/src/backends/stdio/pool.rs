@@ -30,12 +30,12 @@ pub(super) struct StdioPool<H: HostProvider> {
 #[derive(Debug)]
 pub(super) struct Member<H: HostProvider> {
     pub(super) workspace: Arc<dyn Workspace>,
-    pub(super) ready: ReadyHost<H::Place>,
+    pub(super) ready: ReadyHost<H::Host>,
     pub(super) profile: Profile,
 }
 
 impl<H: HostProvider> Member<H> {
-    /// Returns true unless its place or its files have ended.
+    /// Returns true unless its host or its files have ended.
     fn lives(&self, instance: &str) -> bool {
         let files = StdioWorkspace::<H::Home>::of(&self.workspace, instance);
         self.ready.is_alive() && files.is_some_and(|files| !files.is_lost())
@@ -51,7 +51,7 @@ impl<H: HostProvider> StdioPool<H> {
 
     /// Takes a sandbox that has these limits and this profile, if there is one.
     pub(super) fn take(&self, limits: &Limits, profile: Profile, instance: &str) -> Option<Member<H>> {
-        if self.size == 0 || !is_same_place(&self.limits, limits) {
+        if self.size == 0 || !are_alike(&self.limits, limits) {
             return None;
         }
         let mut profiles = self.profiles();
@@ -61,8 +61,8 @@ impl<H: HostProvider> StdioPool<H> {
         drop(profiles);
         let mut ready = self.lock();
         ready.retain(|member| member.lives(instance));
-        let place = ready.iter().rposition(|member| member.profile == profile);
-        let found = place.map(|place| ready.swap_remove(place));
+        let index = ready.iter().rposition(|member| member.profile == profile);
+        let found = index.map(|index| ready.swap_remove(index));
         drop(ready);
         self.taken.notify_one();
         found
@@ -91,8 +91,8 @@ impl<H: HostProvider> StdioPool<H> {
     }
 }
 
-/// Returns true if places for these limits are alike. Those of time, output and kernels are not the place's.
-fn is_same_place(one: &Limits, other: &Limits) -> bool {
+/// Returns true if hosts for these limits are alike. Those of time, output and kernels are not the host's.
+fn are_alike(one: &Limits, other: &Limits) -> bool {
     let Limits { timeout, cpu_time, grace, output, kernels, .. } = other.clone();
     Limits { timeout, cpu_time, grace, output, kernels, ..one.clone() } == *other
 }
@@ -145,17 +145,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_of_the_place_have_to_be_the_same() {
+    fn limits_of_the_host_have_to_be_the_same() {
         let usual = Limits::default();
         let fast = Limits { timeout: Duration::from_secs(1), output: 1, kernels: 1, ..usual.clone() };
-        assert!(is_same_place(&usual, &fast));
+        assert!(are_alike(&usual, &fast));
         for other in [
             Limits { memory: 1, ..usual.clone() },
             Limits { processes: 1, ..usual.clone() },
             Limits { disk: 1, ..usual.clone() },
             Limits { cpus: 0.5, ..usual.clone() },
         ] {
-            assert!(!is_same_place(&usual, &other), "{other:?}");
+            assert!(!are_alike(&usual, &other), "{other:?}");
         }
     }
 }

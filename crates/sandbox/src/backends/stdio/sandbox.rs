@@ -23,7 +23,7 @@ use crate::{Error, KernelSpec, Limits, Workspace};
 pub(super) struct StdioSandbox<P: SandboxHost> {
     first: Arc<Driver<StdioLink<P>>>,
     spec: Arc<KernelSpec>,
-    place: Arc<P>,
+    host: Arc<P>,
     mux: Arc<Mux>,
     profile: Profile,
     /// The number of the last kernel, command or connection.
@@ -35,30 +35,30 @@ impl<P: SandboxHost> StdioSandbox<P> {
     pub(super) fn new(
         first: Driver<StdioLink<P>>,
         spec: Arc<KernelSpec>,
-        place: Arc<P>,
+        host: Arc<P>,
         mux: Arc<Mux>,
         registration: Registration<P>,
         profile: Profile,
     ) -> Self {
-        Self { first: Arc::new(first), spec, place, mux, profile, last: AtomicU32::new(1), registration }
+        Self { first: Arc::new(first), spec, host, mux, profile, last: AtomicU32::new(1), registration }
     }
 
     /// Returns a number that nothing of the sandbox has had; an error while it is paused.
     fn next(&self) -> Result<u32, Error> {
-        if *self.place.paused().borrow() {
+        if *self.host.paused().borrow() {
             return Err(Error::Paused);
         }
         Ok(self.last.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     fn opener(&self) -> Result<ChannelOpener, Error> {
-        Ok(ChannelOpener { mux: Arc::clone(&self.mux), number: self.next()?, place: Arc::clone(&self.place) as _ })
+        Ok(ChannelOpener { mux: Arc::clone(&self.mux), number: self.next()?, host: Arc::clone(&self.host) as _ })
     }
 
     async fn pause_or_resume(&self, pauses: bool) -> Result<(), Error> {
         // In a task: a caller that goes away halfway would leave it stopped with its clocks running.
-        let place = Arc::clone(&self.place);
-        let done = tokio::spawn(async move { place.pause(pauses).await }).await;
+        let host = Arc::clone(&self.host);
+        let done = tokio::spawn(async move { host.pause(pauses).await }).await;
         done.unwrap_or_else(|error| Err(Error::Setup(error.to_string())))
     }
 }
@@ -81,7 +81,7 @@ impl<P: SandboxHost> Sandbox for StdioSandbox<P> {
     }
 
     fn is_alive(&self) -> bool {
-        self.first.is_alive() && !self.place.end().is_cancelled()
+        self.first.is_alive() && !self.host.end().is_cancelled()
     }
 
     fn execute<'a>(&'a self, code: &'a str) -> BoxFuture<'a, Result<Execution, Error>> {
@@ -98,7 +98,7 @@ impl<P: SandboxHost> Sandbox for StdioSandbox<P> {
             if self.mux.living() >= self.limits().kernels.max(1) as usize {
                 return Err(Error::Full);
             }
-            let link = start_kernel(&self.place, &self.mux, number, false, self.limits()).await?;
+            let link = start_kernel(&self.host, &self.mux, number, false, self.limits()).await?;
             let kernel = Driver::new(link, Arc::clone(self.workspace()), self.limits().clone());
             kernel.configure(&options).await?;
             Ok(Arc::new(kernel) as _)
@@ -106,11 +106,11 @@ impl<P: SandboxHost> Sandbox for StdioSandbox<P> {
     }
 
     fn lost(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.place.end().cancelled())
+        Box::pin(self.host.end().cancelled())
     }
 
     fn usage(&self) -> BoxFuture<'_, Usage> {
-        Box::pin(self.place.usage())
+        Box::pin(self.host.usage())
     }
 
     fn scripts_directory(&self) -> &str {
@@ -145,7 +145,7 @@ impl<P: SandboxHost> Sandbox for StdioSandbox<P> {
 
     fn close(&self) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(async move {
-            self.place.remove().await;
+            self.host.remove().await;
             Ok(())
         })
     }
@@ -153,13 +153,13 @@ impl<P: SandboxHost> Sandbox for StdioSandbox<P> {
 
 /// Starts a kernel.
 pub(super) async fn start_kernel<P: SandboxHost>(
-    place: &Arc<P>,
+    host: &Arc<P>,
     mux: &Arc<Mux>,
     number: u32,
     checkpoints: bool,
     limits: &Limits,
 ) -> Result<StdioLink<P>, Error> {
     let threads = (limits.cpus.ceil() as u32).max(1);
-    let start = ToKernel::Start { memory: limits.memory, threads, hard: !place.enforces_resources(), checkpoints };
-    StdioLink::start(Arc::clone(place), Arc::clone(mux), number, checkpoints, &start).await
+    let start = ToKernel::Start { memory: limits.memory, threads, hard: !host.enforces_resources(), checkpoints };
+    StdioLink::start(Arc::clone(host), Arc::clone(mux), number, checkpoints, &start).await
 }
