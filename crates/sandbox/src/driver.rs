@@ -31,7 +31,7 @@ pub(crate) struct Driver<L: Link> {
     control: Arc<L::Control>,
     exit: watch::Receiver<Option<KernelExit>>,
     paused: watch::Receiver<bool>,
-    state: Arc<AtomicState>,
+    flags: Arc<KernelFlags>,
     workspace: Arc<dyn Workspace>,
     limits: Limits,
 }
@@ -46,13 +46,13 @@ struct KernelState<L> {
     is_doomed: bool,
 }
 
-/// The state of the kernel.
+/// Facts about the kernel that are known without its lock.
 #[derive(Debug, Default)]
-struct AtomicState {
+struct KernelFlags {
     /// A cell has ended, so there is, or will be, a checkpoint.
     has_run: AtomicBool,
     /// It ended, and no checkpoint took its place, or it is to end.
-    is_lost: AtomicBool,
+    is_dead: AtomicBool,
 }
 
 impl<L: Link> std::fmt::Debug for Driver<L> {
@@ -67,7 +67,7 @@ impl<L: Link> Driver<L> {
         let (control, exit) = (Arc::clone(link.control()), link.exit());
         let paused = control.paused();
         let kernel = KernelState { link, exit: exit.clone(), cells: 0, is_doomed: false };
-        Self { kernel: Arc::new(Mutex::new(kernel)), control, exit, paused, state: Arc::default(), workspace, limits }
+        Self { kernel: Arc::new(Mutex::new(kernel)), control, exit, paused, flags: Arc::default(), workspace, limits }
     }
 
     /// The limits.
@@ -82,13 +82,13 @@ impl<L: Link> Driver<L> {
 
     /// Returns true if the kernel lives, or its checkpoint will.
     pub(crate) fn is_alive(&self) -> bool {
-        let may_restore = self.state.has_run.load(Ordering::Relaxed) && self.control.keeps_checkpoint();
-        !self.state.is_lost.load(Ordering::Relaxed) && (may_restore || self.exit.borrow().is_none())
+        let may_restore = self.flags.has_run.load(Ordering::Relaxed) && self.control.keeps_checkpoint();
+        !self.flags.is_dead.load(Ordering::Relaxed) && (may_restore || self.exit.borrow().is_none())
     }
 
     /// Returns true if a cell has ended.
     pub(crate) fn has_run(&self) -> bool {
-        self.state.has_run.load(Ordering::Relaxed)
+        self.flags.has_run.load(Ordering::Relaxed)
     }
 
     /// Waits until no cell runs, and returns the kernel, or the checkpoint of one that ended.
@@ -107,7 +107,7 @@ impl<L: Link> Driver<L> {
             // In a task: a caller that goes away halfway would leave a checkpoint awake whose channel is gone.
             let restoring = tokio::spawn(async move { kernel.link.restore().await.then_some(kernel) });
             let Ok(Some(restored)) = restoring.await else {
-                self.state.is_lost.store(true, Ordering::Relaxed);
+                self.flags.is_dead.store(true, Ordering::Relaxed);
                 return Err(Error::KernelGone("it ended between two executions".into()));
             };
             kernel = restored;
@@ -183,19 +183,19 @@ impl<L: Link> Driver<L> {
 
     /// Ends the kernel, whatever runs in it, and waits until it has ended.
     pub(crate) async fn close(&self) {
-        self.state.is_lost.store(true, Ordering::Relaxed);
+        self.flags.is_dead.store(true, Ordering::Relaxed);
         self.control.end();
         let _in_time = timeout(KILL_TIMEOUT, wait_for_exit(&mut self.exit.clone())).await;
     }
 
-    /// Makes the kernel rehearse a first cell.
-    pub(crate) async fn touch(&self) -> Result<(), Error> {
+    /// Makes the kernel do what its first cell needs once.
+    pub(crate) async fn warm_up(&self) -> Result<(), Error> {
         let mut kernel = self.kernel.lock().await;
         let gone = |error: std::io::Error| Error::KernelGone(error.to_string());
-        kernel.link.send(&ToKernel::Touch).await.map_err(gone)?;
+        kernel.link.send(&ToKernel::WarmUp).await.map_err(gone)?;
         match timeout(KILL_TIMEOUT, kernel.link.receive()).await {
-            Ok(Ok(LinkInput::Frame(FromKernel::Touched, _))) => Ok(()),
-            _ => Err(Error::KernelGone("it did not survive the rehearsal".into())),
+            Ok(Ok(LinkInput::Frame(FromKernel::WarmedUp, _))) => Ok(()),
+            _ => Err(Error::KernelGone("it did not survive the warm-up".into())),
         }
     }
 }

@@ -56,8 +56,9 @@ pub(crate) enum ToKernel<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         language: Option<&'a str>,
     },
-    /// Rehearse the first cell.
-    Touch,
+    /// Do what the first cell needs once.
+    #[serde(rename = "touch")]
+    WarmUp,
     /// Become a program other than a kernel.
     Run { command: &'a Command },
     /// Run a cell, with these variables of the environment set meanwhile.
@@ -79,7 +80,8 @@ pub(crate) enum ToKernel<'a> {
 #[derive(Debug, PartialEq)]
 pub(crate) enum FromKernel {
     Ready,
-    Touched,
+    #[serde(rename = "touched")]
+    WarmedUp,
     Configured,
     /// A program that is no kernel begins; its number inside.
     Started(u64),
@@ -218,7 +220,7 @@ pub(crate) fn parse(bytes: &[u8]) -> io::Result<FromKernel> {
     };
     Ok(match frame.kind.as_str() {
         "ready" => FromKernel::Ready,
-        "touched" => FromKernel::Touched,
+        "touched" => FromKernel::WarmedUp,
         "configured" => FromKernel::Configured,
         "started" => FromKernel::Started(frame.number.ok_or_else(missing)?),
         "flushed" => FromKernel::Flushed(frame.number.ok_or_else(missing)?),

@@ -50,7 +50,7 @@ fn size(frame: &FromKernel) -> usize {
         FromKernel::Failed(reason) => reason.len(),
         FromKernel::Calls(calls, _) => calls.iter().map(|call| call.name.len() + call.arguments.len()).sum(),
         FromKernel::Ready
-        | FromKernel::Touched
+        | FromKernel::WarmedUp
         | FromKernel::Configured
         | FromKernel::Started(_)
         | FromKernel::Restored

@@ -8,7 +8,7 @@ use futures_util::future::join;
 use tokio::sync::{OwnedMutexGuard, mpsc, watch};
 use tokio::time::{Instant, timeout};
 
-use super::{AtomicState, Driver, KILL_TIMEOUT, KernelState, SEND_TIMEOUT, most_entries, wait_for_exit};
+use super::{Driver, KILL_TIMEOUT, KernelFlags, KernelState, SEND_TIMEOUT, most_entries, wait_for_exit};
 use crate::execution::{
     ClientAnswer, ClientCall, ExecutionEvent, Finished, KernelDeath, LimitHit, MimeBundle, MimeData, Outcome,
     ProgramError, VariablesState,
@@ -88,7 +88,7 @@ enum FrameReply {
 /// One execution, from its first byte to its outcome.
 pub(super) struct CellRun<C> {
     control: Arc<C>,
-    state: Arc<AtomicState>,
+    flags: Arc<KernelFlags>,
     /// Zero where it is not counted.
     cpu_before: Duration,
     workspace: Arc<dyn Workspace>,
@@ -143,7 +143,7 @@ impl<C: LinkControl> CellRun<C> {
         let limits = driver.limits.clone();
         Self {
             control: Arc::clone(&driver.control),
-            state: Arc::clone(&driver.state),
+            flags: Arc::clone(&driver.flags),
             workspace: Arc::clone(&driver.workspace),
             cpu_before,
             events,
@@ -181,7 +181,7 @@ impl<C: LinkControl> CellRun<C> {
         let is_settled = matches!(end, WaitEnd::Done) && !self.has_signalled;
         let state = match end {
             WaitEnd::Done => {
-                self.state.has_run.store(true, Ordering::Relaxed);
+                self.flags.has_run.store(true, Ordering::Relaxed);
                 VariablesState::Kept
             }
             WaitEnd::Exited(_) if self.may_restore() && kernel.link.restore().await => {
@@ -189,7 +189,7 @@ impl<C: LinkControl> CellRun<C> {
                 VariablesState::RolledBack
             }
             WaitEnd::Exited(_) => {
-                self.state.is_lost.store(true, Ordering::Relaxed);
+                self.flags.is_dead.store(true, Ordering::Relaxed);
                 VariablesState::Lost
             }
         };
@@ -304,8 +304,8 @@ impl<C: LinkControl> CellRun<C> {
 
     /// Returns true if there may be a checkpoint, and nobody wants the kernel to end.
     fn may_restore(&self) -> bool {
-        let has_run = self.state.has_run.load(Ordering::Relaxed) && self.control.keeps_checkpoint();
-        has_run && !self.state.is_lost.load(Ordering::Relaxed)
+        let has_run = self.flags.has_run.load(Ordering::Relaxed) && self.control.keeps_checkpoint();
+        has_run && !self.flags.is_dead.load(Ordering::Relaxed)
     }
 
     fn counts_cpu(&self) -> bool {
@@ -425,7 +425,7 @@ impl<C: LinkControl> CellRun<C> {
             FromKernel::MemoryError(error) => self.raised(error, true),
             // Out of place; only user code that plays with the channel sends them.
             FromKernel::Ready
-            | FromKernel::Touched
+            | FromKernel::WarmedUp
             | FromKernel::Configured
             | FromKernel::Started(_)
             | FromKernel::Restored

@@ -59,9 +59,9 @@ impl LazyKernel {
         self.started.get().map_or_else(Weak::new, Arc::downgrade)
     }
 
-    /// Makes the kernel rehearse a first cell.
-    pub(super) async fn touch(&self) -> Result<(), Error> {
-        self.driver().await?.touch().await
+    /// Makes the kernel do what its first cell needs once.
+    pub(super) async fn warm_up(&self) -> Result<(), Error> {
+        self.driver().await?.warm_up().await
     }
 
     /// Starts a further kernel in the sandbox.

@@ -133,7 +133,7 @@ impl LocalPool {
     async fn make(&self, shared: &Shared) -> Result<Arc<LazyKernel>, Error> {
         let handle = Arc::new(SandboxHandle::new(&shared.supervisor.client().await?)?);
         let made = shared.make(handle, self.limits.clone(), Profile::Data, None).await?;
-        made.touch().await?;
+        made.warm_up().await?;
         Ok(made)
     }
 }

@@ -89,7 +89,7 @@ struct AnswerWithDescriptors {
 struct SandboxReports {
     kernels: HashMap<u64, KernelReports>,
     processes: HashMap<u64, oneshot::Sender<Option<ExitStatus>>>,
-    is_lost: watch::Sender<bool>,
+    sandbox_lost: watch::Sender<bool>,
 }
 
 /// News of a kernel.
@@ -361,7 +361,7 @@ impl WardenClient {
             }
             WardenMessage::Lost { id } => {
                 if let Some(reports) = state.reports.get(&id) {
-                    reports.is_lost.send_replace(true);
+                    reports.sandbox_lost.send_replace(true);
                 }
             }
             WardenMessage::Restored { id } => {
@@ -445,7 +445,7 @@ pub(crate) struct SandboxHandle {
     /// True if its end was asked for.
     ended: AtomicBool,
     /// True once it has ended unasked.
-    is_lost: watch::Receiver<bool>,
+    sandbox_lost: watch::Receiver<bool>,
 }
 
 /// One kernel at the warden, from before it is asked for. Dropping it ends the kernel, but for the first one, which ends with its sandbox.
@@ -461,10 +461,10 @@ impl SandboxHandle {
     pub(super) fn new(client: &Arc<WardenClient>) -> Result<Self, Error> {
         let id = client.next_id();
         let reports = SandboxReports::default();
-        let is_lost = reports.is_lost.subscribe();
+        let sandbox_lost = reports.sandbox_lost.subscribe();
         client.state()?.reports.insert(id, reports);
         let (next_kernel, ended) = (AtomicU64::new(FIRST_KERNEL + 1), AtomicBool::new(false));
-        Ok(Self { id, client: Arc::clone(client), next_kernel, paused: watch::Sender::new(false), ended, is_lost })
+        Ok(Self { id, client: Arc::clone(client), next_kernel, paused: watch::Sender::new(false), ended, sandbox_lost })
     }
 
     /// A handle of the kernel that it is to be made with, which keeps a checkpoint.
@@ -493,14 +493,14 @@ impl SandboxHandle {
 
     /// Returns true until its end was asked for, or its warden has ended.
     pub(super) fn is_there(&self) -> bool {
-        !self.ended.load(Ordering::SeqCst) && !*self.is_lost.borrow() && self.client.state().is_ok()
+        !self.ended.load(Ordering::SeqCst) && !*self.sandbox_lost.borrow() && self.client.state().is_ok()
     }
 
     /// Waits until it has ended, asked or not.
     pub(super) async fn lost(&self) {
         // Its reports go with its warden.
-        let mut is_lost = self.is_lost.clone();
-        let _warden_ended = is_lost.wait_for(|is_lost| *is_lost).await;
+        let mut lost = self.sandbox_lost.clone();
+        let _warden_ended = lost.wait_for(|is_lost| *is_lost).await;
     }
 
     /// The number that the sandbox has at the warden.

@@ -224,7 +224,7 @@ impl Link for MemoryLink {
                 Ok(())
             }
             // A scripted program does not wait for its displays, has no limits of its own and needs no rehearsal.
-            ToKernel::Shown { .. } | ToKernel::Start { .. } | ToKernel::Touch | ToKernel::Run { .. } => Ok(()),
+            ToKernel::Shown { .. } | ToKernel::Start { .. } | ToKernel::WarmUp | ToKernel::Run { .. } => Ok(()),
         }
     }
 
