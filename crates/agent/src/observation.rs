@@ -190,8 +190,11 @@ pub fn describe_outcome(finished: &Finished) -> String {
             finished.files_left_out
         ));
     }
-    if !finished.refusals().is_empty() {
-        text.push_str(&format!(" System calls that the sandbox does not allow: {}.", finished.refusals().join(", ")));
+    if !finished.relevant_refused_calls().is_empty() {
+        text.push_str(&format!(
+            " System calls that the sandbox does not allow: {}.",
+            finished.relevant_refused_calls().join(", ")
+        ));
     }
     match finished.state {
         VariablesState::Kept => {}
@@ -289,8 +292,8 @@ mod tests {
             files_left_out: 0,
             output_dropped: 0,
             state: VariablesState::Kept,
-            blocked: Vec::new(),
-            felt_refusal: false,
+            refused_calls: Vec::new(),
+            refusal_may_have_mattered: false,
         }
     }
 
@@ -342,10 +345,10 @@ mod tests {
 
     #[test]
     fn refused_calls_are_told_where_the_program_felt_them() {
-        let blocked = vec!["socket".to_owned()];
-        let harmless = Finished { blocked, ..finished(Outcome::Completed) };
+        let refused_calls = vec!["socket".to_owned()];
+        let harmless = Finished { refused_calls, ..finished(Outcome::Completed) };
         assert_eq!(describe_outcome(&harmless), "The program ran to its end.");
-        let felt = Finished { felt_refusal: true, ..harmless };
+        let felt = Finished { refusal_may_have_mattered: true, ..harmless };
         assert!(describe_outcome(&felt).ends_with("does not allow: socket."));
     }
 

@@ -268,7 +268,7 @@ fn finished_line(finished: &Finished) -> FinishedLine<'_> {
             VariablesState::Lost => "lost",
             VariablesState::Restarted => "restarted",
         },
-        blocked: &finished.blocked,
+        blocked: &finished.refused_calls,
         files: finished
             .files
             .iter()

@@ -194,8 +194,8 @@ mod tests {
             elapsed: std::time::Duration::ZERO,
             output_dropped: 0,
             state: VariablesState::Kept,
-            blocked: Vec::new(),
-            felt_refusal: false,
+            refused_calls: Vec::new(),
+            refusal_may_have_mattered: false,
         })
     }
 

@@ -116,8 +116,8 @@ impl ProgramView {
             );
             self.console.note(&format!("{} {text}", color::warning("note:")))?;
         }
-        if !finished.refusals().is_empty() {
-            let text = format!("not allowed in the sandbox: {}", finished.refusals().join(", "));
+        if !finished.relevant_refused_calls().is_empty() {
+            let text = format!("not allowed in the sandbox: {}", finished.relevant_refused_calls().join(", "));
             self.console.note(&format!("{} {text}", color::warning("note:")))?;
         }
         let advice = match &finished.outcome {
@@ -153,7 +153,7 @@ pub(crate) fn describe_only(finished: &Finished) -> String {
         files_left_out: 0,
         output_dropped: 0,
         files: Vec::new(),
-        blocked: Vec::new(),
+        refused_calls: Vec::new(),
         ..finished.clone()
     })
 }

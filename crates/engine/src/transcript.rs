@@ -312,8 +312,8 @@ mod tests {
             files_left_out: 0,
             output_dropped: 0,
             state: VariablesState::Kept,
-            blocked: Vec::new(),
-            felt_refusal: false,
+            refused_calls: Vec::new(),
+            refusal_may_have_mattered: false,
         };
         EventKind::ToolEnded { item: item.clone(), outcome: ToolOutcome::new(finished, Default::default()) }
     }

@@ -31,7 +31,7 @@ pub struct Setup {
     pub scripts: Vec<(String, String)>,
     /// The instance's directory on the host, which [`crate::sweep`] cleans after a crash.
     pub instance: PathBuf,
-    /// Tell every system call by [`WardenMessage::Called`], not only the refused ones. For finding the programs that need each allowed call: it makes
+    /// Tell every system call by [`WardenMessage::CallReported`], not only the refused ones. For finding the programs that need each allowed call: it makes
     /// them slow, and no safer.
     pub observe: bool,
 }
@@ -294,7 +294,7 @@ pub enum WardenMessage {
         status: Option<ExitStatus>,
     },
     /// A process of the sandbox made a system call that is not allowed, or any where [`Setup::observe`] is set.
-    Called {
+    CallReported {
         /// The sandbox.
         id: u64,
         /// The kernel that made it, or that started the process which did; [`FIRST_KERNEL`] for calls of commands, of

@@ -121,7 +121,7 @@ impl<L: Link> Driver<L> {
         kernel::check_environment(environment)?;
         kernel::check_tools(tools)?;
         let mut kernel = self.lock().await?;
-        let _of_earlier_ones = self.control.take_blocked();
+        let _of_earlier_ones = self.control.take_refused_calls();
         let cpu_before = match self.limits.cpu_time {
             Some(_) => self.control.usage().await.cpu,
             None => Duration::ZERO,

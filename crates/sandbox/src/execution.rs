@@ -134,11 +134,12 @@ pub struct Finished {
     /// State of the interpreter's variables.
     pub state: VariablesState,
     /// Names of the system calls that the sandbox refused meanwhile, each once, by name. Refusals are an error (EPERM) for the program.
-    pub blocked: Vec<String>,
+    #[serde(rename = "blocked")]
+    pub refused_calls: Vec<String>,
     /// True if a refusal may have reached the program: its error or its output says that an operation is not permitted, or its interpreter
     /// ended by itself. Libraries also try calls that they can do without.
-    #[serde(default)]
-    pub felt_refusal: bool,
+    #[serde(rename = "felt_refusal", default)]
+    pub refusal_may_have_mattered: bool,
 }
 
 impl Finished {
@@ -150,8 +151,8 @@ impl Finished {
     }
 
     /// Returns the names of refused system calls that may be the reason for how it went.
-    pub fn refusals(&self) -> &[String] {
-        if self.felt_refusal { &self.blocked } else { &[] }
+    pub fn relevant_refused_calls(&self) -> &[String] {
+        if self.refusal_may_have_mattered { &self.refused_calls } else { &[] }
     }
 }
 

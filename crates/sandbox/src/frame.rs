@@ -80,7 +80,6 @@ pub(crate) enum ToKernel<'a> {
 #[derive(Debug, PartialEq)]
 pub(crate) enum FromKernel {
     Ready,
-    #[serde(rename = "touched")]
     WarmedUp,
     Configured,
     /// A program that is no kernel begins; its number inside.

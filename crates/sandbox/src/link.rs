@@ -62,7 +62,7 @@ pub(crate) trait LinkControl: Send + Sync + 'static {
     fn cell_started(&self) {}
 
     /// Returns the names of the system calls that were refused since this was last asked.
-    fn take_blocked(&self) -> Vec<String> {
+    fn take_refused_calls(&self) -> Vec<String> {
         Vec::new()
     }
 }

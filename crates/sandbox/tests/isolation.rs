@@ -17,23 +17,23 @@ async fn refused_system_calls_are_told_by_name() {
     let code = "import ctypes, os, socket\ntry: socket.socket()\nexcept PermissionError: pass\nos.system('python3 -c \"import os; os.chroot(chr(47))\" 2>/dev/null')\nfor _ in range(300): ctypes.CDLL(None).sethostname(b'x', 1)";
     let told = run(&sandbox, code).await;
     assert_eq!(told.finished.outcome, Outcome::Completed, "{told:?}");
-    assert_eq!(told.finished.blocked, ["chroot", "sethostname", "socket"]);
+    assert_eq!(told.finished.refused_calls, ["chroot", "sethostname", "socket"]);
     // Every one was caught, and what the child printed went nowhere.
-    assert!(told.finished.refusals().is_empty());
+    assert!(told.finished.relevant_refused_calls().is_empty());
     let told = run(&sandbox, "import socket\nsocket.socket()").await;
-    assert_eq!(told.finished.refusals(), ["socket"]);
+    assert_eq!(told.finished.relevant_refused_calls(), ["socket"]);
     let told = run(&sandbox, "import os\nos.system('python3 -c \"import os; os.chroot(chr(47))\"')").await;
-    assert_eq!(told.finished.refusals(), ["chroot"]);
+    assert_eq!(told.finished.relevant_refused_calls(), ["chroot"]);
     // Told once, with the execution that they belong to.
-    assert!(run(&sandbox, "1").await.finished.blocked.is_empty());
+    assert!(run(&sandbox, "1").await.finished.refused_calls.is_empty());
     // A program can make up numbers, but not the length of the list.
     let told = run(&sandbox, "import ctypes\nfor number in range(1000, 1200): ctypes.CDLL(None).syscall(number)").await;
-    assert_eq!(told.finished.blocked, ["(an unknown number)"]);
+    assert_eq!(told.finished.refused_calls, ["(an unknown number)"]);
     // Ordinary programs make no refused call.
     let ordinary = "import numpy as np, pandas as pd, subprocess, multiprocessing, sqlite3, tempfile\nsubprocess.run(['ls'])\nwith multiprocessing.Pool(2) as pool: print(pool.map(abs, [1, -2]))\npd.DataFrame({'a': [1]}).to_parquet('x')\nsqlite3.connect('y').execute('create table t (a)')\nnp.linalg.inv(np.eye(50))";
     let told = run(&sandbox, ordinary).await;
     assert_eq!(
-        (told.finished.outcome, told.finished.blocked),
+        (told.finished.outcome, told.finished.refused_calls),
         (Outcome::Completed, Vec::<String>::new()),
         "{}",
         told.stderr
@@ -175,7 +175,7 @@ print(libc.syscall(41, 1, 1, 0) > 0, libc.syscall(157, 39, 0, 0, 0, 0) == 1)
         "{told:?}"
     );
     // Init has another user id where sandboxes have their own: that it was the filter which refused shows in what it tells.
-    let told_of = |name: &str| told.finished.blocked.iter().any(|blocked| blocked == name);
+    let told_of = |name: &str| told.finished.refused_calls.iter().any(|blocked| blocked == name);
     assert!(told_of("kill") && told_of("tgkill"), "{told:?}");
 }
 

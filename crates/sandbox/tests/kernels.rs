@@ -84,8 +84,8 @@ async fn refused_calls_are_told_to_the_kernel_that_made_them() {
     let sandbox = sandbox(shared().await, limits()).await;
     let kernel = start(&sandbox).await;
     let refused = run_in(&kernel, "import os\ntry: os.chroot('/')\nexcept PermissionError: print('refused')").await;
-    assert_eq!((refused.stdout.as_str(), refused.finished.blocked), ("refused\n", vec!["chroot".to_owned()]));
-    assert!(run(&sandbox, "1").await.finished.blocked.is_empty());
+    assert_eq!((refused.stdout.as_str(), refused.finished.refused_calls), ("refused\n", vec!["chroot".to_owned()]));
+    assert!(run(&sandbox, "1").await.finished.refused_calls.is_empty());
 }
 
 #[tokio::test]

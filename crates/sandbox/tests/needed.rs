@@ -35,7 +35,7 @@ async fn every_allowed_call_is_needed_by_something() {
     for program in PROGRAMS {
         let told = run(&sandbox, program).await;
         assert_eq!(told.finished.outcome, Outcome::Completed, "{program}\n{told:#?}");
-        called.extend(told.finished.blocked);
+        called.extend(told.finished.refused_calls);
     }
     let unused: Vec<&str> =
         aludel_jail::syscalls::names(Profile::Data).filter(|name| !called.contains(*name)).collect();

@@ -125,8 +125,8 @@ async fn an_end_that_could_not_be_noted_is_noted_later() {
         files_left_out: 0,
         output_dropped: 0,
         state: aludel_sandbox::VariablesState::Kept,
-        blocked: Vec::new(),
-        felt_refusal: false,
+        refused_calls: Vec::new(),
+        refusal_may_have_mattered: false,
     };
     assert!(gate.ended("1", &finished).await.is_err() && gate.cut_off().await.is_err());
     database.execute_batch("DROP TRIGGER full").unwrap();

@@ -78,7 +78,7 @@ impl WardenState {
                 self.unwatch(listener.fd())
             }
             EpollSource::Refusals { mut listener, kernel } => {
-                match listener.answer(|number| self.reply(&WardenMessage::Called { id, kernel, number })) {
+                match listener.answer(|number| self.reply(&WardenMessage::CallReported { id, kernel, number })) {
                     ListenerResult::Something => {}
                     ListenerResult::Rests(until) => {
                         self.unwatch(listener.fd());

@@ -214,14 +214,14 @@ impl<C: LinkControl> CellRun<C> {
             output_dropped += dropped;
         }
         let finished = Finished {
-            felt_refusal: self.says_not_permitted || matches!(outcome, Outcome::KernelDied(_)),
+            refusal_may_have_mattered: self.says_not_permitted || matches!(outcome, Outcome::KernelDied(_)),
             outcome,
             files,
             files_left_out,
             elapsed: self.started.elapsed().saturating_sub(self.waited),
             output_dropped,
             state,
-            blocked: self.control.take_blocked(),
+            refused_calls: self.control.take_refused_calls(),
         };
         // The kernel is free for the next execution before the caller learns of the end of this one.
         drop(kernel);

@@ -100,7 +100,7 @@ impl LinkControl for KernelHandle {
         self.foreground();
     }
 
-    fn take_blocked(&self) -> Vec<String> {
-        KernelHandle::take_blocked(self)
+    fn take_refused_calls(&self) -> Vec<String> {
+        KernelHandle::take_refused_calls(self)
     }
 }

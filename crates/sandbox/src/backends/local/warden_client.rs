@@ -98,7 +98,7 @@ struct KernelReports {
     exit: watch::Sender<Option<KernelExit>>,
     /// Names of refused system calls. A program may call any number: those without a name count as one, so that there are never more of
     /// them than the system has calls.
-    blocked: BTreeSet<&'static str>,
+    refused_calls: BTreeSet<&'static str>,
 }
 
 /// Requests that could not be sent at once, for the writer's thread.
@@ -375,10 +375,10 @@ impl WardenClient {
                     let _nobody = sender.send(status);
                 }
             }
-            WardenMessage::Called { id, kernel, number } => {
+            WardenMessage::CallReported { id, kernel, number } => {
                 if let Some(kernel) = state.kernel(id, kernel) {
                     let call = usize::try_from(number).ok().and_then(syscalls::Sysno::new);
-                    kernel.blocked.insert(call.map_or(UNKNOWN_CALL, |call| call.name()));
+                    kernel.refused_calls.insert(call.map_or(UNKNOWN_CALL, |call| call.name()));
                 }
             }
             WardenMessage::Ready { .. } | WardenMessage::Unusable { .. } => {}
@@ -675,10 +675,10 @@ impl KernelHandle {
     }
 
     /// Names of the system calls that were refused since this was last asked. To be asked after [`KernelHandle::synced`].
-    pub(super) fn take_blocked(&self) -> Vec<String> {
+    pub(super) fn take_refused_calls(&self) -> Vec<String> {
         let Ok(mut state) = self.sandbox.client.state() else { return Vec::new() };
         let kernel = state.kernel(self.sandbox.id, self.number);
-        let names = kernel.map(|kernel| std::mem::take(&mut kernel.blocked)).unwrap_or_default();
+        let names = kernel.map(|kernel| std::mem::take(&mut kernel.refused_calls)).unwrap_or_default();
         names.into_iter().map(str::to_owned).collect()
     }
 
