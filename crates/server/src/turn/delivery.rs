@@ -37,20 +37,20 @@ const COMMENT: &str = ": keep-alive\n\n";
 /// The form of a protocol's stream.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StreamFormat {
-    /// Writes an event.
+    /// Writes a frame.
     pub(crate) framed: fn(&Frame) -> String,
     /// Sent when there is nothing to tell for a while.
     pub(crate) silence: &'static str,
 }
 
 impl StreamFormat {
-    /// A stream of these events, with comments between them.
+    /// A stream of these frames, with comments between them.
     pub(crate) const fn of(framed: fn(&Frame) -> String) -> Self {
         Self { framed, silence: COMMENT }
     }
 }
 
-/// An event as it stands in a stream whose events have names.
+/// A frame as it stands in a stream whose events have names.
 pub(crate) fn framed(frame: &Frame) -> String {
     format!("event: {}\ndata: {}\n\n", frame.kind, frame.text)
 }
@@ -85,10 +85,10 @@ pub(crate) fn follow(
     respond(Body::from_stream(futures_util::StreamExt::map(frames, Ok::<_, Infallible>)))
 }
 
-/// Events that are in the store. They take memory until they are sent, which counts for the tenant.
-pub(crate) fn replay(app: &App, tenant: &Tenant, events: Vec<Frame>, form: StreamFormat) -> Result<Response, ApiError> {
-    let memory = memory(app, tenant, events.iter().map(|event| event.text.len()).sum())?;
-    let frames = events.into_iter().map(move |event| Ok::<_, Infallible>((form.framed)(&event)));
+/// Frames of events that are in the store. They take memory until they are sent, which counts for the tenant.
+pub(crate) fn replay(app: &App, tenant: &Tenant, frames: Vec<Frame>, form: StreamFormat) -> Result<Response, ApiError> {
+    let memory = memory(app, tenant, frames.iter().map(|frame| frame.text.len()).sum())?;
+    let frames = frames.into_iter().map(move |frame| Ok::<_, Infallible>((form.framed)(&frame)));
     Ok(respond(Body::new(GuardedBody::new(Body::from_stream(iter(frames)), memory))))
 }
 

@@ -149,7 +149,7 @@ impl Render for ResponseRenderer {
             self.writer.set_time(event.at_ms / 1000);
         }
         self.handle(&event.kind);
-        RenderedEvent { frames: self.writer.take_events(), ..RenderedEvent::default() }
+        RenderedEvent { frames: self.writer.take_frames(), ..RenderedEvent::default() }
     }
 
     fn document(&self) -> Value {

@@ -38,7 +38,7 @@ pub(super) struct Writer {
     /// Files that were made and are not cited yet.
     uncited: Vec<SessionFile>,
     usage: TokenUsage,
-    events: Vec<Frame>,
+    frames: Vec<Frame>,
     /// Time of the event that is being rendered, seconds since 1970.
     now: i64,
 }
@@ -94,7 +94,7 @@ impl Writer {
             programs: HashMap::new(),
             uncited: Vec::new(),
             usage: TokenUsage::default(),
-            events: Vec::new(),
+            frames: Vec::new(),
             now: 0,
         }
     }
@@ -104,7 +104,7 @@ impl Writer {
         self.now = now;
     }
 
-    /// Numbers events from here on, unless they are further already.
+    /// Numbers frames from here on, unless they are further already.
     pub(super) fn skip_to(&mut self, sequence: u64) {
         self.sequence = self.sequence.max(sequence);
     }
@@ -114,9 +114,9 @@ impl Writer {
         self.container = Some(id);
     }
 
-    /// The events since this was last asked.
-    pub(super) fn take_events(&mut self) -> Vec<Frame> {
-        std::mem::take(&mut self.events)
+    /// Takes the frames that were rendered since the last call.
+    pub(super) fn take_frames(&mut self) -> Vec<Frame> {
+        std::mem::take(&mut self.frames)
     }
 
     /// Returns true if nothing was written yet.
@@ -182,7 +182,7 @@ impl Writer {
         let sequence = self.sequence;
         let kind = event.kind().to_owned();
         let text = StreamEvent { event, sequence_number: sequence }.json();
-        self.events.push(Frame { sequence, kind, text });
+        self.frames.push(Frame { sequence, kind, text });
         self.sequence += 1;
     }
 
@@ -615,15 +615,15 @@ mod tests {
     }
 
     fn types(writer: &mut Writer) -> Vec<String> {
-        let events = writer.take_events();
-        for (number, told) in events.iter().enumerate() {
+        let frames = writer.take_frames();
+        for (number, told) in frames.iter().enumerate() {
             let event: Value = serde_json::from_str(&told.text).unwrap();
             assert_eq!(
                 (event["type"].as_str(), event["sequence_number"].as_u64()),
                 (Some(&*told.kind), Some(number as u64))
             );
         }
-        events.into_iter().map(|told| told.kind).collect()
+        frames.into_iter().map(|told| told.kind).collect()
     }
 
     #[test]
