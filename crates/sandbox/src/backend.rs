@@ -8,9 +8,9 @@ use std::time::Duration;
 pub use aludel_jail::message::Profile;
 use futures_util::future::BoxFuture;
 
+use crate::execution::Execution;
 use crate::kernel::{Kernel, KernelOptions};
 use crate::process::{Command, Process, ProcessOutput};
-use crate::running::Execution;
 use crate::template::TemplateName;
 use crate::{Error, KernelSpec, Limits, Workspace};
 

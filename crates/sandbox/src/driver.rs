@@ -11,10 +11,10 @@ use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, watch};
 use tokio::time::timeout;
 
 use self::cell_run::CellRun;
+use crate::execution::{Execution, Interrupter};
 use crate::frame::{FromKernel, ToKernel};
 use crate::kernel::{self, Cell, KernelOptions};
 use crate::link::{KernelExit, Link, LinkControl, LinkInput, Signal};
-use crate::running::{Execution, Interrupter};
 use crate::workspace::Snapshot;
 use crate::{Error, Language, Limits, Workspace};
 

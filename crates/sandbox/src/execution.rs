@@ -1,259 +1,86 @@
-//! One run of one cell: a stream of events, then an outcome.
+//! An execution under way, as its caller has it.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, watch};
 
-use crate::FileEntry;
+use crate::outcome::{ClientAnswer, ExecutionEvent, Finished, VariablesState};
 
-/// Events of an execution. [`ExecutionEvent::Finished`] comes exactly once and last.
-///
-/// Everything here was produced by untrusted code: it is bounded in size, but it is data, never an instruction.
-#[derive(Debug, Clone, PartialEq)]
-pub enum ExecutionEvent {
-    /// Text written to file descriptor 1, by Python, by C code or by a child process. Invalid UTF-8 is replaced.
-    Stdout(String),
-    /// Text written to file descriptor 2.
-    Stderr(String),
-    /// Something the program displayed: `display(x)`, `plt.show()`, an open figure at the end of the cell.
-    Display(MimeBundle),
-    /// The value of the cell's last expression.
-    Result(MimeBundle),
-    /// The exception that ended the cell.
-    Error(ProgramError),
-    /// The program calls tools of the client's, all at once, and waits for [`crate::Execution::answer`]. Meanwhile its wall clock stands still.
-    Calls(Vec<ClientCall>),
-    /// The end, with the outcome.
-    Finished(Finished),
+/// A running execution. Dropping it interrupts the program.
+#[derive(Debug)]
+pub struct Execution {
+    events: mpsc::UnboundedReceiver<ExecutionEvent>,
+    answers: mpsc::UnboundedSender<Vec<ClientAnswer>>,
+    interrupter: Interrupter,
+    number: u64,
+    is_restarted: bool,
 }
 
-/// A call of a tool of the client's.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClientCall {
-    /// The tool, one of those that the cell was given.
-    pub name: String,
-    /// Its arguments: a JSON object.
-    pub arguments: String,
-}
-
-/// The client's answer to such a call.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClientAnswer {
-    /// The result, or what went wrong.
-    pub text: String,
-    /// True if the tool failed: the program gets an exception.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_error: bool,
-}
-
-impl ClientAnswer {
-    /// The answer of a tool that failed.
-    pub fn error(text: impl Into<String>) -> Self {
-        Self { text: text.into(), is_error: true }
-    }
-}
-
-/// One value in several representations, in no particular order; look them up by MIME type.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct MimeBundle(pub Vec<(String, MimeData)>);
-
-impl MimeBundle {
-    /// The representation of the given MIME type.
-    pub fn get(&self, mime: &str) -> Option<&MimeData> {
-        self.0.iter().find(|(name, _)| name == mime).map(|(_, data)| data)
+impl Execution {
+    /// The execution of the cell of this number.
+    pub(crate) fn new(
+        events: mpsc::UnboundedReceiver<ExecutionEvent>,
+        answers: mpsc::UnboundedSender<Vec<ClientAnswer>>,
+        interrupter: Interrupter,
+        number: u64,
+    ) -> Self {
+        Self { events, answers, interrupter, number, is_restarted: false }
     }
 
-    /// The `text/plain` representation.
-    pub fn text(&self) -> Option<&str> {
-        match self.get("text/plain")? {
-            MimeData::Text(text) => Some(text),
-            MimeData::Binary(_) => None,
+    /// Tells with the outcome that the sandbox of the executions before was lost: [`VariablesState::Restarted`].
+    #[must_use]
+    pub fn restarted(mut self) -> Self {
+        self.is_restarted = true;
+        self
+    }
+
+    /// The next event; `None` after [`ExecutionEvent::Finished`]. Cancel-safe.
+    pub async fn next(&mut self) -> Option<ExecutionEvent> {
+        let mut event = self.events.recv().await;
+        if let Some(ExecutionEvent::Finished(Finished { state: state @ VariablesState::Kept, .. })) = &mut event
+            && self.is_restarted
+        {
+            *state = VariablesState::Restarted;
         }
+        event
     }
 
-    /// The image, if there is one that every client can show: PNG first, then JPEG.
-    pub fn image(&self) -> Option<(&str, &[u8])> {
-        ["image/png", "image/jpeg"].into_iter().find_map(|mime| match self.get(mime)? {
-            MimeData::Binary(bytes) => Some((mime, bytes.as_slice())),
-            MimeData::Text(_) => None,
-        })
+    /// Answers the calls of the last [`ExecutionEvent::Calls`], in their order, and lets the program go on. Of a program that waits for none, nothing
+    /// happens.
+    pub fn answer(&self, answers: Vec<ClientAnswer>) {
+        // One that has ended needs none any more.
+        let _ended = self.answers.send(answers);
     }
 
-    /// Its form for a browser, where it has no image: SVG, or HTML whose plain text is an object's name at most, as in
-    /// `<IPython.core.display.HTML object>`. A table has both, and its text is told.
-    pub fn page(&self) -> Option<(&str, &str)> {
-        let page = ["image/svg+xml", "text/html"].into_iter().find_map(|mime| match self.get(mime)? {
-            MimeData::Text(text) => Some((mime, text.as_str())),
-            MimeData::Binary(_) => None,
-        });
-        page.filter(|_| self.image().is_none() && self.is_object())
+    /// The number of the cell in its kernel, from 1. A cell that a checkpoint undid gives its number back.
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
-    /// Returns true if its plain text is an object's name at most, which tells nothing.
-    pub fn is_object(&self) -> bool {
-        let is_name = |text: &str| text.starts_with('<') && text.ends_with('>') && !text.contains('\n');
-        self.text().is_none_or(is_name)
+    /// A handle that can interrupt the program from elsewhere.
+    pub fn interrupter(&self) -> Interrupter {
+        self.interrupter.clone()
     }
 }
 
-/// The data of one representation.
-#[derive(Debug, Clone, PartialEq)]
-pub enum MimeData {
-    /// Text types, JSON and SVG.
-    Text(String),
-    /// Everything that Jupyter sends as base64, decoded: PNG, JPEG, PDF.
-    Binary(Vec<u8>),
-}
-
-/// An exception of the program.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProgramError {
-    /// The exception's class, for example `ValueError`.
-    pub name: String,
-    /// Its message.
-    pub value: String,
-    /// The traceback as Python prints it, trimmed to the user's own lines and the innermost library frame.
-    pub traceback: String,
-}
-
-/// The end of an execution, and its effects.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Finished {
-    /// Reason for its end.
-    pub outcome: Outcome,
-    /// Files of the workspace that were created or changed, by path.
-    pub files: Vec<FileEntry>,
-    /// More files and directories, left out of `files`: their names are not UTF-8, their paths are longer than 1024 bytes or 32 directories deep,
-    /// or there are more than 1000.
-    pub files_left_out: u64,
-    /// Wall clock from start to end.
-    pub elapsed: Duration,
-    /// Bytes of output beyond the limit, which were dropped from the middle: the head was streamed, the tail follows the cut.
-    pub output_dropped: u64,
-    /// State of the interpreter's variables.
-    pub state: VariablesState,
-    /// Names of the system calls that the sandbox refused meanwhile, each once, by name. Refusals are an error (EPERM) for the program.
-    #[serde(rename = "blocked")]
-    pub refused_calls: Vec<String>,
-    /// True if a refusal may have reached the program: its error or its output says that an operation is not permitted, or its interpreter
-    /// ended by itself. Libraries also try calls that they can do without.
-    #[serde(rename = "felt_refusal", default)]
-    pub refusal_may_have_mattered: bool,
-}
-
-impl Finished {
-    /// Adds files that executions before it created or changed, latest last.
-    pub fn add_files(&mut self, earlier: Vec<FileEntry>) {
-        let mut files: BTreeMap<_, _> = earlier.into_iter().map(|file| (file.path.clone(), file)).collect();
-        files.extend(self.files.drain(..).map(|file| (file.path.clone(), file)));
-        self.files = files.into_values().collect();
-    }
-
-    /// Returns the names of refused system calls that may be the reason for how it went.
-    pub fn relevant_refused_calls(&self) -> &[String] {
-        if self.refusal_may_have_mattered { &self.refused_calls } else { &[] }
+impl Drop for Execution {
+    fn drop(&mut self) {
+        self.interrupter.interrupt();
     }
 }
 
-/// State of the interpreter's variables after an execution.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum VariablesState {
-    /// The kernel lives; the next execution sees them.
-    Kept,
-    /// The kernel ended, and its checkpoint took over: variables are as they were before this execution. What files it wrote stays written;
-    /// threads, child processes and connections are gone.
-    RolledBack,
-    /// The kernel is gone; the next execution starts a new one. The files are kept.
-    Lost,
-    /// The kernel lives, and is another one than before: the sandbox of the executions before this one was lost with their variables. Files
-    /// are as they were stored.
-    Restarted,
-}
+/// Interrupts one execution. Cheap to clone; does nothing once the execution has ended.
+#[derive(Debug, Clone)]
+pub struct Interrupter(Arc<watch::Sender<bool>>);
 
-/// Reason for the end of an execution.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    /// The program ran to its end.
-    Completed,
-    /// The program raised an exception; an [`ExecutionEvent::Error`] told it before.
-    Failed(ProgramError),
-    /// The program hit a limit.
-    Limit(LimitHit),
-    /// The caller interrupted it.
-    Interrupted,
-    /// The program ended its own interpreter.
-    KernelDied(KernelDeath),
-}
-
-impl Outcome {
-    /// Returns its name in logs and figures.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Completed => "completed",
-            Self::Failed(_) => "exception",
-            Self::Limit(LimitHit::Memory { .. }) => "memory_limit",
-            Self::Limit(LimitHit::WallClock { .. }) => "timeout",
-            Self::Limit(LimitHit::CpuTime { .. }) => "cpu_time_limit",
-            Self::Limit(LimitHit::Disk { .. }) => "disk_limit",
-            Self::Limit(LimitHit::Files { .. }) => "files_limit",
-            Self::Interrupted => "interrupted",
-            Self::KernelDied(_) => "kernel_died",
-        }
+impl Interrupter {
+    /// A handle that sets this to true.
+    pub(crate) fn new(interrupt: watch::Sender<bool>) -> Self {
+        Self(Arc::new(interrupt))
     }
-}
 
-/// The limit that was hit, with the figures for a message.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LimitHit {
-    /// Memory.
-    Memory {
-        /// The most that was seen in use, bytes; 0 where nobody counts it.
-        used: u64,
-        /// The limit, bytes.
-        limit: u64,
-        /// Bytes of the workspace. What programs wrote of it is in memory, too, and counts.
-        #[serde(default)]
-        files: u64,
-        /// True if there was none left on the host, or for all sandboxes together, though this one's own limit was not reached.
-        #[serde(default)]
-        of_host: bool,
-    },
-    /// The execution ran longer than it may.
-    WallClock {
-        /// The limit.
-        limit: Duration,
-    },
-    /// The execution used more processor time than it may.
-    CpuTime {
-        /// The limit.
-        limit: Duration,
-    },
-    /// The workspace is full, and a write failed for it. Bytes.
-    Disk {
-        /// Bytes that the workspace held.
-        used: u64,
-        /// The limit, bytes.
-        limit: u64,
-    },
-    /// The workspace holds as many files as it may, and making another one failed.
-    Files {
-        /// The limit, in files.
-        limit: u64,
-    },
-}
-
-/// The end of a kernel process that nobody asked to end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum KernelDeath {
-    /// `os._exit(code)` or the like.
-    Exited(i32),
-    /// A signal, for example 11 for a segmentation fault.
-    Signalled(i32),
-    /// The sandbox ended underneath it and took the status along.
-    Unknown,
+    /// SIGINT now; the kernel is killed when the program has not ended after the grace period.
+    pub fn interrupt(&self) {
+        self.0.send_replace(true);
+    }
 }

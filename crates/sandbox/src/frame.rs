@@ -12,8 +12,8 @@ use tokio::net::UnixStream;
 use tokio_util::bytes::Bytes;
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
-use crate::execution::{ClientAnswer, ClientCall, MimeBundle, MimeData, ProgramError};
 use crate::kernel::CommandLine;
+use crate::outcome::{ClientAnswer, ClientCall, MimeBundle, MimeData, ProgramError};
 use crate::process::Command;
 
 /// The longest frame that is taken from a kernel, bytes. The kernel program stays below it; whatever does not is not the kernel program.

@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::execution::{ExecutionEvent, Finished, MimeBundle, Outcome, ProgramError};
+use crate::outcome::{ExecutionEvent, Finished, MimeBundle, Outcome, ProgramError};
 use crate::{
     Backend, Error, KernelOptions, Limits, Local, LocalConfig, Require, Sandbox, SandboxId, SandboxSpec, Template,
     template,

@@ -5,7 +5,7 @@ use std::fmt;
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
-use crate::running::Execution;
+use crate::execution::Execution;
 use crate::{Error, Language};
 
 /// Tools of one cell.

@@ -21,11 +21,11 @@ mod kernel_spec;
 mod language;
 mod limits;
 mod link;
+mod outcome;
 mod output;
 pub mod probe;
 pub mod process;
 mod random;
-mod running;
 pub mod template;
 mod trial;
 mod workspace;
@@ -45,16 +45,16 @@ pub use backends::opensandbox::{Network, OpenSandbox, OpenSandboxConfig};
 pub use backends::templates::Templates;
 pub use conformance::{ConformancePrograms, conformance};
 pub use error::Error;
-pub use execution::{
-    ClientAnswer, ClientCall, ExecutionEvent, Finished, KernelDeath, LimitHit, MimeBundle, MimeData, Outcome,
-    ProgramError, VariablesState,
-};
+pub use execution::{Execution, Interrupter};
 pub use interpreter::{Interpreter, InterpreterBuilder, RunOutput};
 pub use kernel::{CHART, Cell, CommandLine, INPUT, Kernel, KernelOptions, TABLE};
 pub use kernel_spec::{KernelSpec, PYTHON_TOOL};
 pub use language::{Language, NoLanguage};
 pub use limits::Limits;
-pub use running::{Execution, Interrupter};
+pub use outcome::{
+    ClientAnswer, ClientCall, ExecutionEvent, Finished, KernelDeath, LimitHit, MimeBundle, MimeData, Outcome,
+    ProgramError, VariablesState,
+};
 pub use template::Template;
 pub use trial::{trial, trial_of};
 pub use workspace::{FileEntry, Fingerprint, Workspace, WorkspaceEntry, WorkspaceUsage, ending_of, mime_of};

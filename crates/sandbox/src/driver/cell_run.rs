@@ -9,12 +9,12 @@ use tokio::sync::{OwnedMutexGuard, mpsc, watch};
 use tokio::time::{Instant, timeout};
 
 use super::{Driver, KILL_TIMEOUT, KernelFlags, KernelState, SEND_TIMEOUT, most_entries, wait_for_exit};
-use crate::execution::{
+use crate::frame::{FromKernel, ToKernel};
+use crate::link::{KernelExit, Link, LinkControl, LinkInput, OutputStream, Signal};
+use crate::outcome::{
     ClientAnswer, ClientCall, ExecutionEvent, Finished, KernelDeath, LimitHit, MimeBundle, MimeData, Outcome,
     ProgramError, VariablesState,
 };
-use crate::frame::{FromKernel, ToKernel};
-use crate::link::{KernelExit, Link, LinkControl, LinkInput, OutputStream, Signal};
 use crate::output::{BoundedOutput, rest};
 use crate::process::ExitStatus;
 use crate::workspace::{Snapshot, WorkspaceUsage};

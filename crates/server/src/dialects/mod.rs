@@ -9,9 +9,9 @@ pub(crate) mod mcp;
 pub(crate) mod openai;
 pub(crate) mod opensandbox;
 mod reasoning;
+mod rfc3339;
 mod stop_words;
 mod stored;
-mod times;
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -11,8 +11,8 @@ use super::link::LocalLink;
 use super::warden_client::SandboxHandle;
 use super::{KernelStart, PendingKernel};
 use crate::driver::Driver;
+use crate::execution::Execution;
 use crate::kernel::{Cell, Kernel, KernelOptions};
-use crate::running::Execution;
 use crate::{Error, Limits, Workspace};
 
 /// The first kernel, and the parts of its sandbox that starting it takes.

@@ -10,9 +10,9 @@ use super::warden_client::SandboxHandle;
 use super::{port, process};
 use crate::backend::{Connection, Profile, Sandbox, SandboxId, Usage};
 use crate::backends::registry::Registration;
+use crate::execution::Execution;
 use crate::kernel::{Cell, Kernel, KernelOptions};
 use crate::process::{Command, Process};
-use crate::running::Execution;
 use crate::{Error, KernelSpec, Limits, Workspace};
 
 /// A live sandbox. Dropping it destroys it, once its kernels and processes are dropped, too.

@@ -18,8 +18,8 @@ use self::workspace::MemoryWorkspace;
 use super::registry::{Registration, Registry};
 use crate::backend::{Backend, BackendStatus, Capabilities, Health, Sandbox, SandboxId, SandboxSpec, Usage};
 use crate::driver::Driver;
+use crate::execution::Execution;
 use crate::kernel::{Cell, Kernel, KernelOptions};
-use crate::running::Execution;
 use crate::{Error, KernelSpec, Limits, Workspace};
 
 /// The behaviour of programs: given the code of a cell, says what the cell does.

@@ -12,10 +12,10 @@ use super::mux::Mux;
 use crate::backend::{Connection, Profile, Sandbox, SandboxId, Usage};
 use crate::backends::registry::Registration;
 use crate::driver::Driver;
+use crate::execution::Execution;
 use crate::frame::ToKernel;
 use crate::kernel::{Cell, Kernel, KernelOptions};
 use crate::process::{Command, Process};
-use crate::running::Execution;
 use crate::{Error, KernelSpec, Limits, Workspace};
 
 /// A live sandbox. Dropping it destroys it, once its kernels, commands and connections are dropped, too.

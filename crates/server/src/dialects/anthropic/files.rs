@@ -14,7 +14,7 @@ use axum::response::Response;
 
 use super::error::{no_file, of_engine};
 use crate::app::App;
-use crate::dialects::times::rfc3339;
+use crate::dialects::rfc3339::rfc3339;
 use crate::error::ApiError;
 use crate::http::{Caller, MultipartForm, Params, Upload, download};
 

@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 
 use crate::app::App;
-use crate::dialects::times::rfc3339;
+use crate::dialects::rfc3339::rfc3339;
 use crate::error::ApiError;
 use crate::http::Params;
 

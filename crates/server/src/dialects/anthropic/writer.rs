@@ -16,8 +16,8 @@ use aludel_wire::anthropic::{
 use serde_json::{Map, Value};
 
 use super::program::{Outcome, ProgramEnd};
+use crate::dialects::rfc3339::rfc3339;
 use crate::dialects::stop_words::{StopScan, StopWords};
-use crate::dialects::times::rfc3339;
 
 /// Stands for the proof that thoughts are the model's own. Some clients leave out thoughts that have none.
 const SIGNATURE: &str = "aludel";

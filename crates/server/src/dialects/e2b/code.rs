@@ -26,7 +26,7 @@ use super::describe;
 use super::error::Refusal;
 use super::target::TargetSandbox;
 use crate::app::App;
-use crate::client_sandboxes::lines::line;
+use crate::client_sandboxes::ascii_json::line;
 use crate::client_sandboxes::programs::{self, ContextChoice, ProgramFailure, StartedProgram};
 use crate::client_sandboxes::refusal;
 use crate::http::Fields;

@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use super::describe;
 use super::error::unknown;
 use crate::app::App;
-use crate::client_sandboxes::query::pairs;
+use crate::client_sandboxes::metadata_query::pairs;
 use crate::client_sandboxes::refusal::refused;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params};

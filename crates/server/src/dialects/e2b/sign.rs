@@ -12,7 +12,7 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use crate::app::App;
-use crate::client_sandboxes::secret::is_same;
+use crate::client_sandboxes::constant_time::is_same;
 use crate::error::ApiError;
 
 /// Bytes of a path and a user's name, as the system has them: an address is tried with the secret of each sandbox.

@@ -15,7 +15,7 @@ use axum::{Extension, Json};
 
 use super::{error, sign};
 use crate::app::App;
-use crate::client_sandboxes::secret::is_same;
+use crate::client_sandboxes::constant_time::is_same;
 use crate::client_sandboxes::{alive, ports};
 use crate::error::ApiError;
 use crate::http::{DescribeArgument, ProgramTraffic};

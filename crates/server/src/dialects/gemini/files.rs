@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::dialects::times::rfc3339;
+use crate::dialects::rfc3339::rfc3339;
 use crate::error::ApiError;
 use crate::http::{Caller, Params, download};
 use crate::links;

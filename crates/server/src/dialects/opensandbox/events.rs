@@ -14,7 +14,7 @@ use futures_util::stream::unfold;
 use tokio::time::timeout;
 
 use super::describe::millis;
-use crate::client_sandboxes::lines::line;
+use crate::client_sandboxes::ascii_json::line;
 
 /// Pause after which a silent stream says that it lives; so it is found out, too, whether the client does.
 const KEEPALIVE: Duration = Duration::from_secs(3);

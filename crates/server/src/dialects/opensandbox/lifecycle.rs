@@ -21,7 +21,7 @@ use super::error::{invalid, unknown};
 use super::resources::Resources;
 use super::target::{ACCESS_TOKEN, EGRESS, EGRESS_TOKEN, SERVED, TOKEN, TargetSandbox};
 use crate::app::App;
-use crate::client_sandboxes::query::pairs;
+use crate::client_sandboxes::metadata_query::pairs;
 use crate::client_sandboxes::refusal::refused;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params};

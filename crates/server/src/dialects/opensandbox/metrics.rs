@@ -16,7 +16,7 @@ use tokio::time::interval;
 
 use super::describe;
 use super::target::TargetSandbox;
-use crate::client_sandboxes::lines::line;
+use crate::client_sandboxes::ascii_json::line;
 
 /// Pause between two figures of a stream.
 const METRICS_INTERVAL: Duration = Duration::from_secs(1);

@@ -15,9 +15,9 @@ use axum::response::{IntoResponse, Response};
 
 use super::error;
 use crate::app::App;
+use crate::client_sandboxes::constant_time::is_same;
 use crate::client_sandboxes::ports::PortError;
 use crate::client_sandboxes::refusal::{refused, refused_file};
-use crate::client_sandboxes::secret::is_same;
 use crate::client_sandboxes::{alive, ports};
 use crate::error::ApiError;
 use crate::http::{Caller, DescribeArgument, ProgramTraffic};

@@ -15,7 +15,7 @@ use super::context::Context;
 use super::render::{FileLinks, InteractionRenderer, NAME, RendererStart, Stored};
 use super::request::{ParsedRequest, SourceFile};
 use crate::app::App;
-use crate::dialects::times::rfc3339;
+use crate::dialects::rfc3339::rfc3339;
 use crate::error::ApiError;
 use crate::http::{MemoryCharge, mime_of};
 use crate::links::Links;

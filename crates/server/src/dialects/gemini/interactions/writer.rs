@@ -15,8 +15,8 @@ use serde_json::{Map, Value};
 
 use crate::dialects::gemini::program_output::ProgramImage;
 use crate::dialects::reasoning::wrapped;
+use crate::dialects::rfc3339::rfc3339;
 use crate::dialects::stop_words::{StopScan, StopWords};
-use crate::dialects::times::rfc3339;
 use crate::links::Links;
 
 /// An interaction that is being written.

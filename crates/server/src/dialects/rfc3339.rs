@@ -1,4 +1,4 @@
-//! Times in text.
+//! Times as RFC 3339 writes them.
 
 /// Writes a time, seconds since 1970, as RFC 3339 has it.
 pub(crate) fn rfc3339(seconds: i64) -> String {

@@ -1,4 +1,4 @@
-//! Secrets of sandboxes.
+//! Comparison of secrets.
 
 /// Compares secrets in a time that tells nothing of where they differ.
 pub(crate) fn is_same(one: &[u8], other: &[u8]) -> bool {

@@ -1,4 +1,4 @@
-//! Queries within queries.
+//! Metadata that is asked for: a query within a query.
 
 use std::collections::BTreeMap;
 
