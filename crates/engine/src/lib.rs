@@ -12,7 +12,7 @@ mod meter;
 mod models;
 /// Executions and their outcomes, as the sandbox layer has them.
 pub mod execution {
-    pub use aludel_sandbox::process::ExitStatus;
+    pub use aludel_sandbox::process::{ExitStatus, SIGKILL, SIGTERM};
     pub use aludel_sandbox::{CHART, TABLE};
     pub use aludel_sandbox::{
         ClientAnswer, ClientCall, ExecutionEvent, FileEntry, Finished, KernelDeath, LimitHit, Limits, MimeBundle,
@@ -50,7 +50,7 @@ pub use sessions::{Session, SessionFile, Sessions};
 pub use settings::SessionSettings;
 
 /// Time between two looks at the key to which a sandbox or a turn belongs.
-const KEY_PAUSE: Duration = Duration::from_secs(10);
+const KEY_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Makes the upstream of a model that takes part in traces.
 pub type Tracer = fn(&Model) -> Arc<dyn Upstream>;

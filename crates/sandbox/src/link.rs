@@ -93,6 +93,16 @@ pub(crate) enum Signal {
     Kill,
 }
 
+impl Signal {
+    /// The number of the signal.
+    pub(crate) const fn number(self) -> u8 {
+        match self {
+            Self::Interrupt => 2,
+            Self::Kill => 9,
+        }
+    }
+}
+
 /// The end of a kernel process.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct KernelExit {

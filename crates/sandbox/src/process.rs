@@ -15,7 +15,10 @@ use crate::output::rest;
 
 /// Time for reading the rest of the pipes after a program's end: a child of its own may hold them open for ever.
 const FINAL_OUTPUT_TIMEOUT: Duration = Duration::from_millis(500);
-const SIGKILL: i32 = 9;
+/// The number of the signal that asks a process to end.
+pub const SIGTERM: i32 = 15;
+/// The number of the signal that ends a process.
+pub const SIGKILL: i32 = 9;
 
 /// A program that runs beside the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -15,7 +15,8 @@ mod watches;
 
 pub use contexts::{Context, Contexts};
 pub use processes::{
-    LogPart, ProcessEnd, ProcessEvent, ProcessSpec, ProcessStream, ProcessView, Processes, PtySize, SandboxProcess,
+    LogPart, MAX_TAG, ProcessEnd, ProcessEvent, ProcessSpec, ProcessStream, ProcessView, Processes, PtySize,
+    SandboxProcess,
 };
 pub use programs::{RunningProgram, RunningPrograms};
 pub use registry::Sandboxes;

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use aludel_sandbox::Sandbox;
 pub use aludel_sandbox::process::PtySize;
-use aludel_sandbox::process::{Command, ExitStatus, Process as Started};
+use aludel_sandbox::process::{Command, ExitStatus, Process as Started, SIGKILL};
 use aludel_store::{AuditEntry, AuditEvent, Store, Tenant};
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -35,14 +35,13 @@ const MAX_QUEUED_CHUNKS: usize = 16;
 /// Bytes of a command line and its variables.
 const MAX_COMMAND: usize = 1 << 20;
 /// Bytes of a client's name for a command.
-const MAX_TAG: usize = 128;
+pub const MAX_TAG: usize = 128;
 /// Bytes of the audit log's entries about one command, besides the command.
 const AUDIT_ENTRIES_BYTES: u64 = 4096;
 /// Time for which what a command left in its pipes is read after its end: a child of its own may hold them open for ever.
 const FINAL_OUTPUT_TIMEOUT: Duration = Duration::from_millis(300);
 /// Time for which input may wait for a command that does not read.
 const INPUT_TIMEOUT: Duration = Duration::from_secs(30);
-const SIGKILL: i32 = 9;
 
 /// A command that is to be started.
 #[derive(Debug, Clone, Default)]

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::sandbox::{ClientSandbox, NewSandbox};
-use crate::{Error, KEY_PAUSE, Sessions};
+use crate::{Error, KEY_CHECK_INTERVAL, Sessions};
 
 /// All sandboxes that clients own. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -91,7 +91,7 @@ impl Sandboxes {
     /// Waits until a tenant's key was revoked or has expired: nobody could end its sandboxes any more, or speak to them.
     async fn key_ends(&self, tenant: &Tenant) {
         loop {
-            sleep(KEY_PAUSE).await;
+            sleep(KEY_CHECK_INTERVAL).await;
             // A store that fails for a moment says nothing about the key.
             if let Ok(false) = self.sessions.store().may_ask(tenant).await {
                 return;

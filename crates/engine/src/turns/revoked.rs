@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::{Engine, KEY_PAUSE};
+use crate::{Engine, KEY_CHECK_INTERVAL};
 
 /// Cancels the turns of every tenant whose key was revoked or has expired, until the engine closes.
 pub async fn cancel_revoked(engine: Arc<Engine>) {
     loop {
         tokio::select! {
-            () = tokio::time::sleep(KEY_PAUSE) => {}
+            () = tokio::time::sleep(KEY_CHECK_INTERVAL) => {}
             () = engine.shutdown.cancelled() => return,
         }
         for tenant in engine.in_flight.tenants() {

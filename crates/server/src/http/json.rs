@@ -22,7 +22,7 @@ const MAX_BODY: usize = 64 << 20;
 /// Time for which a client may stop sending.
 pub(crate) const BODY_READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes that a client must send each second, on average and after [`BODY_READ_TIMEOUT`].
-const LEAST_SPEED: usize = 64 << 10;
+const MIN_BYTES_PER_SECOND: usize = 64 << 10;
 
 /// Reads a body whole, and counts the memory that it takes.
 async fn read(request: Request, app: &App) -> Result<(Vec<u8>, MemoryCharge), ApiError> {
@@ -38,7 +38,7 @@ async fn read(request: Request, app: &App) -> Result<(Vec<u8>, MemoryCharge), Ap
     let (mut bytes, mut stream) = (Vec::new(), body.into_data_stream());
     let began = Instant::now();
     loop {
-        let end = began + BODY_READ_TIMEOUT + Duration::from_secs((bytes.len() / LEAST_SPEED) as u64);
+        let end = began + BODY_READ_TIMEOUT + Duration::from_secs((bytes.len() / MIN_BYTES_PER_SECOND) as u64);
         let chunk = match timeout_at(end.min(Instant::now() + BODY_READ_TIMEOUT), stream.next()).await {
             Err(_) => return Err(ApiError::too_slow()),
             Ok(None) => return Ok((bytes, memory)),

@@ -63,13 +63,7 @@ impl Link for LocalLink {
 
 impl LinkControl for KernelHandle {
     fn signal(&self, signal: Signal) {
-        KernelHandle::signal(
-            self,
-            match signal {
-                Signal::Interrupt => 2,
-                Signal::Kill => 9,
-            },
-        );
+        KernelHandle::signal(self, signal.number().into());
     }
 
     fn keeps_checkpoint(&self) -> bool {

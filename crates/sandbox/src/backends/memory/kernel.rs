@@ -13,14 +13,13 @@ use super::script::{ScriptStep, ScriptedCell, raised};
 use super::workspace::MemoryWorkspace;
 use crate::frame::{FromKernel, ToKernel};
 use crate::link::{KernelExit, Link, LinkControl, LinkInput, OutputStream, Signal};
-use crate::process::ExitStatus;
+use crate::process::{ExitStatus, SIGKILL};
 use crate::{ClientAnswer, ClientCall, Error, ProgramError, Usage};
 
 /// Messages that the host has not read yet; a program that prints more waits.
 const QUEUE: usize = 16;
 /// Bytes that a flood prints at once.
 const CHUNK: usize = 16 << 10;
-pub(super) const SIGKILL: i32 = 9;
 
 type Variables = BTreeMap<String, String>;
 type Answers = (u64, Vec<ClientAnswer>);

@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use super::kernel::SIGKILL;
 use super::workspace::MemoryWorkspace;
 use crate::link::KernelExit;
-use crate::process::ExitStatus;
+use crate::process::{ExitStatus, SIGKILL};
 use crate::{ClientCall, MimeBundle, MimeData, ProgramError};
 
 /// One cell of a scripted kernel. A script calls its methods in the order in which the program does these things.

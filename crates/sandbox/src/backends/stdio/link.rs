@@ -215,11 +215,7 @@ impl<P: SandboxHost> Link for StdioLink<P> {
 
 impl<P: SandboxHost> LinkControl for KernelControl<P> {
     fn signal(&self, signal: Signal) {
-        let number = match signal {
-            Signal::Interrupt => 2,
-            Signal::Kill => 9,
-        };
-        self.mux.signal(self.number, number, false);
+        self.mux.signal(self.number, signal.number(), false);
     }
 
     fn keeps_checkpoint(&self) -> bool {
@@ -228,7 +224,7 @@ impl<P: SandboxHost> LinkControl for KernelControl<P> {
 
     fn end(&self) {
         self.is_ended.store(true, Ordering::Relaxed);
-        self.mux.signal(self.number, 9, true);
+        self.mux.signal(self.number, Signal::Kill.number(), true);
     }
 
     fn paused(&self) -> watch::Receiver<bool> {

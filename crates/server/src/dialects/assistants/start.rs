@@ -28,7 +28,7 @@ const PURPOSE: &str = "assistants_output";
 /// Randomness of an assistant that sets none, and its share of words.
 pub(super) const USUAL: f64 = 1.0;
 /// Time for which the log of a run is kept after its expiry, seconds.
-const LOG_KEPT: i64 = 600;
+const LOG_LIFE_SECONDS: i64 = 600;
 
 /// A run, or the rest of one.
 pub(super) struct RunLeg {
@@ -206,7 +206,7 @@ async fn carry(
     let new = NewJournal {
         id: in_flight.id.clone(),
         dialect: NAME,
-        expires_at: Some(run.expires_at.unwrap_or_default() + LOG_KEPT),
+        expires_at: Some(run.expires_at.unwrap_or_default() + LOG_LIFE_SECONDS),
         session: container,
         owns_session: false,
         spec: None,

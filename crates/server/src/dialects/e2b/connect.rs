@@ -32,7 +32,7 @@ const END: u8 = 2;
 const QUEUE: usize = 4;
 /// Pause after which a silent stream says that it lives, and the bounds of what clients may ask for.
 const KEEPALIVE: Duration = Duration::from_secs(90);
-const KEEPALIVES: std::ops::RangeInclusive<u64> = 1..=600;
+const KEEPALIVE_SECONDS: std::ops::RangeInclusive<u64> = 1..=600;
 
 /// A failure of a call, in Connect's words.
 #[derive(Debug)]
@@ -261,7 +261,7 @@ pub(super) async fn unknown_method() -> Failure {
 /// The time after which a silent stream says that it lives.
 pub(super) fn keepalive(headers: &HeaderMap) -> Duration {
     let asked = headers.get("keepalive-ping-interval").and_then(|value| value.to_str().ok()?.parse().ok());
-    asked.filter(|seconds| KEEPALIVES.contains(seconds)).map_or(KEEPALIVE, Duration::from_secs)
+    asked.filter(|seconds| KEEPALIVE_SECONDS.contains(seconds)).map_or(KEEPALIVE, Duration::from_secs)
 }
 
 /// The time that a client gives a call.

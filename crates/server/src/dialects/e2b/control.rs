@@ -22,9 +22,9 @@ use crate::http::{Caller, Fields, Params};
 /// Names of templates that stand for the usual one.
 const TEMPLATES: [&str; 3] = ["base", "code-interpreter-v1", "code-interpreter"];
 /// Seconds until a sandbox ends for which nothing is said.
-const TIMEOUT: i64 = 300;
+const DEFAULT_TIMEOUT_SECONDS: i64 = 300;
 /// The same for the first generation of paths.
-const TIMEOUT_V1: i64 = 15;
+const V1_TIMEOUT_SECONDS: i64 = 15;
 /// Sandboxes on one page of a list.
 const PAGE: usize = 100;
 const NEXT_TOKEN: HeaderName = HeaderName::from_static("x-next-token");
@@ -37,7 +37,7 @@ pub(super) async fn create(
     headers: HeaderMap,
     body: Fields,
 ) -> Result<Response, ApiError> {
-    make(&app, &caller, &headers, body, TIMEOUT).await
+    make(&app, &caller, &headers, body, DEFAULT_TIMEOUT_SECONDS).await
 }
 
 /// `POST /sandboxes`
@@ -47,7 +47,7 @@ pub(super) async fn create_v1(
     headers: HeaderMap,
     body: Fields,
 ) -> Result<Response, ApiError> {
-    make(&app, &caller, &headers, body, TIMEOUT_V1).await
+    make(&app, &caller, &headers, body, V1_TIMEOUT_SECONDS).await
 }
 
 async fn make(
@@ -235,7 +235,7 @@ pub(super) async fn connect(
 ) -> Result<Response, ApiError> {
     let sandbox = find(&app, &caller, &id)?;
     let timeout = body.read::<e2b::Connect>()?.timeout;
-    let awake = seconds(timeout.unwrap_or(TIMEOUT), 0)?.min(app.engine.sandboxes.lifetime());
+    let awake = seconds(timeout.unwrap_or(DEFAULT_TIMEOUT_SECONDS), 0)?.min(app.engine.sandboxes.lifetime());
     let status = if sandbox.is_paused() && sandbox.resume_for(awake).await.map_err(refused)? {
         StatusCode::CREATED
     } else {

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_engine::execution::ExitStatus;
+use aludel_engine::execution::{ExitStatus, SIGKILL, SIGTERM};
 use aludel_engine::sandboxes::{
-    ClientSandbox, HOME, ProcessEnd, ProcessEvent, ProcessSpec, ProcessStream, ProcessView, PtySize, SandboxProcess,
+    ClientSandbox, HOME, MAX_TAG, ProcessEnd, ProcessEvent, ProcessSpec, ProcessStream, ProcessView, PtySize,
+    SandboxProcess,
 };
 use aludel_wire::e2b::process::{
     Empty, Ended, EventMessage, Input, ListResponse, Output, ProcessConfig, ProcessInfo, SelectRequest, Selector,
@@ -157,8 +158,8 @@ fn ended(status: ExitStatus) -> Ended {
         }
         ExitStatus::Signal(signal) => {
             let status = match signal {
-                9 => "signal: killed".to_owned(),
-                15 => "signal: terminated".to_owned(),
+                SIGKILL => "signal: killed".to_owned(),
+                SIGTERM => "signal: terminated".to_owned(),
                 signal => format!("signal: {signal}"),
             };
             Ended { exit_code: -1, exited: false, error: Some(status.clone()), status }
@@ -173,7 +174,7 @@ fn find(sandbox: &ClientSandbox, selector: &Selector) -> Result<Arc<SandboxProce
             process.ok_or_else(|| Failure::not_found(format!("process with pid {pid} not found")))
         }
         Selector::Tag(tag) => {
-            let tag: String = tag.chars().take(128).collect();
+            let tag: String = tag.chars().take(MAX_TAG).collect();
             let process = sandbox.processes().of_tag(&tag);
             process.ok_or_else(|| Failure::not_found(format!("process with tag {tag} not found")))
         }
@@ -218,8 +219,8 @@ pub(super) async fn send_signal(
     Message(request): Message<SendSignalRequest>,
 ) -> Result<Json<Empty>, Failure> {
     let signal = match request.signal {
-        Signal::Term => 15,
-        Signal::Kill => 9,
+        Signal::Term => SIGTERM,
+        Signal::Kill => SIGKILL,
     };
     let process = find_running(&sandbox, &request.process)?;
     process.signal(signal).await;

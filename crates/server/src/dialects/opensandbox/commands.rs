@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_engine::execution::ExitStatus;
+use aludel_engine::execution::{ExitStatus, SIGTERM};
 use aludel_engine::sandboxes::{
     ClientSandbox, HOME, ProcessEnd, ProcessEvent, ProcessSpec, ProcessStream as Channel, ProcessView, SandboxProcess,
 };
@@ -36,7 +36,6 @@ pub(super) const SHELL: &str = "/bin/bash";
 const TERM_GRACE: Duration = Duration::from_secs(3);
 /// Bytes of a line that are told at once.
 const MAX_LINE: usize = 64 << 10;
-const SIGTERM: i32 = 15;
 /// The header that tells where the next part of a log begins.
 const CURSOR: HeaderName = HeaderName::from_static("execd-commands-tail-cursor");
 

@@ -19,9 +19,9 @@ use crate::error::ApiError;
 use crate::turn;
 
 /// Time for which a response that is not to be stored is kept for its client to poll for, seconds.
-const UNSTORED: i64 = 600;
+const UNSTORED_LIFE_SECONDS: i64 = 600;
 /// Bytes that an item of a conversation takes besides its text.
-const ITEM: u64 = 1024;
+const ITEM_OVERHEAD_BYTES: u64 = 1024;
 
 /// Checks everything that can be wrong with a request, and starts the turn.
 pub(super) async fn response(
@@ -122,9 +122,9 @@ async fn make(
     if request.store || request.background {
         let input: Vec<Value> = context.into_new().iter().map(|item| item.json().clone()).collect();
         let in_conversation = request.conversation.iter().flat_map(|_| &input);
-        let bytes = in_conversation.map(|item| ITEM + item.to_string().len() as u64).sum();
+        let bytes = in_conversation.map(|item| ITEM_OVERHEAD_BYTES + item.to_string().len() as u64).sum();
         let room = app.store.reserve(tenant, bytes..=bytes).await?;
-        let expires_at = (!request.store).then(|| now() + UNSTORED);
+        let expires_at = (!request.store).then(|| now() + UNSTORED_LIFE_SECONDS);
         let new = NewJournal {
             id: id.clone().into(),
             dialect: NAME,
