@@ -747,7 +747,7 @@ impl Workspace for ForeignWorkspace {
         Err(Error::NotSupported("files"))
     }
 
-    fn room(&self) -> Result<WorkspaceUsage, Error> {
+    fn usage(&self) -> Result<WorkspaceUsage, Error> {
         Err(Error::NotSupported("files"))
     }
 

@@ -127,7 +127,7 @@ impl<L: Link> Driver<L> {
             None => Duration::ZERO,
         };
         let most = most_entries(&self.limits);
-        let before = Arc::clone(&self.workspace).look(most, Snapshot::of).await?;
+        let before = Arc::clone(&self.workspace).walk_async(most, Snapshot::of).await?;
         // Whoever gives up in the middle leaves half a frame behind, which must not run later, unseen.
         let unsent = KillUnless { sent: false, kernel: &mut kernel, control: &*self.control };
         // A kernel whose loop was stopped by an earlier cell does not read.

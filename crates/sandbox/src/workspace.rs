@@ -38,8 +38,8 @@ pub trait Workspace: Any + fmt::Debug + Send + Sync {
     /// Removes a regular file; one that is not there is fine.
     fn remove(&self, name: &str) -> Result<(), Error>;
 
-    /// Returns how full it is.
-    fn room(&self) -> Result<WorkspaceUsage, Error>;
+    /// Returns its usage and limit.
+    fn usage(&self) -> Result<WorkspaceUsage, Error>;
 
     /// Returns true if it holds so little that to visit everything takes less than to leave it to another thread.
     fn is_small(&self) -> bool {
@@ -62,16 +62,16 @@ impl dyn Workspace {
     }
 
     /// Visits at most `most` entries, on a thread that may block unless there are few.
-    pub(crate) async fn look<T: Send + 'static>(
+    pub(crate) async fn walk_async<T: Send + 'static>(
         self: Arc<Self>,
         most: u64,
-        look: impl FnOnce(&dyn Workspace, u64) -> T + Send + 'static,
+        walk: impl FnOnce(&dyn Workspace, u64) -> T + Send + 'static,
     ) -> T {
         if self.is_small() {
             // Whoever makes files meanwhile has its own report spoiled.
-            return look(&*self, most.min(2 * SMALL));
+            return walk(&*self, most.min(2 * SMALL));
         }
-        self.blocking(move |workspace| look(workspace, most)).await
+        self.blocking(move |workspace| walk(workspace, most)).await
     }
 
     /// Reads a regular file of at most `limit` bytes. Blocks.
@@ -306,7 +306,7 @@ mod tests {
             Err(Error::NotSupported("files"))
         }
 
-        fn room(&self) -> Result<WorkspaceUsage, Error> {
+        fn usage(&self) -> Result<WorkspaceUsage, Error> {
             Err(Error::NotSupported("files"))
         }
 

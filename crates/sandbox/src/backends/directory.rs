@@ -178,7 +178,7 @@ impl Workspace for Directory {
         }
     }
 
-    fn room(&self) -> Result<WorkspaceUsage, Error> {
+    fn usage(&self) -> Result<WorkspaceUsage, Error> {
         let stat = fstatvfs(&*self.root).map_err(|error| file_error(Path::new("."), &error.to_string()))?;
         let used = stat.f_blocks.saturating_sub(stat.f_bfree);
         let (used, limit) = (used * stat.f_frsize, stat.f_blocks * stat.f_frsize);

@@ -194,7 +194,8 @@ impl<C: LinkControl> CellRun<C> {
             }
         };
         let (before, most) = (std::mem::take(&mut self.before), most_entries(&self.limits));
-        let changes = Arc::clone(&self.workspace).look(most, move |workspace, most| before.changes(workspace, most));
+        let changes =
+            Arc::clone(&self.workspace).walk_async(most, move |workspace, most| before.changes(workspace, most));
         // No signal of ours is under way any more by then.
         let synced = async {
             if !is_settled {
@@ -479,18 +480,18 @@ impl<C: LinkControl> CellRun<C> {
     }
 
     async fn out_of_memory(&self, used: u64, of_host: bool) -> Outcome {
-        let files = self.room().await.map_or(0, |room| room.used);
+        let files = self.workspace_usage().await.map_or(0, |usage| usage.used);
         Outcome::Limit(LimitHit::Memory { used, limit: self.limits.memory, files, of_host })
     }
 
     /// The room in the workspace, asked for where that may block.
-    async fn room(&self) -> Result<WorkspaceUsage, Error> {
-        Arc::clone(&self.workspace).blocking(|workspace| workspace.room()).await
+    async fn workspace_usage(&self) -> Result<WorkspaceUsage, Error> {
+        Arc::clone(&self.workspace).blocking(|workspace| workspace.usage()).await
     }
 
     /// The limit of the workspace that is used up, if one is.
     async fn full(&self) -> Option<LimitHit> {
-        let WorkspaceUsage { used, limit, takes_files } = self.room().await.ok()?;
+        let WorkspaceUsage { used, limit, takes_files } = self.workspace_usage().await.ok()?;
         if used + FULL_BYTES > limit {
             Some(LimitHit::Disk { used, limit })
         } else {

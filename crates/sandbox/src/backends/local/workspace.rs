@@ -96,8 +96,8 @@ impl Workspace for LocalWorkspace {
         self.files.remove(name)
     }
 
-    fn room(&self) -> Result<WorkspaceUsage, Error> {
-        self.files.room()
+    fn usage(&self) -> Result<WorkspaceUsage, Error> {
+        self.files.usage()
     }
 
     fn is_small(&self) -> bool {

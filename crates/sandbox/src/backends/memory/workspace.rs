@@ -123,7 +123,7 @@ impl Workspace for MemoryWorkspace {
         Ok(())
     }
 
-    fn room(&self) -> Result<WorkspaceUsage, Error> {
+    fn usage(&self) -> Result<WorkspaceUsage, Error> {
         let files = self.lock();
         let takes_files = (files.by_path.len() as u64) < self.entries;
         Ok(WorkspaceUsage { used: files.used(), limit: self.bytes, takes_files })

@@ -285,7 +285,7 @@ impl<H: Debug + Send + Sync + 'static> Workspace for StdioWorkspace<H> {
         removed.map(drop).map_err(|error| failed(&path, &error))
     }
 
-    fn room(&self) -> Result<WorkspaceUsage, Error> {
+    fn usage(&self) -> Result<WorkspaceUsage, Error> {
         let asked = lock(&self.server.link).call(&Request::Room, &[]);
         let (answer, _) = asked.map_err(|error| failed(Path::new("."), &error))?;
         let Answer { used, limit, takes_files, .. } = answer;
