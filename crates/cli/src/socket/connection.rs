@@ -11,7 +11,7 @@ use aludel_engine::executions::{self, ClientProgram, DirectEnd, DirectEvent, Dir
 use aludel_engine::sessions::SessionSandbox;
 use aludel_engine::{Engine, Error};
 use aludel_sandbox::{FileEntry, Finished, Limits, Outcome};
-use aludel_server::OwnerService;
+use aludel_server::LocalUserService;
 use aludel_store::{Tenant, fresh_id};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -35,7 +35,7 @@ const SENDER: &str = "aludel run";
 pub(super) struct SocketServer {
     pub(super) engine: Arc<Engine>,
     /// Answers clients that speak HTTP.
-    pub(super) owner: OwnerService,
+    pub(super) local_user: LocalUserService,
     /// This process, as clients see it.
     pub(super) peer: PeerIdentity,
     /// The most that a client's program may use.
@@ -56,7 +56,7 @@ impl SocketServer {
 pub(super) async fn visit(host: &SocketServer, mut stream: UnixStream) {
     let Ok(Ok(first)) = timeout(REQUEST_TIMEOUT, frames::first_byte(&stream)).await else { return };
     if first.is_ascii_uppercase() {
-        return host.owner.serve(stream).await;
+        return host.local_user.serve(stream).await;
     }
     let request = timeout(REQUEST_TIMEOUT, frames::receive_with::<ProgramRequest>(&mut stream));
     let Ok(Ok((request, files))) = request.await else { return };

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_server::{App, OwnerService};
+use aludel_server::{App, LocalUserService};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
@@ -51,7 +51,7 @@ impl SocketListener {
         let shown = path.display().to_string();
         let host = SocketServer {
             engine: Arc::clone(app.engine()),
-            owner: OwnerService::new(app),
+            local_user: LocalUserService::new(app),
             peer: PeerIdentity::of_this_process(context)
                 .map_err(|error| format!("the executable is not known: {error}"))?,
             limits: context.config.sandbox.limits(),

@@ -28,8 +28,8 @@ use crate::dialects::gemini::Ticket;
 use crate::error::{ApiError, RenderedMark};
 use crate::http::{Caller, GuardedBody, ProgramTraffic, is_local_host};
 use crate::links::FileLink;
+use crate::local_user::LocalUserMark;
 use crate::openapi::{DOCS, OF_DIALECTS, OPENAPI};
-use crate::owner::OwnerMark;
 use crate::telemetry::{METRICS, Scope};
 
 /// The path that says whether the server lives, to anybody.
@@ -145,8 +145,9 @@ async fn admit(app: &Arc<App>, dialect: &Dialect, mut request: Request, next: Ne
         Some(caller) if app.callers.may_ask(&app.store, &caller.0).await? => caller,
         Some(_) => return Err(ApiError::unauthorized(NO_KEY_BEHIND)),
         None => {
-            let is_owner = request.extensions().get::<OwnerMark>().is_some();
-            authenticate_by_key(app, (dialect.key)(request.headers()).as_deref(), request.headers(), is_owner).await?
+            let is_local_user = request.extensions().get::<LocalUserMark>().is_some();
+            authenticate_by_key(app, (dialect.key)(request.headers()).as_deref(), request.headers(), is_local_user)
+                .await?
         }
     };
     if may_be_own && request.uri().path() == METRICS {
@@ -217,9 +218,9 @@ async fn authenticate_by_key(
     app: &App,
     key: Option<&str>,
     headers: &HeaderMap,
-    is_owner: bool,
+    is_local_user: bool,
 ) -> Result<Caller, ApiError> {
-    if is_owner && key.is_none() {
+    if is_local_user && key.is_none() {
         return Ok(Caller(Tenant::local()));
     }
     let refused = match key {

@@ -18,16 +18,16 @@ use crate::serve::HEAD_TIMEOUT;
 
 /// The mark of a request that came over a connection of the server's own user.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct OwnerMark;
+pub(crate) struct LocalUserMark;
 
 /// Answers over connections that only the server's own user can make. Without a key, they are of the tenant that a server without keys has.
 #[derive(Debug)]
-pub struct OwnerService {
+pub struct LocalUserService {
     routes: AllRoutes,
     draining: CancellationToken,
 }
 
-impl OwnerService {
+impl LocalUserService {
     /// Makes it for this server.
     pub fn new(app: &Arc<App>) -> Self {
         Self { routes: router::routes(app), draining: app.draining.clone() }
@@ -37,7 +37,7 @@ impl OwnerService {
     pub async fn serve(&self, stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) {
         let answer = service_fn(|request: Request<Incoming>| {
             let mut request = request.map(Body::new);
-            request.extensions_mut().insert(OwnerMark);
+            request.extensions_mut().insert(LocalUserMark);
             self.routes.clone().oneshot(request)
         });
         let mut http = hyper::server::conn::http1::Builder::new();
