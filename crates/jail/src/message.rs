@@ -137,8 +137,8 @@ pub enum WardenRequest {
         /// The sandbox.
         id: u64,
     },
-    /// Runs a program in the sandbox. Descriptors: a socket by which the new process is told what to run, which is closed once that runs
-    /// and tells why if it cannot; then stdin, stdout, stderr.
+    /// Starts a process in the sandbox. Descriptors: a socket over which it gets its command, which is closed once that runs and says why if
+    /// it cannot; then stdin, stdout, stderr.
     Spawn {
         /// The sandbox.
         id: u64,

@@ -1,4 +1,4 @@
-//! Programs that run beside the kernel, in the same sandbox and under the same limits.
+//! Processes that run beside the kernel, in the same sandbox and under the same limits.
 
 use std::fmt;
 use std::io;
@@ -13,17 +13,17 @@ use tokio::time::timeout;
 use crate::Error;
 use crate::output::rest;
 
-/// Time for reading the rest of the pipes after a program's end: a child of its own may hold them open for ever.
+/// Time for reading the rest of the pipes after a process's end: a child of its own may hold them open for ever.
 const FINAL_OUTPUT_TIMEOUT: Duration = Duration::from_millis(500);
 /// The number of the signal that asks a process to end.
 pub const SIGTERM: i32 = 15;
 /// The number of the signal that ends a process.
 pub const SIGKILL: i32 = 9;
 
-/// A program that runs beside the kernel.
+/// A command that is to run beside the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Command {
-    /// The program, looked up in the path, and its arguments. The system takes 128 KiB for each and 2 MiB for all of them.
+    /// The command, looked up in the path, and its arguments. The system takes 128 KiB for each and 2 MiB for all of them.
     pub arguments: Vec<String>,
     /// Environment variables beside those that every process of a sandbox has.
     pub environment: Vec<(String, String)>,
@@ -43,18 +43,18 @@ pub struct PtySize {
     pub rows: u16,
 }
 
-/// A running program, which runs as long as its sandbox does and as somebody holds this. Dropping it kills the program and what it started,
+/// A running process, which runs as long as its sandbox does and as somebody holds this. Dropping it kills the process and what it started,
 /// unless that has left its process group.
 pub struct Process {
-    /// The program's input; dropping it is the end of the file. In a terminal, what is typed, and dropping it is nothing.
+    /// The process's input; dropping it is the end of the file. In a terminal, what is typed, and dropping it is nothing.
     pub stdin: Option<Box<dyn AsyncWrite + Send + Sync + Unpin>>,
-    /// The program's output; in a terminal, all that is shown. Whoever does not read it lets the program wait.
+    /// The process's output; in a terminal, all that is shown. Whoever does not read it lets the process wait.
     pub stdout: Box<dyn AsyncRead + Send + Sync + Unpin>,
-    /// The program's error output; empty in a terminal.
+    /// The process's error output; empty in a terminal.
     pub stderr: Box<dyn AsyncRead + Send + Sync + Unpin>,
-    /// The program's number inside.
+    /// Its process id inside.
     pub(crate) id: u32,
-    /// Sends a signal to the program's process group.
+    /// Sends a signal to its process group.
     pub(crate) signal: Box<dyn Fn(i32) + Send + Sync>,
     /// Changes the size of the terminal's window.
     pub(crate) resize: Option<Box<dyn Fn(PtySize) -> io::Result<()> + Send + Sync>>,
@@ -68,7 +68,7 @@ impl fmt::Debug for Process {
     }
 }
 
-/// Status and output of a program.
+/// Status and output of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessOutput {
     /// Its end; `None` when it ran out of time and was killed.
@@ -82,18 +82,18 @@ pub struct ProcessOutput {
 }
 
 impl Process {
-    /// The program's process id, as programs of the sandbox see it.
+    /// Its process id, as processes of the sandbox see it.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// Changes the size of the terminal's window, and tells the program.
+    /// Changes the size of the terminal's window, and tells the process.
     pub fn resize(&self, size: PtySize) -> Result<(), Error> {
         let resize = self.resize.as_ref().ok_or(Error::NotSupported("a window without a terminal"))?;
         resize(size).map_err(|error| Error::KernelGone(format!("its terminal: {error}")))
     }
 
-    /// Sends a signal to the program's process group.
+    /// Sends a signal to its process group.
     pub fn signal(&self, signal: i32) {
         (self.signal)(signal);
     }
@@ -103,12 +103,12 @@ impl Process {
         (&mut self.ended).await.ok().flatten()
     }
 
-    /// Waits for the end, with `input` as what the program reads, for at most `limit` of wall clock, and keeps `most` bytes of each output.
+    /// Waits for the end, with `input` as what the process reads, for at most `limit` of wall clock, and keeps `most` bytes of each output.
     pub async fn output(mut self, input: &[u8], limit: Duration, most: usize) -> Result<ProcessOutput, Error> {
         let stdin = self.stdin.take();
         let feed = async {
             if let Some(mut stdin) = stdin {
-                // A program need not read what it is given.
+                // A process need not read what it is given.
                 let _closed = stdin.write_all(input).await;
             }
         };

@@ -15,13 +15,13 @@ use crate::backends::streams::output_pipe;
 use crate::frame::{Channel, FromKernel, ToKernel};
 use crate::process::{Command, Process, PtySize};
 
-/// The longest that a program may take to start.
+/// The longest that a process may take to start.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 type Input = Box<dyn tokio::io::AsyncWrite + Send + Sync + Unpin>;
 type Output = Box<dyn tokio::io::AsyncRead + Send + Sync + Unpin>;
 
-/// The standard streams of a program: our ends and the program's.
+/// The standard streams of a process: our ends and the process's.
 struct ProcessStreams {
     stdin: Input,
     stdout: Output,
@@ -55,7 +55,7 @@ impl ProcessStreams {
     }
 }
 
-/// Starts a program under a number that no other program of the sandbox has had.
+/// Starts a process under a number that no other process of the sandbox has had.
 pub(super) async fn spawn(handle: &Arc<SandboxHandle>, number: u64, command: Command) -> Result<Process, Error> {
     crate::kernel::check_environment(&command.environment)?;
     let ends = match command.pty {
