@@ -190,10 +190,10 @@ mod tests {
             },
             "required": ["city"],
         });
-        let told = Callable::new(vec![tool("weather", parameters)]).description();
+        let description = Callable::new(vec![tool("weather", parameters)]).description();
         let signature = r#"`await weather({"at"?: float | None, "city": str, "days"?: list[int], "more"?: str | bool, "place"?: {"x": float}, "unit"?: "C" | "F"}) -> str`"#;
-        assert!(told.contains(signature), "{told}");
-        assert!(told.ends_with("\nDoes weather.\n- city: A city."), "{told}");
+        assert!(description.contains(signature), "{description}");
+        assert!(description.ends_with("\nDoes weather.\n- city: A city."), "{description}");
         assert_eq!(Callable::default().description(), "");
         let deep = (0..200).fold(json!({}), |inner, _| json!({ "type": "array", "items": inner }));
         assert_eq!(type_of(&deep, MAX_DEPTH), "list[list[list[list[Any]]]]");

@@ -110,12 +110,12 @@ mod tests {
         assert_eq!(of("xterm-kitty", ""), Some(ImageProtocol::Kitty));
         assert_eq!(of("xterm-256color", "iTerm.app"), Some(ImageProtocol::Iterm));
         assert_eq!(of("foot", ""), Some(ImageProtocol::Sixel));
-        let told = |name: &'static str, value: &'static str| {
+        let protocol = |name: &'static str, value: &'static str| {
             ImageProtocol::of(|variable| (variable == name).then(|| value.to_owned()))
         };
-        assert_eq!(told("WT_SESSION", "0"), Some(ImageProtocol::Sixel));
-        assert_eq!(told("KONSOLE_VERSION", "220400"), Some(ImageProtocol::Sixel));
-        assert_eq!(told("KONSOLE_VERSION", "211200"), None);
+        assert_eq!(protocol("WT_SESSION", "0"), Some(ImageProtocol::Sixel));
+        assert_eq!(protocol("KONSOLE_VERSION", "220400"), Some(ImageProtocol::Sixel));
+        assert_eq!(protocol("KONSOLE_VERSION", "211200"), None);
         assert_eq!(of("tmux-256color", "iTerm.app"), None);
         assert_eq!(of("xterm-256color", "Apple_Terminal"), None);
     }

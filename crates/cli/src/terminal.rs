@@ -92,8 +92,8 @@ pub(crate) fn room() -> Option<usize> {
 
 /// Columns that programs print for: those of the terminal at stdout, or as many as COLUMNS says of it; `None` without a terminal.
 pub(crate) fn columns(host: &HostEnvironment) -> Option<usize> {
-    let told = host.variable(COLUMNS).and_then(|columns| columns.parse().ok());
-    room().map(|width| told.filter(|columns| *columns > 0).unwrap_or(width))
+    let columns = host.variable(COLUMNS).and_then(|columns| columns.parse().ok());
+    room().map(|width| columns.filter(|columns| *columns > 0).unwrap_or(width))
 }
 
 /// A name, on one line.

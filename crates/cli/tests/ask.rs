@@ -177,10 +177,10 @@ async fn every_program_is_in_the_audit_log_and_nothing_else_is_left() {
     let said = said_meanwhile(asked).await;
     assert_eq!(said.status, Some(0), "{said:#?}");
     let log = audit_log(data.path()).await;
-    let told: Vec<_> = log.iter().map(|entry| entry.each_ref().map(String::as_str)).collect();
+    let logged: Vec<_> = log.iter().map(|entry| entry.each_ref().map(String::as_str)).collect();
     let [first, second] = ["The program ran to its end.", "ZeroDivisionError"];
-    assert_eq!(told.iter().map(|entry| entry[0]).collect::<Vec<_>>(), ["started", "ended", "started", "ended"]);
-    assert!(told[1][2].contains(first) && told[3][2].contains(second), "{told:?}");
+    assert_eq!(logged.iter().map(|entry| entry[0]).collect::<Vec<_>>(), ["started", "ended", "started", "ended"]);
+    assert!(logged[1][2].contains(first) && logged[3][2].contains(second), "{logged:?}");
     assert_eq!(left(data.path()).await, [1, 2], "what was handed over and what was made, for --continue");
     assert_eq!(std::fs::metadata(data.path().join("state")).unwrap().permissions().mode() & 0o777, 0o700);
 }
@@ -205,8 +205,8 @@ async fn the_next_question_goes_on_with_the_conversation_and_its_files() {
     let look = "print(open('in.csv').read() + open('made').read())\nopen('more', 'w').close()";
     let (said, requests) = asked(&[Scripted::Python(look), Scripted::Text("Looked.")], &["--continue"]).await;
     assert!(said.status == Some(0) && said.stderr.contains("78\n"), "{said:#?}");
-    let told: Vec<_> = requests[0]["messages"].as_array().unwrap().iter().map(|message| &message["role"]).collect();
-    assert_eq!(told, ["system", "user", "assistant", "tool", "assistant", "user"], "{requests:#?}");
+    let logged: Vec<_> = requests[0]["messages"].as_array().unwrap().iter().map(|message| &message["role"]).collect();
+    assert_eq!(logged, ["system", "user", "assistant", "tool", "assistant", "user"], "{requests:#?}");
     assert!(requests[0]["messages"][3]["content"].to_string().contains("mmm"), "{requests:#?}");
     assert_eq!(left(data.path()).await, [1, 3]);
     // It failed, and the conversation is as it was.

@@ -48,8 +48,8 @@ fn doctor_tells_what_this_host_can_do() {
         ["kernel", "namespaces", "user ids", "control groups", "seccomp", "Landlock", "crashes", "template", "sandbox"]
     );
     assert!(checks.iter().all(|check| check["status"] == "ok" || check["status"] == "degraded"), "{checks:#?}");
-    let told = run(&["doctor"]).stdout;
-    assert!(names.iter().all(|name| told.contains(name)), "{told}");
+    let output = run(&["doctor"]).stdout;
+    assert!(names.iter().all(|name| output.contains(name)), "{output}");
 }
 
 #[test]
@@ -60,8 +60,9 @@ fn backends_tell_where_programs_run() {
     for (backend, used, status) in cases {
         let text = format!("[sandbox]\nbackend = \"{backend}\"\ndocker.host = \"unix:///nowhere.sock\"\n");
         std::fs::write(&file, text).unwrap();
-        let told = |more: &[&str]| said(aludel(directory.path()).args(["backends", "--config"]).arg(&file).args(more));
-        let json = told(&["--json"]);
+        let output =
+            |more: &[&str]| said(aludel(directory.path()).args(["backends", "--config"]).arg(&file).args(more));
+        let json = output(&["--json"]);
         let report: Value = serde_json::from_str(&json.stdout).unwrap();
         assert_eq!((json.status, &report["used"]), (Some(status), &json!(used)), "{json:?}");
         let ready: Vec<_> = report["backends"].as_array().unwrap().iter().map(|found| &found["ready"]).collect();
@@ -73,13 +74,13 @@ fn backends_tell_where_programs_run() {
             assert!(doctor.stdout.contains("another sandbox.backend"), "{doctor:?}");
         }
         if used == "docker" {
-            assert!(told(&[]).stdout.contains("nowhere.sock"));
+            assert!(output(&[]).stdout.contains("nowhere.sock"));
         }
         if used == "e2b" {
-            assert!(told(&[]).stdout.contains("set E2B_API_KEY"));
+            assert!(output(&[]).stdout.contains("set E2B_API_KEY"));
         }
         if used == "opensandbox" {
-            assert!(told(&[]).stdout.contains("no answer from http://localhost:8080"));
+            assert!(output(&[]).stdout.contains("no answer from http://localhost:8080"));
         }
     }
 }

@@ -92,7 +92,7 @@ async fn end_in_mid_run(server: &Server, data: &Path, backend: &dyn Backend) {
     let listed: serde_json::Value = serde_json::from_str(&list()).unwrap();
     let id = listed[0]["sandboxID"].as_str().unwrap().to_owned();
     said(aludel(data).args(["sandbox", "kill", &id, "--url", &server.1]));
-    let told = tokio::time::timeout(Duration::from_secs(10), async {
+    let finished = tokio::time::timeout(Duration::from_secs(10), async {
         loop {
             match running.next().await {
                 Some(ExecutionEvent::Finished(finished)) => return finished,
@@ -101,8 +101,8 @@ async fn end_in_mid_run(server: &Server, data: &Path, backend: &dyn Backend) {
             }
         }
     });
-    let told = told.await.unwrap();
-    assert!(matches!(told.outcome, Outcome::KernelDied(_)), "{told:?}");
+    let finished = finished.await.unwrap();
+    assert!(matches!(finished.outcome, Outcome::KernelDied(_)), "{finished:?}");
     assert!(!sandbox.is_alive());
     let files = Arc::clone(sandbox.workspace()).blocking(|files| files.files()).await;
     assert!(matches!(files, Err(Error::WorkspaceLost)), "{files:?}");

@@ -167,12 +167,12 @@ fn a_notebook_is_run_and_comes_back_with_its_outputs() {
         assert!(at("made").join(name).exists() && said.stderr.contains(&format!(": made/{name}")), "{name} {said:#?}");
     }
     let made: serde_json::Value = serde_json::from_slice(&std::fs::read(at("made/n.ipynb")).unwrap()).unwrap();
-    let told =
+    let seen =
         |place: usize| (&made["cells"][place]["execution_count"], &made["cells"][place]["outputs"][0]["output_type"]);
-    assert_eq!(told(0), (&json!(1), &json!("display_data")));
-    assert_eq!(told(1), (&json!(2), &json!("execute_result")));
-    assert_eq!(told(2), (&json!(3), &json!("error")));
-    assert_eq!(told(3), (&json!(null), &json!(null)));
+    assert_eq!(seen(0), (&json!(1), &json!("display_data")));
+    assert_eq!(seen(1), (&json!(2), &json!("execute_result")));
+    assert_eq!(seen(2), (&json!(3), &json!("error")));
+    assert_eq!(seen(3), (&json!(null), &json!(null)));
     write(&[cell(" ")]);
     let none = run(&[]);
     assert!(none.status == Some(2) && none.stderr.contains("none of its code cells has a program"), "{none:#?}");

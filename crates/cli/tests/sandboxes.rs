@@ -135,14 +135,14 @@ fn people_use_sandboxes_of_a_server() {
     tunnel
         .write_all(b"GET /chat HTTP/1.1\r\nhost: localhost\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\n")
         .unwrap();
-    let mut told = Vec::new();
-    while !told.ends_with(b"\r\n\r\nfirst") {
+    let mut seen = Vec::new();
+    while !seen.ends_with(b"\r\n\r\nfirst") {
         let mut piece = [0; 1024];
         let read = tunnel.read(&mut piece).unwrap();
-        assert!(read > 0, "{}", String::from_utf8_lossy(&told));
-        told.extend_from_slice(&piece[..read]);
+        assert!(read > 0, "{}", String::from_utf8_lossy(&seen));
+        seen.extend_from_slice(&piece[..read]);
     }
-    assert!(told.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&told));
+    assert!(seen.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&seen));
     let mut answer = vec![0; 300_000];
     let mut writing = tunnel.try_clone().unwrap();
     let writer = std::thread::spawn(move || writing.write_all(&vec![b'x'; 300_000]).unwrap());

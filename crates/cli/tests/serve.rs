@@ -252,8 +252,8 @@ fn a_reload_says_what_it_did_not_do() {
     let model = |name: &str| format!("[[model]]\nname='{name}'\nurl='http://127.0.0.1:1/v1'\n");
     std::fs::write(&file, model("first")).unwrap();
     let (mut child, address) = serve(data.path());
-    let mut told = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let mut until = |words: &str| told.find(|line| line.contains(words)).unwrap_or_else(|| panic!("no {words:?}"));
+    let mut output = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut until = |words: &str| output.find(|line| line.contains(words)).unwrap_or_else(|| panic!("no {words:?}"));
     std::fs::remove_file(&file).unwrap();
     signal(&child, "HUP");
     assert!(until("nothing was reloaded").contains("aludel.toml"));

@@ -158,8 +158,8 @@ fn a_server_without_a_socket_serves_all_others() {
         let mut server = Server::start(data);
         assert!(!data.join("aludel.sock").exists());
         signal(&server.0, "TERM");
-        let mut told = String::new();
-        server.0.stderr.take().unwrap().read_to_string(&mut told).unwrap();
-        assert!(told.contains(words), "{told}");
+        let mut output = String::new();
+        server.0.stderr.take().unwrap().read_to_string(&mut output).unwrap();
+        assert!(output.contains(words), "{output}");
     }
 }

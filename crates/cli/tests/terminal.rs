@@ -110,13 +110,13 @@ print(pandas.DataFrame([[f'cell {n}' for n in range(12)]]))";
 fn tables_are_as_wide_as_the_terminal() {
     let directory = tempfile::tempdir().unwrap();
     // At a terminal of so many columns, with and without a variable that says otherwise.
-    for (columns, told, width) in [(160, None, "160"), (40, None, "40"), (160, Some("60"), "60"), (0, None, "80")] {
+    for (columns, variable, width) in [(160, None, "160"), (40, None, "40"), (160, Some("60"), "60"), (0, None, "80")] {
         let mut command = aludel_in_session(directory.path(), &["--ctty"]);
-        command.args(["run", "-c", WIDTHS]).env_remove("COLUMNS").envs(told.map(|told| ("COLUMNS", told)));
+        command.args(["run", "-c", WIDTHS]).env_remove("COLUMNS").envs(variable.map(|columns| ("COLUMNS", columns)));
         let (status, seen) = Session::start_in_columns(command, columns).finish();
         assert_eq!(status, Some(0), "{seen}");
-        assert!(seen.contains(&format!("widths {width} {width} {width}")), "{columns} {told:?}: {seen}");
-        assert_eq!(seen.contains("..."), columns < 100 || told.is_some(), "{seen}");
+        assert!(seen.contains(&format!("widths {width} {width} {width}")), "{columns} {variable:?}: {seen}");
+        assert_eq!(seen.contains("..."), columns < 100 || variable.is_some(), "{seen}");
     }
     let own = run(&["run", "--env", "COLUMNS=9999", "-c", WIDTHS]).stdout;
     assert!(own.contains("widths 9999 500 500"), "{own}");
@@ -173,8 +173,8 @@ async fn a_model_reads_tables_no_narrower_than_elsewhere() {
         let session = Session::start_in_columns(command, columns);
         let (status, seen) = tokio::task::spawn_blocking(move || session.finish()).await.unwrap();
         assert_eq!(status, Some(0), "{seen}");
-        let told = upstream.requests()[1]["messages"].to_string();
-        assert!(told.contains(&format!("widths {width} {width} {width}")), "{told}");
+        let sent = upstream.requests()[1]["messages"].to_string();
+        assert!(sent.contains(&format!("widths {width} {width} {width}")), "{sent}");
     }
 }
 
@@ -236,8 +236,8 @@ async fn a_person_decides_over_each_program() {
     assert!(seen.contains("third 6") && seen.contains("fourth 8") && seen.contains("Done."), "{seen}");
     assert!(!seen.contains("Run this program?"), "all were allowed: {seen}");
     let requests = upstream.requests();
-    let told = requests[1]["messages"].as_array().unwrap().last().unwrap()["content"].to_string();
-    assert!(told.contains("use polars") && !told.contains("first 2"), "{told}");
+    let sent = requests[1]["messages"].as_array().unwrap().last().unwrap()["content"].to_string();
+    assert!(sent.contains("use polars") && !sent.contains("first 2"), "{sent}");
     let (asked, by) = ("asked", "the terminal");
     let every = "every program is asked about";
     let log = audit_log(data.path()).await;

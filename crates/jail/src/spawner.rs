@@ -152,8 +152,8 @@ fn become_command(request: &ForkRequest, mut descriptors: ChildDescriptors, setu
     };
     // The socket is at its old number or, once all others are closed, at its new one.
     let failure = ChildFrame::Failed { reason };
-    let told = descriptors.get(Descriptor::Control).is_ok_and(|control| send(control, &failure).is_ok());
-    if !told {
+    let sent = descriptors.get(Descriptor::Control).is_ok_and(|control| send(control, &failure).is_ok());
+    if !sent {
         let _nobody = send(sys::descriptor(lockdown::CONTROL_FD), &failure);
     }
     sys::exit(1)
@@ -188,16 +188,17 @@ fn exec(program: &str, path: &str, arguments: &[&CStr], environment: &[&CStr]) -
     if program.contains('/') {
         return at(Path::new(program));
     }
-    // Like a shell: a program that is there and cannot be run is told of before one that is not there.
-    let mut told = io::Error::from_raw_os_error(libc::ENOENT);
+    // Like a shell: a program that is there and cannot be run is reported before one that is not there.
+    let mut failure = io::Error::from_raw_os_error(libc::ENOENT);
     for directory in path.split(':') {
         let error = at(&Path::new(directory).join(program));
-        if !matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) && told.kind() == io::ErrorKind::NotFound
+        if !matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR))
+            && failure.kind() == io::ErrorKind::NotFound
         {
-            told = error;
+            failure = error;
         }
     }
-    told
+    failure
 }
 
 /// The error in the system's words, without its number.

@@ -200,36 +200,36 @@ impl Suite<'_> {
     async fn outcomes(&self) {
         let sandbox = self.create(limits()).await;
         assert!(sandbox.is_alive());
-        let told = run(&sandbox, &self.programs.prints).await;
-        assert_eq!((told.stdout.as_str(), told.stderr.as_str()), ("hello\n", ""), "what is printed");
-        assert_eq!(told.finished.outcome, Outcome::Completed);
-        assert_eq!((told.finished.state, told.finished.output_dropped), (VariablesState::Kept, 0));
-        assert!(told.events.is_empty(), "{:?}", told.events);
-        let told = run(&sandbox, &self.programs.prints_error).await;
-        assert_eq!((told.stdout.as_str(), told.stderr.as_str()), ("", "oops\n"), "the error output apart");
+        let result = run(&sandbox, &self.programs.prints).await;
+        assert_eq!((result.stdout.as_str(), result.stderr.as_str()), ("hello\n", ""), "what is printed");
+        assert_eq!(result.finished.outcome, Outcome::Completed);
+        assert_eq!((result.finished.state, result.finished.output_dropped), (VariablesState::Kept, 0));
+        assert!(result.events.is_empty(), "{:?}", result.events);
+        let result = run(&sandbox, &self.programs.prints_error).await;
+        assert_eq!((result.stdout.as_str(), result.stderr.as_str()), ("", "oops\n"), "the error output apart");
         if let Some(program) = &self.programs.has_result {
-            let told = run(&sandbox, program).await;
-            assert!(matches!(told.events.as_slice(), [ExecutionEvent::Result(bundle)] if bundle.text() == Some("2")));
+            let result = run(&sandbox, program).await;
+            assert!(matches!(result.events.as_slice(), [ExecutionEvent::Result(bundle)] if bundle.text() == Some("2")));
         }
-        let told = run(&sandbox, &self.programs.fails).await;
-        let Outcome::Failed(error) = &told.finished.outcome else { panic!("{:?}", told.finished) };
+        let result = run(&sandbox, &self.programs.fails).await;
+        let Outcome::Failed(error) = &result.finished.outcome else { panic!("{:?}", result.finished) };
         assert_eq!((error.name.clone(), error.value.clone()), self.programs.failure);
-        assert_eq!(told.events, [ExecutionEvent::Error(error.clone())], "the exception is told before the end");
-        assert_eq!(told.finished.state, VariablesState::Kept, "an exception costs no variables");
+        assert_eq!(result.events, [ExecutionEvent::Error(error.clone())], "the exception is told before the end");
+        assert_eq!(result.finished.state, VariablesState::Kept, "an exception costs no variables");
         run(&sandbox, &self.programs.remembers).await;
         assert_eq!(run(&sandbox, &self.programs.recalls).await.stdout, "remembered\n", "variables stay");
         let other = self.create(limits()).await;
-        let told = run(&other, &self.programs.recalls).await;
-        assert!(matches!(told.finished.outcome, Outcome::Failed(_)), "variables are the sandbox's own");
+        let result = run(&other, &self.programs.recalls).await;
+        assert!(matches!(result.finished.outcome, Outcome::Failed(_)), "variables are the sandbox's own");
     }
 
     async fn files(&self) {
         let sandbox = self.create(limits()).await;
-        let told = run(&sandbox, &self.programs.makes_file).await;
+        let result = run(&sandbox, &self.programs.makes_file).await;
         let made = |file: &FileEntry| (file.path.clone(), file.size);
-        assert_eq!(told.finished.files.iter().map(made).collect::<Vec<_>>(), [("made".to_owned(), 7)]);
-        let told = run(&sandbox, &self.programs.prints).await;
-        assert!(told.finished.files.is_empty(), "only what changed is reported");
+        assert_eq!(result.finished.files.iter().map(made).collect::<Vec<_>>(), [("made".to_owned(), 7)]);
+        let result = run(&sandbox, &self.programs.prints).await;
+        assert!(result.finished.files.is_empty(), "only what changed is reported");
         let workspace = Arc::clone(sandbox.workspace());
         sandbox.close().await.expect("the sandbox ends");
         drop(sandbox);
@@ -255,23 +255,23 @@ impl Suite<'_> {
         });
         checked.await;
         let next = self.make(SandboxSpec::new(limits()).with_workspace(workspace)).await;
-        let told = run(&next, &self.programs.reads_file).await;
-        assert_eq!(told.stdout, "given\n", "the next sandbox has the files: {:?}", told.finished);
+        let result = run(&next, &self.programs.reads_file).await;
+        assert_eq!(result.stdout, "given\n", "the next sandbox has the files: {:?}", result.finished);
     }
 
     async fn limits(&self) {
         let sandbox = self.create(limits()).await;
-        let told = run(&sandbox, &self.programs.floods).await;
-        assert_eq!(told.finished.outcome, Outcome::Completed);
-        assert!(told.finished.output_dropped >= (1 << 20) - (64 << 10), "{}", told.finished.output_dropped);
-        assert!(told.stdout.len() < 66 << 10, "{} bytes were passed on", told.stdout.len());
+        let result = run(&sandbox, &self.programs.floods).await;
+        assert_eq!(result.finished.outcome, Outcome::Completed);
+        assert!(result.finished.output_dropped >= (1 << 20) - (64 << 10), "{}", result.finished.output_dropped);
+        assert!(result.stdout.len() < 66 << 10, "{} bytes were passed on", result.stdout.len());
         let short = Limits { timeout: Duration::from_millis(300), ..limits() };
         for program in [&self.programs.never_ends, &self.programs.ignores_interrupts] {
             let sandbox = self.create(short.clone()).await;
             let started = Instant::now();
-            let told = run(&sandbox, program).await;
+            let result = run(&sandbox, program).await;
             let hit = LimitHit::WallClock { limit: short.timeout };
-            assert_eq!(told.finished.outcome, Outcome::Limit(hit), "{program}");
+            assert_eq!(result.finished.outcome, Outcome::Limit(hit), "{program}");
             assert!(started.elapsed() >= short.timeout);
         }
     }
@@ -281,14 +281,14 @@ impl Suite<'_> {
         run(&sandbox, &self.programs.remembers).await;
         let mut execution = begin(&sandbox, &self.programs.never_ends).await;
         execution.interrupter().interrupt();
-        let told = listen(&mut execution).await;
-        assert_eq!((told.finished.outcome, told.finished.state), (Outcome::Interrupted, VariablesState::Kept));
+        let result = listen(&mut execution).await;
+        assert_eq!((result.finished.outcome, result.finished.state), (Outcome::Interrupted, VariablesState::Kept));
         assert_eq!(run(&sandbox, &self.programs.recalls).await.stdout, "remembered\n", "an interrupt costs nothing");
         let mut execution = begin(&sandbox, &self.programs.ignores_interrupts).await;
         execution.interrupter().interrupt();
-        let told = listen(&mut execution).await;
-        assert_eq!(told.finished.outcome, Outcome::Interrupted);
-        assert_ne!(told.finished.state, VariablesState::Kept, "it was killed");
+        let result = listen(&mut execution).await;
+        assert_eq!(result.finished.outcome, Outcome::Interrupted);
+        assert_ne!(result.finished.state, VariablesState::Kept, "it was killed");
         // Whoever goes away takes the program along.
         let sandbox = self.create(limits()).await;
         drop(begin(&sandbox, &self.programs.never_ends).await);
@@ -300,8 +300,8 @@ impl Suite<'_> {
         let sandbox = self.create(short.clone()).await;
         let (kernel, tools) = (sandbox.first_kernel(), ["tool".to_owned()]);
         let cell = Cell { tools: &tools, ..Cell::new(&self.programs.calls) };
-        let told = run(&sandbox, &self.programs.calls).await;
-        assert!(matches!(told.finished.outcome, Outcome::Failed(_)), "a cell has the tools that it was given");
+        let result = run(&sandbox, &self.programs.calls).await;
+        assert!(matches!(result.finished.outcome, Outcome::Failed(_)), "a cell has the tools that it was given");
         run(&sandbox, &self.programs.remembers).await;
         let answer = |text: &str| ClientAnswer { text: text.to_owned(), is_error: false };
         let mut execution = begin_in(&kernel, cell).await;
@@ -317,20 +317,24 @@ impl Suite<'_> {
         }
         assert_eq!(called(&mut execution).await, [3]);
         execution.answer(vec![answer("three"), answer("and more than was asked for")]);
-        let told = listen(&mut execution).await;
-        assert_eq!((told.stdout.as_str(), &told.finished.outcome), ("three\n", &Outcome::Completed), "it stood still");
-        assert!(told.finished.elapsed < short.timeout, "waiting is not running");
+        let result = listen(&mut execution).await;
+        assert_eq!(
+            (result.stdout.as_str(), &result.finished.outcome),
+            ("three\n", &Outcome::Completed),
+            "it stood still"
+        );
+        assert!(result.finished.elapsed < short.timeout, "waiting is not running");
         let mut execution = begin_in(&kernel, cell).await;
         called(&mut execution).await;
         execution.answer(vec![answer("one"), ClientAnswer::error("no")]);
-        let told = listen(&mut execution).await;
-        let Outcome::Failed(error) = &told.finished.outcome else { panic!("{:?}", told.finished) };
+        let result = listen(&mut execution).await;
+        let Outcome::Failed(error) = &result.finished.outcome else { panic!("{:?}", result.finished) };
         assert_eq!((error.name.as_str(), error.value.as_str()), ("ToolError", "no"), "a failure is an exception");
         let mut execution = begin_in(&kernel, cell).await;
         called(&mut execution).await;
         execution.interrupter().interrupt();
-        let told = listen(&mut execution).await;
-        assert_eq!((told.finished.outcome, told.finished.state), (Outcome::Interrupted, VariablesState::Kept));
+        let result = listen(&mut execution).await;
+        assert_eq!((result.finished.outcome, result.finished.state), (Outcome::Interrupted, VariablesState::Kept));
         let mut execution = begin_in(&kernel, cell).await;
         called(&mut execution).await;
         drop(execution);
@@ -339,8 +343,8 @@ impl Suite<'_> {
         called(&mut execution).await;
         sandbox.close().await.expect("the sandbox ends");
         execution.answer(vec![answer("too late")]);
-        let told = listen(&mut execution).await;
-        assert!(matches!(told.finished.outcome, Outcome::KernelDied(_)), "{:?}", told.finished);
+        let result = listen(&mut execution).await;
+        assert!(matches!(result.finished.outcome, Outcome::KernelDied(_)), "{:?}", result.finished);
         for name in ["", "a b", "1", "a.b", "ä"] {
             let tools = [name.to_owned()];
             let refused = kernel.execute(Cell { tools: &tools, ..Cell::new("") }).await;
@@ -350,9 +354,9 @@ impl Suite<'_> {
 
     async fn full_workspace(&self) {
         let sandbox = self.create(limits()).await;
-        let told = run(&sandbox, &self.programs.fills_workspace).await;
-        let Outcome::Limit(LimitHit::Disk { used, limit }) = told.finished.outcome else {
-            panic!("{:?}", told.finished)
+        let result = run(&sandbox, &self.programs.fills_workspace).await;
+        let Outcome::Limit(LimitHit::Disk { used, limit }) = result.finished.outcome else {
+            panic!("{:?}", result.finished)
         };
         assert!(used <= limit && limit == limits().disk, "{used} of {limit}");
         assert_eq!(run(&sandbox, &self.programs.prints).await.stdout, "hello\n", "the kernel lives");
@@ -360,16 +364,16 @@ impl Suite<'_> {
 
     async fn deaths(&self, checkpoints: bool) {
         let sandbox = self.create(limits()).await;
-        let told = run(&sandbox, &self.programs.dies).await;
-        assert_eq!(told.finished.outcome, Outcome::KernelDied(KernelDeath::Exited(3)));
-        assert_eq!(told.finished.state, VariablesState::Lost, "there was nothing before it");
+        let result = run(&sandbox, &self.programs.dies).await;
+        assert_eq!(result.finished.outcome, Outcome::KernelDied(KernelDeath::Exited(3)));
+        assert_eq!(result.finished.state, VariablesState::Lost, "there was nothing before it");
         assert!(!sandbox.is_alive());
         assert!(matches!(sandbox.execute(&self.programs.prints).await, Err(Error::KernelGone(_))));
         if checkpoints {
             let sandbox = self.create(limits()).await;
             run(&sandbox, &self.programs.remembers).await;
-            let told = run(&sandbox, &self.programs.dies).await;
-            assert_eq!(told.finished.state, VariablesState::RolledBack);
+            let result = run(&sandbox, &self.programs.dies).await;
+            assert_eq!(result.finished.state, VariablesState::RolledBack);
             assert_eq!(run(&sandbox, &self.programs.recalls).await.stdout, "remembered\n", "variables from before");
         }
     }
@@ -402,8 +406,8 @@ impl Suite<'_> {
         run(&sandbox, remembers).await;
         let start = async || sandbox.start_kernel(KernelOptions::default()).await;
         let second = start().await.expect("a second kernel");
-        let told = run_in(&second, Cell::new(recalls)).await;
-        assert!(matches!(told.finished.outcome, Outcome::Failed(_)), "a kernel has variables of its own");
+        let result = run_in(&second, Cell::new(recalls)).await;
+        assert!(matches!(result.finished.outcome, Outcome::Failed(_)), "a kernel has variables of its own");
         let third = start().await.expect("a third kernel");
         assert!(matches!(start().await, Err(Error::Full)), "there are as many as there may be");
         // One runs, whatever the others do.
@@ -411,25 +415,25 @@ impl Suite<'_> {
         assert_eq!(run(&sandbox, recalls).await.stdout, "remembered\n");
         assert_eq!(run_in(&third, Cell::new(prints)).await.stdout, "hello\n");
         execution.interrupter().interrupt();
-        let told = listen(&mut execution).await;
-        assert_eq!((told.finished.outcome, told.finished.state), (Outcome::Interrupted, VariablesState::Kept));
+        let result = listen(&mut execution).await;
+        assert_eq!((result.finished.outcome, result.finished.state), (Outcome::Interrupted, VariablesState::Kept));
         // The death of one is told for it alone.
         run_in(&second, Cell::new(remembers)).await;
-        let told = run_in(&second, Cell::new(dies)).await;
-        assert_eq!(told.finished.outcome, Outcome::KernelDied(KernelDeath::Exited(3)));
-        assert_eq!(told.finished.state, VariablesState::Lost, "a further kernel keeps no checkpoint");
+        let result = run_in(&second, Cell::new(dies)).await;
+        assert_eq!(result.finished.outcome, Outcome::KernelDied(KernelDeath::Exited(3)));
+        assert_eq!(result.finished.state, VariablesState::Lost, "a further kernel keeps no checkpoint");
         assert!(!second.is_alive() && third.is_alive() && sandbox.is_alive());
         assert!(matches!(second.execute(Cell::new(prints)).await, Err(Error::KernelGone(_))));
         let fourth = start().await.expect("there is room for another one");
-        let told = run(&sandbox, dies).await;
-        assert_eq!(told.finished.state, VariablesState::Lost, "a checkpoint would end the other kernels");
+        let result = run(&sandbox, dies).await;
+        assert_eq!(result.finished.state, VariablesState::Lost, "a checkpoint would end the other kernels");
         assert!(!sandbox.is_alive());
         assert_eq!(run_in(&third, Cell::new(prints)).await.stdout, "hello\n", "the others go on");
         // One ends alone, whatever runs in it, or with its last hold.
         let mut execution = begin_in(&third, Cell::new(never_ends)).await;
         third.close().await;
-        let told = listen(&mut execution).await;
-        assert!(matches!(told.finished.outcome, Outcome::KernelDied(_)), "{:?}", told.finished);
+        let result = listen(&mut execution).await;
+        assert!(matches!(result.finished.outcome, Outcome::KernelDied(_)), "{:?}", result.finished);
         assert!(!third.is_alive());
         drop(third);
         let others = [start().await.expect("a kernel"), start().await.expect("a kernel")];
@@ -461,8 +465,8 @@ impl Suite<'_> {
             assert!(matches!(started, Err(Error::Paused)), "nothing begins meanwhile");
         }
         sandbox.resume().await.expect("a sandbox goes on");
-        let told = listen(&mut execution).await;
-        assert_eq!(told.finished.outcome, Outcome::Limit(LimitHit::WallClock { limit: short }));
+        let result = listen(&mut execution).await;
+        assert_eq!(result.finished.outcome, Outcome::Limit(LimitHit::WallClock { limit: short }));
         assert!(started.elapsed() >= short + rest, "the rest did not count: {:?}", started.elapsed());
         sandbox.pause().await.expect("a sandbox is paused");
         let begun = sandbox.execute(&self.programs.prints).await;
@@ -595,8 +599,8 @@ impl Suite<'_> {
         assert!(self.backend.list(Some("nobody")).await.expect("the list").is_empty());
         let mut execution = begin(&sandbox, &self.programs.never_ends).await;
         self.backend.destroy(&id).await.expect("a sandbox is destroyed");
-        let told = listen(&mut execution).await;
-        assert!(matches!(told.finished.outcome, Outcome::KernelDied(_)), "{:?}", told.finished.outcome);
+        let result = listen(&mut execution).await;
+        assert!(matches!(result.finished.outcome, Outcome::KernelDied(_)), "{:?}", result.finished.outcome);
         self.backend.destroy(&id).await.expect("and once more");
         self.backend.destroy(&SandboxId::unique()).await.expect("one that never was is fine");
         assert!(sandbox.execute(&self.programs.prints).await.is_err(), "nothing runs in it any more");

@@ -203,7 +203,7 @@ mod tests {
     fn the_kernel_programs_own_tests_pass() {
         let run = "import sys, unittest; sys.path.insert(0, '.'); unittest.main('tests', argv=['tests'])";
         let ran = Command::new("python3").args(["-I", "-B", "-c", run]).current_dir(DIRECTORY).output().unwrap();
-        let told = String::from_utf8_lossy(&ran.stderr);
-        assert!(ran.status.success() && told.contains("OK") && !told.contains("Ran 0"), "{told}");
+        let output = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.success() && output.contains("OK") && !output.contains("Ran 0"), "{output}");
     }
 }

@@ -19,8 +19,8 @@ async fn state_of(sandbox: &Arc<dyn Sandbox>) -> String {
     run(sandbox, "print(x, sorted(d), 'y' in globals(), z)").await.stdout
 }
 
-fn is_memory(told: &Told) -> bool {
-    matches!(told.finished.outcome, Outcome::Limit(LimitHit::Memory { .. }))
+fn is_memory(result: &Told) -> bool {
+    matches!(result.finished.outcome, Outcome::Limit(LimitHit::Memory { .. }))
 }
 
 #[tokio::test]
@@ -40,9 +40,9 @@ async fn a_cell_that_ends_its_kernel_leaves_the_state_before_it() {
     {
         let spoil =
             format!("x = 2; d['b'] = 2; y = 3; z += 1; open('written', 'w').write('{round}')\nprint('on')\n{end}");
-        let told = run(&sandbox, &spoil).await;
-        assert_eq!((told.finished.state, told.stdout.as_str()), (VariablesState::RolledBack, "on\n"), "{end}");
-        assert_eq!(told.finished.outcome, outcome, "{end}");
+        let result = run(&sandbox, &spoil).await;
+        assert_eq!((result.finished.state, result.stdout.as_str()), (VariablesState::RolledBack, "on\n"), "{end}");
+        assert_eq!(result.finished.outcome, outcome, "{end}");
         assert_eq!(state_of(&sandbox).await, "1 ['a'] False 0\n", "{end}");
         // Files are not rolled back, and it is said so.
         assert_eq!(sandbox.workspace().read("written", 9).unwrap(), round.to_string().as_bytes());
@@ -54,9 +54,9 @@ async fn running_out_of_memory_twice_leaves_the_state_twice() {
     let sandbox = sandbox(shared().await, limits()).await;
     run(&sandbox, "import numpy as np\nx, d, z = 1, {'a': 1}, np.ones(4 << 20).sum()").await;
     for _ in 0..2 {
-        let told = run(&sandbox, &format!("x = 2\n{SHARED_MEMORY_HOG}")).await;
-        assert!(is_memory(&told), "{told:?}");
-        assert_eq!(told.finished.state, VariablesState::RolledBack);
+        let result = run(&sandbox, &format!("x = 2\n{SHARED_MEMORY_HOG}")).await;
+        assert!(is_memory(&result), "{result:?}");
+        assert_eq!(result.finished.state, VariablesState::RolledBack);
         assert_eq!(state_of(&sandbox).await, "1 ['a'] False 4194304.0\n");
     }
 }
@@ -78,8 +78,8 @@ async fn a_kernel_that_ends_between_two_cells_goes_on_too() {
     wait_beside(&sandbox, CHECKPOINT).await;
     // The warden tells of one end after the other: once the shell's is known, the kernel's is.
     wait_beside(&sandbox, "touch /tmp/now && [ ! -e /proc/2 ]").await;
-    let told = run(&sandbox, "print(x, threading.active_count())").await;
-    assert_eq!((told.stdout.as_str(), told.finished.state), ("1 1\n", VariablesState::Kept));
+    let result = run(&sandbox, "print(x, threading.active_count())").await;
+    assert_eq!((result.stdout.as_str(), result.finished.state), ("1 1\n", VariablesState::Kept));
 }
 
 #[tokio::test]
@@ -98,8 +98,8 @@ async fn a_caller_that_goes_away_while_the_checkpoint_wakes_costs_no_state() {
             std::thread::sleep(Duration::from_micros(50));
         }
         drop(execution);
-        let told = run(&sandbox, "print(x)").await;
-        assert_eq!(told.stdout, "1\n", "{polls} polls: {told:?}");
+        let result = run(&sandbox, "print(x)").await;
+        assert_eq!(result.stdout, "1\n", "{polls} polls: {result:?}");
     }
 }
 
@@ -120,14 +120,14 @@ async fn a_checkpoint_is_not_noticed() {
     let sandbox = sandbox(shared().await, limits()).await;
     run(&sandbox, "import os, random, numpy as np\nrandom.seed(1); np.random.seed(1)").await;
     tokio::time::sleep(Duration::from_millis(100)).await;
-    let told = run(&sandbox, "try: os.wait()\nexcept ChildProcessError: print('no child')").await;
-    assert_eq!(told.stdout, "no child\n");
+    let result = run(&sandbox, "try: os.wait()\nexcept ChildProcessError: print('no child')").await;
+    assert_eq!(result.stdout, "no child\n");
     let draw = "print(random.random(), np.random.rand())";
-    let told = run(&sandbox, draw).await;
+    let result = run(&sandbox, draw).await;
     // The generator of the checkpoint stands where the kernel's stood.
     run(&sandbox, "random.seed(1); np.random.seed(1)").await;
     run(&sandbox, "random.random(); np.random.rand(); os._exit(1)").await;
-    assert_eq!(run(&sandbox, draw).await.stdout, told.stdout);
+    assert_eq!(run(&sandbox, draw).await.stdout, result.stdout);
 }
 
 #[tokio::test]
@@ -135,9 +135,9 @@ async fn a_program_that_ends_the_checkpoint_loses_only_its_own_state() {
     let scratch = backend().await;
     let sandbox = sandbox(&scratch.local, limits()).await;
     run(&sandbox, "import os\nx = 1").await;
-    let told = run(&sandbox, "os.kill(-1, 9)\nos._exit(1)").await;
-    assert_eq!(told.finished.outcome, Outcome::KernelDied(KernelDeath::Exited(1)));
-    assert_eq!(told.finished.state, VariablesState::Lost);
+    let result = run(&sandbox, "os.kill(-1, 9)\nos._exit(1)").await;
+    assert_eq!(result.finished.outcome, Outcome::KernelDied(KernelDeath::Exited(1)));
+    assert_eq!(result.finished.state, VariablesState::Lost);
     assert!(!sandbox.is_alive());
 }
 
@@ -149,8 +149,8 @@ async fn threads_of_the_program_do_not_hinder_it() {
         "import os, threading, time\nx = 1\nthreading.Thread(target=lambda: time.sleep(60), daemon=True).start()",
     )
     .await;
-    let told = run(&sandbox, "x = 2; os._exit(1)").await;
-    assert_eq!(told.finished.state, VariablesState::RolledBack);
+    let result = run(&sandbox, "x = 2; os._exit(1)").await;
+    assert_eq!(result.finished.state, VariablesState::RolledBack);
     assert_eq!(run(&sandbox, "print(x, threading.active_count())").await.stdout, "1 1\n");
 }
 
@@ -164,9 +164,9 @@ async fn a_checkpoint_outlives_what_the_cell_started() {
     for hog in [format!("exec(\"{HOG}\")"), format!("subprocess.run([sys.executable, '-c', \"{HOG}\"])")] {
         // The checkpoint is taken a moment after the end of a cell.
         tokio::time::sleep(Duration::from_millis(200)).await;
-        let told = run(&sandbox, &format!("del large; x = 2; y = 3\n{hog}")).await;
-        assert!(is_memory(&told), "{told:?}");
-        assert_eq!(told.finished.state, VariablesState::RolledBack);
+        let result = run(&sandbox, &format!("del large; x = 2; y = 3\n{hog}")).await;
+        assert!(is_memory(&result), "{result:?}");
+        assert_eq!(result.finished.state, VariablesState::RolledBack);
         assert_eq!(state_of(&sandbox).await, "1 ['a'] False 0\n");
         assert_eq!(run(&sandbox, "print(large.sum())").await.stdout, "8388608.0\n");
     }
@@ -192,7 +192,7 @@ async fn what_is_forked_between_two_cells_is_ended_like_a_cell() {
     let output = sandbox.run(command, b"", Duration::from_secs(30), 1000).await.unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "1\n1000\n1000\n");
     // In a cell, too, and nothing is lost.
-    let told = run(&sandbox, "print(open('/proc/self/oom_score_adj').read()); os.abort()").await;
-    assert_eq!((told.stdout.as_str(), told.finished.state), ("1000\n\n", VariablesState::RolledBack));
+    let result = run(&sandbox, "print(open('/proc/self/oom_score_adj').read()); os.abort()").await;
+    assert_eq!((result.stdout.as_str(), result.finished.state), ("1000\n\n", VariablesState::RolledBack));
     assert_eq!(run(&sandbox, "print(x, open('/proc/self/oom_score_adj').read())").await.stdout, "1 1000\n\n");
 }

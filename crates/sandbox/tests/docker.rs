@@ -131,7 +131,7 @@ async fn a_container_has_the_parts_that_engines_may_not_know() {
     let data = tempfile::tempdir().unwrap();
     let Some(backend) = start(data.path()).await else { return };
     println!("{:?}", backend.warnings());
-    let told = |profile| {
+    let result = |profile| {
         let spec = SandboxSpec { profile, ..SandboxSpec::new(Limits { kernels: 2, ..Limits::default() }) };
         let backend = &backend;
         async move {
@@ -146,7 +146,7 @@ async fn a_container_has_the_parts_that_engines_may_not_know() {
             printed
         }
     };
-    let (data, services) = (told(Profile::Data).await, told(Profile::Services).await);
+    let (data, services) = (result(Profile::Data).await, result(Profile::Services).await);
     for printed in [&data, &services] {
         let mut lines = printed.lines();
         let user: u32 = lines.next().unwrap().parse().unwrap();
@@ -172,7 +172,7 @@ async fn engine_without(word: &'static str, socket: &Path) {
         while let Ok((client, _)) = listener.accept().await {
             let Ok(server) = tokio::net::UnixStream::connect(&engine).await else { return };
             tokio::spawn(async move {
-                let (mut asked, mut told) = client.into_split();
+                let (mut asked, mut result) = client.into_split();
                 let (mut answered, mut ask) = server.into_split();
                 let refused = async {
                     let mut request = Vec::new();
@@ -202,7 +202,7 @@ async fn engine_without(word: &'static str, socket: &Path) {
                 };
                 let is_refused = tokio::select! {
                     refused = refused => refused,
-                    _ended = copy(&mut answered, &mut told) => false,
+                    _ended = copy(&mut answered, &mut result) => false,
                 };
                 if is_refused {
                     let body = format!("{{\"message\":\"unknown field {word}\"}}");
@@ -210,7 +210,7 @@ async fn engine_without(word: &'static str, socket: &Path) {
                         "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
                         body.len()
                     );
-                    let _gone = told.write_all(answer.as_bytes()).await;
+                    let _gone = result.write_all(answer.as_bytes()).await;
                 }
             });
         }

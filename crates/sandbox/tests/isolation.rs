@@ -15,28 +15,29 @@ async fn refused_system_calls_are_told_by_name() {
     let sandbox = sandbox(shared().await, limits()).await;
     // Caught by the program, made by a child, and made so often that the warden lets the program wait.
     let code = "import ctypes, os, socket\ntry: socket.socket()\nexcept PermissionError: pass\nos.system('python3 -c \"import os; os.chroot(chr(47))\" 2>/dev/null')\nfor _ in range(300): ctypes.CDLL(None).sethostname(b'x', 1)";
-    let told = run(&sandbox, code).await;
-    assert_eq!(told.finished.outcome, Outcome::Completed, "{told:?}");
-    assert_eq!(told.finished.refused_calls, ["chroot", "sethostname", "socket"]);
+    let result = run(&sandbox, code).await;
+    assert_eq!(result.finished.outcome, Outcome::Completed, "{result:?}");
+    assert_eq!(result.finished.refused_calls, ["chroot", "sethostname", "socket"]);
     // Every one was caught, and what the child printed went nowhere.
-    assert!(told.finished.relevant_refused_calls().is_empty());
-    let told = run(&sandbox, "import socket\nsocket.socket()").await;
-    assert_eq!(told.finished.relevant_refused_calls(), ["socket"]);
-    let told = run(&sandbox, "import os\nos.system('python3 -c \"import os; os.chroot(chr(47))\"')").await;
-    assert_eq!(told.finished.relevant_refused_calls(), ["chroot"]);
+    assert!(result.finished.relevant_refused_calls().is_empty());
+    let result = run(&sandbox, "import socket\nsocket.socket()").await;
+    assert_eq!(result.finished.relevant_refused_calls(), ["socket"]);
+    let result = run(&sandbox, "import os\nos.system('python3 -c \"import os; os.chroot(chr(47))\"')").await;
+    assert_eq!(result.finished.relevant_refused_calls(), ["chroot"]);
     // Told once, with the execution that they belong to.
     assert!(run(&sandbox, "1").await.finished.refused_calls.is_empty());
     // A program can make up numbers, but not the length of the list.
-    let told = run(&sandbox, "import ctypes\nfor number in range(1000, 1200): ctypes.CDLL(None).syscall(number)").await;
-    assert_eq!(told.finished.refused_calls, ["(an unknown number)"]);
+    let result =
+        run(&sandbox, "import ctypes\nfor number in range(1000, 1200): ctypes.CDLL(None).syscall(number)").await;
+    assert_eq!(result.finished.refused_calls, ["(an unknown number)"]);
     // Ordinary programs make no refused call.
     let ordinary = "import numpy as np, pandas as pd, subprocess, multiprocessing, sqlite3, tempfile\nsubprocess.run(['ls'])\nwith multiprocessing.Pool(2) as pool: print(pool.map(abs, [1, -2]))\npd.DataFrame({'a': [1]}).to_parquet('x')\nsqlite3.connect('y').execute('create table t (a)')\nnp.linalg.inv(np.eye(50))";
-    let told = run(&sandbox, ordinary).await;
+    let result = run(&sandbox, ordinary).await;
     assert_eq!(
-        (told.finished.outcome, told.finished.refused_calls),
+        (result.finished.outcome, result.finished.refused_calls),
         (Outcome::Completed, Vec::<String>::new()),
         "{}",
-        told.stderr
+        result.stderr
     );
 }
 
@@ -44,13 +45,13 @@ async fn refused_system_calls_are_told_by_name() {
 async fn two_sandboxes_do_not_see_each_other() {
     let one = sandbox(shared().await, limits()).await;
     let two = sandbox(shared().await, limits()).await;
-    let told = run(&one, "open('secret.txt', 'w').write('x'); open('/tmp/secret.txt', 'w').write('x'); open('/dev/shm/secret', 'w').write('x')\nimport os, socket\ns = socket.socket(socket.AF_UNIX); s.bind('\\0secret'); s.listen()\nprint(os.getuid(), os.getpid())").await;
-    assert_eq!(told.finished.outcome, Outcome::Completed, "{told:?}");
+    let result = run(&one, "open('secret.txt', 'w').write('x'); open('/tmp/secret.txt', 'w').write('x'); open('/dev/shm/secret', 'w').write('x')\nimport os, socket\ns = socket.socket(socket.AF_UNIX); s.bind('\\0secret'); s.listen()\nprint(os.getuid(), os.getpid())").await;
+    assert_eq!(result.finished.outcome, Outcome::Completed, "{result:?}");
     let code = "import os, socket\nprint([p for p in ('/mnt/data/secret.txt', '/tmp/secret.txt', '/dev/shm/secret') if os.path.exists(p)])\nprint(sorted(int(p) for p in os.listdir('/proc') if p.isdigit()))\ntry:\n    socket.socket(socket.AF_UNIX).connect('\\0secret')\n    print('connected')\nexcept ConnectionRefusedError:\n    print('refused')\nprint(os.getuid())";
     let seen = run(&two, code).await;
     let lines: Vec<_> = seen.stdout.lines().collect();
     assert_eq!(lines[..3], ["[]", "[1, 2]", "refused"], "{seen:?}");
-    let own_uid = told.stdout.split(' ').next().unwrap();
+    let own_uid = result.stdout.split(' ').next().unwrap();
     assert_ne!(lines[3], own_uid, "as root, every sandbox has a user id of its own");
 }
 
@@ -93,12 +94,12 @@ print(found, sorted(os.environ), socket.gethostname())
 open('/tmp/ok', 'w').write('x'); socket.socketpair(); os.mkfifo('/tmp/fifo'); open('/proc/self/status').read()
 "#
     );
-    let told = run(&sandbox, &code).await;
-    assert_eq!(told.finished.outcome, Outcome::Completed, "{told:?}");
-    assert!(told.stdout.starts_with("[] "), "{}", told.stdout);
-    assert!(told.stdout.trim_end().ends_with("sandbox"), "{}", told.stdout);
+    let result = run(&sandbox, &code).await;
+    assert_eq!(result.finished.outcome, Outcome::Completed, "{result:?}");
+    assert!(result.stdout.starts_with("[] "), "{}", result.stdout);
+    assert!(result.stdout.trim_end().ends_with("sandbox"), "{}", result.stdout);
     for secret in ["CARGO", "RUST", "SSH", "AWS"] {
-        assert!(!told.stdout.contains(secret), "{}", told.stdout);
+        assert!(!result.stdout.contains(secret), "{}", result.stdout);
     }
 }
 
@@ -119,7 +120,7 @@ print([status[name].strip('0 ') for name in ('CapInh', 'CapPrm', 'CapEff', 'CapB
 try: open('/proc/self/comm', 'w'); print('its own, and it may')
 except OSError as error: print(errno.errorcode[error.errno])
 "#;
-    let told = run(&sandbox, code).await;
+    let result = run(&sandbox, code).await;
     let without = scratch.local.warnings().iter().any(|warning| warning.contains("no Landlock"));
     let landlock = if without { "its own, and it may" } else { "EACCES" };
     let expected = format!(
@@ -127,7 +128,7 @@ except OSError as error: print(errno.errorcode[error.errno])
          devices ['/dev/full', '/dev/null', '/dev/random', '/dev/urandom', '/dev/zero']\n\
          ['', '', '', '', '', '1', '2']\n{landlock}\n"
     );
-    assert_eq!(told.stdout, expected, "{told:?}");
+    assert_eq!(result.stdout, expected, "{result:?}");
 }
 
 #[tokio::test]
@@ -143,9 +144,9 @@ async fn every_system_call_that_is_not_allowed_is_refused() {
          clone3 = libc.syscall(435, 0, 0), ctypes.get_errno()\nprint(wrong, clone3)\n\
          print(libc.syscall(39) > 0)"
     );
-    let told = run(&sandbox, &code).await;
+    let result = run(&sandbox, &code).await;
     // The last line is the control: getpid is allowed.
-    assert_eq!(told.stdout, "[] (-1, 38)\nTrue\n", "{told:?}");
+    assert_eq!(result.stdout, "[] (-1, 38)\nTrue\n", "{result:?}");
 }
 
 #[tokio::test]
@@ -168,28 +169,28 @@ print(refused(62, 1, 0), refused(62, 1 | 1 << 32, 0), refused(234, 1, 1, 0), lib
 # The controls: the same calls with harmless arguments.
 print(libc.syscall(41, 1, 1, 0) > 0, libc.syscall(157, 39, 0, 0, 0, 0) == 1)
 "#;
-    let told = run(&sandbox, code).await;
+    let result = run(&sandbox, code).await;
     assert_eq!(
-        told.stdout,
+        result.stdout,
         "True\nTrue True\nTrue True True\nTrue True True True True\nTrue True True True True\nTrue True True True\nTrue True\n",
-        "{told:?}"
+        "{result:?}"
     );
     // Init has another user id where sandboxes have their own: that it was the filter which refused shows in what it tells.
-    let told_of = |name: &str| told.finished.refused_calls.iter().any(|blocked| blocked == name);
-    assert!(told_of("kill") && told_of("tgkill"), "{told:?}");
+    let told_of = |name: &str| result.finished.refused_calls.iter().any(|blocked| blocked == name);
+    assert!(told_of("kill") && told_of("tgkill"), "{result:?}");
 }
 
 #[tokio::test]
 async fn files_that_cannot_be_handed_on_are_counted() {
     let sandbox = sandbox(shared().await, limits()).await;
     let deep = "import os\nos.makedirs('d/' * 40)\nopen(b'bad\\xff', 'w'); open('good', 'w')";
-    let told = run(&sandbox, deep).await.finished;
-    assert_eq!((told.files.len(), told.files_left_out), (1, 2), "{told:?}");
+    let result = run(&sandbox, deep).await.finished;
+    assert_eq!((result.files.len(), result.files_left_out), (1, 2), "{result:?}");
     let many = "for number in range(1100): open(f'{number}.txt', 'w')";
-    let told = run(&sandbox, many).await.finished;
-    assert_eq!((told.files.len(), told.files_left_out), (1000, 100));
-    let told = run(&sandbox, "open(b'bad\\xff', 'w').write('again')").await.finished;
-    assert_eq!((told.files.len(), told.files_left_out), (0, 1));
+    let result = run(&sandbox, many).await.finished;
+    assert_eq!((result.files.len(), result.files_left_out), (1000, 100));
+    let result = run(&sandbox, "open(b'bad\\xff', 'w').write('again')").await.finished;
+    assert_eq!((result.files.len(), result.files_left_out), (0, 1));
     assert_eq!(run(&sandbox, "pass").await.finished.files_left_out, 0);
 }
 

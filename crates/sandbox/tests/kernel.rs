@@ -12,24 +12,24 @@ use common::{limits, run, sandbox, shared};
 async fn cells_share_state_and_tell_what_they_do() {
     let sandbox = sandbox(shared().await, limits()).await;
 
-    let told = run(&sandbox, "x = 40\nprint('hello')\nimport sys; print('oops', file=sys.stderr)").await;
-    assert_eq!((told.stdout.as_str(), told.stderr.as_str()), ("hello\n", "oops\n"));
-    assert_eq!(told.finished.outcome, Outcome::Completed);
+    let result = run(&sandbox, "x = 40\nprint('hello')\nimport sys; print('oops', file=sys.stderr)").await;
+    assert_eq!((result.stdout.as_str(), result.stderr.as_str()), ("hello\n", "oops\n"));
+    assert_eq!(result.finished.outcome, Outcome::Completed);
 
-    let told = run(&sandbox, "x + 2").await;
-    let [ExecutionEvent::Result(bundle)] = told.events.as_slice() else { panic!("{told:?}") };
+    let result = run(&sandbox, "x + 2").await;
+    let [ExecutionEvent::Result(bundle)] = result.events.as_slice() else { panic!("{result:?}") };
     assert_eq!(bundle.text(), Some("42"));
 
-    let told = run(&sandbox, "import asyncio\nawait asyncio.sleep(0.01)\nprint('awaited')").await;
-    assert_eq!(told.stdout, "awaited\n", "{told:?}");
+    let result = run(&sandbox, "import asyncio\nawait asyncio.sleep(0.01)\nprint('awaited')").await;
+    assert_eq!(result.stdout, "awaited\n", "{result:?}");
 
     // C code and child processes write to the descriptors, not to sys.stdout.
-    let told =
+    let result =
         run(&sandbox, "import os, subprocess\nos.write(1, b'raw ')\nsubprocess.run(['echo', 'child'])\nNone").await;
-    assert_eq!(told.stdout, "raw child\n");
+    assert_eq!(result.stdout, "raw child\n");
 
-    let told = run(&sandbox, "import pandas as pd\npd.DataFrame({'a': [1]})").await;
-    let [ExecutionEvent::Result(bundle)] = told.events.as_slice() else { panic!("{told:?}") };
+    let result = run(&sandbox, "import pandas as pd\npd.DataFrame({'a': [1]})").await;
+    let [ExecutionEvent::Result(bundle)] = result.events.as_slice() else { panic!("{result:?}") };
     assert!(matches!(bundle.get("text/html"), Some(MimeData::Text(html)) if html.contains("<table")));
     sandbox.close().await.unwrap();
 }
@@ -37,7 +37,7 @@ async fn cells_share_state_and_tell_what_they_do() {
 #[tokio::test]
 async fn what_is_valid_python_may_still_be_ipythons() {
     let sandbox = sandbox(shared().await, limits()).await;
-    for (code, result) in [
+    for (code, value) in [
         ("pwd", Some("'/mnt/data'")),
         ("pwd = 7", None),
         ("pwd", Some("7")),
@@ -52,12 +52,12 @@ async fn what_is_valid_python_may_still_be_ipythons() {
         ("exit_code = lambda: 46", None),
         ("exit_code", Some("46")),
     ] {
-        let told = run(&sandbox, code).await;
-        let results = told.events.iter().filter_map(|event| match event {
+        let result = run(&sandbox, code).await;
+        let results = result.events.iter().filter_map(|event| match event {
             ExecutionEvent::Result(bundle) => bundle.text(),
             _ => None,
         });
-        assert_eq!(results.collect::<Vec<_>>(), Vec::from_iter(result), "{code}: {told:?}");
+        assert_eq!(results.collect::<Vec<_>>(), Vec::from_iter(value), "{code}: {result:?}");
     }
     sandbox.close().await.unwrap();
 }
@@ -66,17 +66,17 @@ async fn what_is_valid_python_may_still_be_ipythons() {
 async fn an_exception_points_at_the_users_lines() {
     let sandbox = sandbox(shared().await, limits()).await;
     run(&sandbox, "import pandas as pd").await;
-    let told = run(&sandbox, "def parse(values):\n    return pd.to_datetime(values, format='%Y-%m-%d')\n\nparse(['2026-01-31', '31.01.2026'])").await;
-    let [ExecutionEvent::Error(error)] = told.events.as_slice() else { panic!("{told:?}") };
-    assert_eq!(told.finished.outcome, Outcome::Failed(error.clone()));
+    let result = run(&sandbox, "def parse(values):\n    return pd.to_datetime(values, format='%Y-%m-%d')\n\nparse(['2026-01-31', '31.01.2026'])").await;
+    let [ExecutionEvent::Error(error)] = result.events.as_slice() else { panic!("{result:?}") };
+    assert_eq!(result.finished.outcome, Outcome::Failed(error.clone()));
     assert_eq!(error.name, "ValueError");
     for part in ["Cell 2, line 4", "Cell 2, line 2, in parse", "frames not shown]", "31.01.2026"] {
         assert!(error.traceback.contains(part), "no {part:?} in:\n{}", error.traceback);
     }
     assert!(!error.traceback.contains("/run/aludel"), "{}", error.traceback);
 
-    let told = run(&sandbox, "1 +").await;
-    let Outcome::Failed(error) = told.finished.outcome else { panic!("{told:?}") };
+    let result = run(&sandbox, "1 +").await;
+    let Outcome::Failed(error) = result.finished.outcome else { panic!("{result:?}") };
     assert_eq!(error.name, "SyntaxError");
     // The session goes on.
     assert_eq!(run(&sandbox, "print(pd.__name__)").await.stdout, "pandas\n");
@@ -87,31 +87,31 @@ async fn both_streams_come_in_the_order_of_the_program() {
     let sandbox = sandbox(shared().await, limits()).await;
     let code = "import subprocess, sys\nfor n in range(50):\n    print(n)\n    subprocess.run(['echo', 'child']) if n % 10 == 0 else None\n    print(n, file=sys.stderr)";
     let mut execution = sandbox.execute(code).await.unwrap();
-    let (mut told, mut expected) = (String::new(), String::new());
+    let (mut result, mut expected) = (String::new(), String::new());
     while let Some(event) = execution.next().await {
         match event {
-            ExecutionEvent::Stdout(text) => told.push_str(&text),
-            ExecutionEvent::Stderr(text) => told.push_str(&text.replace('\n', "!\n")),
+            ExecutionEvent::Stdout(text) => result.push_str(&text),
+            ExecutionEvent::Stderr(text) => result.push_str(&text.replace('\n', "!\n")),
             _ => {}
         }
     }
     for n in 0..50 {
         expected.push_str(&format!("{n}\n{}{n}!\n", if n % 10 == 0 { "child\n" } else { "" }));
     }
-    assert_eq!(told, expected);
+    assert_eq!(result, expected);
     // However often they change places: the rest comes, too, if not in this order.
-    let told = run(&sandbox, "for n in range(3000): print(n); print(n, file=sys.stderr)").await;
-    assert_eq!((told.stdout.lines().count(), told.stderr.lines().count()), (3000, 3000));
+    let result = run(&sandbox, "for n in range(3000): print(n); print(n, file=sys.stderr)").await;
+    assert_eq!((result.stdout.lines().count(), result.stderr.lines().count()), (3000, 3000));
 }
 
 #[tokio::test]
 async fn pip_says_in_a_sentence_that_there_is_no_network() {
     let sandbox = sandbox(shared().await, limits()).await;
-    let told =
+    let result =
         run(&sandbox, "!pip install some-package\n!python3 -m pip install -q pandas; echo $?\n!pip nonsense").await;
-    assert_eq!(told.stderr.matches("There is no network in this sandbox").count(), 1, "{told:?}");
-    assert!(told.stderr.contains("unknown command \"nonsense\"") && told.stdout == "0\n", "{told:?}");
-    assert_eq!(told.stderr.lines().count(), 2, "{told:?}");
+    assert_eq!(result.stderr.matches("There is no network in this sandbox").count(), 1, "{result:?}");
+    assert!(result.stderr.contains("unknown command \"nonsense\"") && result.stdout == "0\n", "{result:?}");
+    assert_eq!(result.stderr.lines().count(), 2, "{result:?}");
 }
 
 #[tokio::test]
@@ -126,8 +126,8 @@ async fn exit_is_told_by_its_code() {
 async fn a_chart_is_shown_once_and_its_file_is_reported() {
     let sandbox = sandbox(shared().await, limits()).await;
     let code = "import matplotlib.pyplot as plt\nplt.bar(['a', 'b'], [1, 2])\nplt.savefig('chart.png')\nprint('before')\nplt.show()\nprint('after')";
-    let told = run(&sandbox, code).await;
-    let images: Vec<_> = told
+    let result = run(&sandbox, code).await;
+    let images: Vec<_> = result
         .events
         .iter()
         .filter_map(|event| match event {
@@ -137,13 +137,13 @@ async fn a_chart_is_shown_once_and_its_file_is_reported() {
         .collect();
     let [("image/png", png)] = images.as_slice() else { panic!("{} images", images.len()) };
     assert!(png.starts_with(b"\x89PNG\r\n"));
-    let [file] = told.finished.files.as_slice() else { panic!("{:?}", told.finished.files) };
+    let [file] = result.finished.files.as_slice() else { panic!("{:?}", result.finished.files) };
     assert_eq!((file.path.as_str(), file.mime), ("chart.png", "image/png"));
     assert_eq!(sandbox.workspace().read("chart.png", 1 << 20).unwrap().len() as u64, file.size);
 
     // A figure that is the result is not shown a second time.
-    let told = run(&sandbox, "fig, ax = plt.subplots()\nax.plot([1, 2])\nfig").await;
-    assert_eq!(told.events.len(), 1, "{told:?}");
+    let result = run(&sandbox, "fig, ax = plt.subplots()\nax.plot([1, 2])\nfig").await;
+    assert_eq!(result.events.len(), 1, "{result:?}");
 }
 
 #[tokio::test]
@@ -168,16 +168,16 @@ async fn a_large_csv_is_read() {
     let rows: String = (0..45_000).map(|row| format!("{row},2026-01-{:02},{}\n", row % 28 + 1, row % 97)).collect();
     let csv = format!("id,day,amount\n{rows}");
     sandbox.workspace().write("data/big.csv", &mut csv.as_bytes(), 1 << 30).unwrap();
-    let told = run(
+    let result = run(
         &sandbox,
         "import pandas as pd\ndf = pd.read_csv('data/big.csv', parse_dates=['day'])\nprint(len(df), df.amount.sum())",
     )
     .await;
     let expected: u64 = (0..45_000).map(|row| row % 97).sum();
-    assert_eq!(told.stdout, format!("45000 {expected}\n"), "{told:?}");
+    assert_eq!(result.stdout, format!("45000 {expected}\n"), "{result:?}");
     // Earlier files are not reported as made.
-    assert_eq!(told.finished.files, []);
-    assert_eq!(told.finished.state, VariablesState::Kept);
+    assert_eq!(result.finished.files, []);
+    assert_eq!(result.finished.state, VariablesState::Kept);
 }
 
 #[tokio::test]
@@ -207,9 +207,9 @@ async fn the_usual_libraries_work_inside() {
         "import subprocess\nprint(subprocess.run('ls /mnt/data | wc -l', shell=True, capture_output=True, text=True, check=True).stdout)",
         "import statsmodels.api as sm, scipy.stats, seaborn, sympy, networkx, plotly, PIL, reportlab, docx, pptx, lxml, bs4, requests\nprint('imported')",
     ] {
-        let told = run(&sandbox, code).await;
-        assert_eq!(told.finished.outcome, Outcome::Completed, "{code}\n{told:#?}");
-        assert!(!told.stdout.is_empty());
+        let result = run(&sandbox, code).await;
+        assert_eq!(result.finished.outcome, Outcome::Completed, "{code}\n{result:#?}");
+        assert!(!result.stdout.is_empty());
     }
 }
 
@@ -228,11 +228,11 @@ async fn a_fresh_interpreter_works_alike_with_an_address_layout_of_its_own() {
     let mut layouts = std::collections::BTreeSet::new();
     for _ in 0..2 {
         let sandbox = sandbox(&local, limits()).await;
-        let told = run(&sandbox, "import pandas as pd\nprint(hash('a'), id(None), open('/proc/self/maps').readline()[:12])\npd.DataFrame({'a': [1]}).sum()").await;
-        assert_eq!(told.finished.outcome, Outcome::Completed, "{told:?}");
-        layouts.insert(told.stdout);
-        let told = run(&sandbox, "import os\nos._exit(1)").await;
-        assert_eq!(told.finished.state, aludel_sandbox::VariablesState::RolledBack);
+        let result = run(&sandbox, "import pandas as pd\nprint(hash('a'), id(None), open('/proc/self/maps').readline()[:12])\npd.DataFrame({'a': [1]}).sum()").await;
+        assert_eq!(result.finished.outcome, Outcome::Completed, "{result:?}");
+        layouts.insert(result.stdout);
+        let result = run(&sandbox, "import os\nos._exit(1)").await;
+        assert_eq!(result.finished.state, aludel_sandbox::VariablesState::RolledBack);
         assert_eq!(run(&sandbox, "print(pd.__name__)").await.stdout, "pandas\n");
         sandbox.close().await.unwrap();
     }
@@ -251,12 +251,13 @@ async fn modules_of_the_workspace_are_found_and_hide_no_others() {
 #[tokio::test]
 async fn a_forked_child_is_no_second_kernel() {
     let sandbox = sandbox(shared().await, limits()).await;
-    let told = run(&sandbox, "import os, sys\nchild = os.fork()\nif child: os.waitpid(child, 0)\nprint('on')\n7").await;
-    assert_eq!((told.stdout.as_str(), told.events.len()), ("on\n7\non\n", 1), "{told:?}");
+    let result =
+        run(&sandbox, "import os, sys\nchild = os.fork()\nif child: os.waitpid(child, 0)\nprint('on')\n7").await;
+    assert_eq!((result.stdout.as_str(), result.events.len()), ("on\n7\non\n", 1), "{result:?}");
     for (end, status) in [("sys.exit(3)", 3), ("1 / 0", 1), ("pass", 0)] {
         let fork = format!("if os.fork() == 0: {end}\nelse: print(os.waitstatus_to_exitcode(os.wait()[1]))");
-        let told = run(&sandbox, &fork).await;
-        assert_eq!((told.stdout, told.finished.outcome), (format!("{status}\n"), Outcome::Completed), "{end}");
+        let result = run(&sandbox, &fork).await;
+        assert_eq!((result.stdout, result.finished.outcome), (format!("{status}\n"), Outcome::Completed), "{end}");
         assert_eq!(run(&sandbox, "print('next')").await.stdout, "next\n", "{end}");
     }
 }
@@ -268,8 +269,8 @@ async fn a_thread_that_shows_between_cells_takes_no_program() {
     assert!(!run(&sandbox, code).await.events.is_empty());
     for round in 0..20 {
         tokio::time::sleep(Duration::from_millis(10)).await;
-        let told = run(&sandbox, &format!("print({round})\n'x' * 300_000")).await;
-        assert_eq!((told.stdout, told.finished.state), (format!("{round}\n"), VariablesState::Kept));
+        let result = run(&sandbox, &format!("print({round})\n'x' * 300_000")).await;
+        assert_eq!((result.stdout, result.finished.state), (format!("{round}\n"), VariablesState::Kept));
     }
     assert_eq!(run(&sandbox, "go_on = False; thread.join(); print('over')").await.stdout, "over\n");
 }

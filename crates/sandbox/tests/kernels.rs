@@ -54,8 +54,8 @@ print(len(seen) > 5, reached)
         kernel.close().await;
     }
     run_in(&start(&sandbox).await, "open('/tmp/enough', 'w')").await;
-    let told = listen(execution).await;
-    assert_eq!(told.stdout, "True 0\n", "{told:?}");
+    let result = listen(execution).await;
+    assert_eq!(result.stdout, "True 0\n", "{result:?}");
 }
 
 #[tokio::test]
@@ -74,8 +74,8 @@ async fn a_kernel_starts_where_it_is_told_to() {
     drop(kernel);
     wait_beside(&sandbox, CHECKPOINT).await;
     sandbox.first_kernel().configure(&within("/tmp")).await.unwrap();
-    let told = run(&sandbox, "import os; os._exit(1)").await;
-    assert_eq!(told.finished.state, VariablesState::RolledBack);
+    let result = run(&sandbox, "import os; os._exit(1)").await;
+    assert_eq!(result.finished.state, VariablesState::RolledBack);
     assert_eq!(run(&sandbox, "import os; print(os.getcwd(), x)").await.stdout, "/tmp 1\n");
 }
 
@@ -96,12 +96,12 @@ async fn kernels_share_one_limit_of_memory() {
     // Neither reaches the limit alone.
     let fill = "block = bytearray(b'x') * (120 << 20)\nprint('filled')";
     assert_eq!(run_in(&kernel, fill).await.stdout, "filled\n");
-    let told = run(&sandbox, fill).await;
-    let is_memory = matches!(told.finished.outcome, Outcome::Limit(LimitHit::Memory { .. }));
+    let result = run(&sandbox, fill).await;
+    let is_memory = matches!(result.finished.outcome, Outcome::Limit(LimitHit::Memory { .. }));
     // The system ends the largest process, whichever that is, and its end is told a moment later.
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
     while !is_memory && kernel.is_alive() {
-        assert!(std::time::Instant::now() < deadline, "{told:?}");
+        assert!(std::time::Instant::now() < deadline, "{result:?}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -110,8 +110,8 @@ async fn kernels_share_one_limit_of_memory() {
 async fn want_of_memory_is_told_of_the_process_that_it_ended_alone() {
     let sandbox = sandbox(shared().await, limits()).await;
     let hog = "import mmap\nm = mmap.mmap(-1, 1 << 30)\nfor i in range(0, 1 << 30, 4096): m[i] = 1";
-    let told = run_in(&start(&sandbox).await, hog).await;
-    assert!(matches!(told.finished.outcome, Outcome::Limit(LimitHit::Memory { .. })), "{told:?}");
+    let result = run_in(&start(&sandbox).await, hog).await;
+    assert!(matches!(result.finished.outcome, Outcome::Limit(LimitHit::Memory { .. })), "{result:?}");
     let command = Command {
         arguments: ["python3", "-c", hog].map(str::to_owned).into(),
         environment: Vec::new(),
@@ -124,8 +124,8 @@ async fn want_of_memory_is_told_of_the_process_that_it_ended_alone() {
     let child = format!("import subprocess, sys; print(subprocess.run([sys.executable, '-c', {hog:?}]).returncode)");
     assert_eq!(run(&sandbox, &child).await.stdout, "-9\n");
     for kernel in [start(&sandbox).await, sandbox.first_kernel()] {
-        let told = run_in(&kernel, "import os; os.kill(os.getpid(), 9)").await;
-        assert_eq!(told.finished.outcome, Outcome::KernelDied(KernelDeath::Signalled(9)), "{told:?}");
+        let result = run_in(&kernel, "import os; os.kill(os.getpid(), 9)").await;
+        assert_eq!(result.finished.outcome, Outcome::KernelDied(KernelDeath::Signalled(9)), "{result:?}");
     }
 }
 
@@ -138,8 +138,8 @@ async fn a_program_goes_on_when_the_first_kernel_dies() {
     let arguments = ["sh", "-c", "read word; echo $word"].map(str::to_owned).into();
     let command = Command { arguments, environment: Vec::new(), directory: "/tmp".into(), pty: None };
     let process = sandbox.spawn(command).await.unwrap();
-    let told = run(&sandbox, "import os; os._exit(1)").await;
-    assert_eq!(told.finished.state, VariablesState::Lost, "a checkpoint would end the program");
+    let result = run(&sandbox, "import os; os._exit(1)").await;
+    assert_eq!(result.finished.state, VariablesState::Lost, "a checkpoint would end the program");
     let output = process.output(b"alive\n", Duration::from_secs(20), 100).await.unwrap();
     assert_eq!((output.status, output.stdout.as_slice()), (Some(ExitStatus::Code(0)), b"alive\n".as_slice()));
     // The checkpoint that was not needed has gone, and another kernel may take the place.

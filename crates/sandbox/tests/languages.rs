@@ -35,9 +35,9 @@ async fn bash_has_a_kernel() {
     let kernel = sandbox.start_kernel(in_language("bash")).await.unwrap();
     assert_eq!(run_in(&kernel, "x=5; pwd; echo $PLACE").await.stdout, "/tmp\nkernel\n");
     let environment = [("PLACE".to_owned(), "it's $x".to_owned())];
-    let told =
+    let result =
         listen(kernel.execute(Cell { environment: &environment, ..Cell::new("echo $x $PLACE") }).await.unwrap()).await;
-    assert_eq!(told.stdout, "5 it's $x\n");
+    assert_eq!(result.stdout, "5 it's $x\n");
     assert_eq!(run_in(&kernel, "echo $PLACE").await.stdout, "kernel\n");
     let failed = run_in(&kernel, "echo before; false").await;
     assert_eq!(failed.stdout, "before\n");
@@ -86,8 +86,12 @@ async fn hostile_programs_find_the_same_walls_in_bash() {
         }
         let control = run_in(&kernel, &python(&attack.control)).await;
         assert_eq!(control.finished.outcome, Outcome::Completed, "{}: {control:?}", attack.name);
-        let told = run_in(&kernel, &python(&attack.program)).await;
-        assert!(format!("{}{}", told.stdout, told.stderr).contains("PermissionError"), "{}: {told:?}", attack.name);
+        let result = run_in(&kernel, &python(&attack.program)).await;
+        assert!(
+            format!("{}{}", result.stdout, result.stderr).contains("PermissionError"),
+            "{}: {result:?}",
+            attack.name
+        );
         tried += 1;
     }
     assert!(tried > 5, "{tried}");

@@ -22,9 +22,9 @@ async fn an_infinite_loop_is_interrupted_and_the_state_survives() {
     let limit = Duration::from_secs(3);
     let sandbox = sandbox(shared().await, Limits { timeout: limit, ..limits() }).await;
     run(&sandbox, "x = 7").await;
-    let told = run(&sandbox, "while True: pass").await;
-    assert_eq!(told.finished.outcome, Outcome::Limit(LimitHit::WallClock { limit }));
-    assert_eq!(told.finished.state, VariablesState::Kept);
+    let result = run(&sandbox, "while True: pass").await;
+    assert_eq!(result.finished.outcome, Outcome::Limit(LimitHit::WallClock { limit }));
+    assert_eq!(result.finished.state, VariablesState::Kept);
     assert_eq!(run(&sandbox, "print(x)").await.stdout, "7\n");
 }
 
@@ -37,9 +37,9 @@ async fn a_loop_in_c_code_is_killed_and_the_files_survive() {
     run(&sandbox, "open('kept.txt', 'w').write('kept')").await;
     let started = Instant::now();
     // Some minutes, if nobody ended it.
-    let told = run(&sandbox, "sum(range(10**11))").await;
-    assert_eq!(told.finished.outcome, Outcome::Limit(LimitHit::WallClock { limit }));
-    assert_eq!(told.finished.state, VariablesState::RolledBack);
+    let result = run(&sandbox, "sum(range(10**11))").await;
+    assert_eq!(result.finished.outcome, Outcome::Limit(LimitHit::WallClock { limit }));
+    assert_eq!(result.finished.state, VariablesState::RolledBack);
     assert!(started.elapsed() < Duration::from_secs(20));
     assert_eq!(run(&sandbox, "print(open('kept.txt').read())").await.stdout, "kept\n");
 
@@ -59,10 +59,12 @@ async fn a_memory_hog_fails_and_the_session_lives() {
     for hog in
         ["a = np.ones(10**9)", "a = [0]\nwhile True: a += a", "a = []\nwhile True: a.append(str(len(a)) * 10)", named]
     {
-        let told = run(&sandbox, hog).await;
-        let Outcome::Limit(LimitHit::Memory { limit, .. }) = told.finished.outcome else { panic!("{hog}: {told:?}") };
+        let result = run(&sandbox, hog).await;
+        let Outcome::Limit(LimitHit::Memory { limit, .. }) = result.finished.outcome else {
+            panic!("{hog}: {result:?}")
+        };
         assert_eq!(limit, 300 << 20);
-        assert_eq!(told.finished.state, VariablesState::Kept, "{hog}");
+        assert_eq!(result.finished.state, VariablesState::Kept, "{hog}");
         assert_eq!(run(&sandbox, "a = None\nprint(x)").await.stdout, "1\n", "{hog}");
         assert_eq!(run(&sandbox, "print(len(bytearray(60 << 20)))").await.stdout, "62914560\n", "{hog}");
     }
@@ -72,11 +74,11 @@ async fn a_memory_hog_fails_and_the_session_lives() {
 async fn a_hog_that_evades_the_soft_limit_is_killed_with_the_figures() {
     let sandbox = sandbox(shared().await, limits()).await;
     // Shared memory is no data segment, so only the control group counts it.
-    let told =
+    let result =
         run(&sandbox, "import mmap\nm = mmap.mmap(-1, 1 << 30)\nfor i in range(0, 1 << 30, 4096): m[i] = 1").await;
-    let Outcome::Limit(LimitHit::Memory { used, limit, .. }) = told.finished.outcome else { panic!("{told:?}") };
+    let Outcome::Limit(LimitHit::Memory { used, limit, .. }) = result.finished.outcome else { panic!("{result:?}") };
     assert!(used > limit / 2, "{used} of {limit}");
-    assert_eq!(told.finished.state, VariablesState::Lost);
+    assert_eq!(result.finished.state, VariablesState::Lost);
 }
 
 #[tokio::test]
@@ -90,9 +92,9 @@ async fn a_limit_of_all_sandboxes_together_is_told_as_such() {
     // Without control groups there is no such limit.
     let Some(file) = files.into_iter().flatten().next() else { return };
     std::fs::write(file, (100 << 20).to_string()).unwrap();
-    let told = run(&sandbox, "m = mmap.mmap(-1, 1 << 30)\nfor i in range(0, 1 << 30, 4096): m[i] = 1").await;
-    let Outcome::Limit(LimitHit::Memory { used, of_host: true, .. }) = told.finished.outcome else {
-        panic!("{told:?}")
+    let result = run(&sandbox, "m = mmap.mmap(-1, 1 << 30)\nfor i in range(0, 1 << 30, 4096): m[i] = 1").await;
+    let Outcome::Limit(LimitHit::Memory { used, of_host: true, .. }) = result.finished.outcome else {
+        panic!("{result:?}")
     };
     // Bytes that did not fit may be counted for a moment.
     assert!(used < 128 << 20, "{used}");
@@ -115,13 +117,15 @@ async fn a_lack_of_memory_is_the_hosts_only_where_somebody_counted() {
 async fn a_flood_of_output_keeps_its_head_and_tail() {
     let sandbox = sandbox(shared().await, limits()).await;
     let code = "print('first')\nimport os\nblock = b'x' * (1 << 20)\nfor _ in range(64): os.write(1, block)\nprint()\nprint('last')";
-    let told = run(&sandbox, code).await;
-    assert_eq!(told.finished.outcome, Outcome::Completed, "{:?}", told.finished);
-    assert!(told.stdout.starts_with("first\n") && told.stdout.ends_with("\nlast\n"));
-    assert!(told.stdout.len() < 70 << 10, "{}", told.stdout.len());
+    let result = run(&sandbox, code).await;
+    assert_eq!(result.finished.outcome, Outcome::Completed, "{:?}", result.finished);
+    assert!(result.stdout.starts_with("first\n") && result.stdout.ends_with("\nlast\n"));
+    assert!(result.stdout.len() < 70 << 10, "{}", result.stdout.len());
     let kept = limits().output;
-    assert_eq!(told.finished.output_dropped, (64 << 20) + "first\n\nlast\n".len() as u64 - kept);
-    assert!(told.stdout.contains(&format!("[{} bytes of output were left out here]", told.finished.output_dropped)));
+    assert_eq!(result.finished.output_dropped, (64 << 20) + "first\n\nlast\n".len() as u64 - kept);
+    assert!(
+        result.stdout.contains(&format!("[{} bytes of output were left out here]", result.finished.output_dropped))
+    );
 }
 
 /// Output that is dropped is read by the host, in nobody's control group.
@@ -130,9 +134,9 @@ async fn a_flood_of_output_waits_for_the_host() {
     let limit = Duration::from_secs(1);
     let sandbox = sandbox(shared().await, Limits { timeout: limit, ..limits() }).await;
     let flood = "import os\nblock = bytes(1 << 20)\nwhile True: os.write(1, block); os.write(2, block)";
-    let told = run(&sandbox, flood).await.finished;
-    assert_eq!(told.outcome, Outcome::Limit(LimitHit::WallClock { limit }));
-    assert!(told.output_dropped < 100 << 20, "{}", told.output_dropped);
+    let result = run(&sandbox, flood).await.finished;
+    assert_eq!(result.outcome, Outcome::Limit(LimitHit::WallClock { limit }));
+    assert!(result.output_dropped < 100 << 20, "{}", result.output_dropped);
 
     let arguments = ["sh", "-c", "timeout 1 yes"].map(str::to_owned).into();
     let command = Command { arguments, environment: Vec::new(), directory: "/tmp".into(), pty: None };
@@ -149,36 +153,36 @@ async fn a_full_workspace_is_told_with_the_figures_and_the_session_lives() {
         "import os\nfor _ in range(100): os.mkdir('d'); os.chdir('d')\nwhile True: open('big', 'ab').write(bytes(4 << 20))",
         "held = []\nwhile True:\n    f = open('unnamed', 'wb'); os.remove('unnamed'); held.append(f); f.write(bytes(4 << 20)); f.flush()",
     ] {
-        let told = run(&sandbox, filler).await;
-        let Outcome::Limit(LimitHit::Disk { used, limit }) = told.finished.outcome else { panic!("{told:?}") };
+        let result = run(&sandbox, filler).await;
+        let Outcome::Limit(LimitHit::Disk { used, limit }) = result.finished.outcome else { panic!("{result:?}") };
         assert!(used + (1 << 20) > limit && limit == 64 << 20, "{used} of {limit}");
         let clean = "import os, shutil\nos.chdir('/mnt/data'); held = None\nfor n in os.listdir(): shutil.rmtree(n) if os.path.isdir(n) else os.remove(n)";
         assert_eq!(run(&sandbox, clean).await.finished.outcome, Outcome::Completed);
         // A cell of its own: the checkpoint holds the files that were open before the last one.
-        let told = run(&sandbox, "open('again', 'wb').write(bytes(8 << 20)); os.remove('again')").await;
-        assert_eq!(told.finished.outcome, Outcome::Completed, "{told:?}");
+        let result = run(&sandbox, "open('again', 'wb').write(bytes(8 << 20)); os.remove('again')").await;
+        assert_eq!(result.finished.outcome, Outcome::Completed, "{result:?}");
     }
-    let told = run(&sandbox, "open('sparse', 'wb').truncate(1 << 40)").await;
-    let Outcome::Failed(error) = told.finished.outcome else { panic!("{told:?}") };
+    let result = run(&sandbox, "open('sparse', 'wb').truncate(1 << 40)").await;
+    let Outcome::Failed(error) = result.finished.outcome else { panic!("{result:?}") };
     assert!(error.value.contains("File too large"), "{error:?}");
-    let told = run(&sandbox, "open('/tmp/x', 'wb').write(bytes(100 << 20))").await;
-    let Outcome::Failed(error) = told.finished.outcome else { panic!("{told:?}") };
+    let result = run(&sandbox, "open('/tmp/x', 'wb').write(bytes(100 << 20))").await;
+    let Outcome::Failed(error) = result.finished.outcome else { panic!("{result:?}") };
     assert!(error.value.contains("No space left"), "{error:?}");
 }
 
 #[tokio::test]
 async fn too_many_files_are_told() {
     let sandbox = sandbox(shared().await, Limits { files: 1000, ..limits() }).await;
-    let told = run(&sandbox, "for i in range(1100): open(f'f{i}', 'w')").await;
-    assert_eq!(told.finished.outcome, Outcome::Limit(LimitHit::Files { limit: 1000 }), "{told:?}");
+    let result = run(&sandbox, "for i in range(1100): open(f'f{i}', 'w')").await;
+    assert_eq!(result.finished.outcome, Outcome::Limit(LimitHit::Files { limit: 1000 }), "{result:?}");
 }
 
 #[tokio::test]
 async fn a_fork_bomb_stops_at_the_limit() {
     let sandbox = sandbox(shared().await, limits()).await;
     let code = "import os, time\nn = 0\ntry:\n    while True:\n        if os.fork() == 0: time.sleep(60); os._exit(0)\n        n += 1\nexcept OSError as e: print(e.errno, n < 32)";
-    let told = run(&sandbox, code).await;
-    assert_eq!(told.stdout, "11 True\n", "{told:?}");
+    let result = run(&sandbox, code).await;
+    assert_eq!(result.stdout, "11 True\n", "{result:?}");
     sandbox.close().await.unwrap();
 }
 
@@ -192,9 +196,9 @@ async fn a_kernel_that_ends_itself_is_reported_with_its_reason() {
         ("import os; os.abort()", KernelDeath::Signalled(6)),
     ] {
         let sandbox = sandbox(&scratch.local, limits()).await;
-        let told = run(&sandbox, &format!("print('before', flush=True)\n{code}")).await;
-        assert_eq!(told.finished.outcome, Outcome::KernelDied(death), "{code}");
-        assert_eq!((told.stdout.as_str(), told.finished.state), ("before\n", VariablesState::Lost), "{code}");
+        let result = run(&sandbox, &format!("print('before', flush=True)\n{code}")).await;
+        assert_eq!(result.finished.outcome, Outcome::KernelDied(death), "{code}");
+        assert_eq!((result.stdout.as_str(), result.finished.state), ("before\n", VariablesState::Lost), "{code}");
     }
 }
 
@@ -203,8 +207,8 @@ async fn the_caller_can_interrupt_and_dropping_the_execution_does() {
     let sandbox = sandbox(shared().await, limits()).await;
     let execution = begun(&sandbox, "import time\nprint('on')\ntime.sleep(60)").await;
     execution.interrupter().interrupt();
-    let told = listen(execution).await;
-    assert_eq!((told.finished.outcome, told.finished.state), (Outcome::Interrupted, VariablesState::Kept));
+    let result = listen(execution).await;
+    assert_eq!((result.finished.outcome, result.finished.state), (Outcome::Interrupted, VariablesState::Kept));
 
     drop(sandbox.execute("time.sleep(60)").await.unwrap());
     let started = Instant::now();
@@ -216,8 +220,8 @@ async fn the_caller_can_interrupt_and_dropping_the_execution_does() {
         "while True:\n    try:\n        print('on')\n        time.sleep(60)\n    except KeyboardInterrupt: pass";
     let execution = begun(&sandbox, ignores).await;
     execution.interrupter().interrupt();
-    let told = listen(execution).await;
-    assert_eq!((told.finished.outcome, told.finished.state), (Outcome::Interrupted, VariablesState::RolledBack));
+    let result = listen(execution).await;
+    assert_eq!((result.finished.outcome, result.finished.state), (Outcome::Interrupted, VariablesState::RolledBack));
 }
 
 /// Starts a program and waits until it has printed something.
@@ -233,8 +237,8 @@ async fn an_interrupt_at_once_ends_the_program_too() {
     let sandbox = sandbox(shared().await, Limits { grace: Duration::from_secs(20), ..limits() }).await;
     let execution = sandbox.execute("x = 1\nwhile True: pass").await.unwrap();
     execution.interrupter().interrupt();
-    let told = listen(execution).await;
-    assert_eq!((told.finished.outcome, told.finished.state), (Outcome::Interrupted, VariablesState::Kept));
+    let result = listen(execution).await;
+    assert_eq!((result.finished.outcome, result.finished.state), (Outcome::Interrupted, VariablesState::Kept));
 }
 
 #[tokio::test]
@@ -263,8 +267,8 @@ async fn closing_ends_a_running_program_at_once() {
         .unwrap();
     let started = Instant::now();
     sandbox.close().await.unwrap();
-    let told = listen(execution).await;
-    assert!(matches!(told.finished.outcome, Outcome::KernelDied(_)), "{told:?}");
+    let result = listen(execution).await;
+    assert!(matches!(result.finished.outcome, Outcome::KernelDied(_)), "{result:?}");
     // Its own time is 90 s.
     assert!(started.elapsed() < Duration::from_secs(20));
 }
@@ -277,13 +281,13 @@ async fn a_flood_of_frames_is_cut() {
         view = memoryview(data)\n    while view: view = view[os.write(3, view):]\n";
     let flood =
         "for _ in range(2000): send({'type': 'error', 'name': 'E' * 9999, 'value': 'v' * 200000, 'traceback': 't'})";
-    let told = run(&sandbox, &format!("{frames}{flood}")).await;
-    let [ExecutionEvent::Error(error)] = told.events.as_slice() else { panic!("{} events", told.events.len()) };
+    let result = run(&sandbox, &format!("{frames}{flood}")).await;
+    let [ExecutionEvent::Error(error)] = result.events.as_slice() else { panic!("{} events", result.events.len()) };
     assert!(error.name.len() <= 200 && error.value.len() <= 64 << 10);
 
-    let told = run(&sandbox, "from IPython.display import display\nfor i in range(2000): display('x' * 50000)").await;
-    assert!(told.events.len() <= 501, "{}", told.events.len());
-    let Some(ExecutionEvent::Display(last)) = told.events.last() else { panic!("no display") };
+    let result = run(&sandbox, "from IPython.display import display\nfor i in range(2000): display('x' * 50000)").await;
+    assert!(result.events.len() <= 501, "{}", result.events.len());
+    let Some(ExecutionEvent::Display(last)) = result.events.last() else { panic!("no display") };
     assert!(last.text().unwrap().contains("too much was displayed"));
 }
 
@@ -297,12 +301,12 @@ async fn a_kernel_that_is_robbed_of_its_frames_is_given_up() {
         let thief = "import threading, os\n\
             threading.Thread(target=lambda: [os.read(3, 65536) for _ in range(99)], daemon=True).start()";
         run(&sandbox, thief).await;
-        let told = run(&sandbox, "print('never')").await;
-        if told.finished.outcome == hit {
-            assert_eq!(told.stdout, "");
+        let result = run(&sandbox, "print('never')").await;
+        if result.finished.outcome == hit {
+            assert_eq!(result.stdout, "");
             return;
         }
-        assert_eq!(told.stdout, "never\n", "{told:?}");
+        assert_eq!(result.stdout, "never\n", "{result:?}");
     }
     panic!("no frame was stolen in ten sandboxes");
 }
@@ -331,8 +335,8 @@ async fn processor_time_is_bounded_for_all_processes_together() {
     let sleeps = run(&sandbox, "import os, time\nx = 1\ntime.sleep(1.5)").await;
     assert_eq!(sleeps.finished.outcome, Outcome::Completed);
     for burn in ["while True: pass", "if os.fork() == 0:\n    while True: pass\ntime.sleep(30)"] {
-        let told = run(&sandbox, burn).await;
-        assert_eq!(told.finished.outcome, Outcome::Limit(LimitHit::CpuTime { limit }), "{burn}");
+        let result = run(&sandbox, burn).await;
+        assert_eq!(result.finished.outcome, Outcome::Limit(LimitHit::CpuTime { limit }), "{burn}");
     }
     assert_eq!(run(&sandbox, "print(x)").await.stdout, "1\n");
 }
@@ -340,8 +344,8 @@ async fn processor_time_is_bounded_for_all_processes_together() {
 #[tokio::test]
 async fn a_program_that_keeps_every_descriptor_keeps_its_session() {
     let sandbox = sandbox(shared().await, Limits { open_files: 64, ..limits() }).await;
-    let told = run(&sandbox, "import os\nkept = []\nwhile True: kept.append(open('/dev/null'))").await;
-    assert!(matches!(&told.finished.outcome, Outcome::Failed(error) if error.value.contains("Too many open files")));
+    let result = run(&sandbox, "import os\nkept = []\nwhile True: kept.append(open('/dev/null'))").await;
+    assert!(matches!(&result.finished.outcome, Outcome::Failed(error) if error.value.contains("Too many open files")));
     assert_eq!(run(&sandbox, "print(len(kept) > 40)").await.stdout, "True\n");
     // There is a checkpoint, too.
     assert_eq!(run(&sandbox, "kept.clear(); os.abort()").await.finished.state, VariablesState::RolledBack);

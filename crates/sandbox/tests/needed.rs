@@ -33,9 +33,9 @@ async fn every_allowed_call_is_needed_by_something() {
     let sandbox = sandbox(&local, Limits { memory: 1 << 30, processes: 128, timeout, ..limits() }).await;
     let mut called = BTreeSet::new();
     for program in PROGRAMS {
-        let told = run(&sandbox, program).await;
-        assert_eq!(told.finished.outcome, Outcome::Completed, "{program}\n{told:#?}");
-        called.extend(told.finished.refused_calls);
+        let result = run(&sandbox, program).await;
+        assert_eq!(result.finished.outcome, Outcome::Completed, "{program}\n{result:#?}");
+        called.extend(result.finished.refused_calls);
     }
     let unused: Vec<&str> =
         aludel_jail::syscalls::names(Profile::Data).filter(|name| !called.contains(*name)).collect();

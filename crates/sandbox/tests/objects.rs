@@ -72,13 +72,13 @@ const PRELUDE: &str = "
 import ctypes, fcntl, mmap, os, select, signal, socket, time
 held = []
 def fill(processes, make):
-    ready, told = os.pipe()
+    ready, result = os.pipe()
     for _ in range(processes):
         if os.fork() == 0:
             try:
                 while True: held.append(make())
             except OSError: pass
-            os.write(told, b'x')
+            os.write(result, b'x')
             time.sleep(60)
     for _ in range(processes): os.read(ready, 1)
 def large_pipe():
@@ -123,8 +123,8 @@ async fn the_control_group_counts_nearly_all_that_the_kernel_holds_for_a_program
             run(&sandbox, PRELUDE).await;
             let before = unreclaimable() - counted(&group);
             let mut execution = sandbox.execute(&format!("{program}\nprint('held')\ntime.sleep(60)")).await.unwrap();
-            let told = execution.next().await.unwrap();
-            assert!(matches!(&told, ExecutionEvent::Stdout(text) if text == "held\n"), "{name}: {told:?}");
+            let result = execution.next().await.unwrap();
+            assert!(matches!(&result, ExecutionEvent::Stdout(text) if text == "held\n"), "{name}: {result:?}");
             least = least.min(unreclaimable() - counted(&group) - before);
             sandbox.close().await.unwrap();
             if least <= UNCOUNTED {
@@ -176,12 +176,12 @@ async fn locks_are_found_behind_those_of_neighbours() {
     let mut neighbours = Vec::new();
     for _ in 0..22 {
         let neighbour = sandbox(&scratch.local, limits()).await;
-        let told = run(&neighbour, &locks(0, 900)).await;
-        assert_eq!(told.finished.outcome, Outcome::Completed);
+        let result = run(&neighbour, &locks(0, 900)).await;
+        assert_eq!(result.finished.outcome, Outcome::Completed);
         neighbours.push(neighbour);
     }
     let sandbox = sandbox(&scratch.local, limits()).await;
-    let told = run(&sandbox, &(locks(1, 3000) + "time.sleep(10)")).await;
-    assert_eq!(told.finished.outcome, Outcome::KernelDied(KernelDeath::Signalled(9)));
+    let result = run(&sandbox, &(locks(1, 3000) + "time.sleep(10)")).await;
+    assert_eq!(result.finished.outcome, Outcome::KernelDied(KernelDeath::Signalled(9)));
     scratch.local.shutdown().await;
 }

@@ -112,6 +112,6 @@ print(len(seen) > 5, reached)
         }
     }
     sandbox.run(command(&["touch", "/tmp/enough"]), b"", LONG, 10).await.unwrap();
-    let told = listen(execution).await;
-    assert_eq!(told.stdout, "True 0\n", "{told:?}");
+    let result = listen(execution).await;
+    assert_eq!(result.stdout, "True 0\n", "{result:?}");
 }

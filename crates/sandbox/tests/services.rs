@@ -57,8 +57,8 @@ async fn a_server_inside_is_reached_by_the_host_alone() {
         ("AF_INET6", "::1", 8002),
         ("AF_INET6", "::", 8003),
     ] {
-        let told = run(&one, &server(family, address, port)).await;
-        assert_eq!(told.finished.outcome, Outcome::Completed, "{told:?}");
+        let result = run(&one, &server(family, address, port)).await;
+        assert_eq!(result.finished.outcome, Outcome::Completed, "{result:?}");
         assert_eq!(ask(&one, port).await.unwrap(), "HELLO");
         assert!(matches!(ask(&two, port).await, Err(Error::PortClosed(_))), "a port is the sandbox's own");
         assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err(), "and not the host's");
@@ -87,9 +87,9 @@ async fn nothing_inside_reaches_the_host() {
          try: socket.socket().bind(('{own}', 0)); print('bound')\nexcept OSError as error: print(errno.errorcode[error.errno])\n\
          try: socket.socket(socket.AF_INET6).connect(('2001:4860:4860::8888', 80)); print('reached')\nexcept OSError as error: print(errno.errorcode[error.errno])"
     );
-    let told = run(&sandbox, &code).await;
+    let result = run(&sandbox, &code).await;
     let expected = format!("{}{}EADDRNOTAVAIL\nENETUNREACH\n", "ECONNREFUSED\n".repeat(4), "ENETUNREACH\n".repeat(8));
-    assert_eq!(told.stdout, expected, "{told:?}");
+    assert_eq!(result.stdout, expected, "{result:?}");
 }
 
 #[tokio::test]

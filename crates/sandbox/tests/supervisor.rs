@@ -66,9 +66,9 @@ async fn local_sandbox_another_warden_takes_over() {
         let groups = std::fs::read_to_string(old.join("cgroups")).unwrap();
         let started = Instant::now();
         victim.kill(data.path());
-        let told = listen(execution).await.finished;
-        assert!(matches!(told.outcome, Outcome::KernelDied(_)), "{victim:?} {told:?}");
-        assert_eq!(told.state, VariablesState::Lost);
+        let result = listen(execution).await.finished;
+        assert!(matches!(result.outcome, Outcome::KernelDied(_)), "{victim:?} {result:?}");
+        assert_eq!(result.state, VariablesState::Lost);
         wait_until_degraded(&local).await;
         assert_eq!(local.health().pooled, 0);
         // Nobody is told of the gap but by the clock.
@@ -101,9 +101,9 @@ async fn local_sandbox_another_warden_takes_the_place_of_one_that_hangs() {
     let execution = busy.execute("while True: pass").await.unwrap();
     let old = only_entry(&data.path().join("run"));
     kill_process(Pid::from_raw(warden_of(&old)).unwrap(), Signal::STOP).unwrap();
-    let told = listen(execution).await.finished;
-    assert!(matches!(told.outcome, Outcome::KernelDied(_)), "{told:?}");
-    assert_eq!(told.state, VariablesState::Lost);
+    let result = listen(execution).await.finished;
+    assert!(matches!(result.outcome, Outcome::KernelDied(_)), "{result:?}");
+    assert_eq!(result.state, VariablesState::Lost);
     wait_until(|| !old.exists(), "the old instance is still there").await;
     let next = sandbox(&local, limits()).await;
     assert_eq!(run(&next, "print(1)").await.stdout, "1\n");

@@ -263,9 +263,9 @@ fn markdown(text: &str) {
         let mut markdown = Markdown::new(ProgramParts::All, "python", links.clone());
         let letters: Vec<char> = text.chars().collect();
         let pieces = letters.chunks(size).map(|piece| piece.iter().collect::<String>());
-        let mut told: String = pieces.map(|piece| markdown.text(&piece, &files)).collect();
-        told.push_str(&markdown.end_text(&files));
-        told
+        let mut shown: String = pieces.map(|piece| markdown.text(&piece, &files)).collect();
+        shown.push_str(&markdown.end_text(&files));
+        shown
     };
     let whole = written(text.len().max(1));
     assert_eq!((&whole, &whole), (&written(7), &written(1)));

@@ -242,8 +242,8 @@ impl Exchange for Response {
                 answer.call(CallPiece { number, arguments, ..CallPiece::default() })?;
             }
             "response.function_call_arguments.done" => {
-                let told = number.is_some_and(|number| self.in_pieces.contains(&number));
-                if !told && let Some(arguments) = event.arguments {
+                let sent = number.is_some_and(|number| self.in_pieces.contains(&number));
+                if !sent && let Some(arguments) = event.arguments {
                     answer.call(CallPiece { number, arguments, ..CallPiece::default() })?;
                 }
             }

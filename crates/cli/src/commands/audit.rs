@@ -121,6 +121,6 @@ fn line(record: &AuditRecord) -> String {
     let (tenant, request) = (record.tenant.as_str(), &record.request);
     let who = if record.actor.is_empty() { String::new() } else { format!(" by {}", record.actor) };
     let outcome = if record.outcome.is_empty() { String::new() } else { format!(": {}", record.outcome) };
-    let told = terminal::excerpt(&format!("{}{who}{outcome}", record.event), 120);
-    format!("{:>6}  {at}  {tenant}  {request}  {:.12}  {told}  | {program}", record.number, record.sha256)
+    let event = terminal::excerpt(&format!("{}{who}{outcome}", record.event), 120);
+    format!("{:>6}  {at}  {tenant}  {request}  {:.12}  {event}  | {program}", record.number, record.sha256)
 }

@@ -140,8 +140,8 @@ async fn at_server(
     let mut signals = Signals::listen().context("cannot listen to signals")?;
     let mut interrupted = false;
     loop {
-        let told = tokio::select! {
-            told = visit.next() => told?,
+        let update = tokio::select! {
+            update = visit.next() => update?,
             () = signals.next() => {
                 if interrupted {
                     return Ok(ServerOutcome::Over(Exit::Interrupted));
@@ -151,7 +151,7 @@ async fn at_server(
                 continue;
             }
         };
-        match told {
+        match update {
             ProgramUpdate::Declined(reason) => return Ok(ServerOutcome::Declined(reason)),
             ProgramUpdate::Held(id) => {
                 console::status(&format!("the program waits for approval: `aludel approvals approve {id}`"));

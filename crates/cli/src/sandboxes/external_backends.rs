@@ -15,8 +15,8 @@ pub(super) async fn docker(context: &CommandContext, wanted: BackendOptions<'_>)
     refuse_template(wanted, "a container has its image", "sandbox.docker.image")?;
     state::make_data_directory(context)?;
     let settings = context.config.sandbox.docker(&context.config.server.data, wanted.pool);
-    let mut told = |step: &str| console::status(step);
-    let backend = Docker::start(settings, &mut told).await.context("containers cannot be used as sandboxes")?;
+    let mut progress = |step: &str| console::status(step);
+    let backend = Docker::start(settings, &mut progress).await.context("containers cannot be used as sandboxes")?;
     if context.verbose {
         console::status(&format!("sandboxes are containers of the engine {}", backend.engine()));
     }

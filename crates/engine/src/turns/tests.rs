@@ -279,7 +279,7 @@ fn events_that_an_earlier_version_stored_are_read() {
 
 #[tokio::test]
 async fn a_turn_whose_state_fails_ends_with_that() {
-    for (table, words, told) in [
+    for (table, words, reported) in [
         ("audit", "a program was not run: the database: it is full", None),
         ("turn_events", "cannot store what happened: the database: it is full", None),
         // The last one that is stored is the beginning of the program.
@@ -304,7 +304,7 @@ async fn a_turn_whose_state_fails_ends_with_that() {
         assert!(!failure.message.contains("full"), "{failure:?}");
         let ran = events.iter().any(|event| matches!(event.kind, EventKind::ToolRunning { .. }));
         assert_eq!(ran, table == "container_files");
-        if told.is_some() {
+        if reported.is_some() {
             let row = engine.store.turn(&Tenant::terminal(), &id).await.unwrap().unwrap();
             assert_eq!(row.state, TurnState::Ended);
         }

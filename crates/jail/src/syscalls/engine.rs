@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn an_engine_hears_what_the_lists_say() {
         for profile in [Profile::Data, Profile::Services] {
-            let told = EngineProfile::new(profile, SocketMemory::Counted);
+            let engine = EngineProfile::new(profile, SocketMemory::Counted);
             let mut values: Vec<u64> =
                 (0..64).map(|bit| 1 << bit).chain([0, 3, 0x541b, u64::MAX, 1 << 32 | INIT]).collect();
             values.extend([FORBIDDEN_CLONE_FLAGS, THREAD, 1 << 32 | u64::from(libc::RLIMIT_CORE)]);
@@ -194,12 +194,12 @@ mod tests {
                         arguments[place] = *value;
                         let own = name == "prctl" && FIRST_PROCESS.contains(&(arguments[0] & LOWER));
                         let listed = own || RUNTIME.contains(&name) || permits(profile, allow.number, arguments);
-                        assert_eq!(allows(&told, name, arguments), listed && name != "clone3", "{name} {arguments:x?}");
+                        assert_eq!(allows(&engine, name, arguments), listed && name != "clone3", "{name} {arguments:x?}");
                     }
                 }
             }
             for name in ["unshare", "mount", "ptrace", "io_uring_setup", "keyctl", "mq_open", "bpf", "timer_create"] {
-                assert!(!allows(&told, name, [0; 6]), "{name}");
+                assert!(!allows(&engine, name, [0; 6]), "{name}");
             }
         }
     }

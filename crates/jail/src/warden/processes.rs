@@ -262,10 +262,10 @@ impl WardenState {
             return Err(invalid("the namespaces came without their Landlock ruleset"));
         }
         let sent: Vec<_> = landlock.into_iter().chain(joins).map(AsFd::as_fd).collect();
-        let told = message::send(&socket, &NamespacesReady, &sent).step("tell the process of its namespaces");
+        let sent_on = message::send(&socket, &NamespacesReady, &sent).step("tell the process of its namespaces");
         // First of all the reason for which there may be none.
         let pid = self.fork_server(kind).forked(number)?;
-        told?;
+        sent_on?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty());
         if pidfd.is_err() {
             // Nobody would know of it. Its number is its own until it is reaped.

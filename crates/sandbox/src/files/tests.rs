@@ -127,8 +127,8 @@ async fn changes_are_told_as_they_happen() {
     write(&files, "watched/below/new", b"x").await;
     let (changes, dropped) = watch.changes().await.unwrap();
     let kinds: Vec<_> = changes.iter().map(|change| (change.kind, change.name.as_str())).collect();
-    let told = [ChangeKind::Create, ChangeKind::Chmod, ChangeKind::Write].map(|kind| (kind, "below/new"));
-    assert_eq!((kinds, dropped), (told.into(), 0));
+    let expected = [ChangeKind::Create, ChangeKind::Chmod, ChangeKind::Write].map(|kind| (kind, "below/new"));
+    assert_eq!((kinds, dropped), (expected.into(), 0));
     assert_eq!(changes[2].entry.as_ref().unwrap().size, 1);
     let (next, ()) = tokio::join!(watch.next(), async {
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn pips_lines_become_progress() {
-        let mut told = Vec::new();
+        let mut seen = Vec::new();
         let mut output = PipOutput::new(3);
         for line in [
             "Looking in links: /somewhere",
@@ -77,11 +77,11 @@ mod tests {
             "Installing collected packages: pandas, tabulate",
             "Successfully installed pandas-3.0.1 tabulate-0.9.0",
         ] {
-            output.line(line, &mut |progress| told.push(progress));
+            output.line(line, &mut |progress| seen.push(progress));
         }
         let step = |done, what: &str| BuildProgress::Step { done, what: what.into() };
         assert_eq!(
-            told,
+            seen,
             [
                 BuildProgress::Phase { name: "downloading packages", total: 2 },
                 step(1, "pandas 3.0.1"),

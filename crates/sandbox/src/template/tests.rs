@@ -118,9 +118,9 @@ fn a_template_without_its_description_is_none() {
 fn builders_wait_for_one_another_and_say_so() {
     let directory = tempfile::tempdir().unwrap();
     let held = lock(directory.path(), &mut |progress| panic!("{progress:?}")).unwrap();
-    let (told, heard) = std::sync::mpsc::channel();
+    let (sender, heard) = std::sync::mpsc::channel();
     let path = directory.path().to_path_buf();
-    let second = std::thread::spawn(move || lock(&path, &mut |progress| told.send(progress).unwrap()).map(drop));
+    let second = std::thread::spawn(move || lock(&path, &mut |progress| sender.send(progress).unwrap()).map(drop));
     assert_eq!(heard.recv().unwrap(), BuildProgress::Phase { name: "waiting for another build", total: 0 });
     drop(held);
     second.join().unwrap().unwrap();

@@ -55,24 +55,24 @@ mod tests {
 
     fn read(words: &[&str], pieces: &[&str]) -> (String, bool) {
         let mut stop = StopWords::new(words.iter().map(|word| (*word).to_owned()).collect());
-        let mut told = String::new();
+        let mut shown = String::new();
         for piece in pieces {
             match stop.scan(piece) {
-                StopScan::Text(text) => told.push_str(&text),
-                StopScan::Stopped { text, .. } => return (told + &text, true),
+                StopScan::Text(text) => shown.push_str(&text),
+                StopScan::Stopped { text, .. } => return (shown + &text, true),
             }
         }
-        (told + &stop.end(), false)
+        (shown + &stop.end(), false)
     }
 
     #[test]
     fn the_word_that_is_complete_first_counts_however_the_text_is_cut() {
-        for (words, text, told) in
+        for (words, text, shown) in
             [(["bcd", "c"], "abcd", "ab"), (["abc", "bc"], "abc", ""), (["bb", "abb"], "abb", "")]
         {
             for cut in 0..=text.len() {
                 let (left, right) = text.split_at(cut);
-                assert_eq!(read(&words, &[left, right]), (told.into(), true), "{text} cut at {cut}");
+                assert_eq!(read(&words, &[left, right]), (shown.into(), true), "{text} cut at {cut}");
             }
         }
     }

@@ -144,11 +144,12 @@ async fn files_of_one_name_are_told_apart_and_placed_once() {
     paths.sort_unstable();
     let by_id = |file: &str| format!("/mnt/data/{file}");
     assert_eq!(paths, ["/mnt/data/a.csv", &by_id(&files[0]), &by_id(&files[1]), "/mnt/data/made.txt"]);
-    let told = upstream.requests()[2]["messages"].to_string();
-    assert!(told.contains(&format!("- /mnt/data/a.csv (file id {})", files[0])), "{told}");
+    let received = upstream.requests()[2]["messages"].to_string();
+    assert!(received.contains(&format!("- /mnt/data/a.csv (file id {})", files[0])), "{received}");
     assert!(
-        told.contains(&format!("[The user attached a file: /mnt/data/{}]", files[1])) && !told.contains(&files[2]),
-        "{told}"
+        received.contains(&format!("[The user attached a file: /mnt/data/{}]", files[1]))
+            && !received.contains(&files[2]),
+        "{received}"
     );
     server.stop().await;
 }

@@ -42,8 +42,8 @@ async fn no_command_runs_where_programs_need_approval() {
     let request = request.header("E2b-Sandbox-Id", sandbox["sandboxID"].as_str().unwrap());
     let request = request.header("X-Access-Token", sandbox["envdAccessToken"].as_str().unwrap());
     let answer = server.ask(request).await;
-    let told = String::from_utf8_lossy(&answer.bytes).into_owned();
-    assert!(told.contains("permission_denied") && told.contains("approval.mode"), "{told}");
+    let text = String::from_utf8_lossy(&answer.bytes).into_owned();
+    assert!(text.contains("permission_denied") && text.contains("approval.mode"), "{text}");
     server.stop().await;
 }
 

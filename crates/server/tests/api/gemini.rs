@@ -22,8 +22,8 @@ fn parts(answer: &Value) -> &Vec<Value> {
 
 fn error(answer: &Answer, status: u16, name: &str, words: &str) {
     let body = answer.json();
-    let told = (answer.status.as_u16(), &body["error"]["code"], &body["error"]["status"]);
-    assert_eq!(told, (status, &json!(status), &json!(name)), "{body}");
+    let answered = (answer.status.as_u16(), &body["error"]["code"], &body["error"]["status"]);
+    assert_eq!(answered, (status, &json!(status), &json!(name)), "{body}");
     assert!(body["error"]["message"].as_str().unwrap().contains(words), "{body}");
 }
 
@@ -41,15 +41,16 @@ async fn programs_are_parts_in_order_and_the_next_request_goes_on() {
     let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
     let first = json!([{ "text": "6 x 7?" }, { "inline_data": { "mime_type": "text/csv", "data": "YSxiCg==" } }]);
     let answer = send(&server, GENERATE, &question(&first)).await.ok();
-    let told = parts(&answer);
-    let kinds: Vec<&str> = told.iter().map(|part| part.as_object().unwrap().keys().next().unwrap().as_str()).collect();
+    let answered = parts(&answer);
+    let kinds: Vec<&str> =
+        answered.iter().map(|part| part.as_object().unwrap().keys().next().unwrap().as_str()).collect();
     let code = ["executableCode", "codeExecutionResult"];
-    assert_eq!(kinds[..5], [code[0], code[1], code[0], code[1], "inlineData"], "{told:?}");
-    assert_eq!(told[0]["executableCode"]["language"], "PYTHON");
+    assert_eq!(kinds[..5], [code[0], code[1], code[0], code[1], "inlineData"], "{answered:?}");
+    assert_eq!(answered[0]["executableCode"]["language"], "PYTHON");
     let result =
-        json!({ "id": told[0]["executableCode"]["id"], "outcome": "OUTCOME_OK", "output": "marker-7f3a 42\n" });
-    assert_eq!(told[1]["codeExecutionResult"], result);
-    assert!(told[5]["text"].as_str().unwrap().starts_with("It is 42."));
+        json!({ "id": answered[0]["executableCode"]["id"], "outcome": "OUTCOME_OK", "output": "marker-7f3a 42\n" });
+    assert_eq!(answered[1]["codeExecutionResult"], result);
+    assert!(answered[5]["text"].as_str().unwrap().starts_with("It is 42."));
     let candidate = &answer["candidates"][0];
     assert_eq!((&candidate["finishReason"], &candidate["content"]["role"]), (&json!("STOP"), &json!("model")));
     assert!(answer["usageMetadata"]["totalTokenCount"].is_u64() && answer["modelVersion"] == "m");
@@ -59,7 +60,7 @@ async fn programs_are_parts_in_order_and_the_next_request_goes_on() {
     let answer = send(&server, GENERATE, &json!({ "contents": more, "tools": [{ "code_execution": {} }] })).await.ok();
     let again = parts(&answer);
     let session = |part: &Value| part["executableCode"]["id"].as_str().unwrap().split('.').next().unwrap().to_owned();
-    assert_eq!(session(&again[0]), session(&told[0]));
+    assert_eq!(session(&again[0]), session(&answered[0]));
     let result = &again[1]["codeExecutionResult"];
     assert_eq!(result["outcome"], "OUTCOME_FAILED");
     assert!(result["output"].as_str().unwrap().contains("ZeroDivisionError"), "{result}");
@@ -218,8 +219,8 @@ async fn files_come_in_pieces_without_a_key_and_are_in_the_workspace() {
     let last = piece(&server, &address, "upload, finalize", 4, b"1,2\n").await;
     assert_eq!(last.headers["x-goog-upload-status"], "final");
     let file = last.ok()["file"].clone();
-    let told = (&file["displayName"], &file["mimeType"], &file["sizeBytes"], &file["state"]);
-    assert_eq!(told, (&json!("Sales"), &json!("text/csv"), &json!("8"), &json!("ACTIVE")), "{file}");
+    let answered = (&file["displayName"], &file["mimeType"], &file["sizeBytes"], &file["state"]);
+    assert_eq!(answered, (&json!("Sales"), &json!("text/csv"), &json!("8"), &json!("ACTIVE")), "{file}");
     let over = piece(&server, &address, "upload, finalize", 8, b"").await;
     error(&over, 400, "INVALID_ARGUMENT", "completed");
     // Files in one piece, and one that breaks its word.

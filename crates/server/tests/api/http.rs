@@ -502,8 +502,8 @@ async fn images_of_a_stored_response_are_blobs_that_go_with_it() {
     let tool = json!({ "type": "code_interpreter", "container": { "type": "auto" } });
     let include = ["code_interpreter_call.outputs"];
     let body = json!({ "model": "m", "input": "hello", "tools": [tool], "include": include, "stream": true });
-    let told = server.post("/v1/responses", body).await;
-    let text = String::from_utf8_lossy(&told.bytes).into_owned();
+    let answered = server.post("/v1/responses", body).await;
+    let text = String::from_utf8_lossy(&answered.bytes).into_owned();
     assert!(text.contains("data:image/png;base64,iVBORw0KGgo="), "{text}");
     let id = text.split('"').find(|part| part.starts_with("resp_")).unwrap().to_owned();
     server.stop().await;
@@ -536,15 +536,15 @@ async fn a_stored_response_is_repeated_from_the_store() {
         let body = json!({ "model": "m", "input": "hello", "tools": [tool], "stream": stream });
         server.ask(server.request(Method::POST, "/v1/responses").header("idempotency-key", key).json(&body))
     };
-    let told = ask("a", true).await;
-    assert!(told.bytes == ask("a", true).await.bytes);
+    let answered = ask("a", true).await;
+    assert!(answered.bytes == ask("a", true).await.bytes);
     let failed = ask("b", false).await;
     let again = ask("b", false).await;
     assert_eq!((failed.status, again.status), (400.try_into().unwrap(), failed.status));
     assert!(failed.json()["error"] == again.json()["error"], "{:?}", again.json());
     assert_eq!(upstream.requests().len(), 3);
     // A repeated request is answered from the store, and not after the response was deleted.
-    let text = String::from_utf8_lossy(&told.bytes).into_owned();
+    let text = String::from_utf8_lossy(&answered.bytes).into_owned();
     let id = text.split('"').find(|part| part.starts_with("resp_")).unwrap();
     let database = rusqlite::Connection::open(data.path().join("aludel.db")).unwrap();
     database.execute("DELETE FROM turns WHERE id = ?1", [id]).unwrap();

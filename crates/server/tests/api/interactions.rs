@@ -25,8 +25,8 @@ fn steps<'a>(answer: &'a Value, kind: &str) -> Vec<&'a Value> {
 #[track_caller]
 fn refused(answer: &Answer, status: u16, name: &str, words: &str) {
     let body = answer.json();
-    let told = (answer.status.as_u16(), &body["error"]["code"], &body["error"]["status"]);
-    assert_eq!(told, (status, &json!(status), &json!(name)), "{body}");
+    let answered = (answer.status.as_u16(), &body["error"]["code"], &body["error"]["status"]);
+    assert_eq!(answered, (status, &json!(status), &json!(name)), "{body}");
     assert!(body["error"]["message"].as_str().unwrap().contains(words), "{body}");
 }
 

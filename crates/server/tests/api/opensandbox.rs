@@ -17,9 +17,9 @@ async fn create(server: &Server, more: Value) -> String {
 
 /// The path of a port of a sandbox, and the headers that it needs, as the endpoint tells them.
 async fn endpoint(server: &Server, id: &str, port: u16) -> (String, Vec<(String, String)>) {
-    let told = server.get(&format!("/v1/sandboxes/{id}/endpoints/{port}?use_server_proxy=false")).await.ok();
-    let (_host, path) = told["endpoint"].as_str().unwrap().split_once('/').unwrap();
-    let headers = told["headers"].as_object().into_iter().flatten();
+    let answered = server.get(&format!("/v1/sandboxes/{id}/endpoints/{port}?use_server_proxy=false")).await.ok();
+    let (_host, path) = answered["endpoint"].as_str().unwrap().split_once('/').unwrap();
+    let headers = answered["headers"].as_object().into_iter().flatten();
     (format!("/{path}"), headers.map(|(name, value)| (name.clone(), value.as_str().unwrap().to_owned())).collect())
 }
 

@@ -121,14 +121,14 @@ async fn streams_say_the_same_and_as_much_as_was_asked_for() {
         let stream = server.post("/v1/chat/completions", body).await;
         let stream = String::from_utf8(stream.bytes.to_vec()).unwrap();
         let chunks = stream.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok());
-        let told: String = chunks
+        let received: String = chunks
             .filter_map(|chunk: Value| chunk["choices"][0]["delta"]["content"].as_str().map(str::to_owned))
             .collect();
         let without_ids = |text: &str| {
             let parts: Vec<&str> = text.split('"').filter(|part| !part.starts_with("cntr_")).collect();
             parts.join("\"")
         };
-        assert_eq!(without_ids(&told), without_ids(&whole));
+        assert_eq!(without_ids(&received), without_ids(&whole));
         assert_eq!(whole.contains(PROGRAM), has_code, "{whole}");
         assert_eq!(whole.contains("marker-7f3a 42"), has_output, "{whole}");
         assert!(whole.ends_with("It is 42."), "{whole}");

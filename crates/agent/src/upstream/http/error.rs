@@ -26,14 +26,14 @@ impl HttpUpstream {
         let retry_after = retry_after(response.headers());
         let body = self.read(response, MAX_ERROR).await.unwrap_or_default();
         let body = String::from_utf8_lossy(&body);
-        let told = ErrorDetails::of(&body);
-        let retry_after = retry_after.or(told.retry_after);
+        let details = ErrorDetails::of(&body);
+        let retry_after = retry_after.or(details.retry_after);
         let said = match serde_json::from_str::<ErrorEnvelope>(&body) {
             Ok(envelope) if !envelope.error.message.is_empty() => envelope.error.message,
             _ => body.into_owned(),
         };
         // Google answers 400 to a key that it does not know.
-        let status = if told.is_about_the_key { StatusCode::UNAUTHORIZED } else { status };
+        let status = if details.is_about_the_key { StatusCode::UNAUTHORIZED } else { status };
         let (endpoint, detail) = (self.endpoint.shown(), self.detail(&said));
         match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {

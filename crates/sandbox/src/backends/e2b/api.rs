@@ -74,16 +74,16 @@ impl E2bApi {
         let status = answer.status();
         let body = self.read(answer).await.unwrap_or_default();
         let reason = reason(&body);
-        let told = format!("{step}: {} answered {}: {reason}", self.url, status.as_u16());
+        let message = format!("{step}: {} answered {}: {reason}", self.url, status.as_u16());
         match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                Error::Setup(format!("{told}; check the key (sandbox.e2b.key, or E2B_API_KEY)"))
+                Error::Setup(format!("{message}; check the key (sandbox.e2b.key, or E2B_API_KEY)"))
             }
             StatusCode::TOO_MANY_REQUESTS => Error::Full,
             StatusCode::NOT_FOUND => {
-                Error::Setup(format!("{told}; check the template `{}` (sandbox.e2b.template)", self.config.template))
+                Error::Setup(format!("{message}; check the template `{}` (sandbox.e2b.template)", self.config.template))
             }
-            _ => Error::Setup(told),
+            _ => Error::Setup(message),
         }
     }
 

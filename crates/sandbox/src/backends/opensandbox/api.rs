@@ -150,16 +150,16 @@ impl OpenSandboxApi {
         let status = answer.status();
         let body = remote::read(answer, MAX_ANSWER).await.unwrap_or_default();
         let reason = reason(&body);
-        let told = format!("{step}: {} answered {}: {reason}", self.url, status.as_u16());
+        let message = format!("{step}: {} answered {}: {reason}", self.url, status.as_u16());
         match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                Error::Setup(format!("{told}; check the key (sandbox.opensandbox.key, or OPEN_SANDBOX_API_KEY)"))
+                Error::Setup(format!("{message}; check the key (sandbox.opensandbox.key, or OPEN_SANDBOX_API_KEY)"))
             }
             StatusCode::TOO_MANY_REQUESTS => Error::Full,
             _ if reason.contains("networkPolicy") || reason.contains("egress") => Error::Setup(format!(
-                "{told}; programs without a network need the server's egress image (or sandbox.opensandbox.network = \"default\")"
+                "{message}; programs without a network need the server's egress image (or sandbox.opensandbox.network = \"default\")"
             )),
-            _ => Error::Setup(told),
+            _ => Error::Setup(message),
         }
     }
 

@@ -52,8 +52,8 @@ impl ExecdEvents {
             if let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
                 let line = self.buffer.split_to(self.searched + end + 1);
                 self.searched = 0;
-                if let Some(told) = told(&line)? {
-                    return Ok(told);
+                if let Some(event) = event_of(&line)? {
+                    return Ok(event);
                 }
                 continue;
             }
@@ -71,7 +71,7 @@ impl ExecdEvents {
 }
 
 /// Reads a line. There are others than those with events, and others than those of a command.
-fn told(line: &[u8]) -> Result<Option<ExecdEvent>, String> {
+fn event_of(line: &[u8]) -> Result<Option<ExecdEvent>, String> {
     let line = line.strip_prefix(b"data:").unwrap_or(line).trim_ascii();
     if !line.starts_with(b"{") {
         return Ok(None);

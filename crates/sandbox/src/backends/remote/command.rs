@@ -84,12 +84,12 @@ async fn follow(
     ended: &CancellationToken,
 ) {
     let (input, ours) = tokio::io::duplex(INPUT);
-    let (told, pieces) = mpsc::channel(OUTPUT_PIECES);
+    let (sender, pieces) = mpsc::channel(OUTPUT_PIECES);
     let output = stream_of(pieces).boxed();
     if started.send(Ok(Stdio { output, input: Box::pin(input) })).is_ok() {
         tokio::select! {
             () = feed(&stdin, ours) => {}
-            is_over = forward(&mut events, told) => if is_over { return },
+            is_over = forward(&mut events, sender) => if is_over { return },
             () = ended.cancelled() => {}
         }
     }
@@ -124,7 +124,7 @@ async fn feed(stdin: &impl CommandInput, mut input: DuplexStream) {
 }
 
 /// Passes on what is printed. Returns true at the command's end, and false if nobody reads any more or the events broke off.
-async fn forward(events: &mut impl CommandOutput, told: mpsc::Sender<Result<OutputChunk, String>>) -> bool {
+async fn forward(events: &mut impl CommandOutput, sender: mpsc::Sender<Result<OutputChunk, String>>) -> bool {
     loop {
         let piece = match events.next().await {
             Ok(CommandEvent::Printed(piece)) => Ok(piece),
@@ -132,7 +132,7 @@ async fn forward(events: &mut impl CommandOutput, told: mpsc::Sender<Result<Outp
             Err(reason) => Err(reason),
         };
         let is_last = piece.is_err();
-        if told.send(piece).await.is_err() || is_last {
+        if sender.send(piece).await.is_err() || is_last {
             return false;
         }
     }

@@ -92,7 +92,7 @@ impl<H: Debug + Send + Sync + 'static> StdioWorkspace<H> {
         limits: &Limits,
     ) -> Result<Self, Error> {
         let (requests, messages) = tokio::sync::mpsc::unbounded_channel();
-        let (told, answers) = mpsc::channel();
+        let (sender, answers) = mpsc::channel();
         let Stdio { mut output, input } = stdio;
         tokio::spawn(feed(input, vec![framed(WORKSPACE_PROGRAM.as_bytes())], messages));
         let ending = end.clone();
@@ -109,7 +109,7 @@ impl<H: Debug + Send + Sync + 'static> StdioWorkspace<H> {
                         ending.cancel();
                         return;
                     };
-                    if told.send(answer).is_err() {
+                    if sender.send(answer).is_err() {
                         return;
                     }
                 }

@@ -239,11 +239,11 @@ impl Conversation {
 
     async fn upload(&mut self, reader: &Reader<'_>, id: &str, param: &str) -> Result<String, ApiError> {
         let file = self.file(reader, id, param).await?;
-        let told = format!("[The user attached a file: {WORKSPACE}/{}]", file.name());
+        let note = format!("[The user attached a file: {WORKSPACE}/{}]", file.name());
         if !self.uploads.iter().any(|known| known.file.id() == id) {
             self.uploads.push(Upload { file, is_old: false });
         }
-        Ok(told)
+        Ok(note)
     }
 
     async fn file(&mut self, reader: &Reader<'_>, id: &str, param: &str) -> Result<Stored, ApiError> {

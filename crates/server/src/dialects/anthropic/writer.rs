@@ -318,12 +318,12 @@ impl Writer {
         let is_first = program.code.is_empty();
         program.code.push_str(piece);
         if matches!(&self.open, Some(Open::Program(open)) if open == item) {
-            let told = match words_of(program.tool).1 {
+            let sent = match words_of(program.tool).1 {
                 Some(key) if is_first => format!("{{\"{key}\": \"{}", escaped(piece)),
                 Some(_) => escaped(piece),
                 None => piece.to_owned(),
             };
-            self.delta(json_delta(&told));
+            self.delta(json_delta(&sent));
         }
     }
 
@@ -332,8 +332,8 @@ impl Writer {
         if !self.programs.contains_key(item) {
             self.start_program(item, tool);
         }
-        let told = self.programs.get(item).map_or(0, |program| program.code.len());
-        if let Some(rest) = code.get(told..).map(str::to_owned) {
+        let sent = self.programs.get(item).map_or(0, |program| program.code.len());
+        if let Some(rest) = code.get(sent..).map(str::to_owned) {
             self.code(item, &rest);
         }
         if matches!(&self.open, Some(Open::Program(open)) if open == item) {
@@ -599,14 +599,14 @@ mod tests {
         writer.end();
         let message = accumulated(&writer.take_frames());
         assert_eq!(message, writer.message());
-        let told = serde_json::to_value(&message.content).unwrap();
+        let sent = serde_json::to_value(&message.content).unwrap();
         assert_eq!(
-            (&told[0]["name"], &told[0]["input"]["command"]),
+            (&sent[0]["name"], &sent[0]["input"]["command"]),
             (&"bash_code_execution".into(), &"ls \"a\"".into())
         );
-        assert_eq!(told[1]["content"]["type"], "bash_code_execution_tool_result_error");
-        assert_eq!((&told[2]["name"], &told[2]["input"]["path"]), (&"text_editor_code_execution".into(), &"a".into()));
-        assert_eq!(told[3]["content"]["error_code"], "file_not_found");
+        assert_eq!(sent[1]["content"]["type"], "bash_code_execution_tool_result_error");
+        assert_eq!((&sent[2]["name"], &sent[2]["input"]["path"]), (&"text_editor_code_execution".into(), &"a".into()));
+        assert_eq!(sent[3]["content"]["error_code"], "file_not_found");
     }
 
     #[test]
@@ -639,11 +639,11 @@ mod tests {
         let message = accumulated(&first.take_frames());
         assert_eq!(message, first.message());
         assert_eq!(message.container.unwrap().expires_at, "1970-01-01T00:00:05Z");
-        let told = serde_json::to_value(&message.content).unwrap();
-        assert_eq!((&told[0]["input"]["code"], &told[1]["input"]["code"]), (&"await f({})".into(), &"1".into()));
+        let sent = serde_json::to_value(&message.content).unwrap();
+        assert_eq!((&sent[0]["input"]["code"], &sent[1]["input"]["code"]), (&"await f({})".into(), &"1".into()));
         let caller = serde_json::json!({ "type": "programs", "tool_id": id_of(&program) });
-        assert_eq!((&told[2]["id"], &told[2]["caller"]), (&item.with_prefix("toolu_").into(), &caller));
-        assert_eq!(told.as_array().unwrap().len(), 3, "no results");
+        assert_eq!((&sent[2]["id"], &sent[2]["caller"]), (&item.with_prefix("toolu_").into(), &caller));
+        assert_eq!(sent.as_array().unwrap().len(), 3, "no results");
         let mut second = writer(&[]);
         for item in [&program, &next] {
             second.resume_program(item, ToolKind::Python);

@@ -231,9 +231,9 @@ where
     F: Future<Output = Result<Result<(), Failure>, Gone>> + Send + 'static,
 {
     let (sender, receiver) = mpsc::channel(QUEUE);
-    let told = tell(Client(sender.clone()));
+    let ended = tell(Client(sender.clone()));
     let driver = async move {
-        let error = match told.await {
+        let error = match ended.await {
             Ok(Ok(())) => None,
             Ok(Err(Failure(error))) => Some(error),
             Err(Gone) => return,
@@ -242,8 +242,8 @@ where
     };
     // Polled by the body itself, so that it ends with it.
     let driver = futures_util::stream::once(driver).filter_map(|()| None::<Bytes>);
-    let told = futures_util::stream::select(ReceiverStream::new(receiver), driver);
-    frames(Body::from_stream(told.map(Ok::<_, Infallible>)))
+    let sent = futures_util::stream::select(ReceiverStream::new(receiver), driver);
+    frames(Body::from_stream(sent.map(Ok::<_, Infallible>)))
 }
 
 /// An answer of frames.

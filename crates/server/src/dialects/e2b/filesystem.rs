@@ -131,14 +131,14 @@ async fn tell(client: Client, mut watch: DirectoryWatch, pause: Duration) -> Res
     loop {
         let next = watch.next();
         tokio::pin!(next);
-        let told = loop {
+        let read = loop {
             // The same wait goes on: one that is given up could take changes along.
             match tokio::time::timeout(pause, &mut next).await {
-                Ok(told) => break told,
+                Ok(read) => break read,
                 Err(_) => client.send(&WatchMessage::Keepalive(Empty {})).await?,
             }
         };
-        match told {
+        match read {
             Err(error) => return Ok(Err(error.into())),
             Ok((changes, _dropped)) => {
                 for change in changes {

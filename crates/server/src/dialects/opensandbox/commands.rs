@@ -320,13 +320,13 @@ mod tests {
 
     #[test]
     fn output_is_told_by_lines() {
-        let (mut lines, mut told) = (Lines::default(), Vec::new());
+        let (mut lines, mut complete) = (Lines::default(), Vec::new());
         for piece in ["a\r\nb", "c\n\n", "d"] {
-            lines.add(piece.as_bytes(), |line| told.push(line));
+            lines.add(piece.as_bytes(), |line| complete.push(line));
         }
-        assert_eq!(told, ["a", "bc", ""]);
+        assert_eq!(complete, ["a", "bc", ""]);
         assert_eq!((lines.rest().as_deref(), lines.rest()), (Some("d"), None));
-        lines.add(&vec![b'x'; MAX_LINE + 1], |line| told.push(line));
-        assert_eq!((told[3].len(), lines.rest().as_deref()), (MAX_LINE, Some("x")));
+        lines.add(&vec![b'x'; MAX_LINE + 1], |line| complete.push(line));
+        assert_eq!((complete[3].len(), lines.rest().as_deref()), (MAX_LINE, Some("x")));
     }
 }

@@ -32,9 +32,9 @@ pub(super) async fn watch(TargetSandbox { sandbox, .. }: TargetSandbox) -> Respo
         let sandbox = Arc::clone(&sandbox);
         async move {
             clock.tick().await;
-            let mut told = line(&measure(&sandbox).await);
-            told.push(b'\n');
-            Some((Ok::<_, Infallible>(told), clock))
+            let mut shown = line(&measure(&sandbox).await);
+            shown.push(b'\n');
+            Some((Ok::<_, Infallible>(shown), clock))
         }
     });
     let mut response = Body::from_stream(chunks).into_response();

@@ -320,10 +320,10 @@ impl Recorder {
 
     async fn until_told(&self, path: &str, words: &str) {
         let mut response = self.connector.send(self.request(&Request::get(path)).build().unwrap()).await;
-        let mut told = String::new();
-        while !told.contains(words) {
+        let mut received = String::new();
+        while !received.contains(words) {
             let chunk = response.chunk().await.unwrap().expect("the stream goes on");
-            told.push_str(&String::from_utf8_lossy(&chunk));
+            received.push_str(&String::from_utf8_lossy(&chunk));
         }
     }
 

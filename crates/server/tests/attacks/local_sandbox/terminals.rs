@@ -62,8 +62,8 @@ async fn sizes_of_any_number_are_taken_a_thousand_times() {
     }
     assert_eq!(tenant.call("/process.Process/Update", update(json!(7), json!(9))).await.0, StatusCode::OK);
     tenant.run("open('/tmp/over', 'w')\nwhile not os.path.exists('/tmp/sizes') or not open('/tmp/sizes').read(): time.sleep(0.01)").await;
-    let told = tenant.run("print(open('/tmp/sizes').read())").await;
-    assert!(told.ends_with(" (7, 9)\n") && !told.starts_with("0 "), "{told}");
+    let sizes = tenant.run("print(open('/tmp/sizes').read())").await;
+    assert!(sizes.ends_with(" (7, 9)\n") && !sizes.starts_with("0 "), "{sizes}");
     tenant.is_well().await;
     tenant.leave().await;
 }

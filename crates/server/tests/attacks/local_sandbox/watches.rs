@@ -20,9 +20,9 @@ async fn watcher(tenant: &Tenant, path: &str) -> (StatusCode, Value) {
 }
 
 async fn events(tenant: &Tenant, id: &Value) -> Vec<Value> {
-    let (status, told) = tenant.call("/filesystem.Filesystem/GetWatcherEvents", json!({ "watcherId": id })).await;
-    assert_eq!(status, StatusCode::OK, "{told}");
-    told["events"].as_array().cloned().unwrap_or_default()
+    let (status, events) = tenant.call("/filesystem.Filesystem/GetWatcherEvents", json!({ "watcherId": id })).await;
+    assert_eq!(status, StatusCode::OK, "{events}");
+    events["events"].as_array().cloned().unwrap_or_default()
 }
 
 /// Files are served, and changes are told.
@@ -80,8 +80,8 @@ async fn a_storm_of_changes_is_cut_and_takes_nothing() {
                  open(name, 'w').close(); os.mkdir(name + '.d'); os.rename(name, name + '.d/y'); os.unlink(name + '.d/y'); os.rmdir(name + '.d')\n\
                  for number in range(4): threading.Thread(target=storm, args=(number,), daemon=True).start()\ntime.sleep(2)";
     tenant.run(storm).await;
-    let told = events(&tenant, &watch["watcherId"]).await;
-    assert!(!told.is_empty() && told.len() <= MAX_EVENTS, "{}", told.len());
+    let events = events(&tenant, &watch["watcherId"]).await;
+    assert!(!events.is_empty() && events.len() <= MAX_EVENTS, "{}", events.len());
     let grown = resident().saturating_sub(before);
     assert!(grown < 48 << 20, "{} MB more", grown >> 20);
     tenant.run("stop = True").await;
@@ -105,8 +105,8 @@ async fn changes_with_large_attributes_are_told_all_the_same() {
              try: os.setxattr(name, 'user.e2b.x', b'\\\\' * 16000)\n    except OSError: pass",
         )
         .await;
-    let told = events(&tenant, &watch["watcherId"]).await;
-    assert!(!told.is_empty(), "the changes were lost");
+    let events = events(&tenant, &watch["watcherId"]).await;
+    assert!(!events.is_empty(), "the changes were lost");
     files_are_well(&tenant).await;
     tenant.is_well().await;
     tenant.leave().await;

@@ -355,12 +355,12 @@ mod tests {
                 (Some(&*frame.kind), &number.to_string().into())
             );
         }
-        let told = |frame: Frame| {
+        let sent = |frame: Frame| {
             let event: Value = serde_json::from_str(&frame.text).unwrap();
             let of = event["delta"]["type"].as_str().or(event["step"]["type"].as_str()).unwrap_or_default().to_owned();
             format!("{} {of}", frame.kind).trim().to_owned()
         };
-        frames.into_iter().map(told).collect()
+        frames.into_iter().map(sent).collect()
     }
 
     #[test]
@@ -418,8 +418,8 @@ mod tests {
         let ended = steps.iter().filter(|step| matches!(step, Step::CodeExecutionResult { .. })).count();
         assert_eq!((called, ended), (2, 2), "{steps:?}");
         assert!(steps.contains(&Step::ModelOutput { content: vec![Content::text("so EN")] }), "{steps:?}");
-        let told = kinds(&mut writer);
-        let count = |kind: &str| told.iter().filter(|told| told.starts_with(kind)).count();
-        assert_eq!(count("step.start"), count("step.stop"), "{told:?}");
+        let sent = kinds(&mut writer);
+        let count = |kind: &str| sent.iter().filter(|sent| sent.starts_with(kind)).count();
+        assert_eq!(count("step.start"), count("step.stop"), "{sent:?}");
     }
 }

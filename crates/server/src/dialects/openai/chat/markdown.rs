@@ -83,7 +83,7 @@ impl Markdown {
     /// A piece of the model's text, with links to files that are there in place of those that lead nowhere.
     pub(crate) fn text(&mut self, piece: &str, files: &[SessionFile]) -> String {
         let whole = std::mem::take(&mut self.pending) + piece;
-        let (mut text, mut told) = (whole.as_str(), String::new());
+        let (mut text, mut shown) = (whole.as_str(), String::new());
         while let Some(start) = text.find(SANDBOX) {
             let in_parentheses = text[..start].ends_with('(');
             let rest = &text[start..];
@@ -98,10 +98,10 @@ impl Markdown {
                 // With the character before it, which says where it ends.
                 let kept = if in_parentheses { start - 1 } else { start };
                 self.pending = text[kept..].to_owned();
-                return told + &text[..kept];
+                return shown + &text[..kept];
             };
-            told.push_str(&text[..start]);
-            told.push_str(&self.resolved(&rest[..end], files));
+            shown.push_str(&text[..start]);
+            shown.push_str(&self.resolved(&rest[..end], files));
             text = &rest[end..];
         }
         // A link may begin at the end, and a parenthesis before it.
@@ -109,7 +109,7 @@ impl Markdown {
         let start = text.len() - begun;
         let start = if text[..start].ends_with('(') { start - 1 } else { start };
         self.pending = text[start..].to_owned();
-        told + &text[..start]
+        shown + &text[..start]
     }
 
     /// The rest of the text, which is over.
@@ -275,10 +275,10 @@ mod tests {
             let mut markdown = markdown(ProgramParts::All);
             let (one, other) = (markdown.links.link(&files[0]), markdown.links.link(&files[1]));
             let pieces = text.as_bytes().chunks(size).map(|piece| std::str::from_utf8(piece).unwrap());
-            let mut told: String = pieces.map(|piece| markdown.text(piece, &files)).collect();
-            told.push_str(&markdown.end_text(&files));
+            let mut shown: String = pieces.map(|piece| markdown.text(piece, &files)).collect();
+            shown.push_str(&markdown.end_text(&files));
             assert_eq!(
-                told,
+                shown,
                 format!("See [it]({one}), {other} or (sandbox:/mnt/data/none). sandb("),
                 "pieces of {size}"
             );

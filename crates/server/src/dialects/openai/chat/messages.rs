@@ -220,9 +220,9 @@ impl Conversation {
                 Some("file") => {
                     let file = part.get("file").unwrap_or(&Value::Null);
                     let file = attached(app, tenant, file, &param).await?;
-                    let told = format!("[The user attached a file: {WORKSPACE}/{}]", file.name());
+                    let note = format!("[The user attached a file: {WORKSPACE}/{}]", file.name());
                     self.files.push(file);
-                    Part::Text(told)
+                    Part::Text(note)
                 }
                 other => {
                     let message = format!("Parts of type '{}' are not understood here.", other.unwrap_or_default());

@@ -616,14 +616,14 @@ mod tests {
 
     fn types(writer: &mut Writer) -> Vec<String> {
         let frames = writer.take_frames();
-        for (number, told) in frames.iter().enumerate() {
-            let event: Value = serde_json::from_str(&told.text).unwrap();
+        for (number, frame) in frames.iter().enumerate() {
+            let event: Value = serde_json::from_str(&frame.text).unwrap();
             assert_eq!(
                 (event["type"].as_str(), event["sequence_number"].as_u64()),
-                (Some(&*told.kind), Some(number as u64))
+                (Some(&*frame.kind), Some(number as u64))
             );
         }
-        frames.into_iter().map(|told| told.kind).collect()
+        frames.into_iter().map(|frame| frame.kind).collect()
     }
 
     #[test]
