@@ -48,7 +48,7 @@ impl Agent {
         self.resume(vec![Item::user(question)]).wait().await
     }
 
-    /// Answers a question and tells what happens meanwhile.
+    /// Answers a question and sends events meanwhile.
     pub fn run_streamed(&self, question: impl Into<String>) -> TurnStream {
         self.resume(vec![Item::user(question)])
     }
@@ -91,7 +91,7 @@ impl AgentBuilder {
     }
 
     /// A function that the caller carries out: a call of it ends the turn with [`Ending::ClientTools`].
-    /// A model that cannot call functions is not told of it.
+    /// A model that cannot call functions does not see it.
     #[must_use]
     pub fn client_tool(mut self, tool: FunctionTool) -> Self {
         self.0.client_tools.push(tool);

@@ -13,7 +13,7 @@ const KEYWORDS: [&str; 35] = [
     "elif", "else", "except", "finally", "for", "from", "global", "if", "import", "in", "is", "lambda", "nonlocal",
     "not", "or", "pass", "raise", "return", "try", "while", "with", "yield",
 ];
-/// Levels of a schema that a signature tells.
+/// Levels of a schema that a signature shows.
 const MAX_DEPTH: usize = 4;
 
 /// Tools that programs call.

@@ -64,7 +64,7 @@ pub enum Event {
         /// The reason for a refusal.
         denied: Option<String>,
     },
-    /// The running program tells something; its last event is the execution's own `Finished`.
+    /// An event of the running program; its last event is the execution's own `Finished`.
     Execution {
         /// Id of the tool's call.
         call_id: String,

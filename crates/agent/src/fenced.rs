@@ -8,7 +8,7 @@ use crate::excerpt;
 use crate::item::{Call, Item};
 use crate::program_call;
 
-/// Returns the text that such a model is told besides its instructions.
+/// Returns the text that such a model gets besides its instructions.
 pub(crate) fn instructions(kernel: &KernelSpec) -> String {
     let (title, fence) = (&kernel.title, kernel.fence());
     format!(
@@ -134,7 +134,7 @@ impl Scanner {
         std::mem::take(&mut self.pieces)
     }
 
-    /// The end of the text: what was held back is told.
+    /// The end of the text: what was held back is sent.
     pub(crate) fn finish(&mut self) -> Vec<FencedPiece> {
         self.end_line();
         std::mem::take(&mut self.pieces)

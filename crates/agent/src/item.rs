@@ -12,7 +12,7 @@ pub enum Item {
     User(Vec<Part>),
     /// A message of the model.
     Assistant(String),
-    /// Thoughts that the model told before it spoke or called.
+    /// Reasoning of the model before it spoke or called.
     Reasoning(String),
     /// A tool that the model called.
     Call(Call),

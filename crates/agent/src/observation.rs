@@ -17,7 +17,7 @@ const MAX_VALUE: usize = 8 << 10;
 const MAX_VALUES: usize = 32 << 10;
 /// Files that are named.
 const MAX_FILES: usize = 50;
-/// Files that take more than this part of the memory are told of when it is used up.
+/// Files that take more than this part of the memory are named when it is used up.
 const FILES_WORTH_TELLING: u64 = 4;
 /// Images that a model is shown, and their size in bytes.
 const MAX_IMAGES: usize = 4;

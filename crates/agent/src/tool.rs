@@ -74,7 +74,7 @@ impl Tool {
         Self { function, run: Arc::new(run) }
     }
 
-    /// Its name, purpose and parameters, as the model is told them.
+    /// Its name, purpose and parameters, as the model sees them.
     pub fn function(&self) -> &FunctionTool {
         &self.function
     }

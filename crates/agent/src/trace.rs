@@ -6,7 +6,7 @@ use tracing::{Span, info_span, record_all};
 
 use crate::contents::{self, Excerpt};
 
-/// The span of one program, which is told its outcome when the program ends.
+/// The span of one program, which gets its outcome when the program ends.
 #[derive(Debug)]
 pub struct ProgramSpan {
     span: Span,
@@ -35,7 +35,7 @@ impl ProgramSpan {
         &self.span
     }
 
-    /// Takes note of what the program `code` tells.
+    /// Takes note of an event of the program `code`.
     pub fn record(&mut self, code: &str, event: &ExecutionEvent) {
         if let Some(output) = &mut self.output {
             output.push(contents::output_of(event));

@@ -94,7 +94,7 @@ pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
     UsageError(text.into()).into()
 }
 
-/// An error with its causes, each told once: some repeat theirs in their own words.
+/// An error with its causes, each printed once: some repeat theirs in their own words.
 pub(crate) fn words(error: &anyhow::Error) -> String {
     let mut words = String::new();
     for cause in error.chain().map(ToString::to_string) {

@@ -14,7 +14,7 @@ const CHUNK: usize = 4096;
 const SIXEL_TERMS: [&str; 4] = ["foot", "mlterm", "contour", "yaft"];
 /// The first Konsole that does, 22.04.
 const SIXEL_KONSOLE: u32 = 220_400;
-/// Pixels of a line in a terminal that does not tell them.
+/// Pixels of a line in a terminal that does not report them.
 const UNKNOWN_WIDTH: usize = 800;
 
 /// The way in which a terminal shows images.

@@ -1,4 +1,4 @@
-//! A notebook of Jupyter's, format 4: its programs go in, and what they told comes out.
+//! A notebook of Jupyter's, format 4: its programs go in, and what they put out comes out.
 
 use std::collections::BTreeMap;
 
@@ -121,7 +121,7 @@ impl Notebook {
         }
     }
 
-    /// The notebook with what its programs told.
+    /// The notebook with the output of its programs.
     pub(crate) fn text(&self) -> serde_json::Result<String> {
         Ok(format!("{}\n", serde_json::to_string_pretty(self)?))
     }

@@ -204,7 +204,7 @@ impl TurnView {
         let Some(spinner) = &mut self.spinner else { return };
         match event {
             EventKind::RoundStarted { .. } => spinner.wait_for("waiting for the model"),
-            // That it runs is told with the first that it does.
+            // That it runs is shown with the first that it does.
             EventKind::ToolReady { .. }
             | EventKind::ApprovalDecided { denied: None, .. }
             | EventKind::ToolRunning { .. } => spinner.wait_for("the program runs"),
@@ -322,7 +322,7 @@ impl TurnView {
     fn ending(&mut self, ending: &EndReason) -> anyhow::Result<()> {
         let console = &mut self.program.console;
         console.end_line(StandardStream::Stdout)?;
-        // An error of ours is told as the command's own.
+        // An error of ours is shown as the command's own.
         if let Some(text) = ending.words().filter(|_| ending::failure_of(ending).is_none()) {
             console.note(&format!("{} {}", color::error("aludel:"), terminal::clean(&text)))?;
         }

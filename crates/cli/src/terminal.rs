@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 
 use crate::config::HostEnvironment;
 
-/// The variable that tells programs the width of the terminal.
+/// The variable with the width of the terminal, for programs.
 pub(crate) const COLUMNS: &str = "COLUMNS";
 
 /// Takes control characters and escape sequences out of a stream, also when a sequence is split over pieces. Newlines, tabs and carriage
@@ -79,7 +79,7 @@ pub(crate) fn width() -> usize {
     size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).unwrap_or(80)
 }
 
-/// Columns and pixels of a line of the terminal at stdout, if it tells both.
+/// Columns and pixels of a line of the terminal at stdout, if it reports both.
 pub(crate) fn pixels() -> Option<(u16, u16)> {
     let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
     Some((size.ws_col, size.ws_xpixel)).filter(|(columns, pixels)| *columns > 0 && *pixels > 0)

@@ -1,4 +1,4 @@
-//! The commands that tell how things stand: `--help`, `doctor`, `config`, `template`, `bench`.
+//! The commands that show how things stand: `--help`, `doctor`, `config`, `template`, `bench`.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test may panic and explains itself")]
 
 mod common;

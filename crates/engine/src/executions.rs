@@ -61,7 +61,7 @@ pub enum ProgramTarget {
     },
 }
 
-/// Something that happened in an execution, told after its effects are stored. [`DirectEvent::Ended`] comes exactly once and last.
+/// Something that happened in an execution, sent after its effects are stored. [`DirectEvent::Ended`] comes exactly once and last.
 #[derive(Debug)]
 pub enum DirectEvent {
     /// It waits for a decision about this request for approval.
@@ -104,7 +104,7 @@ impl DirectExecution {
         self.events.recv().await
     }
 
-    /// A token that interrupts the program. Its end is told as usual.
+    /// A token that interrupts the program. Its end is sent as usual.
     pub fn canceller(&self) -> CancellationToken {
         self.cancel.clone()
     }
@@ -210,7 +210,7 @@ impl Task {
         self.watch(execution, traced).instrument(span).await
     }
 
-    /// Asks the gate, and tells of it when somebody has to decide.
+    /// Asks the gate, and sends an event when somebody has to decide.
     async fn decided(&self) -> Result<ApprovalDecision, DirectEnd> {
         let request = ApprovalRequest { call_id: self.program.id.clone(), code: self.program.code.clone() };
         let mut pending = self.gate.pending_approval.subscribe();
@@ -230,7 +230,7 @@ impl Task {
         }
     }
 
-    /// Tells what the program tells, up to its end, and interrupts it in time.
+    /// Sends the program's events, up to its end, and interrupts it in time.
     async fn watch(&self, mut execution: SandboxExecution, mut traced: ProgramSpan) -> Result<DirectEnd, DirectEnd> {
         let session = self.program.target.session();
         let deadline = self.program.timeout.map(|timeout| (Instant::now() + timeout, timeout));
@@ -239,7 +239,7 @@ impl Task {
         loop {
             let event = tokio::select! {
                 biased;
-                // First, because a program that never pauses always has something to tell.
+                // First, because a program that never pauses always has an event.
                 () = self.stopped(), if !is_stopped => {
                     is_stopped = true;
                     execution.interrupter().interrupt();

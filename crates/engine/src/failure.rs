@@ -120,7 +120,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// An error with its causes, each told once: some repeat theirs in their own words.
+/// An error with its causes, each printed once: some repeat theirs in their own words.
 fn with_causes(error: &Error) -> String {
     let mut words = error.to_string();
     let mut cause = error.source();

@@ -226,7 +226,7 @@ impl TranscriptCell {
         }
     }
 
-    /// Describes the program's end, as far as the outputs themselves do not tell it.
+    /// Describes the program's end, as far as the outputs themselves do not show it.
     fn remark(&self) -> Option<String> {
         let outcome = self.outcome.as_ref()?;
         let is_plain = matches!(outcome.end, ToolEnd::Completed | ToolEnd::Raised);

@@ -23,7 +23,7 @@ pub(crate) struct ForkRequest {
     pub(crate) landlock: bool,
     /// The steps that the child runs before anything else.
     pub(crate) lockdown: Vec<lockdown::LockdownStep>,
-    /// The way in which it becomes a kernel; `None` for a command, which it is told by its control socket.
+    /// The way in which it becomes a kernel; `None` for a command, which it gets over its control socket.
     pub(crate) kernel: Option<KernelStart>,
 }
 

@@ -15,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::pid_namespace::namespace_of;
 use crate::{Step, StepError};
 
-/// The longest that a sandbox may take to stop. Its processes are told once in each round, and until then make others.
+/// The longest that a sandbox may take to stop. Its processes get the signal once in each round, and until then make others.
 const FREEZE_TIMEOUT: Duration = Duration::from_millis(200);
 /// Pause between two looks.
 const ROUND_PAUSE: Duration = Duration::from_micros(200);

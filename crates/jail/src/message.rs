@@ -187,7 +187,7 @@ pub enum WardenRequest {
         /// The sandbox.
         id: u64,
     },
-    /// Answered at once, after everything that was told before.
+    /// Answered at once, after everything that was sent before.
     Ping,
     /// Asks for [`WardenAnswer::Usage`].
     Usage {
@@ -269,7 +269,7 @@ pub enum WardenMessage {
         id: u64,
         /// The kernel.
         kernel: u64,
-        /// Its status; `None` if the system does not tell.
+        /// Its status; `None` if Linux does not give it.
         status: Option<ExitStatus>,
         /// The most memory that its sandbox has used, bytes, if it was ended because the memory limit was reached.
         out_of_memory: Option<u64>,

@@ -22,7 +22,7 @@ pub struct Host {
     pub seccomp: bool,
     /// Number of system calls that the filter allows.
     pub allowed_syscalls: usize,
-    /// The socket to which Linux tells crashes wherever they happen (Linux 6.16); `None` where it tells them to none. A program that it
+    /// The socket to which Linux reports crashes wherever they happen (Linux 6.16); `None` where it reports them to none. A program that it
     /// starts for them is not started for those in a sandbox, see [`crate::lockdown`].
     pub crash_socket: Option<String>,
     /// The release of Linux.

@@ -80,7 +80,7 @@ impl JailSandbox {
         self.init_ended && self.kernels.values().all(|kernel| kernel.pid.is_none()) && self.commands.is_empty()
     }
 
-    /// Takes note of the end of a process, `None` if the system does not tell its status. Returns the most memory that the sandbox has
+    /// Takes note of the end of a process, `None` if Linux does not give its status. Returns the most memory that the sandbox has
     /// used, bytes, if the process was ended because the memory limit was reached.
     pub(crate) fn note_exit(&mut self, status: Option<ExitStatus>) -> Option<u64> {
         if !matches!(status, None | Some(ExitStatus::Signal(libc::SIGKILL))) {
@@ -157,7 +157,7 @@ impl JailSandbox {
 }
 
 impl ProcessHandle {
-    /// Sends a signal; it may have ended since, which is told in other ways.
+    /// Sends a signal; it may have ended since, which is reported in other ways.
     pub(crate) fn signal(&self, signal: Signal) {
         let _ended = pidfd_send_signal(&self.pidfd, signal);
     }
@@ -175,7 +175,7 @@ impl ProcessHandle {
         rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&now))) == Ok(0)
     }
 
-    /// Returns the status of a process that is not the warden's child, as far as this Linux tells.
+    /// Returns the status of a process that is not the warden's child, as far as this Linux shows it.
     pub(crate) fn exit_status(&self) -> Option<ExitStatus> {
         let status = sys::exit_status(self.pidfd.as_fd())?;
         Some(match status & 0x7f {

@@ -1,4 +1,4 @@
-//! System calls that a sandbox was refused: the filter leaves each to us, we answer EPERM and tell its number.
+//! System calls that a sandbox was refused: the filter leaves each to us, we answer EPERM and report its number.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -43,7 +43,7 @@ impl SeccompListener {
         &self.fd
     }
 
-    /// Tells the number of a call, then answers it: whoever hears later of its caller has been told of the call. To be asked when the
+    /// Reports the number of a call, then answers it: the report comes before any of its caller. To be asked when the
     /// descriptor is readable.
     pub(crate) fn answer(&mut self, tell: impl FnOnce(i64)) -> ListenerResult {
         if self.since.elapsed() > REFUSALS_PAUSE {

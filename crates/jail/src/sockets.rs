@@ -5,7 +5,7 @@ use rustix::process::Pid;
 /// Sockets that one sandbox may have, accepted or not.
 pub(crate) const MAX_SOCKETS: usize = 10_000;
 
-/// Counts the sockets of a process's network namespace, as far as Linux tells.
+/// Counts the sockets of a process's network namespace, as far as Linux shows them.
 pub(crate) fn count(pid: Pid) -> Option<usize> {
     let text = std::fs::read_to_string(format!("/proc/{}/net/sockstat", pid.as_raw_nonzero())).ok()?;
     used(&text)

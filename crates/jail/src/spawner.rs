@@ -20,12 +20,12 @@ use crate::{Step, StepError, namespaces, sys};
 
 /// Limit of its start.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// Bytes of the message that tells a child its command; the system takes 2 MiB of arguments and variables.
+/// Bytes of the message with a child's command; the system takes 2 MiB of arguments and variables.
 const MAX_COMMAND: usize = 32 << 20;
 /// Path of programs where the command's environment has none.
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// The message that tells a child its command, after four bytes of length, the most significant first.
+/// The message with a child's command, after four bytes of length, the most significant first.
 #[derive(Deserialize)]
 struct RunFrame {
     command: Command,

@@ -78,7 +78,7 @@ struct WardenState {
     spare: Option<SpareNamespaces>,
     /// When one may be made.
     spare_due: Instant,
-    /// True if its owner was told that it makes no more sandboxes: a fork server has ended.
+    /// True once it has reported that it makes no more sandboxes: a fork server has ended.
     is_unusable: bool,
 }
 
@@ -285,7 +285,7 @@ impl WardenState {
                 }
             }
             if sandbox.kernels.contains_key(&FIRST_KERNEL) {
-                // A checkpoint that took over: nobody's child here, so no reaper tells its end.
+                // A checkpoint that took over: nobody's child here, so no reaper sees its end.
                 let out_of_memory = sandbox.note_exit(None);
                 self.reply(&WardenMessage::Exited { id, kernel: FIRST_KERNEL, status: None, out_of_memory });
             }

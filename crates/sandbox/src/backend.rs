@@ -87,7 +87,7 @@ pub trait Sandbox: fmt::Debug + Send + Sync {
     /// Returns the sandbox's usage, as far as the backend counts it; zeros when it is gone.
     fn usage(&self) -> BoxFuture<'_, Usage>;
 
-    /// Starts a command beside the kernel. An error tells that it could not be started, for example because it is not there.
+    /// Starts a command beside the kernel. An error means that it could not be started, for example because it is not there.
     fn spawn(&self, command: Command) -> BoxFuture<'_, Result<Process, Error>> {
         drop(command);
         not_supported("commands")
@@ -117,7 +117,7 @@ pub trait Sandbox: fmt::Debug + Send + Sync {
         not_supported("connections to a sandbox")
     }
 
-    /// Waits until the sandbox has ended of itself; for ever where only its next use would tell.
+    /// Waits until the sandbox has ended of itself; for ever where only its next use would show it.
     fn lost(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::pending())
     }

@@ -179,7 +179,7 @@ struct Suite<'a> {
     programs: &'a ConformancePrograms,
 }
 
-/// Everything that one execution told.
+/// The events and the end of one execution.
 struct ExecutionRecord {
     stdout: String,
     stderr: String,
@@ -417,7 +417,7 @@ impl Suite<'_> {
         execution.interrupter().interrupt();
         let result = listen(&mut execution).await;
         assert_eq!((result.finished.outcome, result.finished.state), (Outcome::Interrupted, VariablesState::Kept));
-        // The death of one is told for it alone.
+        // The death of one is reported for it alone.
         run_in(&second, Cell::new(remembers)).await;
         let result = run_in(&second, Cell::new(dies)).await;
         assert_eq!(result.finished.outcome, Outcome::KernelDied(KernelDeath::Exited(3)));

@@ -25,7 +25,7 @@ pub struct KernelSpec {
     pub checkpoints: bool,
     /// The name of the tool that models are offered.
     pub tool_name: String,
-    /// The properties of the kernel that models are told.
+    /// The properties of the kernel that models learn.
     pub description: String,
     /// The advice about its use that models are given.
     pub advice: String,

@@ -55,7 +55,7 @@ pub(crate) trait LinkControl: Send + Sync + 'static {
         std::future::ready(())
     }
 
-    /// Takes note of what was told by now. A refused system call is told before its caller hears of it.
+    /// Takes note of what was reported by now. A refused system call is reported before its caller hears of it.
     fn catch_up(&self) {}
 
     /// Says that a cell begins, which somebody waits for.

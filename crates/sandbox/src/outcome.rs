@@ -90,7 +90,7 @@ impl MimeBundle {
         page.filter(|_| self.image().is_none() && self.is_object())
     }
 
-    /// Returns true if its plain text is an object's name at most, which tells nothing.
+    /// Returns true if its plain text is an object's name at most, which says nothing.
     pub fn is_object(&self) -> bool {
         let is_name = |text: &str| text.starts_with('<') && text.ends_with('>') && !text.contains('\n');
         self.text().is_none_or(is_name)
@@ -178,7 +178,7 @@ pub enum VariablesState {
 pub enum Outcome {
     /// The program ran to its end.
     Completed,
-    /// The program raised an exception; an [`ExecutionEvent::Error`] told it before.
+    /// The program raised an exception; an [`ExecutionEvent::Error`] came before.
     Failed(ProgramError),
     /// The program hit a limit.
     Limit(LimitHit),

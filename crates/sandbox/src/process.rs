@@ -87,7 +87,7 @@ impl Process {
         self.id
     }
 
-    /// Changes the size of the terminal's window, and tells the process.
+    /// Changes the size of the terminal's window, and notifies the process.
     pub fn resize(&self, size: PtySize) -> Result<(), Error> {
         let resize = self.resize.as_ref().ok_or(Error::NotSupported("a window without a terminal"))?;
         resize(size).map_err(|error| Error::KernelGone(format!("its terminal: {error}")))

@@ -111,7 +111,7 @@ pub struct FileEntry {
 
 impl<'de> Deserialize<'de> for FileEntry {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        /// The name tells the MIME type.
+        /// The name has the MIME type.
         #[derive(Deserialize)]
         struct Entry {
             path: String,

@@ -76,7 +76,7 @@ async fn a_kernel_that_ends_between_two_cells_goes_on_too() {
     let sandbox = sandbox(shared().await, limits()).await;
     run(&sandbox, &later("os._exit(1)")).await;
     wait_beside(&sandbox, CHECKPOINT).await;
-    // The warden tells of one end after the other: once the shell's is known, the kernel's is.
+    // The warden reports one end after the other: once the shell's is known, the kernel's is.
     wait_beside(&sandbox, "touch /tmp/now && [ ! -e /proc/2 ]").await;
     let result = run(&sandbox, "print(x, threading.active_count())").await;
     assert_eq!((result.stdout.as_str(), result.finished.state), ("1 1\n", VariablesState::Kept));

@@ -175,7 +175,7 @@ print(libc.syscall(41, 1, 1, 0) > 0, libc.syscall(157, 39, 0, 0, 0, 0) == 1)
         "True\nTrue True\nTrue True True\nTrue True True True True\nTrue True True True True\nTrue True True True\nTrue True\n",
         "{result:?}"
     );
-    // Init has another user id where sandboxes have their own: that it was the filter which refused shows in what it tells.
+    // Init has another user id where sandboxes have their own: that it was the filter which refused shows in what it prints.
     let told_of = |name: &str| result.finished.refused_calls.iter().any(|blocked| blocked == name);
     assert!(told_of("kill") && told_of("tgkill"), "{result:?}");
 }

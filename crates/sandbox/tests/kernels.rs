@@ -98,7 +98,7 @@ async fn kernels_share_one_limit_of_memory() {
     assert_eq!(run_in(&kernel, fill).await.stdout, "filled\n");
     let result = run(&sandbox, fill).await;
     let is_memory = matches!(result.finished.outcome, Outcome::Limit(LimitHit::Memory { .. }));
-    // The system ends the largest process, whichever that is, and its end is told a moment later.
+    // The system ends the largest process, whichever that is, and its end is reported a moment later.
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
     while !is_memory && kernel.is_alive() {
         assert!(std::time::Instant::now() < deadline, "{result:?}");
@@ -120,7 +120,7 @@ async fn want_of_memory_is_told_of_the_process_that_it_ended_alone() {
     };
     let output = sandbox.spawn(command).await.unwrap().output(b"", Duration::from_secs(60), 100).await.unwrap();
     assert_eq!(output.status, Some(ExitStatus::Signal(9)), "{output:?}");
-    // Nor is it told of a process that dies later for another reason.
+    // Nor does it hear of a process that dies later for another reason.
     let child = format!("import subprocess, sys; print(subprocess.run([sys.executable, '-c', {hog:?}]).returncode)");
     assert_eq!(run(&sandbox, &child).await.stdout, "-9\n");
     for kernel in [start(&sandbox).await, sandbox.first_kernel()] {

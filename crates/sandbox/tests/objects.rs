@@ -145,7 +145,7 @@ fn memory_group(data: &Path) -> Option<PathBuf> {
     groups.lines().flat_map(below).find(|path| path.join("memory.stat").exists())
 }
 
-/// Memory of the kernel that a group counts, bytes; all of its memory where the kernel tells no more.
+/// Memory of the kernel that a group counts, bytes; all of its memory where Linux shows no more.
 fn counted(group: &Path) -> i64 {
     let read = |file: &str| std::fs::read_to_string(group.join(file)).ok();
     let kernel = |stat: String| stat.lines().find_map(|line| line.strip_prefix("kernel ").map(str::to_owned));

@@ -125,7 +125,7 @@ async fn a_shell_runs_in_a_terminal() {
     kind("python3 -c 'import os, sys; print(os.ttyname(0), os.isatty(1), os.get_terminal_size(), os.open(\"/dev/tty\", 2) > 2)'\n")
         .await;
     until(&mut shell, &mut shown, "/dev/pts/0 True os.terminal_size(columns=100, lines=30) True").await;
-    // A window that changes is told.
+    // A change of the window is reported.
     kind("trap 'echo changed' WINCH; echo 'rea''dy'\n").await;
     until(&mut shell, &mut shown, "ready").await;
     shell.resize(PtySize { columns: 7, rows: u16::MAX }).unwrap();

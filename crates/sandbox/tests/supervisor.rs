@@ -71,7 +71,7 @@ async fn local_sandbox_another_warden_takes_over() {
         assert_eq!(result.state, VariablesState::Lost);
         wait_until_degraded(&local).await;
         assert_eq!(local.health().pooled, 0);
-        // Nobody is told of the gap but by the clock.
+        // Only the clock shows the gap.
         let next = sandbox(&local, limits()).await;
         assert_eq!(run(&next, "print('x' in dir())").await.stdout, "False\n");
         println!("{victim:?}: a program ran {} ms after the kill", started.elapsed().as_millis());

@@ -54,7 +54,7 @@ pub struct App {
     pub(crate) mcp: Arc<Mcp>,
 }
 
-/// Bounds on requests, and what the operator is told.
+/// Bounds on requests, and what the operator sees.
 #[derive(Debug, Clone)]
 pub struct ServerSettings {
     /// Requests that may be answered at once.

@@ -178,7 +178,7 @@ impl From<aludel_engine::turns::Failure> for ApiError {
             FailureKind::Sandbox => Self::internal(""),
             FailureKind::Storage | FailureKind::Internal => Self { message, ..Self::internal("") },
         };
-        // The engine has told the operator; the layer around all routes need not.
+        // The engine has logged it; the layer around all routes need not.
         Self { should_retry, cause, ..error }
     }
 }

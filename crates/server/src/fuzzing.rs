@@ -52,7 +52,7 @@ const BOTH: &str = "application/json, text/event-stream";
 const MAX_FILE: u64 = 1 << 20;
 
 /// Sends a request, written as in HTTP/1.1 but for the line's end, to a server that two tenants use: it fails for nobody's fault but the
-/// client's and says so in the dialect's words, and tells nothing of the other tenant. `{file}` and the like stand for ids, `{token}` for the
+/// client's and says so in the dialect's words, and reveals nothing of the other tenant. `{file}` and the like stand for ids, `{token}` for the
 /// secret of `{sandbox}`, `{key}` for the key of a client that names none; `{frame}` at a body's beginning makes a frame of Connect of it.
 pub fn requests(bytes: &[u8]) {
     with_server(|server| {
@@ -71,7 +71,7 @@ pub fn requests(bytes: &[u8]) {
         // Contents of a file are whatever it holds.
         let is_ours = !(status.is_success() && filled.contains("/content"));
         let is_json = head.get(CONTENT_TYPE).is_some_and(|kind| kind == "application/json");
-        // The code interpreter of E2B tells events as lines of JSON under this type.
+        // The code interpreter of E2B sends events as lines of JSON under this type.
         let is_json = is_json && !(words == Words::E2b && status.is_success());
         if is_json && is_ours && !is_head && !body.is_empty() {
             let body: Value = serde_json::from_slice(&body).unwrap_or_else(|error| panic!("{error}: {text}"));

@@ -168,7 +168,7 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// Makes a token of a text, whose kind its ids tell.
+/// Makes a token of a text, whose kind its ids show.
 pub(crate) fn sign(secret: &str, text: &str) -> String {
     let mut token = text.as_bytes().to_vec();
     token.extend_from_slice(&signature(secret, text.as_bytes()).finalize().into_bytes());

@@ -213,7 +213,7 @@ async fn accept<L: Listener>(app: &Arc<App>, listener: &mut L, shutdown: impl Fu
         tokio::join!(open.wait(), app.engine.visits.wait());
     });
     if timeout(DRAIN_TIMEOUT / 2, &mut drained).await.is_err() {
-        // Turns that go on are told, and their clients hear how they ended.
+        // Turns that go on hear of it, and their clients hear how they ended.
         app.shutdown.cancel();
         let _in_time = timeout(DRAIN_TIMEOUT / 2, drained).await;
     }

@@ -1,6 +1,6 @@
 //! Blobs: contents of files, each named by exactly one row.
 //!
-//! A blob appears under its name only whole and synced. Until a row names it, it is in flight: its name tells the process that owns it, and
+//! A blob appears under its name only whole and synced. Until a row names it, it is in flight: its name names the process that owns it, and
 //! when that has died, a sweep removes what it left. The same content under two rows is two names of one inode.
 
 use std::collections::HashSet;

@@ -10,7 +10,7 @@ use crate::{Error, KeyId, Store, Tenant, today};
 pub struct DailyBudget {
     /// Requests for which a model is asked.
     pub requests: Option<u64>,
-    /// Tokens that models read and write, as their servers tell.
+    /// Tokens that models read and write, as their servers count them.
     pub tokens: Option<u64>,
     /// Seconds for which programs run.
     pub program_seconds: Option<u64>,

@@ -311,7 +311,7 @@ const READERS_OF_TENANT: usize = READERS / 2;
 
 /// One connection that writes, and several that read beside it and beside each other.
 ///
-/// A reader sees what was committed before it began, so whoever was told of a write finds it. Both kinds block: call them on a thread that may
+/// A reader sees what was committed before it began, so whoever knows of a write finds it. Both kinds block: call them on a thread that may
 /// wait.
 #[derive(Debug)]
 pub(crate) struct Database {
@@ -352,7 +352,7 @@ impl Database {
         let mut writer = Connection::open(path)?;
         writer.busy_timeout(BUSY)?;
         keep_a_log(&writer)?;
-        // A client that was told of a write finds it after a power cut.
+        // A client that knows of a write finds it after a power cut.
         writer.pragma_update(None, "synchronous", "FULL")?;
         writer.pragma_update(None, "foreign_keys", true)?;
         writer.set_prepared_statement_cache_capacity(128);

@@ -149,7 +149,7 @@ ids! {
 }
 
 impl TurnId {
-    /// Mark of an id that tells the process which drives the turn.
+    /// Mark of an id that names the process which drives the turn.
     pub(crate) const OWNED: &str = "_of_";
 
     pub(crate) fn owned(prefix: &str, name: &str) -> Self {

@@ -107,7 +107,7 @@ impl Store {
 
     /// Returns the tenant of a key that was not revoked and has not expired.
     pub async fn tenant_of_key(&self, secret: &str) -> Result<Option<Tenant>, Error> {
-        // Keys are long and random, so a plain hash cannot be searched, and looking it up tells nothing by its time.
+        // Keys are long and random, so a plain hash cannot be searched, and the time of looking it up reveals nothing.
         let hash = hash(secret);
         let query =
             "SELECT id FROM keys WHERE hash = ?1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ?2)";

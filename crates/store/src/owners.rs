@@ -1,7 +1,7 @@
 //! Owners: the processes that have the store open.
 //!
 //! Each has a random id and, as long as it lives, the lock of a file of that name. What it has in flight carries the id in its name, and the
-//! turns that it drives carry it in their rows, so that what a dead process left is told from what a living one is about to finish.
+//! turns that it drives carry it in their rows, so that what a dead process left is known from what a living one is about to finish.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -93,7 +93,7 @@ impl Owner {
         Ok(())
     }
 
-    /// Returns an id for a turn, which tells its owner as names in flight do.
+    /// Returns an id for a turn, which names its owner as names in flight do.
     pub(crate) fn turn_id(&self, prefix: &str) -> TurnId {
         TurnId::owned(prefix, &self.name_in_flight())
     }

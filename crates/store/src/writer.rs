@@ -47,7 +47,7 @@ struct Batch {
     ended: Condvar,
 }
 
-/// A commit's error, which several are told.
+/// A commit's error, which several get.
 type CommitError = (ffi::Error, Option<String>);
 
 impl WriteConnection {

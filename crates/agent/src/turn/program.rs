@@ -1,4 +1,4 @@
-//! One program of a turn: asked for, run, watched, and told to the model.
+//! One program of a turn: asked for, run, watched, and shown to the model.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,7 +79,7 @@ impl State {
         }
     }
 
-    /// Passes on what the program tells, and interrupts it when the turn is to end. The turn's clock stands still while the program waits for
+    /// Passes on the program's events, and interrupts it when the turn is to end. The turn's clock stands still while the program waits for
     /// the caller's answers.
     async fn watch(
         &mut self,
@@ -95,7 +95,7 @@ impl State {
         loop {
             let event = tokio::select! {
                 biased;
-                // First, because a program that never pauses always has something to tell.
+                // First, because a program that never pauses always has an event.
                 ending = super::stopped(&cancel, self.deadline, budget), if stopped.is_none() && waits_since.is_none() => {
                     execution.interrupter().interrupt();
                     stopped = Some(ending);

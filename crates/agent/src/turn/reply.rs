@@ -10,7 +10,7 @@ use crate::random;
 use crate::shell::ProgramTool;
 use crate::upstream::{Delta, FinishReason, TokenUsage};
 
-/// A rough count of tokens, for upstreams that tell none.
+/// A rough count of tokens, for upstreams that give none.
 const BYTES_PER_TOKEN: usize = 4;
 /// More bytes than a token has on average in any language.
 const MOST_BYTES_PER_TOKEN: usize = 8;
@@ -36,7 +36,7 @@ pub(super) struct PendingCall {
     pub(super) id: String,
     pub(super) name: String,
     pub(super) arguments: String,
-    /// True if it is a call of a tool of ours, of which was told.
+    /// True if it is a call of a tool of ours whose start was sent.
     is_shown: bool,
     /// The live view of the program.
     code: Option<StringField>,
@@ -90,7 +90,7 @@ impl ModelReply {
         self.text.len() + self.reasoning.len() + calls
     }
 
-    /// Takes the next piece and tells what it means.
+    /// Takes the next piece and returns its events.
     pub(super) fn read(&mut self, delta: Delta) -> Vec<Event> {
         match delta {
             Delta::Retrying { wait, reason } => vec![Event::Retrying { wait, reason }],
@@ -122,7 +122,7 @@ impl ModelReply {
         }
     }
 
-    /// The end of what the model said: what was held back is told.
+    /// The end of the model's words: what was held back is sent.
     pub(super) fn end(&mut self) -> Vec<Event> {
         let whole = self.finish != Some(FinishReason::Length);
         let Some(scanner) = &mut self.scanner else { return Vec::new() };
@@ -180,7 +180,7 @@ impl ModelReply {
 }
 
 impl PendingCall {
-    /// Returns true if its program was told of while it was written.
+    /// Returns true if its program was sent while it was written.
     pub(super) fn is_shown(&self) -> bool {
         self.is_shown
     }

@@ -1,4 +1,4 @@
-//! Agents with a scripted model, and what their turns tell.
+//! Agents with a scripted model, and the events of their turns.
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub, reason = "a test may panic, and each uses a part of this")]
 
 use std::sync::Arc;

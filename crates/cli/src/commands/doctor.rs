@@ -76,7 +76,7 @@ async fn host(context: &CommandContext) -> anyhow::Result<Vec<Check>> {
         checks
     });
     let mut checks = looked.await.context("the examination ended early")?;
-    // Anything missing was told already.
+    // Anything missing was printed already.
     if checks.iter().all(|check| check.status != CheckStatus::Missing) {
         state::make_data_directory(context)?;
         checks.push(probe::sandbox(&data, (*context.config.sandbox.require).into()).await);

@@ -18,7 +18,7 @@ struct Refusal {
     message: String,
 }
 
-/// The parts of a refusal's body that are told.
+/// The parts of a refusal's body that are shown.
 #[derive(Deserialize)]
 struct ErrorBody {
     message: String,

@@ -36,13 +36,13 @@ pub(crate) struct ServerProgram {
     frames: FrameReader<UnixStream>,
 }
 
-/// Something that a server tells of a program.
+/// An update of a program, from a server.
 pub(crate) enum ProgramUpdate {
     /// It will not run there.
     Declined(String),
     /// It waits for a decision about this request for approval.
     Held(String),
-    /// It told something.
+    /// An event.
     Event(ExecutionEvent),
     /// It ended, and these of its files are there.
     Ended(Finished, Vec<FileEntry>),
@@ -92,7 +92,7 @@ pub(crate) async fn reach(context: &CommandContext, program: &LoadedProgram) -> 
 }
 
 impl ServerProgram {
-    /// The next thing that the server tells. Cancel-safe.
+    /// The next update from the server. Cancel-safe.
     pub(crate) async fn next(&mut self) -> anyhow::Result<ProgramUpdate> {
         let answer = self.frames.next().await.context("the connection to the server broke")?;
         Ok(match answer.context("the server ended, and the program with it")? {

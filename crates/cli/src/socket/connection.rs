@@ -156,7 +156,7 @@ impl ClientConnection<'_> {
         Ok(ServerMessage::Failed("there is no program".to_owned()))
     }
 
-    /// Tells what a program tells. Returns its end, or the answer about it if it did not come to one.
+    /// Sends the events of a program. Returns its end, or the answer about it if it did not come to one.
     async fn follow(&mut self, mut execution: DirectExecution) -> io::Result<Result<Finished, ServerMessage>> {
         let canceller = execution.canceller();
         let mut was_interrupted = false;

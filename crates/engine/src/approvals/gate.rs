@@ -422,7 +422,7 @@ impl Gate {
         }
     }
 
-    /// Reserves room for what the audit log is told of a program. What then happens is written in any case.
+    /// Reserves room for a program's entries in the audit log. What then happens is written in any case.
     async fn room(&self, code: &str) -> Result<Reservation, Error> {
         let bytes = AUDIT_ENTRIES_BYTES + code.len() as u64;
         Ok(self.engine.store.reserve(&self.tenant, bytes..=bytes).await?)

@@ -31,7 +31,7 @@ pub struct ApprovalPolicy {
     pub on_timeout: OnTimeout,
     /// True if the key whose program waits may decide about it, besides the operator.
     pub by_key: bool,
-    /// The webhook that is told of each program that waits.
+    /// The webhook that is called for each program that waits.
     pub webhook: Option<Webhook>,
 }
 

@@ -20,7 +20,7 @@ use crate::Engine;
 
 /// The beginning of a secret that is written as base64.
 const ENCODED: &str = "whsec_";
-/// The most times that it is told, with longer and longer waits between.
+/// The most times that it is called, with longer and longer waits between.
 const ATTEMPTS: u32 = 4;
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// Time that an answer may take.
@@ -28,7 +28,7 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 /// Bytes of an answer.
 const MAX_ANSWER: usize = 64 << 10;
 
-/// The endpoint that is told, and the secret by which it knows that it is us.
+/// The endpoint that is called, and the secret by which it knows that it is us.
 #[derive(Clone)]
 pub struct Webhook {
     url: reqwest::Url,

@@ -43,7 +43,7 @@ pub struct Context {
 #[derive(Clone)]
 struct Running {
     kernel: Arc<dyn Kernel>,
-    /// True if the kernel knows its directory and its variables. The first one is told of them with its first program: many sandboxes run
+    /// True if the kernel knows its directory and its variables. The first one gets them with its first program: many sandboxes run
     /// none, and their kernel need not be started.
     is_configured: bool,
     namespace: Arc<Namespace>,

@@ -213,7 +213,7 @@ impl Session {
         }
     }
 
-    /// Runs one cell. A sandbox that was lost is replaced first, and the outcome tells so.
+    /// Runs one cell. A sandbox that was lost is replaced first, and the outcome says so.
     pub async fn execute<'a>(&self, cell: impl Into<Cell<'a>>) -> Result<Execution, Error> {
         let cell = cell.into();
         let mut losses = 0;
@@ -440,7 +440,7 @@ impl Session {
         *self.last_active.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns true if it has a sandbox, as far as can be told without waiting for whoever is busy with it.
+    /// Returns true if it has a sandbox, as far as can be seen without waiting for whoever is busy with it.
     pub(super) fn is_live(&self) -> bool {
         self.state.try_lock().is_ok_and(|state| matches!(*state, State::Live { .. }))
     }

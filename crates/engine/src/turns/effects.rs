@@ -1,4 +1,4 @@
-//! The effects of one program, stored before they are told.
+//! The effects of one program, stored before their events are published.
 
 use aludel_sandbox::{ClientCall, ExecutionEvent, Finished, MimeBundle};
 
@@ -9,7 +9,7 @@ use crate::sessions::{Session, SessionFile, StoredChanges};
 /// Files of one program that are copied to the tenant's files.
 const MAX_PUBLISHED: usize = 100;
 
-/// A piece of what a program tells.
+/// A piece of a program's execution.
 pub(crate) enum ExecutionPiece {
     /// Something that it puts out.
     Output(OutputPiece),
@@ -45,7 +45,7 @@ impl FileTarget<'_> {
     }
 }
 
-/// Makes a piece of what a program tells. What it showed is kept as a file of its session, and added to `figures`.
+/// Makes a piece of an event of a program. What it showed is kept as a file of its session, and added to `figures`.
 pub(crate) async fn piece(
     event: ExecutionEvent,
     target: FileTarget<'_>,

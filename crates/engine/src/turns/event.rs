@@ -21,7 +21,7 @@ const MAX_ID: usize = 64;
 /// Characters of the paths that an outcome names in words.
 const MAX_PATHS: usize = 1000;
 
-/// Something that happened in a turn, told after its effects are stored.
+/// Something that happened in a turn, published after its effects are stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TurnEvent {
     /// Its number among the events of its request, from 0, without gaps but for those that a crash leaves.
@@ -328,7 +328,7 @@ impl RichValue {
         image.chain(others).map(|bytes| bytes as u64 / 3 * 4 + FILE_COST).sum()
     }
 
-    /// All of it, as the sandbox told it.
+    /// All of it, as the sandbox gave it.
     pub fn bundle(&self) -> MimeBundle {
         let text = self.text.iter().map(|text| ("text/plain".to_owned(), MimeData::Text(text.clone())));
         let image = self.image.iter().map(|image| (image.file.mime.clone(), MimeData::Binary(image.bytes.to_vec())));
@@ -452,7 +452,7 @@ impl std::io::Write for ByteCounter {
 pub struct ToolOutcome {
     /// The kind of its end.
     pub end: ToolEnd,
-    /// The outcome in words, as the model is told it.
+    /// The outcome in words, as the model sees it.
     pub words: String,
     /// Wall clock from start to end, milliseconds.
     pub elapsed_ms: u64,
@@ -461,14 +461,14 @@ pub struct ToolOutcome {
     /// Paths of files that it made or changed and that are not stored, since the tenant has no room for them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without_room: Vec<String>,
-    /// Everything that the sandbox told of it: the limit, the variables, refused system calls and so on. It is not in events that an
+    /// Everything that the sandbox reported of it: the limit, the variables, refused system calls and so on. It is not in events that an
     /// earlier version stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished: Option<Finished>,
 }
 
 impl ToolOutcome {
-    /// The outcome that the sandbox told, with these files stored.
+    /// The outcome that the sandbox reported, with these files stored.
     pub(crate) fn new(finished: Finished, StoredChanges { files, without_room }: StoredChanges) -> Self {
         let mut words = aludel_agent::describe_outcome(&finished);
         if !without_room.is_empty() {

@@ -120,7 +120,7 @@ pub struct RequestEnd {
     pub failure: Option<Failure>,
 }
 
-/// A mark by which a repeated request is told from another one.
+/// A mark by which a repeated request is known from another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestFingerprint {
     /// Digest of the client's own key, or of the request's contents.
@@ -417,7 +417,7 @@ impl InFlightRequest {
 
     /// Cancels it because its clients have gone, so that nobody hears its end. Whoever asks for the same again asks anew.
     pub fn give_up(&self) {
-        // The connection of a client that was told everything ends, too.
+        // The connection of a client that got everything ends, too.
         if !self.has_ended() {
             self.abandoned.store(true, Ordering::Relaxed);
             self.cancel.cancel();
@@ -449,7 +449,7 @@ impl InFlightRequest {
         sequence.map_or(0, |sequence| frames.partition_point(|frame| frame.sequence <= sequence))
     }
 
-    /// The frame at an index, as soon as it is told; `None` when there will be none.
+    /// The frame at an index, as soon as it is published; `None` when there will be none.
     pub async fn frame(&self, index: usize) -> Option<Arc<Frame>> {
         let mut state = self.state.subscribe();
         let _moved = state.wait_for(|state| state.frames > index || state.ended).await.map(|state| *state);

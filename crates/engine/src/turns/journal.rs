@@ -19,7 +19,7 @@ use crate::Error;
 const END_RESERVE_BYTES: u64 = 64 << 10;
 /// Copies of an event at a request's end: in the log, in the document and in the conversation.
 const COPIES_AT_END: u64 = 3;
-/// Numbers of frames that are reserved at once. A crash skips at most so many, and none is told twice.
+/// Numbers of frames that are reserved at once. A crash skips at most so many, and none is used twice.
 const RESERVED_FRAMES: u64 = 4096;
 
 /// The log of one request, which this process owns as long as its lease holds.
@@ -66,7 +66,7 @@ pub struct NewJournal {
 /// The dialect's part of a stored request.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct DialectState {
-    /// Frames below this number may have been told.
+    /// Frames below this number may have been published.
     pub(super) reserved_frames: u64,
     /// The dialect's own state.
     pub(super) own: Value,
@@ -134,7 +134,7 @@ impl Journal {
         }
     }
 
-    /// Makes sure that a frame of this number is never told again by another process, before it is told.
+    /// Makes sure that no other process publishes a frame of this number again, before it is published.
     pub(super) async fn reserve(&mut self, store: &Store, frame: &Frame) -> Result<(), Error> {
         self.next_frame = frame.sequence + 1;
         if frame.sequence < self.state.reserved_frames {
@@ -158,7 +158,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Stores what was added, and gives back the numbers of frames that were reserved and not told: another process goes on from there.
+    /// Stores what was added, and gives back the numbers of frames that were reserved and not used: another process goes on from there.
     pub(super) async fn hand_on(&mut self, store: &Store, state: Option<TurnState>) -> Result<(), Error> {
         self.state.reserved_frames = self.next_frame;
         let update = self.update(store).await?;

@@ -1,4 +1,4 @@
-//! Turns: one driver for all dialects, the events that it tells, and the log of frames that clients follow.
+//! Turns: one driver for all dialects, its events, and the log of frames that clients follow.
 
 pub(crate) mod effects;
 mod event;

@@ -229,7 +229,7 @@ fn open_call(events: &[TurnEvent]) -> Option<(ItemId, String, String)> {
     Some((asked, call_id, code))
 }
 
-/// The number of programs that were allowed to run, as the log tells.
+/// The number of programs that were allowed to run, as the log has it.
 fn allowed(events: &[TurnEvent]) -> u32 {
     let allowed = events.iter().filter(|event| matches!(event.kind, EventKind::ApprovalDecided { denied: None, .. }));
     u32::try_from(allowed.count()).unwrap_or(u32::MAX)
@@ -261,7 +261,7 @@ async fn read(engine: &Engine, blob: &BlobName, limit: u64) -> Result<Vec<u8>, E
 }
 
 impl Run {
-    /// Says that it goes on, and from which number on frames are told.
+    /// Says that it goes on, and from which number on frames are published.
     async fn resume(&mut self, next_frame: u64) {
         self.emit(0, EventKind::Resumed { next_frame }).await;
     }

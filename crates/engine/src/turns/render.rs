@@ -14,7 +14,7 @@ pub trait Render: Send + Sync {
     /// The request's document as it stands, for clients that wait for the whole.
     fn document(&self) -> Value;
 
-    /// The failure that a client gets in place of the document, if it was told nothing of an answer.
+    /// The failure that a client gets in place of the document, if it got nothing of an answer.
     fn failure(&self) -> Option<Failure>;
 }
 
@@ -25,7 +25,7 @@ pub struct RenderedEvent {
     pub frames: Vec<Frame>,
     /// The course of the turns from here on.
     pub flow: Flow,
-    /// A document that is stored before the frames are told, for clients that look there what became of it.
+    /// A document that is stored before the frames are published, for clients that look there what became of it.
     pub save: Option<Value>,
 }
 
@@ -35,7 +35,7 @@ pub enum Flow {
     /// They go on.
     #[default]
     GoOn,
-    /// The turn of this event has told enough.
+    /// The choice of this event has said enough.
     Stop,
     /// All of them have.
     StopAll,
@@ -57,7 +57,7 @@ pub trait Documents: Send + Sync {
     /// Stores the document as it stands.
     fn save(&self, document: Value) -> BoxFuture<'_, Result<(), Error>>;
 
-    /// Stores what a client needs that is about to be told of calls which it is to answer.
+    /// Stores what a client needs that is about to get calls which it is to answer.
     fn hand_over(&self, document: Value) -> BoxFuture<'_, Result<(), Error>>;
 
     /// Stores the document at the request's end, with everything that depends on it.

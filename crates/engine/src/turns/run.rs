@@ -1,6 +1,6 @@
-//! The driver of turns: from what an agent tells to events, stored, rendered and told in this order.
+//! The driver of turns: from an agent's events to ours, stored, rendered and published in this order.
 //!
-//! `agent_events` takes the events of agents, `emit` stores and tells ours, `close` ends the request, `suspend` keeps a turn whose program waits for
+//! `agent_events` takes the events of agents, `emit` stores and publishes ours, `close` ends the request, `suspend` keeps a turn whose program waits for
 //! the next one.
 
 mod agent_events;
@@ -174,7 +174,7 @@ impl ChoicePlan {
 }
 
 impl Run {
-    /// Makes the request known: whoever is told its id finds it.
+    /// Makes the request known: whoever has its id finds it.
     pub async fn create(&mut self, background: bool) -> Result<(), Failure> {
         self.emit(0, EventKind::Created { background }).await;
         if let Some(failure) = self.unstored.take() {
@@ -256,7 +256,7 @@ impl Run {
             }
             match (plan.retention, &plan.session) {
                 (SessionRetention::Keep, Some(session)) => session.release().await,
-                // A session that nobody was told of, or nobody waits for, is of no use.
+                // A session that nobody knows of, or nobody waits for, is of no use.
                 (SessionRetention::Own { .. } | SessionRetention::Shared { .. }, Some(_))
                     if is_cut || !progress.has_called =>
                 {

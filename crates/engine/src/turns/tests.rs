@@ -338,7 +338,7 @@ async fn a_turn_that_runs_out_of_storage_says_so_and_keeps_what_was_stored() {
     assert_eq!(ran(&events), 2);
     let row = engine.store.turn(&Tenant::terminal(), &id).await.unwrap().unwrap();
     assert_eq!(row.state, TurnState::Ended);
-    // Whatever was told is stored, and nothing else.
+    // Whatever was published is stored, and nothing else.
     let stored = super::recover::events(&engine, &row).await.unwrap();
     assert_eq!(stored, events);
     assert!(stored.iter().any(|event| matches!(event.kind, EventKind::ToolEnded { .. })));
@@ -430,7 +430,7 @@ async fn recovery_leaves_a_living_terminal_alone_and_ends_what_a_dead_one_left()
         assert_eq!(row.owner, *terminal.store.owner());
     }
 
-    // As if it was killed: nothing is told or stored any more.
+    // As if it was killed: nothing is published or stored any more.
     drop((own, shared));
     drop(terminal);
     drop(server);

@@ -45,7 +45,7 @@ impl WardenState {
             WardenRequest::Restore { id } => self.restore_checkpoint(number, id, descriptors.first()),
             WardenRequest::Spawn { id, process, terminal } => {
                 if self.spawn(id, process, terminal, descriptors).is_err() {
-                    // The reason is told on the process's own socket, if it got that far.
+                    // The reason goes over the process's own socket, if it got that far.
                     self.reply(&WardenMessage::ProcessExited { id, process, status: None });
                 }
             }

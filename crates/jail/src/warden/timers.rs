@@ -59,7 +59,7 @@ impl WardenState {
         if self.spare.is_none() && self.spare_due <= Instant::now() {
             match self.new_namespaces() {
                 Ok(spare) => self.spare = Some(spare),
-                // Whoever needs one tries again, and is told.
+                // Whoever needs one tries again, and gets the error.
                 Err(_) => self.spare_due = Instant::now() + SPARE_PAUSE,
             }
         }

@@ -76,7 +76,7 @@ impl<H> Registration<H> {
         &self.id
     }
 
-    /// Says which sandbox goes by the id. An error tells that its end was asked for already.
+    /// Says which sandbox goes by the id. An error means that its end was asked for already.
     pub(super) fn bind(&self, handle: &Arc<H>) -> Result<(), Error> {
         let mut entries = self.registry.lock();
         match entries.get_mut(&self.id) {

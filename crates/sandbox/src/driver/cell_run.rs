@@ -169,7 +169,7 @@ impl<C: LinkControl> CellRun<C> {
         }
     }
 
-    /// Runs it to its end, and tells its events.
+    /// Runs it to its end, and sends its events.
     pub(super) async fn drive<L: Link<Control = C>>(mut self, mut kernel: OwnedMutexGuard<KernelState<L>>) {
         let end = self.listen(&mut kernel).await;
         // Output from before the last frame is still in the pipes.
@@ -229,7 +229,7 @@ impl<C: LinkControl> CellRun<C> {
         self.send(ExecutionEvent::Finished(finished));
     }
 
-    /// Passes on what the kernel tells and enforces the limits, until the cell or the kernel has ended.
+    /// Passes on the kernel's events and enforces the limits, until the cell or the kernel has ended.
     async fn listen<L: Link>(&mut self, kernel: &mut KernelState<L>) -> WaitEnd {
         let mut deadline = self.started + self.limits.timeout;
         let (mut interrupted, mut paused) = (self.interrupted.clone(), self.paused.clone());
@@ -387,7 +387,7 @@ impl<C: LinkControl> CellRun<C> {
         }
     }
 
-    /// Tells of calls of the client's tools. Returns the answer to those that the client is not told of.
+    /// Sends calls of the client's tools. Returns the answer to those that are not sent.
     fn called(&mut self, calls: Vec<ClientCall>, number: u64) -> Option<FrameReply> {
         // Only user code that plays with the channel sends such ones, and waits for itself.
         if self.waiting.is_some() || calls.iter().any(|call| !self.tools.contains(&call.name)) {
@@ -560,7 +560,7 @@ async fn wait_for_pause(paused: &mut watch::Receiver<bool>) {
 }
 
 async fn wait_for_resume(paused: &mut watch::Receiver<bool>) {
-    // An error means that the sandbox is going away, which its kernel's end tells.
+    // An error means that the sandbox is going away, as its kernel's end shows.
     let _gone = paused.wait_for(|paused| !*paused).await.map(|paused| *paused);
 }
 

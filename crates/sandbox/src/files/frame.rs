@@ -50,7 +50,7 @@ struct Header<'a> {
     operation: &'a FilesOperation,
 }
 
-/// An answer: flat, with what its operation tells.
+/// An answer: flat, with the fields of its operation.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct FilesAnswer {

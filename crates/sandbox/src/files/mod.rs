@@ -1,6 +1,6 @@
 //! Files of a sandbox by absolute path, through a program of its own: the host follows no path that a guest controls.
 //!
-//! [`Files`] starts the program and asks it; `frame` is the way between the two. The program is the sandbox's: what it tells is bounded and
+//! [`Files`] starts the program and asks it; `frame` is the way between the two. The program is the sandbox's: what it sends is bounded and
 //! typed, and believed as little as any other output.
 
 mod frame;
@@ -65,7 +65,7 @@ pub enum Problem {
     Denied,
     /// There is no room.
     Full,
-    /// Too much to tell at once.
+    /// Too much for one answer.
     TooMany,
     /// Too much is open already.
     Busy,
@@ -76,7 +76,7 @@ pub enum Problem {
     Invalid,
 }
 
-/// A file or directory as the sandbox tells of it.
+/// A file or directory as the sandbox describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct PathInfo {
     /// Last part of its path.
@@ -443,7 +443,7 @@ async fn drive(
         while let Ok((answer, data)) = read_answer(&mut process.stdout).await {
             let waiter = pending.lock().remove(&answer.id);
             if let Some(waiter) = waiter {
-                // Nobody waits any more: as good as told.
+                // Nobody waits any more: as good as sent.
                 let _gone = waiter.send((answer, data));
             }
         }

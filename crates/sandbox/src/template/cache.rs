@@ -15,7 +15,7 @@ const FILE: &str = ".remembered";
 /// The first bytes of an executable.
 const MAGIC: [u8; 4] = *b"\x7fELF";
 
-/// All that a template's name depends on, as far as looking tells.
+/// All that a template's name depends on, as far as looking shows.
 #[derive(Debug)]
 pub(super) struct TemplateKey(String);
 

@@ -74,7 +74,7 @@ pub(crate) struct ProgramFailure {
     pub(crate) value: String,
 }
 
-/// The error that tells of an end for which the program told none.
+/// The error of an end for which the program sent none.
 pub(crate) fn failure(end: DirectEnd) -> Option<ProgramFailure> {
     let (name, value) = match end {
         DirectEnd::Ran(outcome) => {

@@ -69,7 +69,7 @@ impl Tunnel {
     }
 }
 
-/// Passes bytes on until their end, and then tells the other side. An end that breaks off is an end of both.
+/// Passes bytes on until their end, and then the end. An end that breaks off is an end of both.
 async fn pass(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) -> io::Result<()> {
     copy(&mut from, &mut to).await?;
     to.shutdown().await

@@ -130,7 +130,7 @@ fn is_unavailable(status: StatusCode) -> bool {
     status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error()
 }
 
-/// Returns true if an answer tells of what no client can mend: the key or the name that is sent for it, or the server itself.
+/// Returns true if an answer is about what no client can mend: the key or the name that is sent for it, or the server itself.
 fn is_for_the_operator(status: StatusCode) -> bool {
     use StatusCode as Of;
     matches!(status, Of::UNAUTHORIZED | Of::PAYMENT_REQUIRED | Of::FORBIDDEN | Of::NOT_FOUND) || is_unavailable(status)

@@ -8,7 +8,7 @@ pub(crate) struct StopWords {
     pending: String,
 }
 
-/// The part of a piece that may be told.
+/// The part of a piece that may be sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum StopScan {
     /// This much, and the text goes on.

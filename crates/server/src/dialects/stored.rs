@@ -31,7 +31,7 @@ pub(crate) fn too_long() -> ApiError {
     ApiError::bad_request(message).code("context_length_exceeded")
 }
 
-/// Answers calls that were never answered with words that say so: models are told of no call without an answer.
+/// Answers calls that were never answered with words that say so: models see no call without an answer.
 pub(crate) fn answered(items: Vec<Item>, is_open: impl Fn(&str) -> bool) -> Vec<Item> {
     let mut finished = Vec::with_capacity(items.len());
     for item in items {

@@ -15,7 +15,7 @@ pub(crate) struct MediaType {
     pub(crate) schema: Option<fn(&mut SchemaGenerator) -> Schema>,
 }
 
-/// Everything that a handler's types tell of its route.
+/// Everything that a handler's types say of its route.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Description {
     /// The forms in which the body may come; none if there is none.
@@ -24,9 +24,9 @@ pub(crate) struct Description {
     pub(crate) query: Vec<&'static str>,
     /// The forms in which the answer comes; none if it is a status alone.
     pub(crate) answers: Vec<MediaType>,
-    /// True if the types do not tell the body, if there is one: the route has to.
+    /// True if the types do not describe the body, if there is one: the route has to.
     pub(crate) lacks_body: bool,
-    /// True if the types do not tell the answer: the route has to.
+    /// True if the types do not describe the answer: the route has to.
     pub(crate) lacks_answer: bool,
 }
 
@@ -53,13 +53,13 @@ pub(crate) const PAGE: &[&str] = &["limit", "after", "order"];
 
 /// An argument of a handler.
 pub(crate) trait DescribeArgument {
-    /// Adds what it tells of the route; nothing unless it is the body or the query.
+    /// Adds what it says of the route; nothing unless it is the body or the query.
     fn describe(_: &mut Description) {}
 }
 
 /// The result of a handler.
 pub(crate) trait DescribeAnswer {
-    /// Adds what it tells of the answer.
+    /// Adds what it says of the answer.
     fn describe(description: &mut Description);
 }
 

@@ -91,7 +91,7 @@ impl MultipartForm {
 pub(crate) struct FormParts {
     multipart: Multipart,
     pace: Pace,
-    /// Bytes of the whole form, as far as its head tells.
+    /// Bytes of the whole form, as far as its head says.
     announced: u64,
     /// Parts that may still come.
     left: usize,

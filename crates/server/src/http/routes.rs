@@ -29,7 +29,7 @@ pub(crate) struct Operation {
     pub(crate) method: Method,
     /// The path, with its parameters in braces; `{*name}` is any number of segments.
     pub(crate) path: String,
-    /// One line that tells what it does.
+    /// One line on what it does.
     pub(crate) summary: &'static str,
     /// Its body and its answer.
     pub(crate) description: Description,

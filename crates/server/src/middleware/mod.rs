@@ -36,7 +36,7 @@ use crate::telemetry::{METRICS, Scope};
 pub(crate) const HEALTH: &str = "/healthz";
 /// The path at which the server says whether it can run programs.
 pub(crate) const READY: &str = "/readyz";
-/// The header that tells the id of a request, whatever else its dialect calls it.
+/// The header with the id of a request, whatever else its dialect calls it.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Bytes of a request's id that a client chose.
 const MAX_GIVEN_ID: usize = 128;
@@ -44,7 +44,7 @@ const MAX_GIVEN_ID: usize = 128;
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 /// Address of the client of a proxy.
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-/// Types of answers that are told piece by piece.
+/// Types of answers that are sent piece by piece.
 const STREAMS: [&[u8]; 3] = [b"text/event-stream", b"application/connect+", b"application/x-ndjson"];
 /// The header that names the backend whose sandboxes run programs.
 const BACKEND: HeaderName = HeaderName::from_static("x-aludel-backend");
@@ -91,13 +91,13 @@ pub(crate) async fn middleware(
     response.map(|body| Body::new(GuardedBody::new(body, open)))
 }
 
-/// The id that a request brings, if it is a text that may be told back.
+/// The id that a request brings, if it is a text that may be sent back.
 fn given_id(headers: &HeaderMap) -> Option<HeaderValue> {
     let is_plain = |id: &&HeaderValue| id.to_str().is_ok_and(|id| (1..=MAX_GIVEN_ID).contains(&id.len()));
     headers.get(REQUEST_ID).filter(is_plain).cloned()
 }
 
-/// Returns true if the answer is told piece by piece.
+/// Returns true if the answer is sent piece by piece.
 fn is_stream(response: &Response) -> bool {
     let kind = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     kind.is_some_and(|kind| STREAMS.iter().any(|stream| kind.starts_with(stream)))
@@ -137,7 +137,7 @@ async fn admit(app: &Arc<App>, dialect: &Dialect, mut request: Request, next: Ne
     let path = request.uri().path();
     // A dialect that claims requests has none of the server's own paths: there they are of programs in sandboxes.
     let may_be_own = dialect.claims.is_none();
-    // The documentation is the same for everybody, and tells nothing of anybody.
+    // The documentation is the same for everybody, and reveals nothing of anybody.
     if may_be_own && (matches!(path, HEALTH | READY | DOCS | OPENAPI) || path.starts_with(OF_DIALECTS)) {
         return Ok(next.run(request).await);
     }

@@ -46,7 +46,7 @@ impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for SpanTracker {
         }
     }
 
-    // Asked of contents alone: one server may tell them while another one does not.
+    // Asked of contents alone: one server may log them while another one does not.
     fn enabled(&self, metadata: &Metadata<'_>, context: Context<'_, S>) -> bool {
         let scope = || context.lookup_current().and_then(|span| Scope::of_span(&span));
         metadata.target() != CONTENTS || scope().is_some_and(|scope| scope.tells_contents())
@@ -142,7 +142,7 @@ mod tests {
         Arc::new(Telemetry::new(true, None, contents))
     }
 
-    /// The same place in the code for all servers, since `tracing` remembers what it was told of a place.
+    /// The same place in the code for all servers, since `tracing` remembers its first answer for a place.
     fn are_contents_wanted() -> bool {
         enabled!(target: CONTENTS, Level::INFO)
     }

@@ -132,7 +132,7 @@ pub(super) fn plain(text: &str) -> String {
 
 /// Writes a line.
 pub(super) fn write(line: &str) {
-    // Nobody is left to be told that nobody can be told.
+    // Nobody is left to hear of that.
     let _written = std::io::stderr().lock().write_all(format!("{line}\n").as_bytes());
 }
 

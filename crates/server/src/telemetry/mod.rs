@@ -38,7 +38,7 @@ pub use traces::Traces;
 pub(crate) struct Telemetry {
     pub(crate) metrics: Option<Metrics>,
     pub(crate) traces: Option<Traces>,
-    /// True if prompts, programs and what they put out may be told.
+    /// True if prompts, programs and what they put out may be logged.
     pub(crate) contents: bool,
 }
 

@@ -18,7 +18,7 @@ use super::tail::Tail;
 use super::tracked_span::{self, TrackedSpan};
 use super::values::Values;
 
-/// Returns a model for the current request, whose server is told which trace it works for.
+/// Returns a model for the current request, whose server learns which trace it works for.
 pub(crate) fn watched(model: &Model) -> Arc<dyn Upstream> {
     let upstream = Arc::clone(&model.upstream);
     let Some(scope) = Scope::current() else { return upstream };

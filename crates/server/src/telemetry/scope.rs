@@ -16,7 +16,7 @@ use super::log_line::{LogLevel, LogLine};
 use super::metrics::{Metrics, RequestLabels, RouteLabels, TokenLabels};
 use super::{Telemetry, Traces, attach};
 
-/// Headers by which programs tell one another which trace they work for.
+/// Headers with the trace that a request belongs to.
 const TRACE: [HeaderName; 2] = [HeaderName::from_static("traceparent"), HeaderName::from_static("tracestate")];
 
 /// The status of a request whose client did not wait for one, as other servers have it.
@@ -33,7 +33,7 @@ struct Inner {
     method: &'static str,
     route: Arc<str>,
     began: Instant,
-    /// The client's own trace, if it told one.
+    /// The client's own trace, if it sent one.
     trace: HeaderMap,
     /// Holds the request's span, if there is one.
     context: Context,
@@ -51,7 +51,7 @@ pub(super) struct Facts {
     /// The response or the completion.
     pub(super) answer: Option<String>,
     pub(super) work: RequestWork,
-    /// The part of it that the request's own line told.
+    /// The part of it that the request's own line has.
     logged: Option<RequestWork>,
 }
 
@@ -117,7 +117,7 @@ impl Scope {
             Some(traces) => traces.start(&Context::new(), "go on after a restart", SpanKind::Internal, []),
             None => Context::new(),
         };
-        // There is no other line that could tell of it.
+        // There is no other line for it.
         let facts = Mutex::new(Facts { logged: Some(RequestWork::default()), ..Facts::default() });
         Self(Arc::new(Inner {
             telemetry: Arc::clone(telemetry),

@@ -29,7 +29,7 @@ impl Tail {
         self.0.extend_from_slice(piece);
     }
 
-    /// The last usage that is told. None of packed answers, and none of those that leave it out.
+    /// The last usage that was read. None of packed answers, and none of those that leave it out.
     pub(super) fn usage(&self) -> Option<TokenUsage> {
         let mut end = self.0.len();
         // Most events of a stream say that there is none yet.

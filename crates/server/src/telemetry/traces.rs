@@ -120,7 +120,7 @@ impl Traces {
         parent.with_span(self.tracer.build_with_context(span, parent))
     }
 
-    /// The span that another program told of in these headers.
+    /// The span of another program in these headers.
     pub(super) fn context_of(headers: &HeaderMap) -> Context {
         TraceContextPropagator::new().extract_with_context(&Context::new(), &HeaderExtractor(headers))
     }
@@ -172,7 +172,7 @@ impl SpanProcessor for Queue {
     }
 }
 
-/// Sends spans until it is told to end, and then what is left.
+/// Sends spans until it is to end, and then what is left.
 async fn send(
     endpoint: String,
     exporter: impl SpanExporter,

@@ -1,4 +1,4 @@
-//! The ways in which a client hears of a turn: events as they come, one frame each, with a comment when there is nothing to tell for a
+//! The ways in which a client hears of a turn: events as they come, one frame each, with a comment when there is nothing to send for a
 //! while; or the end alone.
 //!
 //! No `id:` and no `retry:` lines: the Python client takes the blank line after a comment for an event then.
@@ -39,7 +39,7 @@ const COMMENT: &str = ": keep-alive\n\n";
 pub(crate) struct StreamFormat {
     /// Writes a frame.
     pub(crate) framed: fn(&Frame) -> String,
-    /// Sent when there is nothing to tell for a while.
+    /// Sent when there is nothing else to send for a while.
     pub(crate) silence: &'static str,
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn cancel_on_disconnect(in_flight: &Arc<InFlightRequest>, streams: bo
     dropped.drop_guard()
 }
 
-/// Returns the failure of a turn that had nothing to tell but that, in a frame that `is_failure` knows: it is an error like any other.
+/// Returns the failure of a turn that sent nothing but that, in a frame that `is_failure` knows: it is an error like any other.
 pub(crate) async fn first_failure(
     in_flight: &InFlightRequest,
     is_failure: impl Fn(&Frame) -> bool,

@@ -15,7 +15,7 @@ async fn create(server: &Server, more: Value) -> String {
     made.json()["id"].as_str().unwrap().to_owned()
 }
 
-/// The path of a port of a sandbox, and the headers that it needs, as the endpoint tells them.
+/// The path of a port of a sandbox, and the headers that it needs, as the endpoint gives them.
 async fn endpoint(server: &Server, id: &str, port: u16) -> (String, Vec<(String, String)>) {
     let answered = server.get(&format!("/v1/sandboxes/{id}/endpoints/{port}?use_server_proxy=false")).await.ok();
     let (_host, path) = answered["endpoint"].as_str().unwrap().split_once('/').unwrap();

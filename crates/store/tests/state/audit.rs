@@ -200,7 +200,7 @@ async fn the_beginning_of_the_audit_log_can_be_archived_and_the_rest_follows_fro
     store.audit(&tenant, vec![entry(AuditEvent::Ended, "2")]).await.unwrap();
     assert_eq!(store.verify_audit_log().await.unwrap(), Ok(10));
     assert_eq!(programs(), ["2"]);
-    // The archive itself tells that it is whole, and that the log goes on from it.
+    // The archive itself shows that it is whole, and that the log goes on from it.
     let mut chain = AuditChain::default();
     for record in &log {
         chain.follow(record).unwrap();

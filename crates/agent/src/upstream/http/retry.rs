@@ -1,6 +1,6 @@
 //! Waits before a request is sent again.
 //!
-//! A library for this would bring less than it takes: the server's own figure comes first, and each wait is told to the caller.
+//! A library for this would bring less than it takes: the server's own figure comes first, and each wait is an event for the caller.
 
 use std::time::Duration;
 

@@ -76,7 +76,7 @@ pub(super) async fn run(context: &CommandContext, count: u32, json: Option<&Path
         }
         let mut ready = Vec::new();
         for mut contender in contenders {
-            // The first time warms caches, and tells whether it works.
+            // The first time warms caches, and shows whether it works.
             match contender.measure().await {
                 Ok(took) => ready.push((contender, took > SLOW, Vec::new())),
                 Err(error) => skip(contender.name, format!("it does not work here: {error}")),

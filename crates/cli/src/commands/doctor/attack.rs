@@ -57,7 +57,7 @@ async fn all(backend: &Arc<dyn Backend>, slow: u32, profile: Profile) -> anyhow:
         }
         let Some(done) = running.join_next().await else { return Ok(results) };
         let (attack, verdict) = done.context("an attack ended early")?;
-        // One that no sandbox could be made for, or that a neighbour spoiled, is told like the others.
+        // One that no sandbox could be made for, or that a neighbour spoiled, is shown like the others.
         results.push((attack, verdict.unwrap_or_else(|error| AttackResult::Unproven(error.to_string()))));
     }
 }

@@ -34,7 +34,7 @@ impl Audience {
         }
     }
 
-    /// Copies out what an ended program made, and tells of its end.
+    /// Copies out what an ended program made, and prints its end.
     pub(super) async fn end(&mut self, finished: &Finished, from: &mut impl OutputFiles) -> anyhow::Result<Exit> {
         let exit = Exit::of_outcome(&finished.outcome);
         let mut saved = self.out.copy(from, &finished.files).await?;

@@ -1,4 +1,4 @@
-//! The events of agents: their effects are stored, and then they are told.
+//! The events of agents: their effects are stored, and then ours are published.
 
 use std::collections::{HashMap, HashSet};
 
@@ -64,7 +64,7 @@ pub(super) struct RunningCall {
 }
 
 impl Run {
-    /// Takes one event of an agent: stores its effects, then tells of it.
+    /// Takes one event of an agent: stores its effects, then makes an event of it.
     pub(super) async fn handle(
         &mut self,
         choice: usize,
@@ -242,7 +242,7 @@ impl Run {
                     failure.get_or_insert(Failure::while_doing("cannot store the program's files")(error));
                 }
                 let flow = self.queue(choice, EventKind::ToolEnded { item, outcome }).await;
-                // Output before the failure is told all the same.
+                // Output before the failure is published all the same.
                 failure.map_or(Ok(flow), Err)
             }
         }
@@ -271,7 +271,7 @@ impl Run {
             ending = EndReason::failed(failure);
         }
         if let EndReason::Failed { failure, cause } = &mut ending {
-            // Here, for streams and the background, too: whoever answers the client has nothing left to tell.
+            // Here, for streams and the background, too: whoever answers the client has nothing left to log.
             *cause = failure.cause.take();
             error!("{}: {}", self.in_flight.id, cause.as_deref().unwrap_or(&failure.message));
         }
@@ -281,7 +281,7 @@ impl Run {
         let waits = matches!(ending, EndReason::WaitsForClient { .. });
         let rendered = self.event(choice, EventKind::Ended { item: ItemId::new(), ending, linked }).await;
         if waits && let Some(documents) = &self.documents {
-            // The document with the open calls is stored before the client is told of them.
+            // The document with the open calls is stored before the client gets them.
             if let Err(error) = documents.hand_over(self.render.document()).await {
                 error!("{}: {error}", self.in_flight.id);
             }

@@ -1,4 +1,4 @@
-//! The end of a request: stored first, then told.
+//! The end of a request: stored first, then published.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::turns::{Failure, FailureKind, RequestEnd};
 const STORE_RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 impl Run {
-    /// Ends the request: everything is stored before its last frames are told.
+    /// Ends the request: everything is stored before its last frames are published.
     pub(in crate::turns) async fn close(mut self, ran_code: bool) {
         self.publish_if_followed().await;
         let mut frames = std::mem::take(&mut self.pending).frames;
@@ -29,7 +29,7 @@ impl Run {
         let stored = self.store_end(&document).await;
         let unstored = stored.as_ref().is_err_and(may_pass).then(|| document.clone());
         let failure = self.render.failure();
-        // Only a client that was told of no program may ask again.
+        // Only a client that saw no program may ask again.
         let failure = failure.map(|failure| Failure { should_retry: ran_code.then_some(false), ..failure });
         self.in_flight.publish(frames);
         let end = RequestEnd { document, failure };
@@ -46,7 +46,7 @@ impl Run {
         }
     }
 
-    /// Stores the end. The log first: what a client was told is there even if we are killed now. Then the document, with its status last of
+    /// Stores the end. The log first: what a client has got is there even if we are killed now. Then the document, with its status last of
     /// all: whoever polls for it goes on at once. The turn has ended when both are there; until then recovery finds it and completes the
     /// document.
     pub(super) async fn store_end(&mut self, document: &Value) -> Result<(), Failure> {

@@ -263,7 +263,7 @@ impl Run {
         if let Some(answers) = answers {
             self.count(0, MeteredWork { requests: 1, ..MeteredWork::default() });
             self.emit(0, EventKind::Started).await;
-            // Others of the same round have been told, too, and run after it.
+            // Others of the same round have begun, too, and run after it.
             for running in progress.calls.values() {
                 let (item, tool, output) = (running.item.clone(), running.tool, running.output.clone());
                 self.emit(0, EventKind::ToolResumed { item, tool, output }).await;

@@ -26,7 +26,7 @@ pub struct E2bApi {
     config: E2bConfig,
 }
 
-/// A sandbox as the service tells of it; its port for commands and files speaks `envd`'s protocol.
+/// A sandbox as the service describes it; its port for commands and files speaks `envd`'s protocol.
 #[derive(Deserialize)]
 pub struct E2bSandbox {
     #[serde(rename = "sandboxID")]

@@ -62,7 +62,7 @@ pub struct LocalConfig {
 }
 
 impl LocalConfig {
-    /// The usual limits, each sandbox made when it is asked for, and missing parts told and no error.
+    /// The usual limits, each sandbox made when it is asked for, and missing parts reported and no error.
     pub fn new(data: impl Into<PathBuf>, template: Template) -> Self {
         let (limits, require, start) = (Limits::default(), Require::Default, KernelStart::Fork);
         Self { data: data.into(), template, limits, pool: 0, require, start }
@@ -72,7 +72,7 @@ impl LocalConfig {
 /// The isolation that the host must be able to enforce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Require {
-    /// Missing parts are told by [`Local::warnings`].
+    /// Missing parts are in [`Local::warnings`].
     Default,
     /// A missing part is an error.
     Strict,
@@ -107,7 +107,7 @@ impl Local {
         Self::start_with(config, false, MAX_SILENCE).await
     }
 
-    /// The same, but every system call of every program is told in [`crate::Finished::blocked`], allowed or not. For finding out what the
+    /// The same, but every system call of every program is in [`crate::Finished::refused_calls`], allowed or not. For finding out what the
     /// list of allowed calls is needed for; programs run slowly.
     pub async fn start_observing(config: LocalConfig) -> Result<Self, Error> {
         Self::start_with(config, true, MAX_SILENCE).await

@@ -82,7 +82,7 @@ impl LocalPool {
     /// Notes whether a sandbox could be made, and logs a change.
     pub(super) fn note(&self, error: Option<&Error>) {
         // Without a pool nobody would try again, and one failure would stand for ever. The other errors say nothing of the host: there are
-        // as many sandboxes as there may be, the wrong workspace was given, or the warden has ended, which its supervisor tells.
+        // as many sandboxes as there may be, the wrong workspace was given, or the warden has ended, which its supervisor reports.
         let is_harmless =
             matches!(error, Some(Error::Full | Error::NotSupported(_) | Error::WorkspaceLost | Error::Over(_)));
         if self.size == 0 || is_harmless {

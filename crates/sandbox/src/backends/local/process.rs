@@ -77,10 +77,10 @@ pub(super) async fn spawn(handle: &Arc<SandboxHandle>, number: u64, command: Com
         resize: window.map(|window| Box::new(move |size| window.resize(size)) as _),
         ended,
     };
-    // A failure to send is left to the loop below: the other side has told its reason.
+    // A failure to send is left to the loop below: the other side has sent its reason.
     let _told = timeout(START_TIMEOUT, channel.send(&ToKernel::Run { command: &command })).await;
     loop {
-        // The socket is closed by the exec; until then, or without one, it tells what went wrong.
+        // The socket is closed by the exec; until then, or without one, what went wrong comes over it.
         match timeout(START_TIMEOUT, channel.receive()).await {
             Ok(Ok(Some(FromKernel::Started(id)))) => process.id = u32::try_from(id).unwrap_or_default(),
             Ok(Ok(None)) => return Ok(process),

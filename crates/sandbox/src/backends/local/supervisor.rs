@@ -118,7 +118,7 @@ impl Supervisor {
     /// Waits until the last warden has removed everything. Blocks; to be called after [`Supervisor::end`].
     pub(super) fn wait(&self) {
         let thread = lock(&self.thread).take();
-        // A panic of the thread was told by itself.
+        // A panic of the thread was printed by itself.
         let _ended = thread.map(JoinHandle::join);
     }
 

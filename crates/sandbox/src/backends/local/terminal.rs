@@ -37,7 +37,7 @@ impl PtyMaster {
 pub(super) struct Window(OwnedFd);
 
 impl Window {
-    /// Changes its size, and tells the programs.
+    /// Changes its size, and notifies the programs.
     pub(super) fn resize(&self, size: PtySize) -> io::Result<()> {
         let PtySize { columns: ws_col, rows: ws_row } = size;
         Ok(tcsetwinsize(&self.0, Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 })?)

@@ -28,7 +28,7 @@ const RESTORE_TIMEOUT: Duration = Duration::from_secs(5);
 const UNKNOWN_CALL: &str = "(an unknown number)";
 /// Number of requests whose answer nobody waits for.
 const UNANSWERED: u64 = 0;
-/// Reason of an end that the warden did not tell.
+/// Reason of an end that the warden did not give.
 const ENDED: &str = "the warden ended";
 /// Reason of an end that came from here.
 const HANGS: &str = "the warden gave no sign of life and was ended";
@@ -216,7 +216,7 @@ impl WardenClient {
 
     /// Sends a request that is not answered, or whose answer nobody waits for.
     fn tell(&self, request: WardenRequest) {
-        // Without a warden there is nobody to tell, and nothing that it would be about.
+        // Without a warden there is nobody to send it to, and nothing that it would be about.
         let _gone = self.send(NumberedRequest { number: UNANSWERED, request }, Vec::new());
     }
 
@@ -310,7 +310,7 @@ impl WardenClient {
         {
             exit.send_replace(Some(KernelExit::default()));
         }
-        // Dropping the senders tells the receivers.
+        // Dropping the senders ends the receivers' waits.
         drop(ended.waiters);
         lock(&self.queue).is_over = true;
         self.queued.notify_all();
@@ -521,7 +521,7 @@ impl SandboxHandle {
         Ok(())
     }
 
-    /// Starts a program; the receiver tells its end, with `None` when it could not be made or the sandbox is gone.
+    /// Starts a process; the receiver gets its end, with `None` when it could not be made or the sandbox is gone.
     pub(crate) fn spawn(
         &self,
         process: u64,
@@ -687,13 +687,13 @@ impl KernelHandle {
         self.sandbox.client.tell(WardenRequest::Foreground { id: self.sandbox.id });
     }
 
-    /// Takes note of what the warden has told by now.
+    /// Takes note of what the warden has sent by now.
     pub(super) fn catch_up(&self) {
-        // Its end is the listener's to tell.
+        // Its end is the listener's to report.
         let _over = self.sandbox.client.receive();
     }
 
-    /// Returns when the warden has seen to everything that it was sent, and has told what it heard by then.
+    /// Returns when the warden has seen to everything that it was sent, and has sent what it heard by then.
     pub(super) async fn synced(&self) {
         let _gone = self.sandbox.client.ask("answer", WardenRequest::Ping, Vec::new(), ANSWER_TIMEOUT).await;
     }

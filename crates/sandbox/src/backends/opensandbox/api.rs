@@ -47,7 +47,7 @@ pub struct OpenSandboxSandbox {
     at: Instant,
 }
 
-/// A sandbox as the server tells of it.
+/// A sandbox as the server describes it.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct SandboxInfo {

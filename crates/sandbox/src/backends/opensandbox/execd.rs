@@ -27,7 +27,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(5);
 const TRIES: u32 = 3;
 /// The longest answer that says nothing, bytes.
 const MAX_ANSWER: usize = 64 << 10;
-/// The most that is told of the error output of a command that does not start, bytes.
+/// Bytes of the error output of a command that does not start that are shown.
 const MAX_COMPLAINT: usize = 400;
 /// The longest line of the relay, bytes. Its own have some 32 KiB; a program of the sandbox may write there, too.
 const MAX_LINE: usize = 64 << 10;

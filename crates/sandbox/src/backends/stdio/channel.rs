@@ -124,7 +124,7 @@ struct NewProcess<'a> {
     pty: Option<[u16; 2]>,
 }
 
-/// Bytes that come. Dropping it tells the program that nobody reads them.
+/// Bytes that come. Dropping it lets the program see that nobody reads them.
 struct ChannelReader {
     channel: Arc<MuxChannel>,
     stream: u8,

@@ -1,4 +1,4 @@
-//! Things that a kernel told and nobody has taken yet, in order.
+//! Frames of a kernel that nobody has taken yet, in order.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

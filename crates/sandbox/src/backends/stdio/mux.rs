@@ -29,7 +29,7 @@ const LAST_BYTES: usize = 64 << 10;
 const MAX_CHANNELS: usize = 256;
 /// Bytes of a message's header.
 const HEADER_BYTES: usize = 10;
-/// Bytes of the error output that are kept, for telling why a sandbox ended.
+/// Bytes of the error output that are kept, as the reason for which a sandbox ended.
 const LAST_WORDS_BYTES: usize = 2 << 10;
 
 /// Kinds of messages.
@@ -73,7 +73,7 @@ impl Kind {
     ];
 }
 
-/// The end of a process, as the first process tells it.
+/// The end of a process, as the first process reports it.
 #[derive(Deserialize)]
 struct ProcessExit {
     code: i32,
@@ -148,7 +148,7 @@ pub(super) struct Mux {
     /// The last words of the first process, for the reason of its end.
     last_words: Mutex<String>,
     is_ready: watch::Sender<Option<bool>>,
-    /// The directory of the kernel's scripts, as the first process tells it.
+    /// The directory of the kernel's scripts, as the first process reports it.
     scripts_directory: OnceLock<String>,
     end: CancellationToken,
 }
@@ -270,7 +270,7 @@ impl Mux {
         if routes.values().filter(is_channel).count() >= MAX_CHANNELS {
             return Err(Error::Full);
         }
-        // At the end, this is told before the routes are closed.
+        // At the end, this is set before the routes are closed.
         if !self.is_ready() {
             return Err(Error::KernelGone("the sandbox has ended".into()));
         }
@@ -350,7 +350,7 @@ impl Mux {
         message.put_u8(stream);
         message.put_u32(payload.len() as u32);
         message.put_slice(payload);
-        // One that has ended tells its end another way.
+        // The end of one that has ended comes another way.
         let _ended = self.out.send(message.freeze());
     }
 

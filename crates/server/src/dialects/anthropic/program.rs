@@ -38,7 +38,7 @@ pub(super) struct ProgramEnd {
 }
 
 impl Outcome {
-    /// The block that tells it.
+    /// The block with it.
     pub(super) fn block(self, tool_use_id: String) -> Block {
         match self {
             Self::Python(content) => Block::CodeExecutionToolResult { tool_use_id, content },
@@ -178,7 +178,7 @@ impl ProgramEnd {
     }
 }
 
-/// The output until then has no place in an error, so it is told in words.
+/// The output until then has no field in an error, so it is put into words.
 fn timed_out(tool: ToolKind, mut printed: String, stderr: &str) -> ProgramEnd {
     line(&mut printed, stderr);
     let printed = printed.trim();

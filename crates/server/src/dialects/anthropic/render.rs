@@ -12,9 +12,9 @@ use super::error;
 use super::program::{CollectedOutput, ProgramEnd};
 use super::writer::Writer;
 
-/// The kind of a frame that tells a failure.
+/// The kind of a frame with a failure.
 pub(super) const ERROR: &str = "error";
-/// Sent when there is nothing to tell for a while.
+/// Sent when there is nothing else to send for a while.
 pub(super) const PING: &str = "event: ping\ndata: {\"type\": \"ping\"}\n\n";
 
 /// The renderer of one message.

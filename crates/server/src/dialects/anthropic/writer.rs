@@ -1,6 +1,6 @@
 //! From what happens in a turn to a message, whole and in events.
 //!
-//! Blocks are numbered without gaps, and one is written at a time. A program's result is a block of its own, told whole.
+//! Blocks are numbered without gaps, and one is written at a time. A program's result is a block of its own, sent whole.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -25,7 +25,7 @@ const SIGNATURE: &str = "aludel";
 pub(super) const SERVER_TOOL_USE: &str = "srvtoolu_";
 /// The prefix of the ids of calls that programs make.
 pub(super) const TOOL_USE: &str = "toolu_";
-/// The end of the arguments of a call whose text is told as it is written.
+/// The end of the arguments of a call whose text is sent as it is written.
 const END: &str = "\"}";
 
 /// A message that is being written.
@@ -93,7 +93,7 @@ struct Program {
     code: String,
 }
 
-/// The name of a tool, and the key of its arguments that is told as it is written.
+/// The name of a tool, and the key of its arguments that is sent as it is written.
 fn words_of(tool: ToolKind) -> (ServerTool, Option<&'static str>) {
     match tool {
         ToolKind::Python => (ServerTool::CodeExecution, Some("code")),
@@ -197,7 +197,7 @@ impl Writer {
         self.sequence += 1;
     }
 
-    /// Begins a block: `block` is as it is told, which is what is kept until it is complete.
+    /// Begins a block: `block` is as it is sent, which is what is kept until it is complete.
     fn begin(&mut self, block: Block) -> usize {
         self.end_block();
         let index = self.content.len();

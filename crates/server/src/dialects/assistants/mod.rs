@@ -47,7 +47,7 @@ mod writer;
 const API_KEY: &str = "api-key";
 /// The header that names the version of the API.
 const BETA: &str = "openai-beta";
-/// The header that tells clients when to poll again, whole milliseconds: without it some wait for five seconds.
+/// The header with the time after which clients poll again, whole milliseconds: without it some wait for five seconds.
 const POLL_AFTER: HeaderName = HeaderName::from_static("openai-poll-after-ms");
 /// Time after which to poll again, milliseconds.
 const POLL_AFTER_MS: HeaderValue = HeaderValue::from_static("100");
@@ -158,7 +158,7 @@ fn key(headers: &HeaderMap) -> Option<Cow<'_, str>> {
     key.filter(|key| !key.is_empty()).or_else(|| bearer(headers)).map(Cow::Borrowed)
 }
 
-/// The layer around all routes: the first version of the API is refused, and clients are told when to poll.
+/// The layer around all routes: the first version of the API is refused, and answers say when to poll.
 async fn versioned(request: Request, next: Next) -> Response {
     let beta = request.headers().get(BETA).and_then(|beta| beta.to_str().ok());
     if beta.is_some_and(|beta| beta.split(',').any(|beta| beta.trim() == "assistants=v1")) {

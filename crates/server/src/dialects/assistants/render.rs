@@ -178,7 +178,7 @@ impl RunRenderer {
     }
 
     fn end(&mut self, item: &ItemId, ending: &EndReason, linked: &[SessionFile], at_ms: i64) {
-        // Nothing of a step that never began is told.
+        // Nothing of a step that never began is sent.
         self.waiting.clear();
         let expired = self.start.run.expires_at.is_some_and(|expires_at| at_ms >= expires_at.saturating_mul(1000));
         let (status, end, words) = match ending {

@@ -30,7 +30,7 @@ const MAX_FORMAT: usize = 64 << 10;
 const MAX_WORD: usize = 256;
 /// Files of the code interpreter, of an assistant or of a thread.
 const MAX_FILES: usize = 20;
-/// The header that tells of a search in files that is none.
+/// The header that warns of a search in files that is none.
 const FILE_SEARCH: HeaderName = HeaderName::from_static("x-aludel-file-search");
 const FILES_GO_TO_PROGRAMS: HeaderValue = HeaderValue::from_static("its files are given to code_interpreter");
 
@@ -115,7 +115,7 @@ fn any_object() -> Map<String, Value> {
     [("type".to_owned(), "object".into()), ("properties".to_owned(), Map::new().into())].into_iter().collect()
 }
 
-/// The headers of an answer about these tools: one tells of a search in files that is none.
+/// The headers of an answer about these tools: one warns of a search in files that is none.
 pub(super) fn notes(tools: &[ToolDocument]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     if tools.iter().any(|tool| tool.text("type") == Some("file_search")) {

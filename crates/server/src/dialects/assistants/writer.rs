@@ -1,7 +1,7 @@
 //! The objects and events of a run that is being written.
 //!
 //! Clients take one step at a time: the next begins when the one before has ended. A message begins with its first text, and what a step
-//! or a message gets is told in pieces that add up.
+//! or a message gets is sent in pieces that add up.
 
 use aludel_engine::turns::{Frame, ItemId, ToolCall as AskedCall};
 use aludel_wire::assistants::{
@@ -67,7 +67,7 @@ impl Writer {
         }
     }
 
-    /// Sets the time of what is told next, seconds since 1970.
+    /// Sets the time of what is sent next, seconds since 1970.
     pub(super) fn set_time(&mut self, now: i64) {
         self.now = now;
     }

@@ -119,10 +119,10 @@ pub(super) async fn execute(
     Ok(response)
 }
 
-/// A program that is told of.
+/// A program whose events are sent.
 struct ProgramStream {
     execution: DirectExecution,
-    /// Its number, until that is told.
+    /// Its number, until that is sent.
     number: Option<u64>,
     has_ended: bool,
 }
@@ -166,7 +166,7 @@ fn rendered(output: OutputPiece) -> Line {
     }
 }
 
-/// The error that tells of an end for which the program told none.
+/// The error of an end for which the program sent none.
 fn ending(end: DirectEnd) -> Option<Line> {
     let ProgramFailure { name, value } = programs::failure(end)?;
     Some(Line::Error { name: name.to_owned(), traceback: value.clone(), value })

@@ -96,7 +96,7 @@ pub(super) async fn watcher_events(
     Message(request): Message<WatcherRequest>,
 ) -> Result<Json<WatcherEvents>, Failure> {
     let watch = reached.sandbox.watches().get(&request.watcher_id).ok_or_else(|| no_watcher(&request))?;
-    // Of a flood, the first ones are told; more than that no client could use.
+    // Of a flood, the first ones are sent; more than that no client could use.
     let (changes, _dropped) = watch.changes().await?;
     Ok(Json(WatcherEvents { events: changes.into_iter().map(event).collect() }))
 }

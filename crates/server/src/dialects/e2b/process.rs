@@ -1,4 +1,4 @@
-//! Commands in a sandbox: the service `process.Process`, and what else its server tells.
+//! Commands in a sandbox: the service `process.Process`, and what else its server answers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

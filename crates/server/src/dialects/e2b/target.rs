@@ -117,7 +117,7 @@ fn check(app: &App, request: &Request, id: &str, port: u16) -> Result<TargetSand
             return sign::check(&sandbox, request).map(|()| TargetSandbox { sandbox, port });
         }
         ENVD => brings("x-access-token", sandbox.secret()),
-        // Some SDKs send no token for contexts; who knows the id of a sandbox has been told it.
+        // Some SDKs send no token for contexts; who knows the id of a sandbox got it from its owner.
         INTERPRETER if path != "/execute" => {
             sandbox.traffic_secret().is_none_or(|secret| brings("e2b-traffic-access-token", secret))
         }

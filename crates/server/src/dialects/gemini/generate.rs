@@ -29,7 +29,7 @@ use crate::http::{Caller, Fields, MemoryCharge, Params};
 use crate::links::{self, Links};
 use crate::turn::{self, StreamFormat, cancel_on_disconnect, fingerprint, first_failure, follow, not_stored, wait};
 
-/// Sent when there is nothing to tell for a while: the clients understand nothing else between two frames.
+/// Sent when there is nothing else to send for a while: the clients understand nothing else between two frames.
 const BLANK: &str = "\n";
 /// Bytes of JSON that make about one token.
 const BYTES_PER_TOKEN: usize = 4;

@@ -18,7 +18,7 @@ use super::program_output::ProgramImage;
 use crate::dialects::stop_words::{StopScan, StopWords};
 use crate::links::Links;
 
-/// The kind of a frame that tells a failure.
+/// The kind of a frame with a failure.
 pub(super) const ERROR: &str = "error";
 
 /// An answer that is being written.
@@ -74,7 +74,7 @@ impl Writer {
         std::mem::take(&mut self.frames)
     }
 
-    /// Returns true if nothing more is told.
+    /// Returns true if nothing more is sent.
     pub(super) fn has_finished(&self) -> bool {
         self.finish.is_some()
     }
@@ -130,7 +130,7 @@ impl Writer {
         self.emit(Part { executable_code: Some(code), ..Part::default() });
     }
 
-    /// It ended. One that was never told of is told of first.
+    /// It ended. One that never began for the client begins first.
     pub(super) fn end_program(&mut self, item: &ItemId, outcome: Outcome, output: String) {
         match self.running.iter().position(|running| running == item) {
             Some(place) => {

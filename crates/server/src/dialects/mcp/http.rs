@@ -95,7 +95,7 @@ pub(super) async fn post(
     Ok(as_json_rpc(response.map(|body| Body::new(GuardedBody::new(body, memory)))).await)
 }
 
-/// `GET /mcp`: for a client that lost a stream and asks for the rest. There is nothing else that would be told there.
+/// `GET /mcp`: for a client that lost a stream and asks for the rest. There is nothing else that would be sent there.
 pub(super) async fn get(
     State(app): State<Arc<App>>,
     Caller(tenant): Caller,

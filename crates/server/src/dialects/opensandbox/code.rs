@@ -144,12 +144,12 @@ fn nothing_runs(id: &str) -> ApiError {
     ApiError::not_found(format!("Nothing runs under the id {id}.")).code("CONTEXT_NOT_FOUND")
 }
 
-/// A program that is told of.
+/// A program whose events are sent.
 struct ProgramStream {
     execution: DirectExecution,
     _running: RunningProgram,
     began: Instant,
-    /// True once an error was told, which is its end.
+    /// True once an error was sent, which is its end.
     has_failed: bool,
 }
 

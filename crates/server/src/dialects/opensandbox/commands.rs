@@ -34,9 +34,9 @@ use crate::http::{Fields, Params};
 pub(super) const SHELL: &str = "/bin/bash";
 /// Time that a command has to end after it was asked to.
 const TERM_GRACE: Duration = Duration::from_secs(3);
-/// Bytes of a line that are told at once.
+/// Bytes of a line that are sent at once.
 const MAX_LINE: usize = 64 << 10;
-/// The header that tells where the next part of a log begins.
+/// The header with the beginning of the next part of a log.
 const CURSOR: HeaderName = HeaderName::from_static("execd-commands-tail-cursor");
 
 /// `POST /command`
@@ -150,7 +150,7 @@ impl Drop for KillOnDrop {
     }
 }
 
-/// A command that is told of, line by line.
+/// A command that is streamed, line by line.
 struct CommandStream {
     attached: ProcessView,
     _process: KillOnDrop,
@@ -212,7 +212,7 @@ fn failure(exit: ProcessEnd) -> Option<(i32, String)> {
 struct Lines(VecDeque<u8>);
 
 impl Lines {
-    /// Takes bytes, and tells the lines that end in them.
+    /// Takes bytes, and passes on the lines that end in them.
     fn add(&mut self, bytes: &[u8], mut tell: impl FnMut(String)) {
         for byte in bytes {
             match byte {

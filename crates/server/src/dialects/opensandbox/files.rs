@@ -1,4 +1,4 @@
-//! Files of a sandbox: what is told of them, and what is done with them.
+//! Files of a sandbox: their descriptions, and what is done with them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -120,7 +120,7 @@ struct Lines {
     skip: u64,
     /// Lines that are left; `None` for all.
     left: Option<u64>,
-    /// True if the last line has ended. Its end is told once another line follows.
+    /// True if the last line has ended. Its end is sent once another line follows.
     has_ended: bool,
 }
 

@@ -36,7 +36,7 @@ pub(super) struct Case {
 pub(super) enum Place {
     /// The memory backend alone: nothing in it depends on the sandbox.
     Memory,
-    /// The memory backend and the local one, which tell the same.
+    /// The memory backend and the local one, which behave the same.
     Both,
     /// The local backend alone: only it enforces what the case is about.
     Local,
@@ -284,7 +284,7 @@ impl Case {
         self
     }
 
-    /// Waits until a stream tells this.
+    /// Waits until a stream has this.
     pub(super) fn until_told(mut self, path: &str, words: &'static str) -> Self {
         self.steps.push(Step::UntilTold(path.to_owned(), words));
         self

@@ -99,7 +99,7 @@ impl Round {
         Scripted::Events(self.events, End::Hold)
     }
 
-    /// An event that tells of an error.
+    /// An event with an error.
     pub(super) fn fails(mut self, message: &str) -> Scripted {
         self.events.push(json!({ "error": { "message": message, "type": "server_error" } }).to_string());
         Scripted::Events(self.events, End::Close)

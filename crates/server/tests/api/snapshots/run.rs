@@ -434,7 +434,7 @@ impl Recorder {
     }
 }
 
-/// A stream without what is sent when there is nothing to tell.
+/// A stream without what is sent when there is nothing else to send.
 fn without_comments(stream: &str) -> String {
     stream
         .split("\n\n")

@@ -19,7 +19,7 @@ const MOMENT: Duration = Duration::from_millis(400);
 /// Attempts to see a tenant held back: where this process gets no processor for long, it works for a moment.
 const ATTEMPTS: usize = 20;
 
-/// Bytes that the flooding program has sent, as the sandbox tells without the server.
+/// Bytes that the flooding program has sent, as the sandbox shows without the server.
 async fn sent(tenant: &Tenant) -> String {
     let sandbox = tenant.server.engine.sandboxes.of_any_tenant(&tenant.id).unwrap();
     let arguments = ["cat", "/tmp/sent"].map(str::to_owned).into();

@@ -25,7 +25,7 @@ async fn events(tenant: &Tenant, id: &Value) -> Vec<Value> {
     events["events"].as_array().cloned().unwrap_or_default()
 }
 
-/// Files are served, and changes are told.
+/// Files are served, and changes are reported.
 async fn files_are_well(tenant: &Tenant) {
     tenant.run("os.makedirs('/tmp/control', exist_ok=True)").await;
     let (status, watch) = watcher(tenant, "/tmp/control").await;
@@ -98,7 +98,7 @@ async fn changes_with_large_attributes_are_told_all_the_same() {
     tenant.run("os.makedirs('/home/user/large')").await;
     let (status, watch) = watcher(&tenant, "large").await;
     assert_eq!(status, StatusCode::OK, "{watch}");
-    // A thousand changes, each with as much as is told of one file: more than one answer holds.
+    // A thousand changes, each with as much as is reported of one file: more than one answer holds.
     tenant
         .run(
             "for number in range(1000):\n    name = f'/home/user/large/{number}'\n    open(name, 'w').close()\n    \

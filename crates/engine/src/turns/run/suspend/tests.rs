@@ -59,7 +59,7 @@ fn take(engine: &Engine, tenant: &Tenant, calls: &[ToolCall]) -> TakenSuspension
     engine.suspended.take(tenant, program, |_| Ok::<_, ()>(())).unwrap()
 }
 
-/// Brings an answer, and returns what is told then.
+/// Brings an answer, and returns the events that follow.
 async fn answered(engine: &Arc<Engine>, calls: &[ToolCall], text: &str) -> Vec<TurnEvent> {
     let TakenSuspension::Waiting(suspension) = take(engine, &Tenant::local(), calls) else {
         panic!("it does not wait")

@@ -124,7 +124,7 @@ impl InteractionRenderer {
             }
             EndReason::Cancelled => Status::Cancelled,
             EndReason::Failed { failure, .. } => {
-                // A client that was told of something has the failure in its stream.
+                // A client that got something has the failure in its stream.
                 self.failure = self.writer.is_empty().then(|| failure.clone());
                 let error = ApiError::from(failure.clone());
                 let (code, message) = (status_of(&error).to_lowercase(), error.message);
@@ -142,7 +142,7 @@ impl InteractionRenderer {
 
 impl Render for InteractionRenderer {
     fn render(&mut self, event: &TurnEvent) -> RenderedEvent {
-        // Nothing is told of it: the document keeps the time of the last frame.
+        // Nothing is sent: the document keeps the time of the last frame.
         if !matches!(event.kind, EventKind::Closed) {
             self.writer.set_time(event.at_ms / 1000);
         }

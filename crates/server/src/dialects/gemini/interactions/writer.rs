@@ -1,4 +1,4 @@
-//! From what happens in a turn to steps, and to the events that tell of them.
+//! From what happens in a turn to steps, and to their events.
 //!
 //! Texts come in pieces; programs and their output, of which this protocol has no pieces, whole. Files that are no pictures have no place in it:
 //! the text ends with links to them.
@@ -217,7 +217,7 @@ impl Writer {
         self.stop_step();
     }
 
-    /// The model wrote a program. One that waited when the server ended is told of once.
+    /// The model wrote a program. One that waited when the server ended is sent once.
     pub(super) fn program(&mut self, item: &ItemId, code: &str) {
         if self.running.contains(item) {
             return;
@@ -230,7 +230,7 @@ impl Writer {
         self.whole(call(CodeArguments::default()), delta, call(arguments));
     }
 
-    /// It ended. One that was not told of is told of first.
+    /// It ended. One that never began for the client begins first.
     pub(super) fn end_program(&mut self, item: &ItemId, is_error: bool, output: String) {
         self.program(item, "");
         self.running.retain(|running| running != item);

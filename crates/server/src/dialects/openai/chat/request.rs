@@ -102,11 +102,11 @@ pub(super) struct ParsedRequest {
     pub(super) choices: u32,
     pub(super) stop: Vec<String>,
     pub(super) stream: bool,
-    /// True if the stream tells the usage.
+    /// True if the stream has the usage.
     pub(super) include_usage: bool,
     /// The client's own word for what belongs together.
     session: Option<String>,
-    /// The parts of programs that are told in the text, for a client that did not ask for the tool.
+    /// The parts of programs that stand in the text, for a client that did not ask for the tool.
     pub(super) shown: Option<ProgramParts>,
 }
 

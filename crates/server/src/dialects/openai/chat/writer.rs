@@ -21,7 +21,7 @@ pub(super) struct Writer {
     id: String,
     created: i64,
     model: String,
-    /// True if chunks are wanted, and whether they tell the usage.
+    /// True if chunks are wanted, and whether they have the usage.
     stream: Option<IncludeUsage>,
     choices: Vec<Choice>,
     usage: TokenUsage,
@@ -29,7 +29,7 @@ pub(super) struct Writer {
     chunks: Vec<Frame>,
 }
 
-/// True if a stream tells the usage.
+/// True if a stream has the usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct IncludeUsage(pub(super) bool);
 
@@ -40,9 +40,9 @@ struct Choice {
     /// Writes programs into the text, for a client that does not know our fields.
     markdown: Option<Markdown>,
     stop: StopWords,
-    /// Text of this round that is told only if it is the last one: where the answer has a form, nothing may stand before it.
+    /// Text of this round that is sent only if it is the last one: where the answer has a form, nothing may stand before it.
     held_round: Option<String>,
-    /// True if the text goes on that was told last.
+    /// True if the text goes on that was sent last.
     in_text: bool,
     content: String,
     reasoning: String,

@@ -409,7 +409,7 @@ impl ModelView {
         Ok(parts)
     }
 
-    /// A file is told by its name; programs can read it.
+    /// A file is given by its name; programs can read it.
     async fn file(&self, file: InputFile, app: &App, tenant: &Tenant) -> Result<String, ApiError> {
         let name = match (file.file_id, file.filename) {
             (Some(id), _) => stored_file(app, tenant, &id).await?.filename,

@@ -1,4 +1,4 @@
-//! The Responses API: a model, a code interpreter, and a log of everything that a client was told.
+//! The Responses API: a model, a code interpreter, and a log of everything that a client was sent.
 //!
 //! `request` understands a request, `context` collects what it builds on, `start` puts both together, `writer` puts what
 //! happens into the words of the protocol, `render` drives it by the engine's events.

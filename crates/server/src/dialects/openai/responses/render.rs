@@ -120,7 +120,7 @@ impl ResponseRenderer {
                 }
                 let waits = matches!(ending, EndReason::WaitsForClient { .. });
                 let needed = (self.status == Status::Completed && !waits).then_some(item);
-                // A client that was told of something has the failure in its stream.
+                // A client that got something has the failure in its stream.
                 if let EndReason::Failed { failure, .. } = ending {
                     self.failure = self.writer.is_empty().then(|| failure.clone());
                 }
@@ -144,7 +144,7 @@ impl ResponseRenderer {
 
 impl Render for ResponseRenderer {
     fn render(&mut self, event: &TurnEvent) -> RenderedEvent {
-        // Nothing is told of it: the document keeps the times of the last frame.
+        // Nothing is sent: the document keeps the times of the last frame.
         if !matches!(event.kind, EventKind::Closed) {
             self.writer.set_time(event.at_ms / 1000);
         }
