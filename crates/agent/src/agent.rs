@@ -82,8 +82,8 @@ impl AgentBuilder {
         self
     }
 
-    /// A function of this program that the model may call, whenever it likes and without being asked about. A model that cannot call functions
-    /// is not told of it.
+    /// A function of this program that the model may call, whenever it likes and without being asked about. A model that cannot call
+    /// functions is not told of it.
     #[must_use]
     pub fn tool(mut self, tool: Tool) -> Self {
         self.0.tools.push(tool);

@@ -71,8 +71,8 @@ impl CodeInterpreter {
         self
     }
 
-    /// Lets programs call tools of the caller's, where the kernel's language is Python. A call is [`aludel_sandbox::ExecutionEvent::Calls`] of the
-    /// program, which waits for [`crate::Answerer::answer`].
+    /// Lets programs call tools of the caller's, where the kernel's language is Python. A call is [`aludel_sandbox::ExecutionEvent::Calls`]
+    /// of the program, which waits for [`crate::Answerer::answer`].
     #[must_use]
     pub fn with_callable(mut self, tools: Vec<FunctionTool>) -> Self {
         if self.kernel().language == shell::LANGUAGE {

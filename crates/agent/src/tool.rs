@@ -47,8 +47,8 @@ pub struct Tool {
 type ToolFunction = dyn Fn(&str) -> BoxFuture<'static, String> + Send + Sync;
 
 impl Tool {
-    /// A function of this name. `parameters` is a JSON Schema of its argument, an object. The model gets its result as JSON, or as it is if that
-    /// is a text; and an error in its words, so that it can try again.
+    /// A function of this name. `parameters` is a JSON Schema of its argument, an object. The model gets its result as JSON, or as it is if
+    /// that is a text; and an error in its words, so that it can try again.
     pub fn new<A, F, R, T, E>(
         name: impl Into<String>,
         description: impl Into<String>,

@@ -85,8 +85,8 @@ pub(crate) async fn drive(
 
 struct State {
     parts: Arc<AgentParts>,
-    /// Our own tools, the interpreter first. Described once a turn: what changes meanwhile stands in every output, and an upstream may cache the beginning of
-    /// its requests.
+    /// Our own tools, the interpreter first. Described once a turn: what changes meanwhile stands in every output, and an upstream may
+    /// cache the beginning of its requests.
     tools: Vec<OfferedTool>,
     sink: Sink<Event>,
     cancel: CancellationToken,

@@ -1,7 +1,7 @@
 //! The configuration: a file, the environment and flags, in rising order.
 //!
-//! Each section is a file of its own, which declares its settings (`declare.rs`). All layers have the same keys and the same texts, so a value
-//! is read in one place wherever it comes from.
+//! Each section is a file of its own, which declares its settings (`declare.rs`). All layers have the same keys and the same texts, so a
+//! value is read in one place wherever it comes from.
 
 mod approval;
 mod declare;

@@ -114,8 +114,8 @@ impl Console {
     }
 }
 
-/// Says something on stderr, outside of any result. If nobody hears it, nothing is lost. Where a log for programs is kept there, it is a line of
-/// that.
+/// Says something on stderr, outside of any result. If nobody hears it, nothing is lost. Where a log for programs is kept there, it is a
+/// line of that.
 pub(crate) fn status(text: &str) {
     say(MessageLevel::Info, "", text);
 }

@@ -48,8 +48,8 @@ impl ImageProtocol {
         }
     }
 
-    /// The sequence that shows an image, if this terminal can. One that is wider than the terminal, of which columns and pixels are given, is made
-    /// to fit.
+    /// The sequence that shows an image, if this terminal can. One that is wider than the terminal, of which columns and pixels are given,
+    /// is made to fit.
     pub(crate) fn show(self, mime: &str, image: &[u8], terminal: Option<(u16, u16)>) -> Option<String> {
         if image.len() > MAX_IMAGE {
             return None;

@@ -1,7 +1,8 @@
 //! A model's Markdown as a terminal shows it, while it is written.
 //!
 //! Headings, emphasis, code, lists, quotes, rules and tables are painted, and of a link to a file of the sandbox only its words stay.
-//! Everything else, and what turns out to be no Markdown, stays as it was written. What comes in holds no control characters but tabs, newlines and carriage returns.
+//! Everything else, and what turns out to be no Markdown, stays as it was written. What comes in holds no control characters but tabs,
+//! newlines and carriage returns.
 
 mod table;
 

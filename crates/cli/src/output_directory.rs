@@ -226,8 +226,8 @@ impl FileKind {
         }
     }
 
-    /// Returns the form in which a value is saved, with the ending of the file's name and its content. A table has HTML, too, and is told as
-    /// text.
+    /// Returns the form in which a value is saved, with the ending of the file's name and its content. A table has HTML, too, and is told
+    /// as text.
     fn of(bundle: &MimeBundle) -> Option<(Self, &'static str, &[u8])> {
         if let Some((mime, data)) = bundle.image() {
             return Some((Self::Image, if mime == "image/jpeg" { "jpg" } else { "png" }, data));

@@ -250,7 +250,8 @@ impl<'a> Conversation<'a> {
         Ok((run, gate))
     }
 
-    /// Carries the turn out. Ctrl-C cancels it, and what was made by then is kept; a second one does not wait for that: then it is not over.
+    /// Carries the turn out. Ctrl-C cancels it, and what was made by then is kept; a second one does not wait for that: then it is not
+    /// over.
     async fn carry_out(&mut self, run: Run, screen: &SharedScreen) -> bool {
         let cancel = run.in_flight.cancel.clone();
         let mut carried_out = pin!(run.run());

@@ -89,7 +89,8 @@ impl Hierarchy {
             .map(|parent| (usable_controllers(&parent), parent))
             .filter(|(controllers, _)| controllers.iter().any(|name| name == "memory"))
             .collect();
-        // A group that was handed over is meant for us. Otherwise the one with the most controllers, and of those the nearest: the sort is stable.
+        // A group that was handed over is meant for us. Otherwise the one with the most controllers, and of those the nearest: the sort is
+        // stable.
         usable.sort_by_key(|(controllers, path)| (given.as_ref() != Some(path), std::cmp::Reverse(controllers.len())));
         usable.into_iter().next().map(|(controllers, parent)| Self::V2 { parent, controllers })
     }
@@ -409,9 +410,9 @@ fn is_top(group: &Path) -> bool {
     !group.join("cgroup.type").exists()
 }
 
-/// Returns true if this group of version 2 may be used by its processes: a container's engine made it the top of the visible tree, its owner may
-/// write to it but not to what is above, or systemd marked it. A user's systemd 252 marks nothing; then it is handed over
-/// if it is a scope in which nobody else runs. Not a service: systemd would end all of it when one sandbox runs out of memory.
+/// Returns true if this group of version 2 may be used by its processes: a container's engine made it the top of the visible tree, its
+/// owner may write to it but not to what is above, or systemd marked it. A user's systemd 252 marks nothing; then it is handed over if it
+/// is a scope in which nobody else runs. Not a service: systemd would end all of it when one sandbox runs out of memory.
 fn is_handed_over(group: &Path, mount: &Path) -> bool {
     let has = |name: &str| {
         let mut value = [0; 64];

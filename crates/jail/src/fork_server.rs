@@ -13,8 +13,8 @@ use crate::{Step, StepError, lockdown};
 /// Limit of one fork.
 const FORK_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A request of the warden. Descriptors: the sandbox's init (pidfd), the control socket, stdin of a command, stdout, stderr, the socket to the
-/// warden. By that the child waits until its namespaces are ready, and gets the rest: [`NamespacesReady`].
+/// A request of the warden. Descriptors: the sandbox's init (pidfd), the control socket, stdin of a command, stdout, stderr, the socket to
+/// the warden. By that the child waits until its namespaces are ready, and gets the rest: [`NamespacesReady`].
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ForkRequest {
     /// Number that its answer repeats.

@@ -29,8 +29,8 @@ pub(crate) enum FrozenSandbox {
 }
 
 impl FrozenSandbox {
-    /// Stops everything in a sandbox, by its control group if that can be stopped, or all that is in the process namespace of its init. Blocks
-    /// until nothing runs; what cannot be stopped in time goes on.
+    /// Stops everything in a sandbox, by its control group if that can be stopped, or all that is in the process namespace of its init.
+    /// Blocks until nothing runs; what cannot be stopped in time goes on.
     pub(crate) fn freeze(group: Option<PathBuf>, init: Option<Pid>) -> Result<Self, StepError> {
         let namespace = init.and_then(namespace_of);
         let mut frozen = match group {

@@ -3,8 +3,8 @@
 //! A **warden** is a small process that [`Warden::spawn`] starts from the running executable. It is pid 1 of a pid namespace, so its
 //! death, however it comes, ends every process below it. It starts one **zygote** (an interpreter with its libraries imported, in a
 //! user namespace and a read-only root), one **spawner** (a small process in the same namespaces) and, for every sandbox, a
-//! tiny init in fresh namespaces with its mounts and its cgroup. The zygote forks kernels into the namespaces and the spawner forks commands, and
-//! both run the [`lockdown`] before anything else.
+//! tiny init in fresh namespaces with its mounts and its cgroup. The zygote forks kernels into the namespaces and the spawner forks
+//! commands, and both run the [`lockdown`] before anything else.
 //!
 //! ```text
 //! aludel (async) ──socket── warden (pid 1 of namespace Z)
@@ -15,8 +15,8 @@
 //!                             └── command in sandbox 1, forked by the spawner, child of the warden, member of its namespaces
 //! ```
 //!
-//! Invariants: no async, no network, no knowledge of what the zygote is beyond "a program that speaks [`message`]"; the only crate with `unsafe`,
-//! and in it only the files `sys` and `warden_process`.
+//! Invariants: no async, no network, no knowledge of what the zygote is beyond "a program that speaks [`message`]"; the only crate with
+//! `unsafe`, and in it only the files `sys` and `warden_process`.
 
 pub mod cgroup;
 mod foreground;

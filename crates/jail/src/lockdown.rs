@@ -149,8 +149,8 @@ impl Lockdown<'_> {
         let number = |descriptor: RawFd| Int(descriptor.into());
         let prctl = |option: i64, value: i64| vec![Int(option), Int(value), Int(0), Int(0), Int(0)];
         if self.joins_others {
-            // They see it from its first moment. On a Linux without Landlock, and with the same user id, they could reach its memory between
-            // its last capability and its filter. An exec undoes this.
+            // They see it from its first moment. On a Linux without Landlock, and with the same user id, they could reach its memory
+            // between its last capability and its filter. An exec undoes this.
             step("keep its memory from others", libc::SYS_prctl, prctl(libc::PR_SET_DUMPABLE.into(), 0));
         }
         for place in 0..self.cgroups {

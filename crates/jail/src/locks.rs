@@ -56,8 +56,8 @@ impl Locks {
 
     /// Locks that each of so many sandboxes may hold.
     ///
-    /// The list is that of one processor after another, so that many sandboxes could hide the locks of another one behind theirs. Where it is
-    /// too long to be read, each has its share of what was read, and one at least has more.
+    /// The list is that of one processor after another, so that many sandboxes could hide the locks of another one behind theirs. Where it
+    /// is too long to be read, each has its share of what was read, and one at least has more.
     pub(crate) fn limit(&self, sandboxes: usize) -> usize {
         if self.is_cut { MAX_LOCKS.min(self.count / (sandboxes + 1)) } else { MAX_LOCKS }
     }

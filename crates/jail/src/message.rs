@@ -31,8 +31,8 @@ pub struct Setup {
     pub scripts: Vec<(String, String)>,
     /// The instance's directory on the host, which [`crate::sweep`] cleans after a crash.
     pub instance: PathBuf,
-    /// Tell every system call by [`WardenMessage::CallReported`], not only the refused ones. For finding the programs that need each allowed call: it makes
-    /// them slow, and no safer.
+    /// Tell every system call by [`WardenMessage::CallReported`], not only the refused ones. For finding the programs that need each
+    /// allowed call: it makes them slow, and no safer.
     pub observe: bool,
 }
 
@@ -79,7 +79,8 @@ pub struct NumberedRequest {
     pub request: WardenRequest,
 }
 
-/// A request to the warden. Requests are handled in the order in which they are sent; those that say so are answered by [`WardenMessage::Answer`].
+/// A request to the warden. Requests are handled in the order in which they are sent; those that say so are answered by
+/// [`WardenMessage::Answer`].
 #[derive(Debug, Serialize, Deserialize)]
 pub enum WardenRequest {
     /// Makes a workspace: a file system of its own, in memory, with hard limits. The answer's descriptor is its root directory.
@@ -98,8 +99,8 @@ pub enum WardenRequest {
         /// The workspace.
         workspace: u64,
     },
-    /// Makes a sandbox. If it has a kernel, [`FIRST_KERNEL`], that speaks on its own socket once this is answered. Descriptors of one with a
-    /// kernel: the kernel's control socket, its stdout, its stderr.
+    /// Makes a sandbox. If it has a kernel, [`FIRST_KERNEL`], that speaks on its own socket once this is answered. Descriptors of one with
+    /// a kernel: the kernel's control socket, its stdout, its stderr.
     Create {
         /// Chosen by the caller, unique while the sandbox lives.
         id: u64,
@@ -131,14 +132,14 @@ pub enum WardenRequest {
         /// The signal's number.
         signal: i32,
     },
-    /// Lets the checkpoint of the first kernel, which ended, take its place, and is answered when it has, or cannot. Everything else that ran in the
-    /// sandbox is ended. Descriptor: the control socket of the restored kernel.
+    /// Lets the checkpoint of the first kernel, which ended, take its place, and is answered when it has, or cannot. Everything else that
+    /// ran in the sandbox is ended. Descriptor: the control socket of the restored kernel.
     Restore {
         /// The sandbox.
         id: u64,
     },
-    /// Starts a process in the sandbox. Descriptors: a socket over which it gets its command, which is closed once that runs and says why if
-    /// it cannot; then stdin, stdout, stderr.
+    /// Starts a process in the sandbox. Descriptors: a socket over which it gets its command, which is closed once that runs and says why
+    /// if it cannot; then stdin, stdout, stderr.
     Spawn {
         /// The sandbox.
         id: u64,
@@ -147,16 +148,16 @@ pub enum WardenRequest {
         /// True if its stdin is a terminal, which it then controls.
         terminal: bool,
     },
-    /// Opens a terminal of the sandbox, which has to be of [`Profile::Services`]. Descriptors of the answer: the end for whoever sits at it,
-    /// the end for programs.
+    /// Opens a terminal of the sandbox, which has to be of [`Profile::Services`]. Descriptors of the answer: the end for whoever sits at
+    /// it, the end for programs.
     OpenTerminal {
         /// The sandbox.
         id: u64,
         /// The size of its window.
         size: TerminalSize,
     },
-    /// Connects to a TCP port on which something in the sandbox listens, which has to be of [`Profile::Services`]. Descriptor of the answer:
-    /// the connection, which may not be established yet.
+    /// Connects to a TCP port on which something in the sandbox listens, which has to be of [`Profile::Services`]. Descriptor of the
+    /// answer: the connection, which may not be established yet.
     Connect {
         /// The sandbox.
         id: u64,

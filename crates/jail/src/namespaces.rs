@@ -31,8 +31,8 @@ pub(crate) struct SpareNamespaces {
     socket: OwnedFd,
 }
 
-/// The sandbox that a waiting init is for. Descriptors: the workspace, with [`Profile::Services`] the terminals and `/dev/tty`, then the ways
-/// into the cgroup.
+/// The sandbox that a waiting init is for. Descriptors: the workspace, with [`Profile::Services`] the terminals and `/dev/tty`, then the
+/// ways into the cgroup.
 #[derive(Serialize, Deserialize)]
 struct InitAssignment {
     limits: JailLimits,
@@ -49,8 +49,8 @@ enum InitReport {
 impl SpareNamespaces {
     /// Makes one; takes a millisecond or two.
     ///
-    /// An intermediate process joins the zygote's namespaces, so that all its children are born inside; then it makes the new namespaces and,
-    /// in them, init. Init is the warden's child (CLONE_PARENT): the warden reaps it and its death signal follows the warden.
+    /// An intermediate process joins the zygote's namespaces, so that all its children are born inside; then it makes the new namespaces
+    /// and, in them, init. Init is the warden's child (CLONE_PARENT): the warden reaps it and its death signal follows the warden.
     pub(crate) fn make(zygote: BorrowedFd<'_>, join_user_namespace: bool) -> Result<Self, StepError> {
         let (mut pid_receiver, pid_sender) = UnixStream::pair().step("make a pipe")?;
         let (socket, theirs) = rustix::net::socketpair(
@@ -185,8 +185,8 @@ pub(crate) fn become_namespace_root() -> Result<(), StepError> {
 
 /// Runs in init: waits for its sandbox, and sets up everything that processes will find. Returns the Landlock ruleset.
 fn prepare_init(socket: &OwnedFd) -> Result<Option<OwnedFd>, StepError> {
-    // It may wait for long: copies of the warden's descriptors would keep alive what the warden closes meanwhile, other sandboxes' listeners
-    // among it, of which the warden would be told without end.
+    // It may wait for long: copies of the warden's descriptors would keep alive what the warden closes meanwhile, other sandboxes'
+    // listeners among it, of which the warden would be told without end.
     sys::close_all_but(socket.as_fd()).step("close the warden's descriptors")?;
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step("die with the warden")?;
     sys::reset_signals().step("reset the signals")?;

@@ -23,8 +23,8 @@ use crate::sys;
 
 /// `oom_score_adj` of all that runs in a sandbox: where the host's memory is out, it is ended first.
 pub(crate) const OOM_SCORE_ADJ: &str = "1000";
-/// `oom_score_adj` of a checkpoint, whichever process is larger: it comes after all cells, and before those of the host that hold less than a third of
-/// its memory.
+/// `oom_score_adj` of a checkpoint, whichever process is larger: it comes after all cells, and before those of the host that hold less than
+/// a third of its memory.
 const CHECKPOINT_OOM_SCORE_ADJ: &str = "300";
 /// Greetings of checkpoints that are read at once.
 const MAX_GREETINGS_AT_ONCE: usize = 8;

@@ -292,7 +292,8 @@ pub(crate) fn answer_call(listener: BorrowedFd<'_>, permits: impl FnOnce(i64, [u
     }
 }
 
-/// Returns the status with which the process behind `pidfd` ended, although it was nobody's child here. Linux shows it since 6.15; `None` before.
+/// Returns the status with which the process behind `pidfd` ended, although it was nobody's child here. Linux shows it since 6.15; `None`
+/// before.
 pub(crate) fn exit_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
     /// Linux's `struct pidfd_info`, first version.
     #[repr(C)]

@@ -100,8 +100,8 @@ const SOCKETS: &[(libc::c_int, libc::c_int, libc::c_int)] = &[
 /// Of a socket's type, what is not a flag.
 const SOCKET_TYPE: u64 = 0xf;
 
-/// The options above and sharing of ports; no delay, keep-alive; one version of addresses only. No upper-layer protocols, repair, zero copy,
-/// multicast or filters.
+/// The options above and sharing of ports; no delay, keep-alive; one version of addresses only. No upper-layer protocols, repair, zero
+/// copy, multicast or filters.
 const SERVICE_OPTIONS: &[(libc::c_int, &[u64])] = &[
     (libc::SOL_SOCKET, &[2, 3, 4, 5, 6, 7, 8, 9, 13, 15, 16, 17, 20, 21, 30, 38, 39]),
     (libc::IPPROTO_TCP, &[1, 4, 5, 6]),
@@ -146,8 +146,9 @@ const PRCTLS: &[u64] = &[1, 2, 3, 15, 16, 23, 38, 39, 40, 41, 42];
 /// `mkfifo` and plain files, never devices.
 const NODE_TYPES: &[u64] = &[0, libc::S_IFREG as u64, libc::S_IFIFO as u64, libc::S_IFSOCK as u64];
 
-/// Everything about a program's own pages but merging them with others' (KSM) and soiling them. Nor pushing pages out or collapsing them: those
-/// of a mapped file are everybody's, and whoever owns the file, as sandboxes without a user id of their own do the template, may do it to them.
+/// Everything about a program's own pages but merging them with others' (KSM) and soiling them. Nor pushing pages out or collapsing them:
+/// those of a mapped file are everybody's, and whoever owns the file, as sandboxes without a user id of their own do the template, may do
+/// it to them.
 const ADVICE: &[u64] = &[0, 1, 2, 3, 4, 8, 9, 10, 11, 14, 15, 16, 17, 18, 19, 22, 23];
 
 /// Waiting, waking, moving who waits, with either form of address and of clock. Not the locks that inherit priorities: the C library takes
@@ -368,8 +369,8 @@ const ARCH: TargetArch = TargetArch::aarch64;
 #[cfg(target_arch = "aarch64")]
 const AUDIT_ARCH: u32 = 0xc000_00b7;
 
-/// Calls that are answered without being made, and the error number, or 0. What may be written is in memory: a flush of the template's files
-/// would go to the host's disk.
+/// Calls that are answered without being made, and the error number, or 0. What may be written is in memory: a flush of the template's
+/// files would go to the host's disk.
 const ANSWERED: [(i64, i32); 3] = [(libc::SYS_clone3, libc::ENOSYS), (libc::SYS_fsync, 0), (libc::SYS_fdatasync, 0)];
 /// Calls of init, which sleeps until it is killed.
 const INIT_CALLS: [i64; 4] =

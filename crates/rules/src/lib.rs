@@ -1,7 +1,7 @@
 //! Rules on programs: what may run at once, what somebody is asked about, what is refused.
 //!
-//! A program is read, never run: it is parsed as IPython would, names are followed through imports and assignments, text that is put together
-//! from constants is put together. What cannot be known by reading (an import by a computed name, `exec` of a computed text) is
+//! A program is read, never run: it is parsed as IPython would, names are followed through imports and assignments, text that is put
+//! together from constants is put together. What cannot be known by reading (an import by a computed name, `exec` of a computed text) is
 //! *undecidable*, and ends as the policy says, which is never with "allow". Undecidable is also what a known package holds besides the
 //! public names that are listed as harmless, unless a rule or a group names it.
 //!

@@ -116,7 +116,8 @@ fn programs_that_make_much_of_little_are_judged_soon() {
     ] {
         let began = std::time::Instant::now();
         rules.judge(&code);
-        // Some hundredths of a second in a program that is compiled for speed; without the budget, minutes. No figure that a busy machine fails.
+        // Some hundredths of a second in a program that is compiled for speed; without the budget, minutes. No figure that a busy machine
+        // fails.
         assert!(began.elapsed() < std::time::Duration::from_secs(60), "{} {:?}", &code[..40], began.elapsed());
     }
     assert_eq!(rules.judge(&doubled).decision, Decision::Ask);

@@ -1,8 +1,8 @@
 //! The start of sandboxes and their cells, beside a bare fork of a process as large as the zygote which runs the same.
 //!
-//! `cargo bench -p aludel-sandbox --bench start [-- COUNT]` prints every row with its ratio to the bare fork. With `-- leftovers COUNT` it makes
-//! that many sandboxes on all processors instead, and prints what the host holds meanwhile; with `-- rate COUNT`, it makes that many at a
-//! time for five seconds, and prints their rate and the processor time that each took.
+//! `cargo bench -p aludel-sandbox --bench start [-- COUNT]` prints every row with its ratio to the bare fork. With `-- leftovers COUNT` it
+//! makes that many sandboxes on all processors instead, and prints what the host holds meanwhile; with `-- rate COUNT`, it makes that many
+//! at a time for five seconds, and prints their rate and the processor time that each took.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +24,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Time that what was left over may take to be gone.
 const SETTLING: Duration = Duration::from_millis(300);
 
-/// The floor, measured inside a sandbox by a kernel that has just started: up to the output of the fork, and many of them one after another.
+/// The floor, measured inside a sandbox by a kernel that has just started: up to the output of the fork, and many of them one after
+/// another.
 const FORK: &str = "
 import gc, os, time
 def fork():

@@ -77,8 +77,8 @@ pub trait Sandbox: fmt::Debug + Send + Sync {
     /// Returns the kernel that the sandbox was made with.
     fn first_kernel(&self) -> Arc<dyn Kernel>;
 
-    /// Starts a further kernel: variables of its own, the same files, the same limits, which all kernels share. It keeps no checkpoint. More
-    /// than [`Limits::kernels`] at once are [`Error::Full`].
+    /// Starts a further kernel: variables of its own, the same files, the same limits, which all kernels share. It keeps no checkpoint.
+    /// More than [`Limits::kernels`] at once are [`Error::Full`].
     fn start_kernel(&self, options: KernelOptions) -> BoxFuture<'_, Result<Arc<dyn Kernel>, Error>> {
         drop(options);
         not_supported("further kernels")
@@ -93,8 +93,8 @@ pub trait Sandbox: fmt::Debug + Send + Sync {
         not_supported("commands")
     }
 
-    /// Stops everything in the sandbox until [`Sandbox::resume`]. Limits of time stop, too, and what would begin something meanwhile fails with
-    /// [`Error::Paused`]. A sandbox that is paused is fine.
+    /// Stops everything in the sandbox until [`Sandbox::resume`]. Limits of time stop, too, and what would begin something meanwhile fails
+    /// with [`Error::Paused`]. A sandbox that is paused is fine.
     fn pause(&self) -> BoxFuture<'_, Result<(), Error>> {
         not_supported("pausing a sandbox")
     }

@@ -40,8 +40,8 @@ pub struct ConformancePrograms {
     pub prints_variable: String,
     /// Listens on the TCP port 8080 of all addresses, then lives on beside the cells to come and answers each connection with `served`.
     pub serves: String,
-    /// Prints `begun` and a line's end, calls the tool `tool` with `n` 1 and 2 at once, prints each answer and a line's end, calls it with `n` 3
-    /// and prints the answer and a line's end. Where there is no such tool, it fails.
+    /// Prints `begun` and a line's end, calls the tool `tool` with `n` 1 and 2 at once, prints each answer and a line's end, calls it with
+    /// `n` 3 and prints the answer and a line's end. Where there is no such tool, it fails.
     pub calls: String,
     /// Prints `begun` and a line's end, then runs until it is interrupted.
     pub never_ends: String,

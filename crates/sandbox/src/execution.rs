@@ -45,8 +45,8 @@ impl Execution {
         event
     }
 
-    /// Answers the calls of the last [`ExecutionEvent::Calls`], in their order, and lets the program go on. Of a program that waits for none, nothing
-    /// happens.
+    /// Answers the calls of the last [`ExecutionEvent::Calls`], in their order, and lets the program go on. Of a program that waits for
+    /// none, nothing happens.
     pub fn answer(&self, answers: Vec<ClientAnswer>) {
         // One that has ended needs none any more.
         let _ended = self.answers.send(answers);

@@ -150,8 +150,8 @@ impl Interpreter {
 }
 
 impl InterpreterBuilder {
-    /// Keeps the template, and sandboxes while they live, in this directory instead of `aludel` below `XDG_DATA_HOME`, `/var/lib/aludel` for
-    /// root, or `~/.local/share/aludel`.
+    /// Keeps the template, and sandboxes while they live, in this directory instead of `aludel` below `XDG_DATA_HOME`, `/var/lib/aludel`
+    /// for root, or `~/.local/share/aludel`.
     #[must_use]
     pub fn data(self, directory: impl Into<PathBuf>) -> Self {
         Self { data: Some(directory.into()), ..self }

@@ -72,7 +72,8 @@ pub struct KernelOptions {
     pub forms: bool,
     /// The command line of a program; `None` for none.
     pub command_line: Option<CommandLine>,
-    /// The language of all its cells, for a kernel that has run none; `None` for the sandbox's own. There has to be a Jupyter kernel for it.
+    /// The language of all its cells, for a kernel that has run none; `None` for the sandbox's own. There has to be a Jupyter kernel for
+    /// it.
     pub language: Option<Language>,
 }
 

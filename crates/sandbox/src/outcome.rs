@@ -22,7 +22,8 @@ pub enum ExecutionEvent {
     Result(MimeBundle),
     /// The exception that ended the cell.
     Error(ProgramError),
-    /// The program calls tools of the client's, all at once, and waits for [`crate::Execution::answer`]. Meanwhile its wall clock stands still.
+    /// The program calls tools of the client's, all at once, and waits for [`crate::Execution::answer`]. Meanwhile its wall clock stands
+    /// still.
     Calls(Vec<ClientCall>),
     /// The end, with the outcome.
     Finished(Finished),
@@ -124,8 +125,8 @@ pub struct Finished {
     pub outcome: Outcome,
     /// Files of the workspace that were created or changed, by path.
     pub files: Vec<FileEntry>,
-    /// More files and directories, left out of `files`: their names are not UTF-8, their paths are longer than 1024 bytes or 32 directories deep,
-    /// or there are more than 1000.
+    /// More files and directories, left out of `files`: their names are not UTF-8, their paths are longer than 1024 bytes or 32 directories
+    /// deep, or there are more than 1000.
     pub files_left_out: u64,
     /// Wall clock from start to end.
     pub elapsed: Duration,

@@ -131,8 +131,9 @@ const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(20);
 struct TemplateLock(File);
 
 impl TemplateLock {
-    /// Takes the lock on the template at `root`; `None` if it is being removed. Blocks for [`REMOVAL_TIMEOUT`] at most: whoever removes a template
-    /// renames it at once, so one that is still there is locked by somebody who cannot remove it, as every user of a shared template can.
+    /// Takes the lock on the template at `root`; `None` if it is being removed. Blocks for [`REMOVAL_TIMEOUT`] at most: whoever removes a
+    /// template renames it at once, so one that is still there is locked by somebody who cannot remove it, as every user of a shared
+    /// template can.
     fn take(&self, root: &Path) -> Option<()> {
         let end = Instant::now() + REMOVAL_TIMEOUT;
         while let Err(TryLockError::WouldBlock) = self.0.try_lock_shared() {
@@ -251,8 +252,8 @@ pub fn interpreter() -> Option<PathBuf> {
     HostPython::locate()
 }
 
-/// Returns the default template, the one that was imported where none was built, building it when it is missing or was made for another interpreter or list; `force` builds it anew.
-/// Blocks. Builders wait for one another; one that is interrupted leaves nothing that is used.
+/// Returns the default template, the one that was imported where none was built, building it when it is missing or was made for another
+/// interpreter or list; `force` builds it anew. Blocks. Builders wait for one another; one that is interrupted leaves nothing that is used.
 pub fn ensure(data: &Path, force: bool, progress: &mut dyn FnMut(BuildProgress)) -> Result<Template, Error> {
     let remembered = cache::TemplateKey::now();
     let named = |key: &cache::TemplateKey| Template::open(&directory(data).join(key.name(&directory(data))?));

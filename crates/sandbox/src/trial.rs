@@ -11,8 +11,8 @@ use crate::{
 /// A program, and the text that it prints.
 const PROGRAM: (&str, &str) = ("print(6 * 7, flush=True)", "42\n");
 
-/// Starts a sandbox, runs a program in it, and returns the time that this took. Without the default template it starts from a bare one, which
-/// is made of the host's own files within seconds and removed again; nothing is fetched.
+/// Starts a sandbox, runs a program in it, and returns the time that this took. Without the default template it starts from a bare one,
+/// which is made of the host's own files within seconds and removed again; nothing is fetched.
 pub async fn trial(data: &Path, require: Require) -> Result<Duration, Error> {
     let directory = data.to_path_buf();
     let template = tokio::task::spawn_blocking(move || match template::state(&directory) {

@@ -162,7 +162,8 @@ async fn a_container_has_the_parts_that_engines_may_not_know() {
     backend.shutdown().await;
 }
 
-/// Passes connections on to an engine, and answers requests for containers that have such a word itself, as an engine that does not know it would.
+/// Passes connections on to an engine, and answers requests for containers that have such a word itself, as an engine that does not know it
+/// would.
 async fn engine_without(word: &'static str, socket: &Path) {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
     let engine = std::env::var("DOCKER_HOST").unwrap_or("unix:///var/run/docker.sock".to_owned());

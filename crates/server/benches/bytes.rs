@@ -1,7 +1,7 @@
 //! Bytes through the whole server: output of programs and commands to its clients, and an upload into a sandbox.
 //!
-//! `cargo bench -p aludel-server --bench bytes [-- COUNT]`, the median of five if nothing is said. The upload is beside `cp` of the same file into
-//! memory, where sandboxes keep their files.
+//! `cargo bench -p aludel-server --bench bytes [-- COUNT]`, the median of five if nothing is said. The upload is beside `cp` of the same
+//! file into memory, where sandboxes keep their files.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark may panic")]
 

@@ -52,8 +52,9 @@ const BOTH: &str = "application/json, text/event-stream";
 const MAX_FILE: u64 = 1 << 20;
 
 /// Sends a request, written as in HTTP/1.1 but for the line's end, to a server that two tenants use: it fails for nobody's fault but the
-/// client's and says so in the dialect's words, and reveals nothing of the other tenant. `{file}` and the like stand for ids, `{token}` for the
-/// secret of `{sandbox}`, `{key}` for the key of a client that names none; `{frame}` at a body's beginning makes a frame of Connect of it.
+/// client's and says so in the dialect's words, and reveals nothing of the other tenant. `{file}` and the like stand for ids, `{token}` for
+/// the secret of `{sandbox}`, `{key}` for the key of a client that names none; `{frame}` at a body's beginning makes a frame of Connect of
+/// it.
 pub fn requests(bytes: &[u8]) {
     with_server(|server| {
         let filled = server.filled(&String::from_utf8_lossy(bytes));

@@ -11,8 +11,8 @@ use tokio::time::{Sleep, sleep};
 /// Time for which a client may read nothing while there is something for it.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A connection on which a write fails when nothing of it was taken for [`READ_TIMEOUT`]. An answer has its permit and its frames as long as it
-/// is not read.
+/// A connection on which a write fails when nothing of it was taken for [`READ_TIMEOUT`]. An answer has its permit and its frames as long
+/// as it is not read.
 pub(crate) struct TimedConnection<S> {
     stream: S,
     /// The end of the wait, if one has begun.

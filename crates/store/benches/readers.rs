@@ -1,7 +1,7 @@
 //! Latency of small reads beside a reader of a large conversation.
 //!
-//! `cargo bench -p aludel-store --bench readers` prints the median and the 99th percentile of a key's look-up and of a small response, first
-//! alone and then while another tenant reads a conversation of 50 MB again and again.
+//! `cargo bench -p aludel-store --bench readers` prints the median and the 99th percentile of a key's look-up and of a small response,
+//! first alone and then while another tenant reads a conversation of 50 MB again and again.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark may panic, and prints what it measured")]
 
 use std::sync::Arc;

@@ -307,8 +307,8 @@ impl Store {
         .await
     }
 
-    /// Notes that a tenant was asked about a program of its own, which waits for its answer for `patience` seconds. The program itself is not
-    /// kept. A call that was asked about before stays as it is.
+    /// Notes that a tenant was asked about a program of its own, which waits for its answer for `patience` seconds. The program itself is
+    /// not kept. A call that was asked about before stays as it is.
     pub async fn ask_tenant(
         &self,
         tenant: &Tenant,

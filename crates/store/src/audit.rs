@@ -176,8 +176,8 @@ impl Store {
         .await
     }
 
-    /// Adds the end of every program whose end nobody wrote: what ran it was killed. For a server's start, when nothing runs but the turns of
-    /// [`Store::owned_turn_id`] whose owners live. Looks at the last entries only; more programs than that do not run at once.
+    /// Adds the end of every program whose end nobody wrote: what ran it was killed. For a server's start, when nothing runs but the turns
+    /// of [`Store::owned_turn_id`] whose owners live. Looks at the last entries only; more programs than that do not run at once.
     pub async fn end_what_was_cut_off(&self, outcome: &str) -> Result<(), Error> {
         const LAST: i64 = 10_000;
         let outcome = outcome.to_owned();

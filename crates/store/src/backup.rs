@@ -10,8 +10,8 @@ use rusqlite::Connection;
 use crate::blobs::{named, path_in};
 use crate::{Error, Store, make_directory};
 
-/// Copies of the database that are made before giving up. Blobs that were deleted meanwhile make another one necessary, for which most blobs
-/// are there already.
+/// Copies of the database that are made before giving up. Blobs that were deleted meanwhile make another one necessary, for which most
+/// blobs are there already.
 const ATTEMPTS: usize = 20;
 /// End of the name of a directory that is not whole yet.
 const PARTIAL: &str = ".partial";

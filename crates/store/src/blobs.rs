@@ -220,8 +220,8 @@ impl BlobWriter {
     }
 }
 
-/// Returns the bytes that a blob of this size lacks beside those that are reserved for it: at least and, so that not every piece asks anew, at
-/// most.
+/// Returns the bytes that a blob of this size lacks beside those that are reserved for it: at least and, so that not every piece asks anew,
+/// at most.
 fn missing(room: &Reservation, bytes: u64) -> Option<RangeInclusive<u64>> {
     let least = (bytes + FILE_COST).checked_sub(room.bytes()).filter(|least| *least > 0)?;
     Some(least..=least + bytes.min(AHEAD))

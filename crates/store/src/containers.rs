@@ -396,9 +396,9 @@ impl Store {
     }
 
     /// Keeps what readers give as files of a container, and forgets others, all or nothing but for files that the tenant has no room for.
-    /// Each reader is asked for when the one before it has been read, so they need not be open at once. Once begun it is finished, blobs and
-    /// rows, though nobody waits for it any more. A file takes the place of the one of the same path; if that one has the same content, it
-    /// stays as it is. `None` when the container is gone.
+    /// Each reader is asked for when the one before it has been read, so they need not be open at once. Once begun it is finished, blobs
+    /// and rows, though nobody waits for it any more. A file takes the place of the one of the same path; if that one has the same content,
+    /// it stays as it is. `None` when the container is gone.
     pub async fn write_container_files<R: Read>(
         &self,
         tenant: &Tenant,

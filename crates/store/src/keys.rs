@@ -70,8 +70,8 @@ impl Store {
         Ok(NewKey { id, secret })
     }
 
-    /// Takes a key that was made elsewhere, which must be long and random, and makes a tenant for it. `None` if it was here before, revoked or
-    /// not.
+    /// Takes a key that was made elsewhere, which must be long and random, and makes a tenant for it. `None` if it was here before, revoked
+    /// or not.
     pub async fn add_key(&self, name: &str, secret: &str, expires_at: Option<i64>) -> Result<Option<KeyId>, Error> {
         let id = KeyId::new();
         Ok(self.insert_key(&id, name, secret, expires_at).await?.then_some(id))

@@ -98,8 +98,8 @@ impl Drop for Inner {
 }
 
 impl Store {
-    /// Opens the state in `directory` for a server. Nobody else may serve it meanwhile. What dead processes left half-written is swept away now
-    /// and by [`Store::remove_expired`].
+    /// Opens the state in `directory` for a server. Nobody else may serve it meanwhile. What dead processes left half-written is swept away
+    /// now and by [`Store::remove_expired`].
     pub async fn open(directory: &Path) -> Result<Self, Error> {
         let directory = directory.to_path_buf();
         blocking(move || {

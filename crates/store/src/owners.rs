@@ -1,7 +1,7 @@
 //! Owners: the processes that have the store open.
 //!
-//! Each has a random id and, as long as it lives, the lock of a file of that name. What it has in flight carries the id in its name, and the
-//! turns that it drives carry it in their rows, so that what a dead process left is known from what a living one is about to finish.
+//! Each has a random id and, as long as it lives, the lock of a file of that name. What it has in flight carries the id in its name, and
+//! the turns that it drives carry it in their rows, so that what a dead process left is known from what a living one is about to finish.
 
 use std::fs::{File, TryLockError};
 use std::io;

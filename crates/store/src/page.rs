@@ -46,7 +46,8 @@ impl PageQuery {
         Self { after: None, limit, order: Order::Ascending }
     }
 
-    /// Reads a page, of fewer rows than were asked for where they are large. `select` is a query that ends in its conditions; `key` is the column that orders, `after` the value of it to start after.
+    /// Reads a page, of fewer rows than were asked for where they are large. `select` is a query that ends in its conditions; `key` is the
+    /// column that orders, `after` the value of it to start after.
     pub(crate) fn read<'a, T>(
         &self,
         connection: &Connection,

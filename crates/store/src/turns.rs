@@ -4,7 +4,8 @@
 //! taking-over raises the turn's **epoch**. Whatever is written for a turn carries the epoch of the lease under which it was begun, and is
 //! refused when the row has another one: a driver that was believed dead and is not can change nothing any more.
 //!
-//! Specs, dialects' states, events and items are texts that the store does not read. The statements are plain SQL that other databases share.
+//! Specs, dialects' states, events and items are texts that the store does not read. The statements are plain SQL that other databases
+//! share.
 
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, Row, params};
@@ -209,8 +210,8 @@ pub enum AppendOutcome {
 }
 
 impl Store {
-    /// Returns an id for a turn that ends with this process, at the latest: it is told by [`Store::end_what_was_cut_off`] of other processes
-    /// from what has died.
+    /// Returns an id for a turn that ends with this process, at the latest: it is told by [`Store::end_what_was_cut_off`] of other
+    /// processes from what has died.
     pub async fn owned_turn_id(&self, prefix: &'static str) -> Result<TurnId, Error> {
         self.run(move |store| {
             store.0.owner.register()?;
@@ -288,8 +289,8 @@ impl Store {
     }
 
     /// Adds events, their blobs and items to a turn and changes its state, in one transaction that is refused when the lease is not the
-    /// row's any more. Events whose numbers were used before are [`Error::Sequence`]. It is stored whether there is room or not: a turn has to
-    /// be able to end, so whoever drives it reserves room for its events before they happen.
+    /// row's any more. Events whose numbers were used before are [`Error::Sequence`]. It is stored whether there is room or not: a turn has
+    /// to be able to end, so whoever drives it reserves room for its events before they happen.
     pub async fn append_turn(&self, lease: &TurnLease, update: TurnUpdate) -> Result<AppendOutcome, Error> {
         let lease = lease.clone();
         self.run(move |store| {

@@ -1,8 +1,8 @@
 //! A line of threads for one thing, in which tenants take turns.
 //!
-//! The next is one of the tenant that had the thing for the least time since the line was last empty. A tenant that comes later is put level
-//! with those that are there: it has saved nothing up. So whoever needs little waits for one of each other tenant at most, however many
-//! threads of theirs are in line.
+//! The next is one of the tenant that had the thing for the least time since the line was last empty. A tenant that comes later is put
+//! level with those that are there: it has saved nothing up. So whoever needs little waits for one of each other tenant at most, however
+//! many threads of theirs are in line.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,8 +1,8 @@
 //! The `demo` model: scripted, so that a newcomer without any model sees the whole loop work on real input.
 //!
 //! It knows one analysis of one kind of file. What it does next depends only on the conversation it is given: on which of its programs ran
-//! last and on what came out. Its first attempt to parse the data really fails, and it reads the traceback. The numbers of its final message
-//! are read from what its programs printed.
+//! last and on what came out. Its first attempt to parse the data really fails, and it reads the traceback. The numbers of its final
+//! message are read from what its programs printed.
 
 mod report;
 

@@ -60,7 +60,8 @@ pub struct HttpOptions {
     pub idle_timeout: Duration,
     /// Headers that every request has besides those of the protocol, by name.
     pub headers: Vec<(String, Secret)>,
-    /// The most tokens of one answer. Asked for where nobody says how many; who asks for more gets these. Not of requests that are handed on.
+    /// The most tokens of one answer. Asked for where nobody says how many; who asks for more gets these. Not of requests that are handed
+    /// on.
     pub max_output_tokens: Option<u32>,
     /// Requests under way at once; one more fails at once with [`UpstreamError::Busy`].
     pub requests: Option<usize>,

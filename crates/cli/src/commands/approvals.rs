@@ -17,8 +17,8 @@ const AT_ONCE: usize = 1000;
 
 /// See and decide which programs of the server's may run
 ///
-/// With `approval.mode` set, the server holds programs back until somebody decides, here or over HTTP (`/v1/approvals`). What is approved is
-/// exactly the program that `show` prints.
+/// With `approval.mode` set, the server holds programs back until somebody decides, here or over HTTP (`/v1/approvals`). What is approved
+/// is exactly the program that `show` prints.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ApprovalsCommand {
     /// List the programs that wait

@@ -21,8 +21,8 @@ use crate::{inputs, json, state};
 
 /// Ask a model a question about your files; it writes and runs programs to answer it
 ///
-/// The model's words go to stdout; the programs it writes, what they print and what they made go to stderr. Files that programs make or change
-/// are copied to --out at the end, also when the model fails or Ctrl-C ends the turn.
+/// The model's words go to stdout; the programs it writes, what they print and what they made go to stderr. Files that programs make or
+/// change are copied to --out at the end, also when the model fails or Ctrl-C ends the turn.
 #[derive(Debug, Args)]
 #[command(after_long_help = format!("{}\n\n{}", json::TURN_HELP, crate::exit::HELP))]
 pub(crate) struct AskArgs {

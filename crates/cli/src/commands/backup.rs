@@ -13,8 +13,8 @@ use crate::state;
 
 /// Copy what a server keeps to a new directory, while it runs
 ///
-/// Files, conversations, keys, approvals and the audit log, all as they are at one moment; what is acknowledged before is in it. Templates and
-/// live sandboxes are not: `aludel serve --data DIR` makes new ones, and containers go on from their files. In the same file system the
+/// Files, conversations, keys, approvals and the audit log, all as they are at one moment; what is acknowledged before is in it. Templates
+/// and live sandboxes are not: `aludel serve --data DIR` makes new ones, and containers go on from their files. In the same file system the
 /// files are linked, which takes no room and does not outlive the disk; to another one they are copied.
 #[derive(Debug, Args)]
 pub(crate) struct BackupArgs {

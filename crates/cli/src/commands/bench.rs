@@ -37,8 +37,8 @@ def fork():
     os.close(read), os.close(write)
 gc.freeze()
 ";
-/// Measures by a program inside, so that only the way to the interpreter differs: a new one with the same imports as a sandbox has when it is
-/// ready, and [`FORK`]. Prints milliseconds.
+/// Measures by a program inside, so that only the way to the interpreter differs: a new one with the same imports as a sandbox has when it
+/// is ready, and [`FORK`]. Prints milliseconds.
 const PEERS: &str = "
 import subprocess, sys
 def imports():

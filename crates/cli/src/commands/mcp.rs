@@ -18,9 +18,9 @@ use crate::{program, state};
 
 /// Serve the Model Context Protocol (MCP) on stdin and stdout, for a client that starts this itself
 ///
-/// Offers tools that run Python in a sandbox of this machine and hand files in and out. It works on the state of the data directory, beside a
-/// server if one is running, and ends with its input. `approval.mode` holds here, too: a program that waits is asked about by the client, if it
-/// can ask, and by `aludel approvals`. `aludel serve` offers the same to remote clients at /mcp.
+/// Offers tools that run Python in a sandbox of this machine and hand files in and out. It works on the state of the data directory, beside
+/// a server if one is running, and ends with its input. `approval.mode` holds here, too: a program that waits is asked about by the client,
+/// if it can ask, and by `aludel approvals`. `aludel serve` offers the same to remote clients at /mcp.
 #[derive(Debug, Args)]
 pub(crate) struct McpArgs {
     #[command(flatten)]

@@ -15,8 +15,8 @@ settings! {
     pub(crate) struct ApprovalSection of "approval" {
         /// Programs that are held back: none (`never`), all (`always`), or those that the rules name (`rules`).
         mode: Mode = Mode::Never;
-        /// File of the rules; without one the usual rules hold: networks, processes, made-up code, native code, Python's inside and files of
-        /// the host are asked about.
+        /// File of the rules; without one the usual rules hold: networks, processes, made-up code, native code, Python's inside and files
+        /// of the host are asked about.
         rules: FilePath = FilePath::default();
         /// Time that somebody has to decide.
         timeout: DurationValue = DurationValue::from_secs(300);

@@ -45,8 +45,8 @@ settings! {
         max_output_tokens: OptionalCount = OptionalCount::default();
         /// The most requests to it at once. One more falls back, or hears 429.
         requests: OptionalCount = OptionalCount::default();
-        /// The code interpreter for clients that do not ask for it, such as chat products: `true` shows programs, output, pictures and files
-        /// in the text, `output` leaves the programs out, `files` all but pictures and files.
+        /// The code interpreter for clients that do not ask for it, such as chat products: `true` shows programs, output, pictures and
+        /// files in the text, `output` leaves the programs out, `files` all but pictures and files.
         code_interpreter: InterpreterSetting = InterpreterSetting::No;
         /// Template of the sandboxes of its programs; `default` for that of `sandbox.template`.
         template: Choice = Choice::Default;
@@ -126,8 +126,8 @@ impl RawModel {
 
     /// Puts keys of a higher layer over the model that they are about, and that model first, which makes it the default.
     ///
-    /// It is the model of the same name or, when no name is given, the first. A key and headers are sent only to the url that they were given
-    /// for: whoever gives another url gives these too.
+    /// It is the model of the same name or, when no name is given, the first. A key and headers are sent only to the url that they were
+    /// given for: whoever gives another url gives these too.
     pub(crate) fn overlay(models: &mut Vec<Self>, keys: Overlay) -> Result<(), ConfigError> {
         if keys.is_empty() {
             return Ok(());

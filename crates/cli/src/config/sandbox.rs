@@ -45,10 +45,11 @@ settings! {
     /// Sandboxes: their origin, and the limits of each.
     pub(crate) struct SandboxSection of "sandbox" {
         /// Origin of sandboxes: `local` makes them of Linux namespaces on this host, `docker` takes containers of an engine, Docker's
-        /// or Podman's, `e2b` and `opensandbox` take those of a service that speaks E2B's or OpenSandbox's protocol, and `auto` takes the first
-        /// that works: E2B if its key is in the settings, OpenSandbox if its address is, this host, containers.
+        /// or Podman's, `e2b` and `opensandbox` take those of a service that speaks E2B's or OpenSandbox's protocol, and `auto` takes the
+        /// first that works: E2B if its key is in the settings, OpenSandbox if its address is, this host, containers.
         ///
-        /// Containers and sandboxes of a service start in seconds instead of milliseconds. Programs and files leave this host for a service.
+        /// Containers and sandboxes of a service start in seconds instead of milliseconds. Programs and files leave this host for a
+        /// service.
         backend: BackendSetting = BackendSetting::Auto;
         /// Template of sandboxes: `default`, or the name of one of your own, as `aludel template build --name NAME` makes it.
         template: Choice = Choice::Default;
@@ -60,8 +61,8 @@ settings! {
         templates: TemplateNames = TemplateNames::default();
         /// Templates of keys, as `{ KEY_ID = "NAME" }` with ids of `aludel keys list`. A model's own comes first.
         key_templates: KeyTemplates = KeyTemplates::default();
-        /// Environment variables of the programs of all sessions, as `{ NAME = "value" }`, below those that a client gives. Programs and models
-        /// can read them. Sandboxes that clients of E2B and OpenSandbox own have those of their clients alone.
+        /// Environment variables of the programs of all sessions, as `{ NAME = "value" }`, below those that a client gives. Programs and
+        /// models can read them. Sandboxes that clients of E2B and OpenSandbox own have those of their clients alone.
         env: SessionVariables = SessionVariables::default();
         /// Isolation that the host must be able to enforce: with `default` what is missing is said at the start, with `strict` it is an
         /// error. `aludel doctor` lists it.
@@ -103,8 +104,8 @@ settings! {
         docker_runtime as "docker.runtime": String = "default".to_owned();
         /// Socket of its engine, as `unix:///PATH`; `auto` for `DOCKER_HOST` or the first in the usual places.
         docker_host as "docker.host": String = "auto".to_owned();
-        /// Key of an account at E2B, or of a server that speaks its protocol, as `env:NAME` or `file:PATH`. With it, `sandbox.backend = "auto"`
-        /// takes sandboxes there; with `sandbox.backend = "e2b"` it is `E2B_API_KEY` unless it is given.
+        /// Key of an account at E2B, or of a server that speaks its protocol, as `env:NAME` or `file:PATH`. With it, `sandbox.backend =
+        /// "auto"` takes sandboxes there; with `sandbox.backend = "e2b"` it is `E2B_API_KEY` unless it is given.
         e2b_key as "e2b.key": KeySource = KeySource::None;
         /// Domain of that service; `auto` for `E2B_DOMAIN` or `e2b.app`.
         e2b_domain as "e2b.domain": String = "auto".to_owned();

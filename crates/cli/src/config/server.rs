@@ -41,8 +41,8 @@ settings! {
         log_contents: Switch = Switch(false);
         /// Address of an OpenTelemetry collector for traces (OTLP over HTTP), such as `http://127.0.0.1:4318`, or `off`.
         traces: Collector = Collector::None;
-        /// Address by which people reach the server, for links in answers, such as `https://aludel.example.com`; the name by which the client
-        /// asked unless it is given.
+        /// Address by which people reach the server, for links in answers, such as `https://aludel.example.com`; the name by which the
+        /// client asked unless it is given.
         url: PublicUrl = PublicUrl::default();
         /// Web pages that may ask the server from a browser, such as `["https://app.example.com"]`, or `"*"` for all.
         origins: Origins = Origins::default();

@@ -68,7 +68,8 @@ pub(super) enum ClientMessage {
     Open { path: String, limit: u64 },
 }
 
-/// A message of the server. [`ServerMessage::Ended`], [`ServerMessage::Refused`] and [`ServerMessage::Failed`] are last, but for contents of files.
+/// A message of the server. [`ServerMessage::Ended`], [`ServerMessage::Refused`] and [`ServerMessage::Failed`] are last, but for contents
+/// of files.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ServerMessage {
     /// The program will run here, unless there turns out to be no room.

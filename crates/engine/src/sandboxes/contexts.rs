@@ -126,8 +126,8 @@ impl Contexts {
         Ok(context)
     }
 
-    /// Lists a context for each further language that the sandbox is known to have, beside those that there are. Its kernel starts when it is
-    /// first used.
+    /// Lists a context for each further language that the sandbox is known to have, beside those that there are. Its kernel starts when it
+    /// is first used.
     pub async fn list_further(&self) {
         let _one_at_a_time = self.making.lock().await;
         let mut known = self.known.lock().await;

@@ -1,8 +1,8 @@
 //! Sandboxes that clients own by id: made when they are asked for, ended at a time, and gone at a restart.
 //!
-//! `registry` finds them, `sandbox` is one of them, `contexts` are its kernels, `programs` what runs in them, `processes` the commands that run in it and outlive their clients,
-//! `watches` the directories of which clients poll the changes. They take permits of
-//! the same number as live sessions, which nobody takes away from them.
+//! `registry` finds them, `sandbox` is one of them, `contexts` are its kernels, `programs` what runs in them, `processes` the commands that
+//! run in it and outlive their clients, `watches` the directories of which clients poll the changes. They take permits of the same number
+//! as live sessions, which nobody takes away from them.
 
 mod contexts;
 mod processes;

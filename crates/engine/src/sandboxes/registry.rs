@@ -71,7 +71,8 @@ impl Sandboxes {
         Ok(sandbox)
     }
 
-    /// Ends a sandbox when its time or that of its tenant's key is over, it has ended of itself, its end was asked for, or the process is about to end.
+    /// Ends a sandbox when its time or that of its tenant's key is over, it has ended of itself, its end was asked for, or the process is
+    /// about to end.
     async fn end_in_time(self, sandbox: Arc<ClientSandbox>) {
         loop {
             tokio::select! {

@@ -344,7 +344,8 @@ impl Session {
         self.add_file(&free_name(&file.filename, &taken), &file.mime, blob).await
     }
 
-    /// Copies files to the tenant's files as they are now. Each of them then names its copy, unless the tenant has no room for it or it is gone.
+    /// Copies files to the tenant's files as they are now. Each of them then names its copy, unless the tenant has no room for it or it is
+    /// gone.
     pub async fn publish_files(&self, files: &mut [SessionFile], purpose: &str) -> Result<(), Error> {
         for file in files {
             file.published_id = match self.publish_file(file, purpose).await {

@@ -250,8 +250,8 @@ fn forget_old(all: &mut HashMap<TurnId, Entry>) {
     all.retain(|_, entry| !entry.has_ended() || entry.began().elapsed() < ENDED_LIFE);
 }
 
-/// Forgets ended requests, each time the oldest one of the tenant that has most of them. Many at once: looking through all of them costs more
-/// than a request does otherwise.
+/// Forgets ended requests, each time the oldest one of the tenant that has most of them. Many at once: looking through all of them costs
+/// more than a request does otherwise.
 fn make_room(all: &mut HashMap<TurnId, Entry>) {
     let mut by_tenant: HashMap<&Tenant, Vec<(Instant, &TurnId)>> = HashMap::new();
     for (id, entry) in all.iter().filter(|(_, entry)| entry.has_ended()) {

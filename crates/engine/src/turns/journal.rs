@@ -108,8 +108,8 @@ impl Journal {
         self.next
     }
 
-    /// Adds an event, to be stored by the next [`Journal::flush`]. An error when there is no room for it and for what the request's end will
-    /// store of it once more; for the end itself there always is.
+    /// Adds an event, to be stored by the next [`Journal::flush`]. An error when there is no room for it and for what the request's end
+    /// will store of it once more; for the end itself there always is.
     pub(super) async fn push(&mut self, store: &Store, event: &TurnEvent) -> Result<(), Error> {
         let is_end = matches!(event.kind, EventKind::Ended { .. } | EventKind::Closed | EventKind::Resumed { .. });
         let unstored = self.unstored + COPIES_AT_END * event.stored_bytes();

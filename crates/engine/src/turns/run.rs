@@ -1,7 +1,7 @@
 //! The driver of turns: from an agent's events to ours, stored, rendered and published in this order.
 //!
-//! `agent_events` takes the events of agents, `emit` stores and publishes ours, `close` ends the request, `suspend` keeps a turn whose program waits for
-//! the next one.
+//! `agent_events` takes the events of agents, `emit` stores and publishes ours, `close` ends the request, `suspend` keeps a turn whose
+//! program waits for the next one.
 
 mod agent_events;
 mod close;
@@ -387,7 +387,8 @@ impl Run {
         if outlived && !in_flight.cancel.is_cancelled() { TurnResult::Outlived } else { TurnResult::Ended }
     }
 
-    /// Leaves out the older half of a conversation that is too long for its model, up to a message of the user's, before anything of an answer came.
+    /// Leaves out the older half of a conversation that is too long for its model, up to a message of the user's, before anything of an
+    /// answer came.
     fn may_try_again(&mut self, choice: usize, event: &AgentEvent, progress: &[ChoiceProgress]) -> bool {
         let AgentEvent::Finished(AgentEnding::Upstream(UpstreamError::Rejected { status: 400 | 413 | 422, .. })) =
             event

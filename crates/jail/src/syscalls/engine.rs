@@ -45,8 +45,8 @@ struct EngineRule {
     args: Vec<EngineCondition>,
 }
 
-/// Condition of an argument. All of a rule hold; those of one rule are about different arguments, since runtimes take two about the same one
-/// for alternatives.
+/// Condition of an argument. All of a rule hold; those of one rule are about different arguments, since runtimes take two about the same
+/// one for alternatives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct EngineCondition {
@@ -194,7 +194,11 @@ mod tests {
                         arguments[place] = *value;
                         let own = name == "prctl" && FIRST_PROCESS.contains(&(arguments[0] & LOWER));
                         let listed = own || RUNTIME.contains(&name) || permits(profile, allow.number, arguments);
-                        assert_eq!(allows(&engine, name, arguments), listed && name != "clone3", "{name} {arguments:x?}");
+                        assert_eq!(
+                            allows(&engine, name, arguments),
+                            listed && name != "clone3",
+                            "{name} {arguments:x?}"
+                        );
                     }
                 }
             }

@@ -13,7 +13,8 @@ use crate::namespaces::SpareNamespaces;
 use crate::sandbox::JailSandbox;
 use crate::{StepError, pid_namespace, sockets};
 
-/// Time between two counts of locks and sockets, which no control group counts. A processor can take some 50 MB of locks, or of connections, in it.
+/// Time between two counts of locks and sockets, which no control group counts. A processor can take some 50 MB of locks, or of
+/// connections, in it.
 const OBJECTS_INTERVAL: Duration = Duration::from_millis(250);
 /// Time between a sandbox and the namespaces of the next one: its first program shall have the processors.
 const SPARE_DELAY: Duration = Duration::from_millis(10);
@@ -128,7 +129,8 @@ impl WardenState {
         self.late_checkpoints.iter().filter_map(LateCheckpoint::due).min()
     }
 
-    /// Ends sandboxes that hold more locks or sockets, which no control group counts, than anybody needs; returns the time of the next count.
+    /// Ends sandboxes that hold more locks or sockets, which no control group counts, than anybody needs; returns the time of the next
+    /// count.
     fn enforce_object_limits(&mut self, now: Instant) -> Option<Instant> {
         if self.sandboxes.is_empty() {
             return None;

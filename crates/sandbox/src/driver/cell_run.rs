@@ -30,8 +30,8 @@ const FRAME_COST: usize = 8 << 10;
 const MAX_DISPLAYS: usize = 500;
 /// Bytes of a workspace that may be left for it to count as full: less than one large write.
 const FULL_BYTES: u64 = 1 << 20;
-/// Percent of a sandbox's memory of which some were in use when its own limit ended it, and not another one above it: a large page that does
-/// not fit is none of them.
+/// Percent of a sandbox's memory of which some were in use when its own limit ended it, and not another one above it: a large page that
+/// does not fit is none of them.
 const OWN_LIMIT_PERCENT: u64 = 90;
 /// The system's words for a full file system, in every library's message.
 const NO_SPACE: &str = "No space left on device";

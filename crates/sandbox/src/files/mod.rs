@@ -232,8 +232,8 @@ impl Files {
         Ok(self.send(operation).await?.count)
     }
 
-    /// Keeps a TCP port of the loopback device open as long as files are served, for those who take that as a sign of life. Whoever connects
-    /// is hung up on. A port on which a program listens is fine.
+    /// Keeps a TCP port of the loopback device open as long as files are served, for those who take that as a sign of life. Whoever
+    /// connects is hung up on. A port on which a program listens is fine.
     pub async fn listen(&self, port: u16) -> Result<(), FilesError> {
         self.send(FilesOperation::Listen { port }).await?;
         Ok(())

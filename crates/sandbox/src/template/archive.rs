@@ -93,7 +93,8 @@ fn import_as(
     Template::open(&place).ok_or_else(|| Error::Template(format!("{} cannot be opened", place.display())))
 }
 
-/// Unpacks into a new directory, as long as [`KEPT_FREE`] of the `free` bytes of its disk stay free, and returns the template's description.
+/// Unpacks into a new directory, as long as [`KEPT_FREE`] of the `free` bytes of its disk stay free, and returns the template's
+/// description.
 fn unpack(
     file: &Path,
     root: &Path,

@@ -52,7 +52,8 @@ impl Packages<'_> {
     }
 }
 
-/// Builds a template in `directory`; one of the same packages that is there is taken instead unless `force` is set. The caller holds `lock`.
+/// Builds a template in `directory`; one of the same packages that is there is taken instead unless `force` is set. The caller holds
+/// `lock`.
 pub(super) fn build(
     python: &HostPython,
     directory: &Path,

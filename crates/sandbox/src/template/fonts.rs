@@ -1,5 +1,5 @@
-//! Fonts where programs look for them: `/usr/share/fonts`, with Matplotlib falling back from its own to those of Chinese, Japanese, Korean and
-//! Hindi.
+//! Fonts where programs look for them: `/usr/share/fonts`, with Matplotlib falling back from its own to those of Chinese, Japanese, Korean
+//! and Hindi.
 
 use std::fs;
 use std::path::Path;

@@ -8,8 +8,8 @@ const DEFAULT: &str = "default";
 /// Bytes of the longest name.
 const MAX_BYTES: usize = 32;
 
-/// The name of a template of the operator's own: 1 to 32 lower-case letters, digits, `-`, `_` and `.`, of which a letter or digit comes first.
-/// Names that begin with `default` are the default template's.
+/// The name of a template of the operator's own: 1 to 32 lower-case letters, digits, `-`, `_` and `.`, of which a letter or digit comes
+/// first. Names that begin with `default` are the default template's.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TemplateName(String);
 

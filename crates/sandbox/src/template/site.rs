@@ -26,7 +26,8 @@ impl BuildSite<'_> {
         self.environment().join("lib").join(self.python.name()).join("site-packages")
     }
 
-    /// Returns the directory of the standard library. The interpreter looks for it in the directory that it was configured with, beside its own.
+    /// Returns the directory of the standard library. The interpreter looks for it in the directory that it was configured with, beside its
+    /// own.
     pub(super) fn stdlib(&self) -> PathBuf {
         self.root.join("usr").join(&self.python.platlibdir).join(self.python.name())
     }

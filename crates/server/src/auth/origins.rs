@@ -22,8 +22,9 @@ const EXPOSED: [HeaderName; 9] = [
     HeaderName::from_static("x-should-retry"),
 ];
 
-/// The web pages that may ask the server from a browser, written as a list of origins, such as `https://app.example.com,http://localhost:3000`,
-/// or `*` for all. Without any, browsers keep the server's answers from pages of other origins.
+/// The web pages that may ask the server from a browser, written as a list of origins, such as
+/// `https://app.example.com,http://localhost:3000`, or `*` for all. Without any, browsers keep the server's answers from pages of other
+/// origins.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Origins {
     listed: Vec<HeaderValue>,

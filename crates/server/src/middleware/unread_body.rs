@@ -1,7 +1,7 @@
 //! Bodies of requests that were answered before they were read.
 //!
-//! Most clients send a head and its body one after the other. The connection of a request that is refused by its head can only be used again
-//! when the body has been taken off it; a client that is not told of the end sends its next request into a closed connection.
+//! Most clients send a head and its body one after the other. The connection of a request that is refused by its head can only be used
+//! again when the body has been taken off it; a client that is not told of the end sends its next request into a closed connection.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,8 +39,8 @@ pub(super) fn share(request: Request) -> (Request, UnreadBody) {
 }
 
 impl UnreadBody {
-    /// Takes what is left of the body off the connection, or tells the client that the connection ends with this answer. A body that is still
-    /// being read is left alone.
+    /// Takes what is left of the body off the connection, or tells the client that the connection ends with this answer. A body that is
+    /// still being read is left alone.
     pub(super) async fn clear(self, response: &mut Response) {
         let Some(body) = Arc::into_inner(self.body) else { return };
         let body = body.into_inner().unwrap_or_else(PoisonError::into_inner);

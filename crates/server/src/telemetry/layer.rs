@@ -1,7 +1,7 @@
 //! The subscriber of `tracing`: writes events to the log, with the request that they are about.
 //!
-//! It is the process's, while every server has a [`super::Telemetry`] of its own. So a request's root span carries its [`Scope`], and whoever needs one finds
-//! it on the way from a span to its root.
+//! It is the process's, while every server has a [`super::Telemetry`] of its own. So a request's root span carries its [`Scope`], and
+//! whoever needs one finds it on the way from a span to its root.
 
 use std::sync::{Arc, Once};
 use std::time::{Instant, SystemTime};

@@ -140,7 +140,8 @@ pub(super) fn write(line: &str) {
 fn timestamp(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
-    // Years that begin in March end with the leap day; 400 of them are 146097 days, and 719468 days lie between March of the year 0 and 1970.
+    // Years that begin in March end with the leap day; 400 of them are 146097 days, and 719468 days lie between March of the year 0 and
+    // 1970.
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;

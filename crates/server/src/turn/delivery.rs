@@ -25,8 +25,8 @@ use crate::http::{Fields, GuardedBody, memory};
 
 /// Time for which nothing may be said: proxies and clients give up on a silent connection.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-/// Time that an answer may take before its status is sent for the sake of [`KEEPALIVE_INTERVAL`]. An error that comes later can only stand in
-/// the body. Proxies wait for a minute.
+/// Time that an answer may take before its status is sent for the sake of [`KEEPALIVE_INTERVAL`]. An error that comes later can only stand
+/// in the body. Proxies wait for a minute.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(45);
 /// Time for which a turn goes on without the client that asked for it: clients that gave up ask again, and then find it.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(10);

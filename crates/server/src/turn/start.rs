@@ -14,7 +14,8 @@ use tracing::{Instrument, Span};
 use crate::app::App;
 use crate::error::ApiError;
 
-/// Begins a request of a client's, which holds this memory to its end, or joins the same one that is under way. Returns true with a new one.
+/// Begins a request of a client's, which holds this memory to its end, or joins the same one that is under way. Returns true with a new
+/// one.
 pub(crate) fn begin(
     app: &App,
     tenant: &Tenant,

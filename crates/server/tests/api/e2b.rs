@@ -168,7 +168,8 @@ async fn a_sandbox_is_reached_with_its_own_token_alone() {
     server.stop().await;
 }
 
-/// The ways of a sandbox lead to what its own port serves: neither to the control plane of its tenant nor from one port to another's routes.
+/// The ways of a sandbox lead to what its own port serves: neither to the control plane of its tenant nor from one port to another's
+/// routes.
 #[tokio::test]
 async fn a_sandbox_is_no_way_to_the_rest_of_its_tenant() {
     let data = tempfile::tempdir().unwrap();

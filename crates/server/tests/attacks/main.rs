@@ -1,5 +1,5 @@
-//! Attacks on a server and on its clients by programs in sandboxes, and on sandboxes by strangers: real requests to the real server with the
-//! local sandbox, which all of them share. Each attacker is a tenant of its own, and each test has a control that works.
+//! Attacks on a server and on its clients by programs in sandboxes, and on sandboxes by strangers: real requests to the real server with
+//! the local sandbox, which all of them share. Each attacker is a tenant of its own, and each test has a control that works.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -45,8 +45,8 @@ const NO_KEYS: [&str; 6] = ["", "none", "null", "empty", "no-key", "not-needed"]
 
 /// Translate another program's configuration into an aludel.toml, which is printed
 ///
-/// Settings without a counterpart are told in comments. Keys that stand in the file itself are not copied: they are named after the model, to be
-/// put into the environment.
+/// Settings without a counterpart are told in comments. Keys that stand in the file itself are not copied: they are named after the model,
+/// to be put into the environment.
 #[derive(Debug, Args)]
 pub(super) struct ConfigImportArgs {
     /// Program whose file it is

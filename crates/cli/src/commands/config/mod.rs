@@ -15,7 +15,8 @@ use crate::{color, json, terminal};
 /// Show the configuration and where each value comes from
 ///
 /// Values come, in rising order, from defaults, from a file (--config FILE, $ALUDEL_CONFIG, ./aludel.toml,
-/// ~/.config/aludel/aludel.toml or /etc/aludel/aludel.toml, the first that is there), from the environment (ALUDEL_SANDBOX_MEMORY and so on) and from flags. Keys of models are never shown. The exit status is 2 for a configuration that `aludel serve` refuses.
+/// ~/.config/aludel/aludel.toml or /etc/aludel/aludel.toml, the first that is there), from the environment (ALUDEL_SANDBOX_MEMORY and so
+/// on) and from flags. Keys of models are never shown. The exit status is 2 for a configuration that `aludel serve` refuses.
 #[derive(Debug, Args)]
 pub(crate) struct ConfigArgs {
     /// Print one JSON object

@@ -15,9 +15,9 @@ use crate::{sandboxes, state};
 
 /// Build the default template, or one of your own
 ///
-/// Without a name it is the default one, unless it is there and current. With --name and --requirements it is one of your own: pip resolves the
-/// requirements, from the index that it is configured for, to a list with hashes that stays in the template; the packages are installed from
-/// that list, and a sandbox is tried before the name leads to it. IPython comes along. `aludel run --template NAME` and the setting
+/// Without a name it is the default one, unless it is there and current. With --name and --requirements it is one of your own: pip resolves
+/// the requirements, from the index that it is configured for, to a list with hashes that stays in the template; the packages are installed
+/// from that list, and a sandbox is tried before the name leads to it. IPython comes along. `aludel run --template NAME` and the setting
 /// `sandbox.template` use it.
 #[derive(Debug, Args)]
 pub(crate) struct BuildArgs {

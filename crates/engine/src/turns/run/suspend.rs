@@ -1,5 +1,5 @@
-//! Turns whose program waits for the answers of its client's tools: kept from the request that ends with the calls to the one that brings the
-//! answers.
+//! Turns whose program waits for the answers of its client's tools: kept from the request that ends with the calls to the one that brings
+//! the answers.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -19,8 +19,8 @@ const TMP_INODES: u64 = 32 << 10;
 const PLACES: [&str; 2] = ["/mnt/data", "/home/user"];
 /// Bytes of the kernel's scripts at most.
 const SCRIPTS_BYTES: u64 = 1 << 20;
-/// The rank below which no process gets among those that the host ends for want of memory: before its own, and after kernels and commands, which
-/// have 1000, so that the first process tells of them.
+/// The rank below which no process gets among those that the host ends for want of memory: before its own, and after kernels and commands,
+/// which have 1000, so that the first process tells of them.
 const OOM_RANK: i64 = 900;
 /// Limits of each process, most of them of its user. 1 byte of core file is the kernel's mark for processes which must not be dumped to a
 /// program of the host's either.

@@ -1,5 +1,5 @@
-//! Parts of a container's isolation that not every engine knows. Each is tried when the backend starts: what the engine refuses, or takes and
-//! does not do, is left out and told.
+//! Parts of a container's isolation that not every engine knows. Each is tried when the backend starts: what the engine refuses, or takes
+//! and does not do, is left out and told.
 
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ const TRIAL_OUTPUT: usize = 16 << 10;
 /// Warnings of an engine that are told, and bytes of each.
 const ENGINE_WARNINGS: usize = 8;
 const ENGINE_WARNING: usize = 300;
-/// Closed connections that the kernel remembers for a minute, 250 bytes each, which no control group counts. Ports below are root's. No datagrams
-/// of ICMP.
+/// Closed connections that the kernel remembers for a minute, 250 bytes each, which no control group counts. Ports below are root's. No
+/// datagrams of ICMP.
 const NETWORK_SETTINGS: [(&str, &str); 3] = [
     ("net.ipv4.tcp_max_tw_buckets", "4096"),
     ("net.ipv4.ip_unprivileged_port_start", "1024"),
@@ -31,8 +31,8 @@ const NETWORK_SETTINGS: [(&str, &str); 3] = [
 /// Bytes of a socket's buffers, least, first and most, where no control group counts them.
 const SMALL_BUFFERS: [(&str, &str); 2] =
     [("net.ipv4.tcp_rmem", "4096 16384 65536"), ("net.ipv4.tcp_wmem", "4096 16384 65536")];
-/// Files and directories that tell of the host, below `/proc` and `/sys`: all but the processes, the sandbox's own control groups, and the locks that
-/// the first process counts.
+/// Files and directories that tell of the host, below `/proc` and `/sys`: all but the processes, the sandbox's own control groups, and the
+/// locks that the first process counts.
 const HIDDEN: [(&str, &str); 2] = [
     (
         "/proc",

@@ -26,7 +26,8 @@ use crate::{Error, KernelSpec, Limits, Profile};
 
 /// The image of the default template.
 pub const DEFAULT_IMAGE: &str = "aludel/default:latest";
-/// The first of the users and groups of workspaces. What Linux counts for a user, such as pipes and signals that wait, is a sandbox's own so.
+/// The first of the users and groups of workspaces. What Linux counts for a user, such as pipes and signals that wait, is a sandbox's own
+/// so.
 const FIRST_USER: u32 = 20_000;
 /// Users that are taken in turn. Engines without root have 65,536 ids.
 const USERS: u64 = 40_000;

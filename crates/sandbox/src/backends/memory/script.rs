@@ -158,9 +158,9 @@ pub(super) fn raised(code: &str, name: &str, value: &str) -> ProgramError {
 
 /// The script for tests to which programs do not matter: a few lines that are also Python. Everything else is a `NotImplementedError`.
 ///
-/// A line is `print(await TOOL({…}))`, `print(*await asyncio.gather(TOOL({…}), TOOL({…})), sep='\n')`, `print(VALUE)`, `NAME = VALUE`, `VALUE` (as the last line, the result), `raise NAME('TEXT')`,
-/// `open('PATH', 'w').write('TEXT')`, `while True: pass`, `os._exit(NUMBER)`, an `import` or a comment. A value is a string, a number, a
-/// sum of numbers, a name, `os.environ['NAME']`, or `open('PATH').read()`.
+/// A line is `print(await TOOL({…}))`, `print(*await asyncio.gather(TOOL({…}), TOOL({…})), sep='\n')`, `print(VALUE)`, `NAME = VALUE`,
+/// `VALUE` (as the last line, the result), `raise NAME('TEXT')`, `open('PATH', 'w').write('TEXT')`, `while True: pass`, `os._exit(NUMBER)`,
+/// an `import` or a comment. A value is a string, a number, a sum of numbers, a name, `os.environ['NAME']`, or `open('PATH').read()`.
 pub fn simple(code: &str, cell: &mut ScriptedCell) {
     let lines: Vec<_> = code.lines().flat_map(statements).collect();
     for (position, line) in lines.iter().enumerate() {

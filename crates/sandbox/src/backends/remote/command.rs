@@ -21,8 +21,8 @@ const OUTPUT_PIECES: usize = 16;
 /// Time that a command has for its end once it has no input, and once it was killed.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A command in a sandbox of the service. A task of its own starts it and ends it, so that a step which has begun is seen through whoever goes
-/// away. Dropping it ends the command.
+/// A command in a sandbox of the service. A task of its own starts it and ends it, so that a step which has begun is seen through whoever
+/// goes away. Dropping it ends the command.
 #[derive(Debug)]
 pub struct RemoteCommand {
     ended: CancellationToken,

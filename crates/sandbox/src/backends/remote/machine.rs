@@ -20,8 +20,8 @@ const PREPARE: &str =
 test -e /home/user || ln -s /mnt/data /home/user 2>/dev/null || sudo -n ln -s /mnt/data /home/user 2>/dev/null
 true";
 
-/// A sandbox of the service. A task of its own makes it, keeps it and ends it, so that a step which has begun is seen through whoever goes away.
-/// Dropping it ends the sandbox.
+/// A sandbox of the service. A task of its own makes it, keeps it and ends it, so that a step which has begun is seen through whoever goes
+/// away. Dropping it ends the sandbox.
 #[derive(Debug)]
 pub(super) struct Machine<S> {
     ended: CancellationToken,

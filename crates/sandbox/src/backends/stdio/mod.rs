@@ -106,8 +106,8 @@ struct ReadyHost<P> {
 }
 
 impl<P: SandboxHost> ReadyHost<P> {
-    /// Takes over the streams of a process that runs [`COMMAND`], and waits until it has imported what kernels need. `origin` is the noun for
-    /// what the host was made from.
+    /// Takes over the streams of a process that runs [`COMMAND`], and waits until it has imported what kernels need. `origin` is the noun
+    /// for what the host was made from.
     async fn new(host: Arc<P>, stdio: Stdio, kernel: Arc<KernelSpec>, origin: &'static str) -> Result<Self, Error> {
         let kernels = kernel.scripts.iter().map(|(name, text)| (name.as_str(), text.as_str()));
         let scripts: BTreeMap<_, _> = FIRST_PROCESS_SCRIPTS.into_iter().chain(kernels).collect();

@@ -82,8 +82,8 @@ struct Answer {
 }
 
 impl<H: Debug + Send + Sync + 'static> StdioWorkspace<H> {
-    /// Takes over the streams of the process that serves the files, and waits until files can be asked for. `end` is the token that ends their
-    /// home.
+    /// Takes over the streams of the process that serves the files, and waits until files can be asked for. `end` is the token that ends
+    /// their home.
     pub(in crate::backends) async fn start(
         home: H,
         end: CancellationToken,

@@ -1,8 +1,8 @@
 //! Anthropic's API: Messages with code execution, and the files and models that they name.
 //!
-//! `request` understands a request, `conversation` the messages in it, `container` the place of its programs; `messages` starts the turn, `resume` finds the one that waits for
-//! answers to its program's calls, `render`
-//! and `writer` put what happens into the words of the protocol, `program` the output of a program; `forward` hands requests on, `error` refuses.
+//! `request` understands a request, `conversation` the messages in it, `container` the place of its programs; `messages` starts the turn,
+//! `resume` finds the one that waits for answers to its program's calls, `render` and `writer` put what happens into the words of the
+//! protocol, `program` the output of a program; `forward` hands requests on, `error` refuses.
 
 use std::borrow::Cow;
 

@@ -1,9 +1,9 @@
 //! OpenAI's Assistants API, version 2: assistants, threads, messages, runs and steps; also on the paths of Azure's.
 //!
 //! A thread is a conversation with one session, a run is one turn on it, or several where its client answers functions in between.
-//! `assistant`, `threads`, `messages`, `runs` and `steps` are the routes; `tools` understands tools, `workspace` brings the files of a run to
-//! its session, `context` is the thread as the model gets it, `start` begins a turn, `render` and `writer` put what happens into the words
-//! of the protocol.
+//! `assistant`, `threads`, `messages`, `runs` and `steps` are the routes; `tools` understands tools, `workspace` brings the files of a run
+//! to its session, `context` is the thread as the model gets it, `start` begins a turn, `render` and `writer` put what happens into the
+//! words of the protocol.
 
 use std::borrow::Cow;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! E2B's API, for its unchanged SDKs: sandboxes that clients own, and of each its code interpreter, its commands and its files.
 //!
-//! `control` makes and lists sandboxes, `describe` describes them; `target` finds the sandbox that a request of the data plane is for, and checks its
-//! token. `code` runs programs, `process` and `filesystem` are services of Connect, whose codec is `connect`; `files` are plain uploads and
-//! downloads, `sign` their signed addresses. The parts that no protocol has to itself are in `client_sandboxes`.
+//! `control` makes and lists sandboxes, `describe` describes them; `target` finds the sandbox that a request of the data plane is for, and
+//! checks its token. `code` runs programs, `process` and `filesystem` are services of Connect, whose codec is `connect`; `files` are plain
+//! uploads and downloads, `sign` their signed addresses. The parts that no protocol has to itself are in `client_sandboxes`.
 
 mod code;
 mod connect;

@@ -130,8 +130,8 @@ fn check(app: &App, request: &Request, id: &str, port: u16) -> Result<TargetSand
     Ok(TargetSandbox { sandbox, port })
 }
 
-/// The layer around the dialect's routes: resumes a sandbox that is paused, forwards requests to the ports of its programs, and cuts answers
-/// off when it ends.
+/// The layer around the dialect's routes: resumes a sandbox that is paused, forwards requests to the ports of its programs, and cuts
+/// answers off when it ends.
 pub(super) async fn sandbox_middleware(
     Extension(share): Extension<ProcessorShare>,
     request: Request,

@@ -1,8 +1,9 @@
 //! Google's Gemini API: `generateContent`, whole and streamed, with code execution; files, models and the token counter; interactions.
 //!
-//! `request` understands a request, `conversation` the messages in it; `generate` starts the turn, `render` and `writer` put what happens into the
-//! words of the protocol; `files` keeps files, which `upload` takes in pieces and `attachments` finds for a request; `inputs` are the files of a conversation, `program_output` is the output of
-//! a program; `interactions` are a protocol of their own beside it; `error` refuses.
+//! `request` understands a request, `conversation` the messages in it; `generate` starts the turn, `render` and `writer` put what happens
+//! into the words of the protocol; `files` keeps files, which `upload` takes in pieces and `attachments` finds for a request; `inputs` are
+//! the files of a conversation, `program_output` is the output of a program; `interactions` are a protocol of their own beside it; `error`
+//! refuses.
 
 use std::borrow::Cow;
 

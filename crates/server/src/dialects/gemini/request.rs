@@ -102,8 +102,8 @@ fn function(declaration: FunctionDeclaration, param: &str) -> Result<FunctionToo
     })
 }
 
-/// Leaves the functions that may be called, all of them where none is named, and says which the model must call. The vendor's modes are about
-/// functions alone.
+/// Leaves the functions that may be called, all of them where none is named, and says which the model must call. The vendor's modes are
+/// about functions alone.
 pub(super) fn choose(mode: CallingMode, allowed: &[String], functions: &mut Vec<FunctionTool>) -> ToolChoice {
     if !allowed.is_empty() {
         functions.retain(|tool| allowed.contains(&tool.name));

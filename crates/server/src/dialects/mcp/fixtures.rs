@@ -1,5 +1,6 @@
-//! Tools, prompts and resources that the protocol's conformance suite looks for by name (`fixtures.json`), beside our own and through the same
-//! transports. They are part of the tests alone: `tests/clients/mcp/conformance/run` starts the test below and runs the suite against it.
+//! Tools, prompts and resources that the protocol's conformance suite looks for by name (`fixtures.json`), beside our own and through the
+//! same transports. They are part of the tests alone: `tests/clients/mcp/conformance/run` starts the test below and runs the suite against
+//! it.
 #![allow(deprecated, reason = "the suite of 2025-11-25 has logging and sampling")]
 
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! The Model Context Protocol: a code interpreter as tools, over Streamable HTTP, HTTP with SSE, and standard input and output.
 //!
-//! `server` is what a client speaks with, whatever the transport, and `handler` the requests that it answers; `http`, `sse` and `stdio` are the transports. `tools` describes the tools,
-//! `calls` carries them out, `runs` keeps programs that outlive their call, `output` collects what they put out, `approve` asks the client's
-//! user, `files` and `resources` hand out files.
+//! `server` is what a client speaks with, whatever the transport, and `handler` the requests that it answers; `http`, `sse` and `stdio` are
+//! the transports. `tools` describes the tools, `calls` carries them out, `runs` keeps programs that outlive their call, `output` collects
+//! what they put out, `approve` asks the client's user, `files` and `resources` hand out files.
 
 mod approve;
 mod calls;

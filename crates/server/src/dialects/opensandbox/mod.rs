@@ -1,8 +1,9 @@
-//! OpenSandbox's API, for its unchanged SDKs: sandboxes that clients own, and in each of them its code interpreter, its commands and its files.
+//! OpenSandbox's API, for its unchanged SDKs: sandboxes that clients own, and in each of them its code interpreter, its commands and its
+//! files.
 //!
-//! `lifecycle` makes and lists sandboxes, `describe` describes them; `target` finds the sandbox that a request below `/proxy/` is for, and checks
-//! its token. `code` runs programs, `commands` and `sessions` commands, and `events` are the streams of both; `files` and `transfers` are files.
-//! The parts that no protocol has to itself are in `client_sandboxes`.
+//! `lifecycle` makes and lists sandboxes, `describe` describes them; `target` finds the sandbox that a request below `/proxy/` is for, and
+//! checks its token. `code` runs programs, `commands` and `sessions` commands, and `events` are the streams of both; `files` and
+//! `transfers` are files. The parts that no protocol has to itself are in `client_sandboxes`.
 
 mod code;
 mod commands;

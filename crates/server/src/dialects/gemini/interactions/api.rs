@@ -152,8 +152,8 @@ pub(in crate::dialects::gemini) async fn delete(
     Ok(Json(json!({})))
 }
 
-/// Removes an interaction that failed, of whose id its client never hears: it would take storage that nobody can give back. One that goes on
-/// after a restart of the server has not failed, and its client was told its id.
+/// Removes an interaction that failed, of whose id its client never hears: it would take storage that nobody can give back. One that goes
+/// on after a restart of the server has not failed, and its client was told its id.
 async fn remove_if_failed(app: &App, tenant: &Tenant, id: &InteractionId) -> Result<(), ApiError> {
     let Some(record) = app.store.interaction(tenant, id).await? else { return Ok(()) };
     if read(record.object)?.status == Status::Failed {

@@ -1,7 +1,7 @@
 //! From what happens in a turn to steps, and to their events.
 //!
-//! Texts come in pieces; programs and their output, of which this protocol has no pieces, whole. Files that are no pictures have no place in it:
-//! the text ends with links to them.
+//! Texts come in pieces; programs and their output, of which this protocol has no pieces, whole. Files that are no pictures have no place
+//! in it: the text ends with links to them.
 
 use aludel_agent::upstream;
 use aludel_engine::SessionFile;
