@@ -1,5 +1,8 @@
 //! Dotted names: `os.path.join`.
 
+/// Bytes and parts of a dotted name; no longer one is followed.
+const MAX_PATH: (usize, usize) = (300, 16);
+
 pub(crate) fn first(name: &str) -> &str {
     name.split_once('.').map_or(name, |(first, _)| first)
 }
@@ -8,19 +11,15 @@ pub(crate) fn last(name: &str) -> &str {
     name.rsplit_once('.').map_or(name, |(_, last)| last)
 }
 
+/// A dotted name with one more part, if it is not too long.
+pub(crate) fn below(path: &str, name: &str) -> Option<String> {
+    let parts = path.split('.').count() + 1;
+    (path.len() + name.len() < MAX_PATH.0 && parts <= MAX_PATH.1).then(|| format!("{path}.{name}"))
+}
+
 /// Returns a name, then that of what holds it, and so on outwards.
 pub(crate) fn outwards(name: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(name), |name| Some(name.rsplit_once('.')?.0))
-}
-
-/// Returns a name without its first parts, one after the other, each also without its underscores: modules hold other modules, as in
-/// `shutil.os.system` and `random._os.system`.
-pub(crate) fn tails(name: &str) -> impl Iterator<Item = &str> {
-    let starts = std::iter::once(0).chain(name.match_indices('.').map(|(at, _)| at + 1));
-    starts.filter_map(|at| name.get(at..)).flat_map(|tail| {
-        let public = tail.trim_start_matches('_');
-        std::iter::once(tail).chain((public.len() < tail.len()).then_some(public))
-    })
 }
 
 /// Returns true if a dotted name fits a pattern: the name itself, one below it, or one that begins like it before a `*`.

@@ -1,214 +1,138 @@
 //! Meanings and acts of expressions.
 
 use ruff_python_ast::visitor::{Visitor as _, walk_expr};
-use ruff_python_ast::{
-    CmpOp, ConversionFlag, Expr, ExprBinOp, ExprFString, ExprLambda, FStringPart, InterpolatedElement,
-    InterpolatedStringElement, Number, Operator, UnaryOp,
-};
-use ruff_text_size::Ranged as _;
+use ruff_python_ast::{CmpOp, Expr, ExprFString, ExprLambda, FStringPart, InterpolatedStringElement, Operator};
 
 use crate::act::Act;
-use crate::meaning::{Meaning, Meanings, add, beginning, unknown};
-use crate::reader::{LOOK, Reader, STEP};
-use crate::texts::sums;
+use crate::dotted::last;
+use crate::meaning::Meaning;
+use crate::reader::Reader;
+
+/// Bytes of a text that may be the name of an attribute.
+const MAX_NAME: usize = 100;
 
 impl Reader<'_> {
     /// Evaluates an expression, and notes what is done in it.
-    pub(crate) fn value(&mut self, expr: &Expr) -> Meanings {
-        let at = expr.range().start().to_usize();
-        if self.spend(STEP) {
-            return unknown();
-        }
+    pub(crate) fn value(&mut self, expr: &Expr) -> Meaning {
+        self.within(expr, |reader| reader.expression(expr))
+    }
+
+    fn expression(&mut self, expr: &Expr) -> Meaning {
         match expr {
-            Expr::Name(name) => self.name(&name.id, at),
-            Expr::StringLiteral(text) => self.text(text.value.to_str(), at),
+            Expr::Name(name) => {
+                let meaning = self.name(&name.id);
+                if self.is_evaluated {
+                    meaning.texts().for_each(|text| self.formula(text));
+                }
+                meaning
+            }
+            Expr::StringLiteral(text) => {
+                self.text(text.value.to_str());
+                Meaning::text(text.value.to_str())
+            }
             Expr::BytesLiteral(bytes) => {
                 let bytes: Vec<u8> = bytes.value.bytes().collect();
-                self.text(&String::from_utf8_lossy(&bytes), at);
-                Meanings::from([Meaning::Bytes(bytes)])
+                let text = String::from_utf8_lossy(&bytes);
+                self.text(&text);
+                Meaning::text(&text).changed()
             }
-            Expr::NumberLiteral(number) => match &number.value {
-                Number::Int(number) => number.as_i64().map_or_else(unknown, |number| [Meaning::Number(number)].into()),
-                _ => unknown(),
-            },
-            Expr::FString(text) => self.f_string(text),
+            Expr::FString(text) => {
+                walk_expr(self, expr);
+                self.beginning(text).changed()
+            }
             Expr::Attribute(attribute) => {
                 let of = self.value(&attribute.value);
-                self.attribute(&of, &attribute.attr, at)
+                self.attribute(&of, &attribute.attr)
             }
-            Expr::Subscript(subscript) => {
-                let of = self.value(&subscript.value);
-                let key = self.value(&subscript.slice);
-                match &*subscript.slice {
-                    slice @ Expr::Slice(_) if is_reversed(slice) => of.iter().map(reversed).collect(),
-                    Expr::Slice(_) => unknown(),
-                    _ => self.entry(&of, &key, at),
+            Expr::Call(call) => self.call(call),
+            Expr::BinOp(operation) => {
+                let (left, right) = (self.value(&operation.left), self.value(&operation.right));
+                self.hand_on(&left);
+                self.hand_on(&right);
+                match operation.op {
+                    Operator::Div => {
+                        let joins = left.origin().map_or(Meaning::Unknown, Meaning::path);
+                        self.outside(&joins, &right);
+                        Meaning::Unknown
+                    }
+                    _ => left.changed(),
                 }
             }
-            Expr::Call(call) => self.call(call, at),
-            Expr::BinOp(operation) => self.operation(operation, at),
             Expr::Compare(comparison) => {
                 self.visit_expr(&comparison.left);
                 for (operator, right) in comparison.ops.iter().zip(&comparison.comparators) {
                     let found = self.value(right);
                     // A table may be asked for a name.
-                    if !matches!(operator, CmpOp::In | CmpOp::NotIn) || !found.iter().all(Meaning::is_table) {
-                        self.escape(&found, at);
+                    if !matches!(operator, CmpOp::In | CmpOp::NotIn) || !found.is_table() {
+                        self.hand_on(&found);
                     }
                 }
-                unknown()
+                Meaning::Unknown
             }
             Expr::Named(named) => {
-                let meanings = self.value(&named.value);
-                self.bind_target(&named.target, &meanings, at);
-                meanings
+                let meaning = self.value(&named.value);
+                self.bind_target(&named.target, &meaning);
+                meaning
             }
-            Expr::If(choice) => {
-                self.visit_expr(&choice.test);
-                self.any_of([&*choice.body, &*choice.orelse])
-            }
-            Expr::BoolOp(operation) => self.any_of(&operation.values),
             Expr::Lambda(lambda) => self.lambda(lambda),
             Expr::IpyEscapeCommand(command) => {
-                self.ipython(command.kind, &command.value, at);
-                unknown()
+                self.ipython(command.kind, &command.value);
+                Meaning::Unknown
             }
-            // Starred ones are others than what they are made of.
             other => {
-                self.defines |= other.is_generator_expr();
                 walk_expr(self, other);
-                unknown()
+                Meaning::Unknown
             }
         }
     }
 
-    /// Evaluates expressions of which one is the value.
-    fn any_of<'a>(&mut self, choices: impl IntoIterator<Item = &'a Expr>) -> Meanings {
-        let mut meanings = Meanings::new();
-        for choice in choices {
-            add(&mut meanings, self.value(choice));
-        }
-        meanings
+    fn lambda(&mut self, lambda: &ExprLambda) -> Meaning {
+        self.inside(false, |reader| {
+            lambda.parameters.iter().for_each(|parameters| reader.visit_parameters(parameters));
+            reader.visit_expr(&lambda.body);
+        });
+        Meaning::Function
     }
 
-    fn lambda(&mut self, lambda: &ExprLambda) -> Meanings {
-        self.defines = true;
-        let around = std::mem::replace(&mut self.is_class, false);
-        if let Some(parameters) = &lambda.parameters {
-            self.visit_parameters(parameters);
-        }
-        self.visit_expr(&lambda.body);
-        self.is_class = around;
-        Meanings::from([Meaning::Function])
-    }
-
-    fn operation(&mut self, operation: &ExprBinOp, at: usize) -> Meanings {
-        let (left, right) = (self.value(&operation.left), self.value(&operation.right));
-        self.escape(left.iter().chain(&right), at);
-        match operation.op {
-            Operator::Add => return self.joined(&left, &right),
-            Operator::Div => self.files_and_addresses(&left, &right, at),
-            // A text with fields: what stands before the first one is known.
-            Operator::Mod => {
-                if let (Some(Meaning::Text(text)), 1) = (left.first(), left.len()) {
-                    let known = beginning(text.split('%').next().unwrap_or_default());
-                    return Meanings::from([known.unwrap_or(Meaning::Unknown)]);
+    /// The text that a text with fields begins with.
+    fn beginning(&mut self, text: &ExprFString) -> Meaning {
+        match text.value.iter().next() {
+            Some(FStringPart::Literal(literal)) => Meaning::text(&literal.value),
+            Some(FStringPart::FString(text)) => match text.elements.first() {
+                Some(InterpolatedStringElement::Literal(literal)) => Meaning::text(&literal.value),
+                Some(InterpolatedStringElement::Interpolation(field)) if field.expression.is_name_expr() => {
+                    self.value(&field.expression)
                 }
-            }
-            _ => {}
+                _ => Meaning::Unknown,
+            },
+            None => Meaning::Unknown,
         }
-        unknown()
     }
 
-    fn f_string(&mut self, text: &ExprFString) -> Meanings {
-        let mut whole = plain("");
-        for part in &text.value {
-            match part {
-                FStringPart::Literal(literal) => whole = self.joined(&whole, &plain(&literal.value)),
-                FStringPart::FString(inner) => {
-                    for element in &inner.elements {
-                        let next = match element {
-                            InterpolatedStringElement::Literal(literal) => plain(&literal.value),
-                            InterpolatedStringElement::Interpolation(element) => self.interpolated(element),
-                        };
-                        whole = self.joined(&whole, &next);
-                    }
-                }
-            }
+    /// Notes effects that a text may have by what is done with it later.
+    fn text(&mut self, text: &str) {
+        if text.len() <= MAX_NAME {
+            // It may be the name of an attribute, or of a setting.
+            self.note(Act::Attribute(last(text).to_owned()));
         }
-        whole
-    }
-
-    fn interpolated(&mut self, element: &InterpolatedElement) -> Meanings {
-        let value = self.value(&element.expression);
-        self.escape(&value, element.range().start().to_usize());
-        if let Some(spec) = &element.format_spec {
-            spec.elements.iter().for_each(|element| self.visit_interpolated_string_element(element));
-        }
-        let is_as_it_is =
-            element.format_spec.is_none() && element.debug_text.is_none() && element.conversion == ConversionFlag::None;
-        if is_as_it_is { value } else { unknown() }
-    }
-
-    fn text(&mut self, text: &str, at: usize) -> Meanings {
-        self.spend(text.len());
-        if text.starts_with("module://") {
-            self.undecidable(at, "names a module of its own to a library");
+        let mut fields = text.split('{').skip(1).filter_map(|rest| rest.split('}').next());
+        if fields.any(|field| field.contains("__")) {
+            self.undecidable("has a field that reaches into its values");
         }
         if text.contains("<!ENTITY") {
-            self.undecidable(at, "has an entity of XML, which may be a file");
-        }
-        if let Some(setting) = text.strip_prefix("animation.") {
-            self.note(at, Act::Attribute(setting.to_owned()));
+            self.undecidable("has an entity of XML, which may be a file");
         }
         if let Some(file) = text.strip_suffix(".py") {
-            self.known.write(file.rsplit('/').next().unwrap_or_default());
+            self.known.keep(|known| &mut known.files, file.rsplit('/').next().unwrap_or_default());
         }
-        let mut meanings = plain(text);
-        // IPython empties lines of nothing but spaces, also in texts.
-        let mut inside = text.split('\n').skip(1);
-        if inside.any(|line| !line.is_empty() && line.bytes().all(|byte| byte == b' ' || byte == b'\t')) {
-            meanings.insert(Meaning::Unknown);
+        if self.is_evaluated {
+            self.formula(text);
         }
-        meanings
     }
 
-    /// Puts one text after the other.
-    pub(crate) fn joined(&mut self, left: &Meanings, right: &Meanings) -> Meanings {
-        let size = |meanings: &Meanings| meanings.iter().map(Meaning::size).sum::<usize>();
-        // Each one with each other, and compared with those that were made before.
-        let pairs = left.len() * right.len();
-        if self.spend(pairs * LOOK + 2 * (left.len() * size(right) + right.len() * size(left))) {
-            return unknown();
-        }
-        sums(left, right)
-    }
-}
-
-fn plain(text: &str) -> Meanings {
-    Meanings::from([Meaning::Text(text.to_owned())])
-}
-
-/// The elements of a list or a tuple that is written out.
-pub(crate) fn elements(expr: &Expr) -> &[Expr] {
-    match expr {
-        Expr::List(list) => &list.elts,
-        Expr::Tuple(tuple) => &tuple.elts,
-        _ => &[],
-    }
-}
-
-/// Returns true for `[::-1]`.
-fn is_reversed(slice: &Expr) -> bool {
-    let Expr::Slice(slice) = slice else { return false };
-    let Some(Expr::UnaryOp(step)) = slice.step.as_deref() else { return false };
-    let is_one = step.operand.as_number_literal_expr().is_some_and(|number| number.value == Number::Int(1u8.into()));
-    step.op == UnaryOp::USub && is_one && slice.lower.is_none() && slice.upper.is_none()
-}
-
-fn reversed(meaning: &Meaning) -> Meaning {
-    match meaning {
-        Meaning::Text(text) => Meaning::Text(text.chars().rev().collect()),
-        _ => Meaning::Unknown,
+    /// Reads a text that something may take for an expression: patsy's formulas and pandas' queries have signs of their own.
+    fn formula(&mut self, text: &str) {
+        let plain = text.split('`').step_by(2).collect::<Vec<_>>().join("x").replace('@', "");
+        plain.split('~').for_each(|side| self.inner(side.trim(), true));
     }
 }

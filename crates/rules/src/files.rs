@@ -3,42 +3,29 @@
 use crate::act::Act;
 use crate::dotted::last;
 use crate::lists::LISTS;
-use crate::meaning::{Meaning, Meanings};
+use crate::meaning::Meaning;
 use crate::reader::Reader;
 
 impl Reader<'_> {
     /// Notes files outside and addresses that a function is given.
-    pub(crate) fn files_and_addresses(&mut self, callee: &Meanings, argument: &Meanings, at: usize) {
-        let openers: Vec<&Meaning> = callee.iter().filter(|function| may_open(function)).collect();
-        let is_of = |list: &[String]| openers.iter().any(|function| begins(function, list));
+    pub(crate) fn outside(&mut self, function: &Meaning, argument: &Meaning) {
+        let Some(name) = function.origin() else { return };
+        let is_of = |list: &[String]| list.iter().any(|beginning| name.starts_with(beginning));
+        let is_method = matches!(function, Meaning::Result(_));
+        let opens = |beginning: &String| last(name).starts_with(beginning);
+        if is_of(&LISTS.text_readers) || is_method && !LISTS.opening_methods.iter().any(opens) {
+            return;
+        }
         let (is_opener, is_fetcher) = (is_of(&LISTS.file_openers), is_of(&LISTS.address_fetchers));
-        let is_known = openers.iter().any(|function| !matches!(function, Meaning::Member { of: None, .. }));
-        for meaning in argument {
-            let (Meaning::Text(text) | Meaning::Beginning(text)) = meaning else { continue };
-            if is_known && is_outside(text, is_opener) || is_fetcher && text.starts_with("file:") {
-                self.note(at, Act::Hostfile(text.clone()));
+        for text in argument.texts() {
+            if is_outside(text, is_opener) || is_fetcher && text.starts_with("file:") {
+                self.note(Act::Hostfile(text.clone()));
             }
             if is_fetcher && is_address(text) {
-                self.note(at, Act::Address(text.clone()));
+                self.note(Act::Address(text.clone()));
             }
         }
     }
-}
-
-/// Returns true if a call may open its argument: of functions of modules, and of methods of such a name.
-fn may_open(function: &Meaning) -> bool {
-    let is_opening = match function {
-        Meaning::Member { of: Some(_), path } => {
-            LISTS.opening_methods.iter().any(|beginning| last(path).starts_with(beginning))
-        }
-        _ => function.is_named(),
-    };
-    is_opening && !begins(function, &LISTS.text_readers)
-}
-
-/// Returns true if the name of a function begins as one of a list.
-fn begins(function: &Meaning, list: &[String]) -> bool {
-    function.origin().is_some_and(|name| list.iter().any(|beginning| name.starts_with(beginning)))
 }
 
 /// Returns true if a text is an address, and none of a file.

@@ -40,8 +40,8 @@ static MEMBERS: LazyLock<HashMap<Group, Members>> =
     LazyLock::new(|| toml::from_str(include_str!("groups.toml")).expect("the groups are right: every test reads them"));
 
 impl Group {
-    pub(crate) fn members(self) -> Option<&'static Members> {
-        MEMBERS.get(&self)
+    pub(crate) fn members(self) -> &'static Members {
+        MEMBERS.get(&self).expect("each group is in the list: a test reads them")
     }
 
     /// Returns true if a name belongs to a group: the rules say what becomes of it.

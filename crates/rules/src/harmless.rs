@@ -23,6 +23,11 @@ static MODULES: LazyLock<HashMap<&str, Vec<&str>>> = LazyLock::new(|| {
     modules
 });
 
+/// Returns true if a dotted name is one of a listed module itself.
+pub(crate) fn is_module(path: &str) -> bool {
+    MODULES.contains_key(path)
+}
+
 /// Returns true if a dotted name is one of a listed module, of a name in it, or of something public inside of that.
 pub(crate) fn has(path: &str) -> bool {
     let is_private = |name: &str| name.starts_with('_') && !name.ends_with("__");

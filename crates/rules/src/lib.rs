@@ -1,9 +1,10 @@
 //! Rules on programs: what may run at once, what somebody is asked about, what is refused.
 //!
-//! A program is read, never run: it is parsed as IPython would, names are followed through imports and assignments, text that is put
-//! together from constants is put together. What cannot be known by reading (an import by a computed name, `exec` of a computed text) is
-//! *undecidable*, and ends as the policy says, which is never with "allow". Undecidable is also what a known package holds besides the
-//! public names that are listed as harmless, unless a rule or a group names it.
+//! A program is read, never run: it is parsed as IPython would, names are followed through imports and plain assignments, and each
+//! dotted name is looked up in lists: of the policy, of its groups, of harmless names. What cannot be followed so (an attribute or an
+//! import by a name that is put together, `exec` of anything but a text that is written out, all names of a module) is *undecidable*,
+//! and ends as the policy says, which is never with "allow". Undecidable is also what a known package holds besides the public names
+//! that are listed as harmless, unless a rule or a group names it.
 //!
 //! This is an aid for those who approve programs, and no boundary: a language in which everything can be changed while it runs cannot be
 //! judged by reading. The sandbox is the boundary.
@@ -12,7 +13,6 @@
 mod act;
 mod calls;
 mod dotted;
-mod evaluated;
 mod expressions;
 mod files;
 #[cfg(any(fuzzing, test))]
@@ -20,7 +20,7 @@ pub mod fuzzing;
 mod groups;
 mod harmless;
 mod ipython;
-mod judge;
+mod judgement;
 mod known;
 mod lists;
 mod meaning;
@@ -28,12 +28,8 @@ mod names;
 mod nesting;
 mod policy;
 mod reader;
-mod rule;
 mod statements;
-mod table;
-mod texts;
 
-pub use judge::{Judgement, Reason};
+pub use judgement::{Judgement, Reason};
 pub use known::Known;
-pub use policy::{PolicyError, Rules};
-pub use rule::Decision;
+pub use policy::{Decision, PolicyError, Rules};

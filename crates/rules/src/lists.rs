@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use serde::Deserialize;
 
-use crate::dotted::{first, last};
+use crate::dotted::first;
 
 /// The lists of `lists.toml`, which says what is in each of them.
 pub(crate) static LISTS: LazyLock<Lists> =
@@ -15,12 +15,8 @@ pub(crate) static LISTS: LazyLock<Lists> =
 #[serde(deny_unknown_fields)]
 pub(crate) struct Lists {
     python_modules: HashSet<String>,
-    python_packages: HashSet<String>,
     template_packages: HashSet<String>,
-    pub(crate) column_names: HashSet<String>,
-    pub(crate) method_names: HashSet<String>,
     pub(crate) builtins: HashSet<String>,
-    pub(crate) followed_modules: HashSet<String>,
     pub(crate) name_takers: HashSet<String>,
     pub(crate) reaching_attributes: HashSet<String>,
     pub(crate) file_openers: Vec<String>,
@@ -46,12 +42,5 @@ impl Lists {
     /// Returns true if Python itself has a module of this name, with or without an underscore.
     pub(crate) fn is_python_module(&self, name: &str) -> bool {
         self.python_modules.contains(name.trim_matches('_'))
-    }
-
-    /// Returns true if a dotted name may be one of a module of Python's own, by its spelling.
-    pub(crate) fn may_be_module(&self, path: &str) -> bool {
-        let is_value = first(path) == "builtins" || last(path).chars().any(char::is_uppercase);
-        let is_module = self.is_python_module(last(path)) || self.python_packages.contains(first(path));
-        !is_value && (is_module || path == "os.path")
     }
 }

@@ -6,19 +6,12 @@ use ruff_python_parser::{Mode, lexer};
 /// Levels that are read. CPython itself gives up at 200 brackets and soon after 1,000 of other things.
 const MAX_LEVELS: usize = 1000;
 
-/// One pair of brackets that is open.
-#[derive(Default)]
-struct Open {
-    /// Operators since the last comma: each may hold what was before it, or what follows.
-    operators: usize,
-    /// Lambdas: their parameters have commas, too.
-    lambdas: usize,
-}
-
 /// Returns true if a program's syntax tree may be too deep to be read. Counts tokens that can nest, without any recursion.
 pub(crate) fn is_too_deep(code: &str) -> bool {
     let mut lexer = lexer::lex(code, Mode::Ipython);
-    let mut open = vec![Open::default()];
+    // Operators in each pair of brackets that is open, since the last comma: each may hold what was before it, or what follows.
+    let mut open = vec![0_usize];
+    // All of them, brackets, and lambdas, whose parameters have commas, too.
     let (mut levels, mut indents) = (0_usize, 0_usize);
     loop {
         let last = open.len() - 1;
@@ -30,7 +23,7 @@ pub(crate) fn is_too_deep(code: &str) -> bool {
             | TokenKind::FStringStart
             | TokenKind::TStringStart => {
                 levels += 1;
-                open.push(Open::default());
+                open.push(0);
             }
             end @ (TokenKind::Rpar
             | TokenKind::Rsqb
@@ -38,26 +31,18 @@ pub(crate) fn is_too_deep(code: &str) -> bool {
             | TokenKind::FStringEnd
             | TokenKind::TStringEnd) => {
                 if last > 0 {
-                    let closed = open.pop().unwrap_or_default();
-                    levels -= 1 + closed.operators + closed.lambdas;
-                    if let (TokenKind::Rpar | TokenKind::Rsqb, Some(around)) = (end, open.last_mut()) {
-                        // A call or a subscript holds what stands before it.
-                        around.operators += 1;
-                        levels += 1;
-                    }
+                    levels -= 1 + open.pop().unwrap_or_default();
+                    // A call or a subscript holds what stands before it.
+                    let holds = usize::from(matches!(end, TokenKind::Rpar | TokenKind::Rsqb));
+                    open[last - 1] += holds;
+                    levels += holds;
                 }
             }
-            TokenKind::Comma => levels -= std::mem::take(&mut open[last].operators),
-            TokenKind::Newline | TokenKind::Semi => {
-                open = vec![Open::default()];
-                levels = 0;
-            }
+            TokenKind::Comma => levels -= std::mem::take(&mut open[last]),
+            TokenKind::Newline | TokenKind::Semi => (open, levels) = (vec![0], 0),
             TokenKind::Indent => indents += 1,
             TokenKind::Dedent => indents = indents.saturating_sub(1),
-            TokenKind::Lambda => {
-                open[last].lambdas += 1;
-                levels += 1;
-            }
+            TokenKind::Lambda => levels += 1,
             TokenKind::Name
             | TokenKind::Int
             | TokenKind::Float
@@ -71,7 +56,7 @@ pub(crate) fn is_too_deep(code: &str) -> bool {
             | TokenKind::False
             | TokenKind::None => {}
             _ => {
-                open[last].operators += 1;
+                open[last] += 1;
                 levels += 1;
             }
         }

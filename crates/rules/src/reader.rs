@@ -1,243 +1,205 @@
 //! Reading a program: what it does, as far as that can be seen.
 //!
-//! Names are followed without regard to order and scope: what a name may mean anywhere, it may mean everywhere, and so may an attribute.
-//! That errs on the side of seeing too much. A value that is used where names cannot follow it, such as a module in a list, *escapes*: it
-//! is remembered, and every attribute of something unknown may be one of its own.
+//! Names are followed without regard to order and scope: a name that is given two meanings is unknown. A module that is used where
+//! names cannot follow it (in a list, as an argument, by the second meaning of a name) is *handed on*: every attribute of something
+//! unknown may be one of its own from then on, in this program and in all that come after it.
 
 use std::collections::HashSet;
-use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 
 use ruff_python_ast::visitor::Visitor as _;
 use ruff_python_ast::{IpyEscapeKind, Mod};
 use ruff_python_parser::{Mode, ParseOptions, parse_unchecked};
-use ruff_text_size::Ranged as _;
+use ruff_text_size::Ranged;
 
-use crate::act::{Act, Seen};
-use crate::dotted::first;
-use crate::ipython::{automatic, has_prompts};
-use crate::known::{Function, Known};
-use crate::meaning::{Meanings, texts};
+use crate::act::Act;
+use crate::ipython::automatic;
+use crate::judgement::{Judgement, Reason};
+use crate::known::{Known, Reach};
 use crate::nesting::is_too_deep;
+use crate::policy::{Decision, Rules};
 
-/// Passes through a program before the meanings of its names have to be known.
-const PASSES: usize = 8;
-/// After so many of them names take no new meanings: they are unknown instead.
-const FREE_PASSES: usize = 2;
+/// Stack for programs that nest deeply: only what is used of it is ever taken.
+const STACK: usize = 256 << 20;
+/// The longest program, bytes. A longer one is undecidable.
+const MAX_CODE: usize = 256 << 10;
 /// Programs within programs: `exec` of a text.
 const MAX_DEPTH: usize = 5;
-/// Different things that are noted of one program.
-const MAX_SEEN: usize = 5000;
-/// Work that reading one program may take, in nanoseconds of a slow machine: some hundredths of a second.
-const FUEL: usize = 50_000_000;
-/// Cost of a step besides the bytes that it looks at and makes.
-pub(crate) const STEP: usize = 100;
-/// Cost of looking something up, or of remembering it.
-pub(crate) const LOOK: usize = 700;
+/// Bytes of all programs within one program.
+const MAX_INNER: usize = 1 << 20;
 
-/// Reads a program that runs after others.
-pub(crate) fn read(code: &str, known: &mut Known) -> Vec<Seen> {
-    let mut reader = Reader::new(code, known);
-    if is_too_deep(code) {
-        reader.known.is_lost = true;
-        reader.undecidable(0, "nests too deeply to be read");
-        return reader.seen;
+impl Rules {
+    /// Judges a program by itself.
+    pub fn judge(&self, code: &str) -> Judgement {
+        self.judge_after(&mut Known::default(), code)
     }
-    let parse = |code: &str| parse_unchecked(code, ParseOptions::from(Mode::Ipython));
-    let parsed = parse(code);
-    let functions = reader.known.begin();
-    let earlier: Vec<_> = functions.iter().map(|function| (function, parse(&function.code))).collect();
-    let mut defined = Vec::new();
-    for pass in 0..PASSES {
-        reader.begin_pass(pass);
-        if let Some(error) = parsed.errors().first() {
-            // The interpreter may understand what this parser does not.
-            let what = format!("is not understood: {}", error.error);
-            reader.undecidable(error.location.start().to_usize(), &what);
-        }
-        if let Some(line) = automatic(code) {
-            reader.ipython(IpyEscapeKind::Magic, line, 0);
-        }
-        defined = reader.program(code, parsed.syntax());
-        // Functions of earlier programs do something else if names mean something else now.
-        for (function, parsed) in &earlier {
-            reader.earlier(function, parsed.syntax());
-        }
-        if reader.fuel == 0 || !reader.changed {
-            break;
-        }
-    }
-    if reader.fuel == 0 || reader.changed {
-        reader.known.is_lost = true;
-        reader.undecidable(0, "is too much to be followed");
-    }
-    drop(earlier);
-    reader.known.keep_functions(functions.into_iter().chain(defined));
-    if reader.known.is_lost {
-        reader.undecidable(0, "comes after programs that could not be read or remembered");
-    }
-    reader.seen
-}
 
-/// Hashes an act, to compare acts in few bytes.
-fn hash(act: &Act) -> u64 {
-    BuildHasherDefault::<DefaultHasher>::default().hash_one(act)
+    /// Judges a program that runs after others in the same interpreter: `known` is what their names mean, and learns those of this one.
+    pub fn judge_after(&self, known: &mut Known, code: &str) -> Judgement {
+        if code.len() > MAX_CODE {
+            known.is_lost |= self.undecidable < Decision::Refuse;
+            return self.undecidable("the program is too long to be read");
+        }
+        let was_lost = known.is_lost;
+        // On a stack of its own, which is enough for every program that is not found to nest too deeply before.
+        let judgement = std::thread::scope(|scope| {
+            let read = || Reader::new(code, self, known).read(code);
+            let reading = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, read);
+            reading.ok().and_then(|reading| reading.join().ok())
+        });
+        let Some(judgement) = judgement else {
+            known.is_lost = true;
+            return self.undecidable("the program cannot be read");
+        };
+        // A program that does not run changes nothing.
+        if judgement.decision == Decision::Refuse {
+            known.is_lost = was_lost;
+        }
+        judgement
+    }
+
+    /// Returns the judgement of a program whose meaning cannot be read, with the reason for that.
+    pub fn undecidable(&self, what: &str) -> Judgement {
+        Judgement { decision: self.undecidable, reasons: vec![Reason { line: 0, what: what.to_owned() }] }
+    }
 }
 
 pub(crate) struct Reader<'k> {
+    pub(crate) rules: &'k Rules,
     pub(crate) known: &'k mut Known,
-    seen: Vec<Seen>,
+    judgement: Judgement,
     noted: HashSet<Act>,
-    depth: usize,
-    /// True if the text may be no program: then it does nothing.
-    pub(crate) is_quiet: bool,
     /// Offsets of the lines of the outermost program.
     starts: Vec<usize>,
-    /// True if this pass learned something new.
-    pub(crate) changed: bool,
-    /// True once names take no new meanings any more.
-    pub(crate) settled: bool,
+    /// Offset of the statement or the expression that is read; none for the program as a whole.
+    at: Option<usize>,
+    /// Values and attributes of this program.
+    pub(crate) reach: Reach,
+    /// True once all names of the program have been seen.
+    pub(crate) is_second: bool,
+    depth: usize,
+    inner_bytes: usize,
+    /// True in a text that may be no program: then it does nothing, and binds no names.
+    pub(crate) is_formula: bool,
+    /// True where texts are evaluated, as annotations and formulas are.
+    pub(crate) is_evaluated: bool,
     /// True inside a class, whose bindings are its attributes.
     pub(crate) is_class: bool,
-    /// True if the text defines something that may run later.
-    pub(crate) defines: bool,
-    /// Acts of the statement that is read, hashed.
-    done: HashSet<u64>,
-    /// True inside a function of an earlier program.
-    is_earlier: bool,
-    /// Acts that were noted when their program was judged, hashed.
-    before: HashSet<u64>,
-    pub(crate) fuel: usize,
 }
 
 impl<'k> Reader<'k> {
-    fn new(code: &str, known: &'k mut Known) -> Self {
+    fn new(code: &str, rules: &'k Rules, known: &'k mut Known) -> Self {
         Self {
+            rules,
             known,
-            seen: Vec::new(),
+            judgement: Judgement::new(),
             noted: HashSet::new(),
-            depth: 0,
-            is_quiet: false,
             starts: std::iter::once(0).chain(code.match_indices('\n').map(|(at, _)| at + 1)).collect(),
-            changed: false,
-            settled: false,
+            at: None,
+            reach: Reach::default(),
+            is_second: false,
+            depth: 0,
+            inner_bytes: 0,
+            is_formula: false,
+            is_evaluated: false,
             is_class: false,
-            defines: false,
-            done: HashSet::new(),
-            is_earlier: false,
-            before: HashSet::new(),
-            fuel: FUEL,
         }
     }
 
-    fn begin_pass(&mut self, pass: usize) {
-        self.seen.clear();
-        self.noted.clear();
-        self.changed = false;
-        self.settled = pass >= FREE_PASSES;
-    }
-
-    /// Reads the program itself. Returns its statements that define functions.
-    fn program(&mut self, code: &str, program: &Mod) -> Vec<Function> {
-        let Mod::Module(module) = program else { return Vec::new() };
-        if has_prompts(code, module) {
-            self.undecidable(0, "has prompts, which IPython takes out of its texts");
+    fn read(mut self, code: &str) -> Judgement {
+        if is_too_deep(code) {
+            self.is_second = true;
+            self.lost("nests too deeply to be read");
+            return self.judgement;
         }
-        let mut defined = Vec::new();
-        for statement in &module.body {
-            (self.defines, self.done) = (false, HashSet::new());
-            self.visit_stmt(statement);
-            if self.defines {
-                let code = code[statement.range()].to_owned();
-                defined.push(Function { code, done: std::mem::take(&mut self.done) });
+        let parsed = parse_unchecked(code, ParseOptions::from(Mode::Ipython));
+        // Functions may use names that are given meanings after them.
+        for is_second in [false, true] {
+            self.is_second = is_second;
+            if let Some(error) = parsed.errors().first() {
+                // The interpreter may understand what this parser does not.
+                self.at = Some(error.location.start().to_usize());
+                self.undecidable(&format!("is not understood: {}", error.error));
+            }
+            if let Some(line) = automatic(code) {
+                self.ipython(IpyEscapeKind::Magic, line);
+            }
+            if let Mod::Module(module) = parsed.syntax() {
+                self.visit_body(&module.body);
             }
         }
-        defined
+        self.at = None;
+        let reached = self.rules.patterns().filter(|pattern| self.reach.reaches(&self.known.reach, pattern));
+        let reached: Vec<Act> = reached.cloned().map(Act::Reach).collect();
+        reached.into_iter().for_each(|act| self.note(act));
+        if self.reach.reaches_any(&self.known.reach) {
+            self.undecidable("takes attributes by names that are not known, and hands modules on");
+        }
+        if self.known.is_lost {
+            self.undecidable("comes after programs that could not be read or remembered");
+        }
+        self.judgement
     }
 
-    /// Reads a function of an earlier program again.
-    fn earlier(&mut self, function: &Function, program: &Mod) {
-        let Mod::Module(module) = program else { return };
-        (self.depth, self.is_earlier, self.before) = (1, true, function.done.clone());
-        self.visit_body(&module.body);
-        (self.depth, self.is_earlier, self.before) = (0, false, HashSet::new());
-    }
-
-    /// Reads a program within the program.
-    pub(crate) fn inner(&mut self, code: &str, at: usize) {
+    /// Reads a program within the program: another one, or a text that may be no program.
+    pub(crate) fn inner(&mut self, code: &str, is_formula: bool) {
         if self.depth >= MAX_DEPTH {
-            return self.undecidable(at, "runs a program in a program in a program");
+            return self.undecidable("runs a program in a program in a program");
         }
-        if is_too_deep(code) {
-            return self.undecidable(at, "nests too deeply to be read");
+        self.inner_bytes += code.len();
+        if self.inner_bytes > MAX_INNER || is_too_deep(code) {
+            return self.lost("is too much to be followed");
         }
-        self.spend(LOOK + code.len() * 50);
         // An evaluated expression has no magics.
-        let mode = if self.is_quiet { Mode::Module } else { Mode::Ipython };
+        let mode = if is_formula { Mode::Module } else { Mode::Ipython };
         let parsed = parse_unchecked(code, ParseOptions::from(mode));
-        self.depth += 1;
-        if let Some(error) = parsed.errors().first().filter(|_| !self.is_quiet) {
-            let what = format!("is not understood: {}", error.error);
-            self.undecidable(at, &what);
+        if let Some(error) = parsed.errors().first().filter(|_| !is_formula) {
+            self.undecidable(&format!("is not understood: {}", error.error));
         }
+        let around = (self.is_formula, std::mem::take(&mut self.is_evaluated));
+        self.is_formula |= is_formula;
+        self.depth += 1;
         if let Mod::Module(module) = parsed.syntax() {
             self.visit_body(&module.body);
         }
         self.depth -= 1;
+        (self.is_formula, self.is_evaluated) = around;
     }
 
-    /// Reads a text that something may take for an expression.
-    pub(crate) fn formula(&mut self, text: &str, at: usize) {
-        let before = std::mem::replace(&mut self.is_quiet, true);
-        self.inner(text, at);
-        self.is_quiet = before;
+    /// Reads a statement or an expression: acts in it are acts of its line. A program within the program has none of its own.
+    pub(crate) fn within<T>(&mut self, node: &impl Ranged, read: impl FnOnce(&mut Self) -> T) -> T {
+        let around = self.at;
+        if self.depth == 0 {
+            self.at = Some(node.start().to_usize());
+        }
+        let read = read(self);
+        self.at = around;
+        read
     }
 
-    pub(crate) fn note(&mut self, at: usize, act: Act) {
-        self.spend(STEP);
-        let act_hash = hash(&act);
-        self.done.insert(act_hash);
-        // The effect on a module depends on the values handed on now.
-        let depends = matches!(act, Act::Reach(_) | Act::UndecidableOfModule(_));
-        let is_old = self.noted.contains(&act) || (!depends && self.before.contains(&act_hash));
-        if is_old || self.seen.len() > MAX_SEEN {
+    /// Reads the inside of a class, or of a function.
+    pub(crate) fn inside(&mut self, is_class: bool, read: impl FnOnce(&mut Self)) {
+        let around = std::mem::replace(&mut self.is_class, is_class);
+        read(self);
+        self.is_class = around;
+    }
+
+    pub(crate) fn note(&mut self, act: Act) {
+        if !self.is_second || self.noted.contains(&act) {
             return;
         }
-        self.spend(LOOK);
-        // Places in a program within the program are not places in this one.
-        let line = if self.depth == 0 { self.starts.partition_point(|start| *start <= at) } else { 0 };
-        if self.seen.len() == MAX_SEEN {
-            let act = Act::Undecidable("does too much to be read".to_owned());
-            return self.seen.push(Seen { line: 0, act, is_earlier: false });
-        }
-        self.noted.insert(act.clone());
-        self.seen.push(Seen { line, act, is_earlier: self.is_earlier });
+        let (decision, by) = self.rules.decide(&act);
+        let line = self.at.map_or(0, |at| self.starts.partition_point(|start| *start <= at));
+        self.judgement.add(decision, Reason { line, what: format!("{act} ({by})") });
+        self.noted.insert(act);
     }
 
-    /// Notes that a module is imported, and remembers it.
-    pub(crate) fn import(&mut self, module: &str, at: usize) {
-        if self.known.wrote(first(module)) {
-            self.undecidable(at, "imports what may be a file of its own");
-        }
-        self.note(at, Act::Import(module.to_owned()));
-        self.known.import(module);
+    pub(crate) fn undecidable(&mut self, what: &str) {
+        self.note(Act::Undecidable(what.to_owned()));
     }
 
-    pub(crate) fn undecidable(&mut self, at: usize, what: &str) {
-        self.note(at, Act::Undecidable(what.to_owned()));
-    }
-
-    /// Takes from what may still be done. Returns true if nothing is left.
-    pub(crate) fn spend(&mut self, cost: usize) -> bool {
-        self.fuel = self.fuel.saturating_sub(cost);
-        self.fuel == 0
-    }
-
-    /// The texts that something may be; it is undecidable if it may be something else.
-    pub(crate) fn known_texts(&mut self, meanings: &Meanings, at: usize, what: &str) -> Vec<String> {
-        let (texts, is_all) = texts(meanings);
-        if !is_all {
-            self.undecidable(at, &format!("{what} that is put together while it runs"));
-        }
-        texts
+    /// Gives up: nothing is known of what comes after this.
+    fn lost(&mut self, what: &str) {
+        self.known.is_lost = true;
+        self.undecidable(what);
     }
 }

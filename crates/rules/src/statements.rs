@@ -2,189 +2,32 @@
 
 use ruff_python_ast::visitor::{Visitor, walk_except_handler, walk_pattern, walk_pattern_keyword, walk_stmt};
 use ruff_python_ast::{
-    Comprehension, ExceptHandler, Expr, ExprSubscript, IpyEscapeKind, Parameters, Pattern, PatternKeyword, Stmt,
-    StmtClassDef, StmtFunctionDef, StmtImport, StmtImportFrom, WithItem,
+    Comprehension, ExceptHandler, Expr, IpyEscapeKind, Parameters, Pattern, PatternKeyword, Stmt, StmtClassDef,
+    StmtFunctionDef, StmtImport, StmtImportFrom, WithItem,
 };
-use ruff_text_size::Ranged as _;
 
 use crate::act::Act;
 use crate::dotted::first;
-use crate::expressions::elements;
 use crate::ipython::{Magic, is_plain, magic};
-use crate::meaning::{Meaning, Meanings, add, path, texts, unknown};
-use crate::reader::{LOOK, Reader};
+use crate::meaning::Meaning;
+use crate::reader::Reader;
 
 impl Reader<'_> {
-    /// `target = value`
-    fn assign(&mut self, target: &Expr, value: &Expr) {
-        let (targets, values) = (elements(target), elements(value));
-        let is_pairs = targets.len() == values.len() && !values.iter().any(Expr::is_starred_expr);
-        if !targets.is_empty() && is_pairs {
-            targets.iter().zip(values).for_each(|(target, value)| self.assign(target, value));
-        } else {
-            let meanings = self.value(value);
-            self.bind_target(target, &meanings, value.range().start().to_usize());
-        }
-    }
-
-    pub(crate) fn bind_target(&mut self, target: &Expr, meanings: &Meanings, at: usize) {
-        match target {
-            Expr::Name(name) => self.bind(&name.id, meanings),
-            Expr::Starred(starred) => {
-                self.escape(meanings, at);
-                self.bind_target(&starred.value, &unknown(), at);
-            }
-            Expr::Tuple(_) | Expr::List(_) => {
-                self.escape(meanings, at);
-                elements(target).iter().for_each(|target| self.bind_target(target, &unknown(), at));
-            }
-            Expr::Attribute(attribute) => {
-                self.escape(meanings, at);
-                self.visit_expr(target);
-                self.bind_attribute(&attribute.attr, meanings);
-            }
-            Expr::Subscript(subscript) => self.bind_entry(subscript, meanings, at),
-            other => {
-                self.escape(meanings, at);
-                self.visit_expr(other);
-            }
-        }
-    }
-
-    fn bind_entry(&mut self, entry: &ExprSubscript, meanings: &Meanings, at: usize) {
-        self.escape(meanings, at);
-        if let Expr::Attribute(holder) = &*entry.value
-            && &*holder.attr == "__annotations__"
-        {
-            self.bind_attribute(&holder.attr, meanings);
-        }
-        let (of, key) = (self.value(&entry.value), self.value(&entry.slice));
-        self.escape(&key, at);
-        for table in of.iter().filter(|of| of.is_table()) {
-            match table {
-                Meaning::Globals => {
-                    for name in self.known_texts(&key, at, "sets a name") {
-                        self.bind(&name, meanings);
-                    }
-                }
-                Meaning::Table(_) => {
-                    for name in self.known_texts(&key, at, "sets an attribute by a name") {
-                        self.bind_attribute(&name, meanings);
-                        self.note(at, Act::Attribute(name));
-                    }
-                }
-                _ => self.undecidable(at, "changes what modules are"),
-            }
-        }
-    }
-
-    /// Reads what IPython does besides Python.
-    pub(crate) fn ipython(&mut self, kind: IpyEscapeKind, value: &str, at: usize) {
-        let effect = match kind {
-            IpyEscapeKind::Help | IpyEscapeKind::Help2 if is_plain(value) => Magic::Harmless,
-            IpyEscapeKind::Magic | IpyEscapeKind::Magic2 => magic(value),
-            _ => Magic::Open,
-        };
-        match effect {
-            Magic::Harmless => {}
-            Magic::Program(program) => self.inner(program, at),
-            Magic::Open => self.note(at, Act::Shell(format!("{}{value}", kind.as_str()))),
-        }
-    }
-
-    fn import_modules(&mut self, import: &StmtImport) {
-        for alias in &import.names {
-            self.spend(4 * LOOK);
-            self.import(&alias.name, alias.range.start().to_usize());
-            let top = first(&alias.name);
-            self.known.import(top);
-            match &alias.asname {
-                Some(name) => self.bind(name, &path(alias.name.as_str())),
-                None => self.bind(top, &path(top)),
-            }
-        }
-    }
-
-    fn import_from(&mut self, import: &StmtImportFrom) {
-        let at = import.range.start().to_usize();
-        let module = import.module.as_ref().map(ToString::to_string).unwrap_or_default();
-        if import.level > 0 {
-            return self.note(at, Act::Import(format!(".{module}")));
-        }
-        self.import(&module, at);
-        for alias in &import.names {
-            if &*alias.name == "*" {
-                self.changed |= self.known.import_all(&module);
-            } else {
-                let meanings = self.attribute(&path(&module), &alias.name, at);
-                self.bind(alias.asname.as_ref().unwrap_or(&alias.name), &meanings);
-            }
-        }
-    }
-
-    fn function_definition(&mut self, function: &StmtFunctionDef) {
-        self.defines = true;
-        function.decorator_list.iter().for_each(|decorator| self.visit_decorator(decorator));
-        // A decorator makes something else of a function.
-        let is_plain = function.decorator_list.is_empty();
-        self.bind(&function.name, &if is_plain { Meanings::from([Meaning::Function]) } else { unknown() });
-        let around = std::mem::replace(&mut self.is_class, false);
-        function.type_params.iter().for_each(|types| self.visit_type_params(types));
-        self.visit_parameters(&function.parameters);
-        function.returns.iter().for_each(|annotation| self.visit_annotation(annotation));
-        self.visit_body(&function.body);
-        self.is_class = around;
-    }
-
-    fn class_definition(&mut self, class: &StmtClassDef) {
-        self.bind(&class.name, &unknown());
-        class.decorator_list.iter().for_each(|decorator| self.visit_decorator(decorator));
-        class.type_params.iter().for_each(|types| self.visit_type_params(types));
-        class.arguments.iter().for_each(|arguments| self.visit_arguments(arguments));
-        let around = std::mem::replace(&mut self.is_class, true);
-        self.visit_body(&class.body);
-        self.is_class = around;
-    }
-
-    /// Binds a target to each element of something.
-    fn each(&mut self, target: &Expr, of: &Expr) {
-        let ones = elements(of);
-        if ones.is_empty() || ones.iter().any(Expr::is_starred_expr) {
-            self.visit_expr(of);
-            let at = of.range().start().to_usize();
-            self.bind_target(target, &unknown(), at);
-        } else {
-            ones.iter().for_each(|one| self.assign(target, one));
-        }
-    }
-}
-
-impl<'a> Visitor<'a> for Reader<'_> {
-    fn visit_expr(&mut self, expr: &'a Expr) {
-        let meanings = self.value(expr);
-        self.escape(&meanings, expr.range().start().to_usize());
-    }
-
-    /// Reads an annotation. A text in it is evaluated by anybody who asks for the type.
-    fn visit_annotation(&mut self, annotation: &'a Expr) {
-        let (meanings, at) = (self.value(annotation), annotation.range().start().to_usize());
-        self.escape(&meanings, at);
-        texts(&meanings).0.iter().for_each(|text| self.formula(text, at));
-    }
-
-    fn visit_stmt(&mut self, statement: &'a Stmt) {
-        if self.fuel == 0 {
-            return;
-        }
+    fn statement(&mut self, statement: &Stmt) {
         match statement {
             Stmt::Import(import) => self.import_modules(import),
             Stmt::ImportFrom(import) => self.import_from(import),
-            Stmt::Assign(assign) => assign.targets.iter().for_each(|target| self.assign(target, &assign.value)),
+            Stmt::Assign(assign) => match &assign.targets[..] {
+                [target] => self.assign(target, &assign.value),
+                targets => {
+                    let meaning = self.value(&assign.value);
+                    targets.iter().for_each(|target| self.bind_target(target, &meaning));
+                }
+            },
             Stmt::AnnAssign(assign) => {
                 self.visit_annotation(&assign.annotation);
                 match &assign.value {
                     Some(value) => self.assign(&assign.target, value),
-                    None if assign.target.is_name_expr() => {}
                     None => self.visit_expr(&assign.target),
                 }
             }
@@ -192,7 +35,7 @@ impl<'a> Visitor<'a> for Reader<'_> {
                 self.visit_expr(&assign.value);
                 // The value of the target is an argument of the addition.
                 self.visit_expr(&assign.target);
-                self.bind_target(&assign.target, &unknown(), assign.range.start().to_usize());
+                self.bind_target(&assign.target, &Meaning::Unknown);
             }
             Stmt::For(each) => {
                 self.each(&each.target, &each.iter);
@@ -201,37 +44,164 @@ impl<'a> Visitor<'a> for Reader<'_> {
             }
             Stmt::FunctionDef(function) => self.function_definition(function),
             Stmt::ClassDef(class) => self.class_definition(class),
-            Stmt::TypeAlias(alias) => {
-                self.bind_target(&alias.name, &unknown(), alias.range.start().to_usize());
-                walk_stmt(self, statement);
-            }
             Stmt::IpyEscapeCommand(command) => {
-                self.ipython(command.kind, &command.value, command.range.start().to_usize());
+                self.ipython(command.kind, &command.value);
             }
             other => walk_stmt(self, other),
         }
     }
 
+    /// `target = value`
+    fn assign(&mut self, target: &Expr, value: &Expr) {
+        let (targets, values) = (elements(target), elements(value));
+        let is_pairs = targets.len() == values.len() && !targets.iter().chain(values).any(Expr::is_starred_expr);
+        if !targets.is_empty() && is_pairs {
+            targets.iter().zip(values).for_each(|(target, value)| self.assign(target, value));
+        } else {
+            let meaning = self.value(value);
+            self.bind_target(target, &meaning);
+        }
+    }
+
+    pub(crate) fn bind_target(&mut self, target: &Expr, meaning: &Meaning) {
+        match target {
+            Expr::Name(name) => return self.bind(&name.id, meaning),
+            Expr::Starred(starred) => self.bind_target(&starred.value, &Meaning::Unknown),
+            Expr::Tuple(_) | Expr::List(_) => {
+                elements(target).iter().for_each(|target| self.bind_target(target, &Meaning::Unknown));
+            }
+            other => {
+                let changed = other
+                    .as_attribute_expr()
+                    .or(other.as_subscript_expr().and_then(|one| one.value.as_attribute_expr()));
+                if changed.is_some_and(|attribute| matches!(&*attribute.attr, "__class__" | "__annotations__")) {
+                    self.undecidable("changes what attributes and their types are");
+                }
+                self.visit_expr(other);
+            }
+        }
+        self.hand_on(meaning);
+    }
+
+    /// Binds a target to each element of something.
+    fn each(&mut self, target: &Expr, of: &Expr) {
+        let (targets, ones) = (elements(target), elements(of));
+        let is_names = target.is_name_expr() || !targets.is_empty() && targets.iter().all(Expr::is_name_expr);
+        if is_names && !ones.is_empty() && !ones.iter().any(Expr::is_starred_expr) {
+            ones.iter().for_each(|one| self.assign(target, one));
+        } else {
+            self.visit_expr(of);
+            self.bind_target(target, &Meaning::Unknown);
+        }
+    }
+
+    /// Reads what IPython does besides Python.
+    pub(crate) fn ipython(&mut self, kind: IpyEscapeKind, value: &str) {
+        let effect = match kind {
+            IpyEscapeKind::Help | IpyEscapeKind::Help2 if is_plain(value) => Magic::Harmless,
+            IpyEscapeKind::Magic | IpyEscapeKind::Magic2 => magic(value),
+            _ => Magic::Open,
+        };
+        match effect {
+            Magic::Harmless => {}
+            Magic::Program(program) => self.inner(program, false),
+            Magic::Open => self.note(Act::Shell(format!("{}{value}", kind.as_str()))),
+        }
+    }
+
+    fn import_modules(&mut self, import: &StmtImport) {
+        for alias in &import.names {
+            let top = first(&alias.name);
+            self.import(&alias.name);
+            match &alias.asname {
+                Some(name) => self.bind(name, &Meaning::path(alias.name.as_str())),
+                None => self.bind(top, &Meaning::path(top)),
+            }
+        }
+    }
+
+    fn import_from(&mut self, import: &StmtImportFrom) {
+        let module = import.module.as_ref().map(ToString::to_string).unwrap_or_default();
+        if import.level > 0 {
+            return self.note(Act::Import(format!(".{module}")));
+        }
+        self.import(&module);
+        for alias in &import.names {
+            if &*alias.name == "*" {
+                self.star(&module);
+            } else {
+                let meaning = self.attribute(&Meaning::path(&*module), &alias.name);
+                self.bind(alias.asname.as_ref().unwrap_or(&alias.name), &meaning);
+            }
+        }
+    }
+
+    fn function_definition(&mut self, function: &StmtFunctionDef) {
+        // A decorator makes something else of a function.
+        let is_plain = function.decorator_list.is_empty();
+        function.decorator_list.iter().for_each(|decorator| self.visit_decorator(decorator));
+        self.bind(&function.name, if is_plain { &Meaning::Function } else { &Meaning::Unknown });
+        self.inside(false, |reader| {
+            function.type_params.iter().for_each(|types| reader.visit_type_params(types));
+            reader.visit_parameters(&function.parameters);
+            function.returns.iter().for_each(|annotation| reader.visit_annotation(annotation));
+            reader.visit_body(&function.body);
+        });
+    }
+
+    fn class_definition(&mut self, class: &StmtClassDef) {
+        self.bind(&class.name, &Meaning::Unknown);
+        class.decorator_list.iter().for_each(|decorator| self.visit_decorator(decorator));
+        class.type_params.iter().for_each(|types| self.visit_type_params(types));
+        class.arguments.iter().for_each(|arguments| self.visit_arguments(arguments));
+        self.inside(true, |reader| reader.visit_body(&class.body));
+    }
+}
+
+/// The elements of a list or a tuple that is written out.
+fn elements(expr: &Expr) -> &[Expr] {
+    match expr {
+        Expr::List(list) => &list.elts,
+        Expr::Tuple(tuple) => &tuple.elts,
+        _ => &[],
+    }
+}
+
+impl<'a> Visitor<'a> for Reader<'_> {
+    fn visit_expr(&mut self, expr: &'a Expr) {
+        let meaning = self.value(expr);
+        self.hand_on(&meaning);
+    }
+
+    /// Reads an annotation. A text in it is evaluated by anybody who asks for the type.
+    fn visit_annotation(&mut self, annotation: &'a Expr) {
+        let around = std::mem::replace(&mut self.is_evaluated, true);
+        self.visit_expr(annotation);
+        self.is_evaluated = around;
+    }
+
+    fn visit_stmt(&mut self, statement: &'a Stmt) {
+        self.within(statement, |reader| reader.statement(statement));
+    }
+
     fn visit_with_item(&mut self, item: &'a WithItem) {
-        let at = item.context_expr.range().start().to_usize();
-        let mut meanings = self.value(&item.context_expr);
-        self.escape(&meanings, at);
+        let meaning = self.value(&item.context_expr);
+        self.hand_on(&meaning);
         if let Some(target) = &item.optional_vars {
-            meanings.insert(Meaning::Unknown);
-            self.bind_target(target, &meanings, at);
+            // Most contexts are themselves what they open.
+            let opened = if let Meaning::Result(_) = meaning { meaning } else { Meaning::Unknown };
+            self.bind_target(target, &opened);
         }
     }
 
     fn visit_parameters(&mut self, parameters: &'a Parameters) {
         for parameter in parameters {
             parameter.annotation().into_iter().for_each(|annotation| self.visit_annotation(annotation));
-            let mut meanings = unknown();
             if let Some(default) = parameter.default() {
-                let value = self.value(default);
-                self.escape(&value, default.start().to_usize());
-                add(&mut meanings, value);
+                let default = self.value(default);
+                self.bind(parameter.name(), &default);
             }
-            self.bind(parameter.name(), &meanings);
+            self.bind(parameter.name(), &Meaning::Unknown);
         }
     }
 
@@ -243,7 +213,7 @@ impl<'a> Visitor<'a> for Reader<'_> {
     fn visit_except_handler(&mut self, handler: &'a ExceptHandler) {
         let ExceptHandler::ExceptHandler(caught) = handler;
         if let Some(name) = &caught.name {
-            self.bind(name, &unknown());
+            self.bind(name, &Meaning::Unknown);
         }
         walk_except_handler(self, handler);
     }
@@ -255,15 +225,12 @@ impl<'a> Visitor<'a> for Reader<'_> {
             Pattern::MatchMapping(mapping) => mapping.rest.as_ref(),
             _ => None,
         };
-        if let Some(name) = name {
-            self.bind(name, &unknown());
-        }
+        name.into_iter().for_each(|name| self.bind(name, &Meaning::Unknown));
         walk_pattern(self, pattern);
     }
 
     fn visit_pattern_keyword(&mut self, keyword: &'a PatternKeyword) {
-        let found = self.attribute(&unknown(), &keyword.attr, keyword.range.start().to_usize());
-        self.escape(&found, keyword.range.start().to_usize());
+        self.attribute(&Meaning::Unknown, &keyword.attr);
         walk_pattern_keyword(self, keyword);
     }
 }
