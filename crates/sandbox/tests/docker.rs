@@ -130,17 +130,27 @@ async fn what_engines_leave_open_is_held() {
 async fn a_container_has_the_parts_that_engines_may_not_know() {
     let data = tempfile::tempdir().unwrap();
     let Some(backend) = start(data.path()).await else { return };
-    println!("{:?}", backend.warnings());
+    let warnings = backend.warnings();
+    println!("{warnings:?}");
+    // An engine that does not do a part says so at the start.
+    let has = |loss| !warnings.iter().any(|warning| warning.contains(loss));
+    let (hides_groups, hides_files) = (has("names of the host's control groups"), has("figures in /proc"));
     let result = |profile| {
         let spec = SandboxSpec { profile, ..SandboxSpec::new(Limits { kernels: 2, ..Limits::default() }) };
         let backend = &backend;
         async move {
             let sandbox = backend.create(SandboxId::unique(), spec).await.unwrap();
-            let script = "id -u; cat /proc/self/cgroup; cat /proc/cmdline /proc/version /proc/kallsyms; ls /sys/kernel; ls /sys/devices; \
-                          touch /dev/mqueue/q 2>/dev/null && echo queue; \
+            let groups = if hides_groups { "cat /proc/self/cgroup" } else { "true" };
+            let files = if hides_files {
+                "cat /proc/cmdline /proc/version /proc/kallsyms; ls /sys/kernel; ls /sys/devices"
+            } else {
+                "true"
+            };
+            let rest = "touch /dev/mqueue/q 2>/dev/null && echo queue; \
                           python3 -c 'import socket; socket.socket(socket.AF_INET)' 2>/dev/null && echo internet; \
                           python3 -c 'import resource; print(\"limits\", resource.getrlimit(resource.RLIMIT_CORE), resource.getrlimit(resource.RLIMIT_MEMLOCK))'";
-            let run = sandbox.run(command(script), b"", std::time::Duration::from_secs(60), 4000).await.unwrap();
+            let script = format!("id -u; {groups}; {files}; {rest}");
+            let run = sandbox.run(command(&script), b"", std::time::Duration::from_secs(60), 4000).await.unwrap();
             let printed = String::from_utf8(run.stdout).unwrap();
             sandbox.close().await.unwrap();
             printed
@@ -224,16 +234,19 @@ async fn a_part_that_an_engine_does_not_know_is_told_and_left_out() {
     let Some(known) = start(data.path()).await else { return };
     let before = known.warnings();
     known.shutdown().await;
-    for (word, loss) in
-        [("Sysctls", "connections take memory"), ("seccomp=", "own list"), ("CgroupnsMode", "control groups")]
-    {
+    for (word, loss) in [
+        ("Sysctls", "connections take memory"),
+        ("seccomp=", "own list"),
+        ("CgroupnsMode", "names of the host's control groups"),
+    ] {
         let socket = data.path().join(format!("{}.sock", word.trim_end_matches('=')));
         engine_without(word, &socket).await;
         let host = format!("unix://{}", socket.display());
         let backend = Docker::start(config(data.path(), Some(&host)), &mut |_| {}).await.unwrap();
         let warnings = backend.warnings();
         assert!(warnings.iter().any(|warning| warning.contains(loss) && warning.contains(word)), "{warnings:?}");
-        assert_eq!(warnings.len(), before.len() + 1, "{warnings:?}");
+        let was_missing = before.iter().any(|warning| warning.contains(loss));
+        assert_eq!(warnings.len(), before.len() + usize::from(!was_missing), "{warnings:?}");
         let sandbox = backend.create(SandboxId::unique(), SandboxSpec::new(Limits::default())).await.unwrap();
         let run = sandbox.run(command("true"), b"", std::time::Duration::from_secs(60), 10).await.unwrap();
         assert_eq!(run.status, Some(ExitStatus::Code(0)), "it works without");

@@ -13,15 +13,17 @@ use crate::{KernelSpec, Limits, Profile};
 
 /// Memory of the container that serves files, beside the files, bytes.
 const SERVER_MEMORY: u64 = 64 << 20;
-/// Inodes of `/tmp`; without a bound, empty files use up memory that no limit counts.
-const TMP_INODES: u64 = 32 << 10;
 /// Paths of the workspace: its own, and the home directory that some clients expect.
 const PLACES: [&str; 2] = ["/mnt/data", "/home/user"];
+/// The place of message queues.
+pub(super) const MESSAGE_QUEUES: &str = "/dev/mqueue";
 /// Bytes of the kernel's scripts at most.
 const SCRIPTS_BYTES: u64 = 1 << 20;
 /// The rank below which no process gets among those that the host ends for want of memory: before its own, and after kernels and commands,
 /// which have 1000, so that the first process tells of them.
 const OOM_RANK: i64 = 900;
+/// Processes of a user at least, in all of its containers.
+const USER_PROCESSES: u64 = 4096;
 /// Limits of each process, most of them of its user. 1 byte of core file is the kernel's mark for processes which must not be dumped to a
 /// program of the host's either.
 const BARE_LIMITS: [(&str, u64); 6] =
@@ -29,8 +31,12 @@ const BARE_LIMITS: [(&str, u64); 6] =
 
 impl Containers {
     /// A container without files, network, capabilities, a writable root or a way to get more rights.
-    pub(super) fn bare(&self, user: u32, memory: u64, processes: i64) -> ContainerCreateBody {
+    pub(super) fn bare(&self, user: u32, memory: u64, processes: i64, open_files: u64) -> ContainerCreateBody {
         let memory = i64::try_from(memory).unwrap_or(i64::MAX);
+        // An engine's own figures may be more than its host has to give. The bound of the control group comes first: a user has the
+        // processes of a container that ends, of the one that takes its place, and of the server of its files.
+        let of_user = processes.unsigned_abs().saturating_mul(4).max(USER_PROCESSES);
+        let own_limits = [("nofile", open_files), ("nproc", of_user)];
         let none = HostConfigLogConfig { typ: Some("none".to_owned()), config: None };
         let host_config = HostConfig {
             auto_remove: Some(true),
@@ -47,11 +53,8 @@ impl Containers {
             oom_score_adj: Some(OOM_RANK),
             runtime: self.runtime.clone(),
             // Engines mount a file system of message queues there, in which everybody may make some.
-            tmpfs: Some(HashMap::from([(
-                "/dev/mqueue".to_owned(),
-                "ro,noexec,nosuid,nodev,size=4096,nr_inodes=1".to_owned(),
-            )])),
-            ulimits: Some(BARE_LIMITS.map(|(name, value)| limit(name, value)).into()),
+            tmpfs: Some(HashMap::from([(MESSAGE_QUEUES.to_owned(), "ro,noexec,nosuid,nodev,size=4096".to_owned())])),
+            ulimits: Some(BARE_LIMITS.iter().chain(&own_limits).map(|(name, value)| limit(name, *value)).collect()),
             ..HostConfig::default()
         };
         ContainerCreateBody {
@@ -72,15 +75,15 @@ impl Containers {
         }
     }
 
-    /// The same with the files of a workspace, and these limits of each process.
+    /// The same with the files of a workspace.
     fn with_files(
         &self,
         (volume, user): (&str, u32),
         memory: u64,
         processes: i64,
-        ulimits: impl IntoIterator<Item = (&'static str, u64)>,
+        open_files: u32,
     ) -> ContainerCreateBody {
-        let mut body = self.bare(user, memory, processes);
+        let mut body = self.bare(user, memory, processes, u64::from(open_files));
         let files = |place: &str| Mount {
             target: Some(place.to_owned()),
             source: Some(volume.to_owned()),
@@ -91,8 +94,6 @@ impl Containers {
         };
         let host = body.host_config.get_or_insert_default();
         host.mounts = Some(PLACES.map(files).into());
-        let further = ulimits.into_iter().map(|(name, value)| limit(name, value));
-        host.ulimits.get_or_insert_default().extend(further);
         body
     }
 
@@ -100,8 +101,7 @@ impl Containers {
     pub(super) fn files_container(&self, volume: &str, user: u32, limits: &Limits) -> ContainerCreateBody {
         // Files that the host writes count as the server's memory.
         let memory = SERVER_MEMORY.saturating_add(limits.disk);
-        // An engine's own figure may be more than its host has to give.
-        let body = self.with_files((volume, user), memory, 4, [("nofile", u64::from(limits.open_files))]);
+        let body = self.with_files((volume, user), memory, 4, limits.open_files);
         self.hardening.apply(body, Profile::Data)
     }
 
@@ -114,19 +114,15 @@ impl Containers {
         home: &Container,
     ) -> ContainerCreateBody {
         let user = home.user();
-        let ulimits = [("nofile", u64::from(limits.open_files)), ("fsize", limits.file_size)];
         // Beside the program's own: the first process, and the kernel's checkpoint.
         let processes = i64::from(limits.processes) + 2;
-        let mut body = self.with_files((home.name(), user), limits.memory, processes, ulimits);
+        let mut body = self.with_files((home.name(), user), limits.memory, processes, limits.open_files);
         body.env = Some(kernel.env.iter().map(|(name, value)| format!("{name}={value}")).collect());
         let host = body.host_config.get_or_insert_default();
+        host.ulimits.get_or_insert_default().push(limit("fsize", limits.file_size));
         let shared = limits.tmp / 4;
-        let tmp = format!(
-            "rw,exec,nosuid,nodev,size={},nr_inodes={TMP_INODES},mode=1777,uid={user},gid={user}",
-            limits.tmp - shared
-        );
-        let scripts =
-            format!("rw,noexec,nosuid,nodev,size={SCRIPTS_BYTES},nr_inodes=64,mode=0755,uid={user},gid={user}");
+        let tmp = format!("rw,exec,nosuid,nodev,size={},mode=1777", limits.tmp - shared);
+        let scripts = format!("rw,noexec,nosuid,nodev,size={SCRIPTS_BYTES},mode=1777");
         let places = [("/tmp".to_owned(), tmp), (KernelSpec::SCRIPTS_DIRECTORY.to_owned(), scripts)];
         host.tmpfs.get_or_insert_default().extend(places);
         host.shm_size = Some(i64::try_from(shared.max(1)).unwrap_or(i64::MAX));

@@ -1,6 +1,7 @@
 //! Parts of a container's isolation that not every engine knows. Each is tried when the backend starts: what the engine refuses, or takes
 //! and does not do, is left out and told.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use aludel_jail::syscalls::{EngineProfile, SocketMemory};
@@ -9,11 +10,14 @@ use futures_util::StreamExt;
 use serde::Deserialize;
 
 use super::Containers;
+use super::definitions::MESSAGE_QUEUES;
 use crate::backends::stdio::{OutputChunk, Stdio};
-use crate::{Error, Profile};
+use crate::{Error, KernelSpec, Profile};
 
 /// Memory of a container that tries a part.
 const TRIAL_MEMORY: u64 = 64 << 20;
+/// Files that a process of it may have open. A runtime opens each hidden file under this limit.
+const TRIAL_FILES: u64 = 256;
 /// The longest that it may take.
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of its output that are read.
@@ -46,9 +50,11 @@ const HIDDEN: [(&str, &str); 2] = [
         "block bus class dev devices firmware hypervisor kernel module power fs/bpf fs/cgroup/unified fs/ext4 fs/fuse fs/pstore fs/selinux",
     ),
 ];
+/// Inodes of file systems in memory; without a bound, empty files use up memory that no limit counts.
+const INODES: [(&str, u32); 3] = [("/tmp", 32 << 10), (KernelSpec::SCRIPTS_DIRECTORY, 64), (MESSAGE_QUEUES, 1)];
 /// The program of a trial: tells the facts by which the parts are judged.
 const TRIAL_PROGRAM: &str = "
-import json, socket, threading
+import json, os, socket, threading
 def read(path):
     try:
         with open(path) as file: return file.read().strip()
@@ -62,6 +68,7 @@ thread = threading.Thread(target=int); thread.start(); thread.join()
 print(json.dumps({
     'version': read('/proc/version'),
     'groups': [line.split(':', 2)[2] for line in read('/proc/self/cgroup').splitlines()],
+    'inodes': os.statvfs('/dev/mqueue').f_files,
     'refuses_datagrams': refuses(lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)),
     'refuses_low_ports': refuses(lambda: socket.socket().bind(('127.0.0.1', 80))),
 }))
@@ -72,18 +79,26 @@ print(json.dumps({
 enum HardeningPart {
     /// Our own list of system calls.
     SystemCalls,
+    /// The same in a file, for an engine that takes its name.
+    SystemCallsFile,
     /// A namespace of control groups.
     ControlGroups,
     /// Settings of the network namespace.
     NetworkSettings,
     /// Absence of files that tell of the host.
     HiddenFiles,
+    /// The same as an option, for an engine that takes it so.
+    HiddenFilesOption,
+    /// Bounds of the number of files in memory.
+    Inodes,
 }
 
 /// The parts that containers of an engine have.
 #[derive(Debug)]
 pub(super) struct Hardening {
     sockets: SocketMemory,
+    /// The directory of the lists of system calls.
+    lists: PathBuf,
     parts: Vec<HardeningPart>,
     warnings: Vec<String>,
 }
@@ -93,41 +108,55 @@ pub(super) struct Hardening {
 struct TrialFacts {
     version: String,
     groups: Vec<String>,
+    inodes: u64,
     refuses_datagrams: bool,
     refuses_low_ports: bool,
 }
 
 impl HardeningPart {
-    const ALL: [Self; 4] = [Self::SystemCalls, Self::ControlGroups, Self::NetworkSettings, Self::HiddenFiles];
+    /// Each part with the ways to ask for it, Docker's first.
+    const WAYS: [&[Self]; 5] = [
+        &[Self::SystemCalls, Self::SystemCallsFile],
+        &[Self::ControlGroups],
+        &[Self::NetworkSettings],
+        &[Self::HiddenFiles, Self::HiddenFilesOption],
+        &[Self::Inodes],
+    ];
 
     /// The consequence of its absence.
     fn loss(self) -> &'static str {
         match self {
-            Self::SystemCalls => "programs may make the system calls of the container engine's own list",
+            Self::SystemCalls | Self::SystemCallsFile => {
+                "programs may make the system calls of the container engine's own list"
+            }
             Self::ControlGroups => "programs see the names of the host's control groups",
             Self::NetworkSettings => "data in sockets and closed connections take memory beside the limit",
-            Self::HiddenFiles => "programs read the host's figures in /proc and /sys",
+            Self::HiddenFiles | Self::HiddenFilesOption => "programs read the host's figures in /proc and /sys",
+            Self::Inodes => "empty files in /tmp take memory beside the limit",
         }
     }
 
     /// Returns true if a container has it.
     fn is_in(self, facts: &TrialFacts) -> bool {
         match self {
-            Self::SystemCalls => facts.refuses_datagrams,
+            Self::SystemCalls | Self::SystemCallsFile => facts.refuses_datagrams,
             Self::ControlGroups => facts.groups.iter().all(|group| group == "/"),
             Self::NetworkSettings => facts.refuses_low_ports,
-            Self::HiddenFiles => facts.version.is_empty(),
+            Self::HiddenFiles | Self::HiddenFilesOption => facts.version.is_empty(),
+            Self::Inodes => facts.inodes == 1,
         }
     }
 
     /// Adds it to a container.
-    fn add(self, body: &mut ContainerCreateBody, profile: Profile, sockets: SocketMemory) {
+    fn add(self, body: &mut ContainerCreateBody, profile: Profile, sockets: SocketMemory, lists: &Path) {
         let host = body.host_config.get_or_insert_default();
         match self {
             Self::SystemCalls => {
-                // Plain data with keys of text.
-                let list = serde_json::to_string(&EngineProfile::new(profile, sockets)).unwrap_or_default();
-                host.security_opt.get_or_insert_default().push(format!("seccomp={list}"));
+                host.security_opt.get_or_insert_default().push(format!("seccomp={}", list(profile, sockets)));
+            }
+            Self::SystemCallsFile => {
+                let file = list_file(lists, profile);
+                host.security_opt.get_or_insert_default().push(format!("seccomp={}", file.display()));
             }
             Self::ControlGroups => host.cgroupns_mode = Some(HostConfigCgroupnsModeEnum::PRIVATE),
             Self::NetworkSettings => {
@@ -138,25 +167,50 @@ impl HardeningPart {
                 let settings = NETWORK_SETTINGS.iter().chain(buffers);
                 host.sysctls = Some(settings.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect());
             }
-            Self::HiddenFiles => {
-                let below =
-                    |(top, names): &(&str, &str)| names.split(' ').map(|name| format!("{top}/{name}")).collect();
-                host.masked_paths = Some(HIDDEN.iter().flat_map::<Vec<_>, _>(below).collect());
+            Self::HiddenFiles => host.masked_paths = Some(hidden()),
+            Self::HiddenFilesOption => {
+                host.security_opt.get_or_insert_default().push(format!("mask={}", hidden().join(":")));
+            }
+            Self::Inodes => {
+                for (place, options) in host.tmpfs.iter_mut().flatten() {
+                    if let Some((_, count)) = INODES.iter().find(|(bounded, _)| bounded == place) {
+                        options.push_str(&format!(",nr_inodes={count}"));
+                    }
+                }
             }
         }
     }
 }
 
+/// The list of system calls as engines read it: plain data with keys of text.
+fn list(profile: Profile, sockets: SocketMemory) -> String {
+    serde_json::to_string(&EngineProfile::new(profile, sockets)).unwrap_or_default()
+}
+
+/// The file of a list.
+fn list_file(directory: &Path, profile: Profile) -> PathBuf {
+    directory.join(match profile {
+        Profile::Data => "data.json",
+        Profile::Services => "services.json",
+    })
+}
+
+/// Paths of files that tell of the host.
+fn hidden() -> Vec<String> {
+    let below = |(top, names): &(&str, &str)| names.split(' ').map(|name| format!("{top}/{name}")).collect();
+    HIDDEN.iter().flat_map::<Vec<_>, _>(below).collect()
+}
+
 impl Hardening {
-    /// No part.
-    pub(super) fn none(sockets: SocketMemory) -> Self {
-        Self { sockets, parts: Vec::new(), warnings: Vec::new() }
+    /// No part. The directory is for lists of system calls.
+    pub(super) fn none(sockets: SocketMemory, lists: PathBuf) -> Self {
+        Self { sockets, lists, parts: Vec::new(), warnings: Vec::new() }
     }
 
     /// Adds the parts to a container.
     pub(super) fn apply(&self, mut body: ContainerCreateBody, profile: Profile) -> ContainerCreateBody {
         for part in &self.parts {
-            part.add(&mut body, profile, self.sockets);
+            part.add(&mut body, profile, self.sockets, &self.lists);
         }
         body
     }
@@ -177,15 +231,16 @@ impl Hardening {
 impl Containers {
     /// Finds the parts that containers of this engine have, all at once or one by one.
     pub(super) async fn find_hardening(&self) -> Result<Hardening, Error> {
-        let sockets = self.engine.sockets;
-        let with = |parts: &[HardeningPart]| Hardening { parts: parts.to_vec(), ..Hardening::none(sockets) };
-        let mut found = Hardening::none(sockets);
+        let (sockets, lists) = (self.engine.sockets, &self.hardening.lists);
+        let none = || Hardening::none(sockets, lists.clone());
+        let with = |parts: &[HardeningPart]| Hardening { parts: parts.to_vec(), ..none() };
+        let mut found = none();
         if sockets == SocketMemory::Uncounted {
             found.note(
                 "data in sockets takes memory beside the limit, 128 KB for each, since the container engine has control groups of version 1",
             );
         }
-        let all = HardeningPart::ALL;
+        let all = HardeningPart::WAYS.map(|ways| ways[0]);
         if let Ok(facts) = self.try_out(&with(&all), &mut found).await
             && all.iter().all(|part| part.is_in(&facts))
         {
@@ -193,23 +248,30 @@ impl Containers {
         }
         // A failure without any of them is the reason that counts.
         self.try_out(&with(&[]), &mut found).await?;
-        for part in all {
-            let reason = match self.try_out(&with(&[part]), &mut found).await {
-                Ok(facts) if part.is_in(&facts) => {
-                    found.parts.push(part);
-                    continue;
-                }
-                Ok(_) => "it has no effect".to_owned(),
-                Err(error) => error.to_string(),
-            };
-            found.note(&format!("{}, since the container engine does not prevent it: {reason}", part.loss()));
+        store_lists(lists, sockets)?;
+        'parts: for ways in HardeningPart::WAYS {
+            let mut loss = None;
+            for way in ways {
+                let reason = match self.try_out(&with(&[*way]), &mut found).await {
+                    Ok(facts) if way.is_in(&facts) => {
+                        found.parts.push(*way);
+                        continue 'parts;
+                    }
+                    Ok(_) => "it has no effect".to_owned(),
+                    Err(error) => error.to_string(),
+                };
+                loss.get_or_insert(format!("{}, since the container engine does not prevent it: {reason}", way.loss()));
+            }
+            if let Some(loss) = loss {
+                found.note(&loss);
+            }
         }
         Ok(found)
     }
 
     /// Runs the trial in a container with these parts.
     async fn try_out(&self, parts: &Hardening, found: &mut Hardening) -> Result<TrialFacts, Error> {
-        let mut body = self.bare(super::FIRST_USER, TRIAL_MEMORY, 8);
+        let mut body = self.bare(super::FIRST_USER, TRIAL_MEMORY, 8, TRIAL_FILES);
         body.entrypoint = Some(["python3", "-I", "-c", TRIAL_PROGRAM].map(str::to_owned).into());
         body.working_dir = Some("/".to_owned());
         let body = parts.apply(body, Profile::Services);
@@ -229,6 +291,18 @@ impl Containers {
             Error::Setup(format!("a container of the image {} does not run Python: {}", self.image, output.trim()))
         })
     }
+}
+
+/// Stores the lists of system calls for engines that read files. They are the same for all that the data directory serves.
+fn store_lists(directory: &Path, sockets: SocketMemory) -> Result<(), Error> {
+    let failed = |source| Error::Io { path: directory.to_path_buf(), source };
+    std::fs::create_dir_all(directory).map_err(failed)?;
+    for profile in [Profile::Data, Profile::Services] {
+        let file = list_file(directory, profile);
+        let begun = file.with_extension(crate::random::hex::<6>());
+        std::fs::write(&begun, list(profile, sockets)).and_then(|()| std::fs::rename(&begun, &file)).map_err(failed)?;
+    }
+    Ok(())
 }
 
 /// Output of a process until its end, of both streams.

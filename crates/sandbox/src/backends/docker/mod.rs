@@ -101,7 +101,7 @@ impl Docker {
         };
         let id = instance.id.clone();
         let (engine, next) = (Arc::new(engine), AtomicU64::new(first_number()));
-        let hardening = Hardening::none(engine.sockets);
+        let hardening = Hardening::none(engine.sockets, data.join("docker-lists"));
         let mut containers = Containers { engine, instance, image, runtime, hardening, next };
         containers.hardening = containers.find_hardening().await?;
         Ok(Self::with_pool(containers, id, capabilities, pool, limits))
