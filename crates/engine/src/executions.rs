@@ -65,7 +65,7 @@ pub enum ProgramTarget {
 #[derive(Debug)]
 pub enum DirectEvent {
     /// It waits for a decision about this request for approval.
-    Held(ApprovalRecord),
+    ApprovalRequested(ApprovalRecord),
     /// It runs.
     Started,
     /// It puts something out.
@@ -223,7 +223,7 @@ impl Task {
                 Ok(()) = pending.changed() => {
                     let record = pending.borrow_and_update().clone();
                     if let Some(record) = record {
-                        self.send(DirectEvent::Held(record)).await;
+                        self.send(DirectEvent::ApprovalRequested(record)).await;
                     }
                 }
             }

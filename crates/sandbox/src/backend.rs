@@ -226,7 +226,7 @@ pub struct Capabilities {
     /// True if the first kernel, when it dies in a cell while nothing else runs in the sandbox, is followed by its checkpoint.
     pub checkpoints: bool,
     /// True if refused system calls are reported.
-    pub reports_blocked: bool,
+    pub reports_refused_calls: bool,
     /// True if a sandbox may have more than one kernel.
     pub kernels: bool,
     /// True if commands run beside the kernel.

@@ -153,7 +153,7 @@ async fn at_server(
         };
         match update {
             ProgramUpdate::Declined(reason) => return Ok(ServerOutcome::Declined(reason)),
-            ProgramUpdate::Held(id) => {
+            ProgramUpdate::AwaitsApproval(id) => {
                 console::status(&format!("the program waits for approval: `aludel approvals approve {id}`"));
             }
             ProgramUpdate::Event(event) => audience.see(&event)?,

@@ -41,7 +41,7 @@ pub(crate) enum ProgramUpdate {
     /// It will not run there.
     Declined(String),
     /// It waits for a decision about this request for approval.
-    Held(String),
+    AwaitsApproval(String),
     /// An event.
     Event(ExecutionEvent),
     /// It ended, and these of its files are there.
@@ -97,7 +97,7 @@ impl ServerProgram {
         let answer = self.frames.next().await.context("the connection to the server broke")?;
         Ok(match answer.context("the server ended, and the program with it")? {
             ServerMessage::Declined(reason) => ProgramUpdate::Declined(reason),
-            ServerMessage::Held { id } => ProgramUpdate::Held(id),
+            ServerMessage::Held { id } => ProgramUpdate::AwaitsApproval(id),
             ServerMessage::Output(output) => {
                 ProgramUpdate::Event(output.into_event().context("the server sent no base64")?)
             }

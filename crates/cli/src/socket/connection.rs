@@ -172,7 +172,7 @@ impl ClientConnection<'_> {
                 }
             };
             match event {
-                Some(DirectEvent::Held(record)) => {
+                Some(DirectEvent::ApprovalRequested(record)) => {
                     self.send(&ServerMessage::Held { id: record.id.to_string() }).await?
                 }
                 Some(DirectEvent::Started) => {}

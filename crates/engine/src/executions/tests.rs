@@ -57,7 +57,7 @@ async fn finish(mut execution: DirectExecution) -> (Vec<OutputPiece>, DirectEnd)
                 assert!(execution.next().await.is_none());
                 return (outputs, end);
             }
-            DirectEvent::Held(_) | DirectEvent::Started => {}
+            DirectEvent::ApprovalRequested(_) | DirectEvent::Started => {}
         }
     }
 }
@@ -164,10 +164,12 @@ async fn a_held_program_is_told_and_runs_when_it_is_approved() {
     let target = ProgramTarget::Session(session(&engine).await);
     for (status, runs) in [(ApprovalStatus::Approved, true), (ApprovalStatus::Denied, false)] {
         let mut execution = start(&engine, program(target.clone(), "print(1)")).unwrap();
-        let Some(DirectEvent::Held(held)) = execution.next().await else { panic!("it is not held") };
-        assert_eq!((held.code.as_str(), held.model.as_str()), ("print(1)", "a client"));
-        let decision = ApprovalUpdate { sha256: held.sha256, status, by: "me".to_owned(), reason: None };
-        engine.store.decide(Some(&Tenant::local()), &held.id, decision).await.unwrap();
+        let Some(DirectEvent::ApprovalRequested(approval)) = execution.next().await else {
+            panic!("it is not approval")
+        };
+        assert_eq!((approval.code.as_str(), approval.model.as_str()), ("print(1)", "a client"));
+        let decision = ApprovalUpdate { sha256: approval.sha256, status, by: "me".to_owned(), reason: None };
+        engine.store.decide(Some(&Tenant::local()), &approval.id, decision).await.unwrap();
         let (outputs, end) = finish(execution).await;
         assert_eq!(outputs.len(), usize::from(runs));
         assert_eq!(matches!(end, DirectEnd::Ran(_)), runs, "{end:?}");
@@ -177,9 +179,9 @@ async fn a_held_program_is_told_and_runs_when_it_is_approved() {
     assert_eq!(log[5], "refused|me|no reason was given");
     // Nobody is asked any more about a program that nobody waits for.
     let mut execution = start(&engine, program(target, "print(1)")).unwrap();
-    let Some(DirectEvent::Held(held)) = execution.next().await else { panic!("it is not held") };
+    let Some(DirectEvent::ApprovalRequested(approval)) = execution.next().await else { panic!("it is not approval") };
     drop(execution);
-    while engine.store.approval(None, &held.id).await.unwrap().unwrap().status != ApprovalStatus::Expired {
+    while engine.store.approval(None, &approval.id).await.unwrap().unwrap().status != ApprovalStatus::Expired {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

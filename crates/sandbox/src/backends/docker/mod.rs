@@ -89,7 +89,7 @@ impl Docker {
             languages: vec![kernel],
             enforces_resources: engine.enforces_resources,
             enforces_disk: true,
-            reports_blocked: false,
+            reports_refused_calls: false,
             kernels: true,
             processes: true,
             terminals: true,

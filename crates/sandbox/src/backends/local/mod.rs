@@ -143,7 +143,7 @@ impl Local {
             enforces_resources: true,
             enforces_disk: true,
             checkpoints,
-            reports_blocked: true,
+            reports_refused_calls: true,
             kernels: true,
             processes: true,
             terminals: true,

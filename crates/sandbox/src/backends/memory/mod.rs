@@ -67,7 +67,7 @@ impl Memory {
             enforces_resources: false,
             enforces_disk: true,
             checkpoints: true,
-            reports_blocked: false,
+            reports_refused_calls: false,
             kernels: true,
             processes: false,
             terminals: false,

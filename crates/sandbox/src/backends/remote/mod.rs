@@ -122,7 +122,7 @@ pub(super) fn capabilities(backend: &'static str) -> Capabilities {
         languages: vec![kernel],
         enforces_resources: false,
         enforces_disk: false,
-        reports_blocked: false,
+        reports_refused_calls: false,
         kernels: true,
         processes: true,
         terminals: true,

@@ -141,7 +141,7 @@ impl ProgramStream {
                 return Some(line(&Line::Keepalive));
             };
             match event {
-                Some(DirectEvent::Held(_) | DirectEvent::Started) => {}
+                Some(DirectEvent::ApprovalRequested(_) | DirectEvent::Started) => {}
                 Some(DirectEvent::Output(output)) => return Some(line(&rendered(output))),
                 Some(DirectEvent::Ended(end)) => {
                     self.has_ended = true;

@@ -48,7 +48,7 @@ struct Answer {
 pub(super) async fn ask(
     server: &Server,
     run: &Run,
-    held: &ApprovalRecord,
+    approval: &ApprovalRecord,
     context: &RequestContext<RoleServer>,
 ) -> Result<Asked, ErrorData> {
     let elicitation = context.client_capabilities().and_then(|capabilities| capabilities.elicitation);
@@ -56,7 +56,7 @@ pub(super) async fn ask(
     if !has_forms || !may_decide(server) {
         return Ok(Asked::Elsewhere);
     }
-    let question = question(held)?;
+    let question = question(approval)?;
     let is_modern =
         context.protocol_version().is_some_and(|version| version.as_str() >= ProtocolVersion::V_2026_07_28.as_str());
     if is_modern {
@@ -66,7 +66,7 @@ pub(super) async fn ask(
         return Ok(Asked::Later(InputRequiredResult::new(Some(requests), Some(run.id.clone())).into()));
     }
     let mut stage = run.stage.clone();
-    let decided = stage.wait_for(|stage| !matches!(stage, Stage::Held(_)));
+    let decided = stage.wait_for(|stage| !matches!(stage, Stage::AwaitsApproval(_)));
     let answer = tokio::select! {
         biased;
         () = context.ct.cancelled() => return Ok(Asked::Now),
@@ -75,7 +75,7 @@ pub(super) async fn ask(
         // A client that cannot ask after all, or fails, has not approved.
         answer = context.peer.create_elicitation(question) => answer.unwrap_or(ElicitResult::new(ElicitationAction::Cancel)),
     };
-    if let Err(error) = decide(server, held, answer, context).await {
+    if let Err(error) = decide(server, approval, answer, context).await {
         return Err(ErrorData::internal_error(error.0, None));
     }
     Ok(Asked::Now)
@@ -96,14 +96,14 @@ pub(super) async fn answered(
         return Err(refused("the program is not the one that was asked about"));
     }
     let stage = run.stage.borrow().clone();
-    if let (Stage::Held(held), Some(mut responses)) = (stage, responses)
+    if let (Stage::AwaitsApproval(approval), Some(mut responses)) = (stage, responses)
         && let Some(answer) = responses.remove(QUESTION)
     {
         let answer = serde_json::from_value(answer).unwrap_or(ElicitResult::new(ElicitationAction::Cancel));
-        decide(server, &held, answer, context).await?;
+        decide(server, &approval, answer, context).await?;
         // The decision is seen in a moment; until then nobody is asked again.
         let mut stage = run.stage.clone();
-        let _decided = stage.wait_for(|stage| !matches!(stage, Stage::Held(_))).await.map(drop);
+        let _decided = stage.wait_for(|stage| !matches!(stage, Stage::AwaitsApproval(_))).await.map(drop);
     }
     Ok(run)
 }
@@ -116,7 +116,7 @@ fn may_decide(server: &Server) -> bool {
 /// Stores a decision. Only one counts.
 async fn decide(
     server: &Server,
-    held: &ApprovalRecord,
+    approval: &ApprovalRecord,
     answer: ElicitResult,
     context: &RequestContext<RoleServer>,
 ) -> Result<(), ToolError> {
@@ -128,7 +128,7 @@ async fn decide(
         answer.action == ElicitationAction::Accept && form.as_ref().is_some_and(|form| form.decision == RUN_ONCE);
     let reason = form.and_then(|form| form.reason).filter(|reason| !reason.trim().is_empty());
     let decision = ApprovalUpdate {
-        sha256: held.sha256.clone(),
+        sha256: approval.sha256.clone(),
         status: if runs { ApprovalStatus::Approved } else { ApprovalStatus::Denied },
         by: format!("the user of {}", client(context)),
         reason: match reason {
@@ -137,19 +137,19 @@ async fn decide(
         },
     };
     // Whoever decided before, decided.
-    server.mcp.engine.store.decide(Some(&server.tenant), &held.id, decision).await?;
+    server.mcp.engine.store.decide(Some(&server.tenant), &approval.id, decision).await?;
     Ok(())
 }
 
 /// The question with its form.
-fn question(held: &ApprovalRecord) -> Result<ElicitRequestParams, ErrorData> {
-    let code = excerpt::head_and_tail(&held.code, MAX_SHOWN);
+fn question(approval: &ApprovalRecord) -> Result<ElicitRequestParams, ErrorData> {
+    let code = excerpt::head_and_tail(&approval.code, MAX_SHOWN);
     let message = format!(
         "May this program run? ({})\n\n{}\n\n{} bytes, SHA-256 {}",
-        held.reasons.join("; "),
+        approval.reasons.join("; "),
         excerpt::fenced("python", &excerpt::plain(&code)),
-        held.code.len(),
-        held.sha256
+        approval.code.len(),
+        approval.sha256
     );
     let requested_schema = form().map_err(|error| ErrorData::internal_error(error, None))?;
     Ok(ElicitRequestParams::FormElicitationParams { meta: None, message, requested_schema })

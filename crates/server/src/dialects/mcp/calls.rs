@@ -125,14 +125,14 @@ async fn follow(
         let now = stage.borrow_and_update().clone();
         let last_line = match now {
             Stage::Ended(_, ended) => break self::ended(server, run, &ended).await.into(),
-            Stage::Held(held) if !is_asked => {
+            Stage::AwaitsApproval(approval) if !is_asked => {
                 is_asked = true;
-                match approve::ask(server, run, &held, context).await? {
+                match approve::ask(server, run, &approval, context).await? {
                     approve::Asked::Later(response) => break response,
                     approve::Asked::Now | approve::Asked::Elsewhere => continue,
                 }
             }
-            Stage::Held(_) => "waits for approval".to_owned(),
+            Stage::AwaitsApproval(_) => "waits for approval".to_owned(),
             Stage::Running { last_line } => last_line,
         };
         tokio::select! {
@@ -228,7 +228,9 @@ async fn ended(server: &Server, run: &Run, ended: &ProgramEnd) -> CallToolResult
 fn running(run: &Run, stage: &Stage) -> CallToolResult {
     let wait = format!("Call `wait` with execution '{}' for its result. Do not run it again.\n{}", run.id, handle(run));
     let text = match stage {
-        Stage::Held(held) => format!("The program waits for the operator's approval ({}). {wait}", held.id),
+        Stage::AwaitsApproval(approval) => {
+            format!("The program waits for the operator's approval ({}). {wait}", approval.id)
+        }
         Stage::Running { last_line } if !last_line.is_empty() => {
             format!("The program still runs; it last printed: {last_line}\n{wait}")
         }

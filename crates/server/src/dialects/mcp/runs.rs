@@ -48,7 +48,7 @@ pub(super) enum Stage {
         last_line: String,
     },
     /// It waits for a decision.
-    Held(Arc<ApprovalRecord>),
+    AwaitsApproval(Arc<ApprovalRecord>),
     /// It ended at this time.
     Ended(Instant, Arc<ProgramEnd>),
 }
@@ -89,7 +89,7 @@ impl Run {
     fn ended_at(&self) -> Option<Instant> {
         match &*self.stage.borrow() {
             Stage::Ended(at, _) => Some(*at),
-            Stage::Running { .. } | Stage::Held(_) => None,
+            Stage::Running { .. } | Stage::AwaitsApproval(_) => None,
         }
     }
 }
@@ -121,8 +121,8 @@ async fn collect(mut execution: DirectExecution, stage: watch::Sender<Stage>) {
     let mut collector = Collector::default();
     while let Some(event) = execution.next().await {
         match event {
-            DirectEvent::Held(record) => {
-                stage.send_replace(Stage::Held(Arc::new(record)));
+            DirectEvent::ApprovalRequested(record) => {
+                stage.send_replace(Stage::AwaitsApproval(Arc::new(record)));
             }
             DirectEvent::Started => {
                 stage.send_replace(Stage::Running { last_line: String::new() });

@@ -158,7 +158,7 @@ impl Source for ProgramStream {
         async {
             loop {
                 match self.execution.next().await? {
-                    DirectEvent::Held(_) | DirectEvent::Started => {}
+                    DirectEvent::ApprovalRequested(_) | DirectEvent::Started => {}
                     DirectEvent::Output(output) => {
                         let event = rendered(output);
                         self.has_failed |= matches!(event, EventKind::Error { .. });
