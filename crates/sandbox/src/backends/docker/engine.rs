@@ -66,7 +66,11 @@ impl DockerEngine {
     }
 
     /// Makes sure that an image is there, pulling it if it is not.
-    pub(super) async fn prepare_image(&self, image: &str, told: &mut (dyn FnMut(&str) + Send)) -> Result<(), Error> {
+    pub(super) async fn prepare_image(
+        &self,
+        image: &str,
+        progress: &mut (dyn FnMut(&str) + Send),
+    ) -> Result<(), Error> {
         match self.client.inspect_image(image).await {
             Ok(_) => return Ok(()),
             Err(error) if is_missing(&error) => {}
@@ -79,7 +83,7 @@ impl DockerEngine {
                  sandbox.docker.image"
             )));
         }
-        told(&format!("pulling {image}"));
+        progress(&format!("pulling {image}"));
         let options = CreateImageOptions { from_image: Some(image.to_owned()), ..CreateImageOptions::default() };
         let mut pull = pin!(self.client.create_image(Some(options), None, None));
         while let Some(step) = pull.next().await {
@@ -89,7 +93,7 @@ impl DockerEngine {
                 ))
             })?;
             if let Some(status) = step.status {
-                told(&format!("{} {status}", step.id.unwrap_or_default()));
+                progress(&format!("{} {status}", step.id.unwrap_or_default()));
             }
         }
         Ok(())

@@ -1,5 +1,5 @@
 //! Parts of a container's isolation that not every engine knows. Each is tried when the backend starts: what the engine refuses, or takes
-//! and does not do, is left out and told.
+//! and does not do, is left out and reported.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,7 +22,7 @@ const TRIAL_FILES: u64 = 256;
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of its output that are read.
 const TRIAL_OUTPUT: usize = 16 << 10;
-/// Warnings of an engine that are told, and bytes of each.
+/// Warnings of an engine that are reported, and bytes of each.
 const ENGINE_WARNINGS: usize = 8;
 const ENGINE_WARNING: usize = 300;
 /// Closed connections that the kernel remembers for a minute, 250 bytes each, which no control group counts. Ports below are root's. No

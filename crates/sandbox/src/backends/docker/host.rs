@@ -1,4 +1,4 @@
-//! The container of a sandbox, as a place of kernels.
+//! The container of a sandbox, as the host of kernels.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub struct ContainerHost {
 }
 
 impl ContainerHost {
-    /// The place that this container is.
+    /// The host that this container is.
     pub(super) fn new(container: Container, engine: Arc<DockerEngine>) -> Self {
         Self { container, engine, is_paused: watch::Sender::new(false), pausing: tokio::sync::Mutex::default() }
     }

@@ -74,14 +74,14 @@ impl Docker {
         Ok((engine.version, warnings))
     }
 
-    /// Connects to the engine, removes what dead instances left and makes sure that the image is there. `told` hears of the progress.
-    pub async fn start(config: DockerConfig, told: &mut (dyn FnMut(&str) + Send)) -> Result<Self, Error> {
+    /// Connects to the engine, removes what dead instances left and makes sure that the image is there. `progress` is called with each step.
+    pub async fn start(config: DockerConfig, progress: &mut (dyn FnMut(&str) + Send)) -> Result<Self, Error> {
         let DockerConfig { data, host, image, runtime, pool, limits } = config;
         let directory = data.join("docker");
         let instance = Instance::new(&directory)?;
         let engine = DockerEngine::connect(host.as_deref(), instance.id.clone()).await?;
         instances::remove(&directory, &engine, &instance.id).await;
-        engine.prepare_image(&image, told).await?;
+        engine.prepare_image(&image, progress).await?;
         let kernel = Arc::new(KernelSpec::python("python3"));
         let capabilities = Capabilities {
             backend: "docker",
@@ -109,18 +109,18 @@ impl Docker {
 
     /// The engine and its version.
     pub fn engine(&self) -> &str {
-        &self.host().engine.version
+        &self.provider().engine.version
     }
 
     /// Returns the names of what this instance has in the engine: its containers and volumes.
     pub async fn left(&self) -> Result<Vec<String>, Error> {
-        self.host().engine.names_of(&self.host().instance.id).await
+        self.provider().engine.names_of(&self.provider().instance.id).await
     }
 
     /// Returns the parts of the isolation that the engine cannot enforce, in words.
     pub fn warnings(&self) -> Vec<String> {
-        let host = self.host();
-        [warnings(&host.engine).as_slice(), host.hardening.warnings()].concat()
+        let provider = self.provider();
+        [warnings(&provider.engine).as_slice(), provider.hardening.warnings()].concat()
     }
 }
 
@@ -178,7 +178,7 @@ impl HostProvider for Containers {
 
     async fn start<N: Send + 'static>(
         &self,
-        place: &ContainerHost,
+        host: &ContainerHost,
         home: &Container,
         kernel: &KernelSpec,
         limits: &Limits,
@@ -186,6 +186,6 @@ impl HostProvider for Containers {
         needs: N,
     ) -> Result<Stdio, Error> {
         let body = self.sandbox_container(kernel, limits, profile, home);
-        place.container.start(&self.engine, body, None, needs).await.map_err(|_| over())?
+        host.container.start(&self.engine, body, None, needs).await.map_err(|_| over())?
     }
 }

@@ -63,6 +63,6 @@ impl E2b {
 
     /// The address of the service.
     pub fn url(&self) -> &str {
-        self.host().url()
+        self.provider().url()
     }
 }

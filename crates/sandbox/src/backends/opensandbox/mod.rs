@@ -77,7 +77,7 @@ impl OpenSandbox {
 
     /// The address of the server.
     pub fn url(&self) -> &str {
-        self.host().url()
+        self.provider().url()
     }
 }
 

@@ -117,7 +117,7 @@ impl<H: HostProvider> StdioBackend<H> {
     }
 
     /// The provider of its hosts.
-    pub(in crate::backends) fn host(&self) -> &H {
+    pub(in crate::backends) fn provider(&self) -> &H {
         &self.0.provider
     }
 }
