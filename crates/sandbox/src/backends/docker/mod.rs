@@ -74,7 +74,8 @@ impl Docker {
         Ok((engine.version, warnings))
     }
 
-    /// Connects to the engine, removes what dead instances left and makes sure that the image is there. `progress` is called with each step.
+    /// Connects to the engine, removes what dead instances left and makes sure that the image is there. `progress` is called with each
+    /// step.
     pub async fn start(config: DockerConfig, progress: &mut (dyn FnMut(&str) + Send)) -> Result<Self, Error> {
         let DockerConfig { data, host, image, runtime, pool, limits } = config;
         let directory = data.join("docker");
