@@ -16,7 +16,7 @@ const KEEP_PAUSE: Duration = Duration::from_secs(60);
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Makes the directory of the files, by whatever rights there are, and a home for those who look for one.
 const PREPARE: &str =
-    "test -w /mnt/data || { sudo -n mkdir -p /mnt/data && sudo -n chown \"$(id -u):$(id -g)\" /mnt/data; } || exit 1
+    "{ mkdir -p /mnt/data && test -w /mnt/data; } 2>/dev/null || { sudo -n mkdir -p /mnt/data && sudo -n chown \"$(id -u):$(id -g)\" /mnt/data; } || exit 1
 test -e /home/user || ln -s /mnt/data /home/user 2>/dev/null || sudo -n ln -s /mnt/data /home/user 2>/dev/null
 true";
 
@@ -151,5 +151,32 @@ async fn keep_alive<C: ControlPlane>(control: &C, made: &C::Made, ended: &Cancel
 async fn end<C: ControlPlane>(control: &C, made: &C::Made) {
     if let Err(error) = control.kill(made).await {
         tracing::warn!(sandbox = made.id(), %error, "a sandbox could not be ended; it ends by itself within {} s", LIFETIME.as_secs());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::PREPARE;
+
+    #[test]
+    fn the_directory_of_the_files_is_made_without_sudo_where_its_user_may() {
+        let root = tempfile::tempdir().unwrap();
+        let place = |path: &str| root.path().join(path).display().to_string();
+        let script = PREPARE.replace("/mnt/data", &place("mnt/data")).replace("/home/user", &place("user"));
+        let prepared = |script: &str| {
+            let mut shell = Command::new("/bin/sh");
+            // Commands of the system are there, and `sudo` is not.
+            shell.args(["-c", &format!("sudo() {{ return 1; }}\n{script}")]);
+            shell.status().unwrap().success()
+        };
+        for _ in 0..2 {
+            assert!(prepared(&script));
+            std::fs::write(place("user/file"), "").unwrap();
+        }
+        let file = place("mnt/data/file");
+        assert!(std::fs::exists(&file).unwrap());
+        assert!(!prepared(&PREPARE.replace("/mnt/data", &file)));
     }
 }
