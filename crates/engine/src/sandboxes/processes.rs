@@ -11,7 +11,7 @@ use aludel_sandbox::process::{Command, ExitStatus, Process as Started, SIGKILL};
 use aludel_store::{AuditEntry, AuditEvent, Store, Tenant};
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{Mutex as AsyncMutex, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -30,8 +30,10 @@ const MAX_FOLLOWERS: usize = 16;
 const MAX_KEPT: usize = 64 << 10;
 /// Bytes that are read at once.
 const CHUNK_BYTES: usize = 32 << 10;
-/// Chunks that wait for a follower; with more, the command waits.
-const MAX_QUEUED_CHUNKS: usize = 16;
+/// Chunks that wait for the slowest follower; with more, the command waits.
+const MAX_QUEUED_CHUNKS: u64 = 16;
+/// Orders that wait for a command.
+const MAX_ORDERS: usize = 16;
 /// Bytes of a command line and its variables.
 const MAX_COMMAND: usize = 1 << 20;
 /// Bytes of a client's name for a command.
@@ -129,6 +131,10 @@ pub struct SandboxProcess {
     input: AsyncMutex<Option<Box<dyn AsyncWrite + Send + Sync + Unpin>>>,
     orders: mpsc::Sender<ControlMessage>,
     output: Mutex<OutputLog>,
+    /// Wakes followers: there is output, or the end.
+    added: Notify,
+    /// Wakes those who read the command's pipes: a follower took a chunk, or went away.
+    taken: Notify,
     ended: CancellationToken,
 }
 
@@ -139,13 +145,19 @@ enum ControlMessage {
     Resize(PtySize),
 }
 
-/// The output of a command, and who follows it.
+/// The output of a command, as far as followers are still to take it.
 #[derive(Default)]
 struct OutputLog {
-    followers: Vec<mpsc::Sender<ProcessEvent>>,
-    /// Output that nobody has seen yet.
-    unread: VecDeque<(ProcessStream, Bytes)>,
-    unread_bytes: usize,
+    chunks: VecDeque<(ProcessStream, Bytes)>,
+    /// Bytes of these chunks.
+    bytes: usize,
+    /// The number of the first of these chunks.
+    first: u64,
+    /// The number of the first chunk that no follower has taken.
+    unseen: u64,
+    /// The number of the next chunk of each follower.
+    followers: BTreeMap<u64, u64>,
+    last_follower: u64,
     log: LogTail,
     end: Option<(ProcessEnd, SystemTime)>,
 }
@@ -175,26 +187,42 @@ impl fmt::Debug for SandboxProcess {
     }
 }
 
-/// A client's view of a command. Dropping it lets the command go on.
+/// A client's view of a command. Dropping it lets the command go on, and leaves the output that it has not taken to the next one.
 #[derive(Debug)]
 pub struct ProcessView {
     /// The command.
     pub process: Arc<SandboxProcess>,
-    unread: VecDeque<(ProcessStream, Bytes)>,
-    end: Option<ProcessEnd>,
-    events: mpsc::Receiver<ProcessEvent>,
+    follower: u64,
+    has_sent_end: bool,
 }
 
 impl ProcessView {
     /// The next event; `None` after the end. Cancel-safe.
     pub async fn next(&mut self) -> Option<ProcessEvent> {
-        if let Some((stream, bytes)) = self.unread.pop_front() {
-            return Some(ProcessEvent::Output(stream, bytes));
+        let process = Arc::clone(&self.process);
+        loop {
+            // From here on nothing is missed.
+            let added = process.added.notified();
+            {
+                let mut output = process.output();
+                if let Some((stream, bytes)) = output.take(self.follower) {
+                    process.taken.notify_waiters();
+                    return Some(ProcessEvent::Output(stream, bytes));
+                }
+                if let Some((end, _)) = output.end {
+                    let is_first = !std::mem::replace(&mut self.has_sent_end, true);
+                    return is_first.then_some(ProcessEvent::Ended(end));
+                }
+            }
+            added.await;
         }
-        match self.end.take() {
-            Some(end) => Some(ProcessEvent::Ended(end)),
-            None => self.events.recv().await,
-        }
+    }
+}
+
+impl Drop for ProcessView {
+    fn drop(&mut self) {
+        self.process.output().leave(self.follower, self.process.spec.log);
+        self.process.taken.notify_waiters();
     }
 }
 
@@ -255,10 +283,8 @@ impl Processes {
         };
         let input = if spec.input || spec.pty.is_some() { started.stdin.take() } else { None };
         drop(started.stdin.take());
-        let (pid, (orders, receiver)) = (started.id(), mpsc::channel(MAX_QUEUED_CHUNKS));
-        let (input, output, ended) = (AsyncMutex::new(input), Mutex::default(), CancellationToken::new());
-        let started_at = SystemTime::now();
-        let process = Arc::new(SandboxProcess { pid, number, spec, started: started_at, input, orders, output, ended });
+        let (pid, (orders, receiver)) = (started.id(), mpsc::channel(MAX_ORDERS));
+        let process = Arc::new(SandboxProcess::new(pid, number, spec, input, orders));
         let attached = process.attach()?;
         self.remember(&process);
         let time = self.meter.command(&self.tenant);
@@ -318,6 +344,27 @@ impl Processes {
 }
 
 impl SandboxProcess {
+    fn new(
+        pid: u32,
+        number: u32,
+        spec: ProcessSpec,
+        input: Option<Box<dyn AsyncWrite + Send + Sync + Unpin>>,
+        orders: mpsc::Sender<ControlMessage>,
+    ) -> Self {
+        Self {
+            pid,
+            number,
+            spec,
+            started: SystemTime::now(),
+            input: AsyncMutex::new(input),
+            orders,
+            output: Mutex::default(),
+            added: Notify::new(),
+            taken: Notify::new(),
+            ended: CancellationToken::new(),
+        }
+    }
+
     /// Its process id, as programs of the sandbox see it.
     pub fn pid(&self) -> u32 {
         self.pid
@@ -353,23 +400,13 @@ impl SandboxProcess {
         self.ended.cancelled().await;
     }
 
-    /// Follows it, beginning with the output that nobody has seen yet.
+    /// Follows it, beginning with the output that nobody has taken yet.
     pub fn attach(self: &Arc<Self>) -> Result<ProcessView, Error> {
-        let (sender, events) = mpsc::channel(MAX_QUEUED_CHUNKS);
-        let mut output = self.output();
-        output.followers.retain(|follower| !follower.is_closed());
-        if output.followers.len() >= MAX_FOLLOWERS {
+        let follower = self.output().join().ok_or_else(|| {
             let reason = format!("{MAX_FOLLOWERS} clients follow this command already");
-            return Err(Error::InvalidSandbox { field: "process", reason });
-        }
-        let end = output.end.map(|(end, _)| end);
-        if end.is_none() {
-            output.followers.push(sender);
-        }
-        output.unread_bytes = 0;
-        let unread = std::mem::take(&mut output.unread);
-        drop(output);
-        Ok(ProcessView { process: Arc::clone(self), unread, end, events })
+            Error::InvalidSandbox { field: "process", reason }
+        })?;
+        Ok(ProcessView { process: Arc::clone(self), follower, has_sent_end: false })
     }
 
     /// Sends input. An error if it has none, has closed it, or does not read.
@@ -409,27 +446,29 @@ impl SandboxProcess {
     }
 
     /// Tells followers, and waits for those that are slow; keeps output if there are none.
-    async fn publish(&self, event: ProcessEvent) {
-        let followers = {
-            let mut output = self.output();
-            output.followers.retain(|follower| !follower.is_closed());
-            match &event {
-                ProcessEvent::Ended(end) => output.end = Some((*end, SystemTime::now())),
-                ProcessEvent::Output(_, bytes) if self.spec.log => output.log.append(bytes),
-                ProcessEvent::Output(..) => {}
-            }
-            if output.followers.is_empty() {
-                if !self.spec.log {
-                    output.keep(event);
-                }
-                return;
-            }
-            output.followers.clone()
-        };
-        for follower in &followers {
-            // One that has gone meanwhile wants nothing any more.
-            let _gone = follower.send(event.clone()).await;
+    async fn publish(&self, stream: ProcessStream, bytes: Bytes) {
+        if self.spec.log {
+            self.output().log.append(&bytes);
         }
+        loop {
+            let taken = self.taken.notified();
+            {
+                let mut output = self.output();
+                if output.has_room() {
+                    output.add(stream, bytes, self.spec.log);
+                    break;
+                }
+            }
+            taken.await;
+        }
+        self.added.notify_waiters();
+    }
+
+    /// Notes its end, which followers get after its output.
+    fn end(&self, end: ProcessEnd) {
+        self.output().end = Some((end, SystemTime::now()));
+        self.added.notify_waiters();
+        self.ended.cancel();
     }
 }
 
@@ -451,15 +490,64 @@ impl LogTail {
 }
 
 impl OutputLog {
-    fn keep(&mut self, event: ProcessEvent) {
-        let ProcessEvent::Output(stream, bytes) = event else { return };
-        self.unread_bytes += bytes.len();
-        self.unread.push_back((stream, bytes));
-        while self.unread_bytes > MAX_KEPT
-            && let Some((_, oldest)) = self.unread.pop_front()
-        {
-            self.unread_bytes -= oldest.len();
+    /// The number of a new follower; `None` if there are too many.
+    fn join(&mut self) -> Option<u64> {
+        if self.followers.len() >= MAX_FOLLOWERS {
+            return None;
         }
+        self.last_follower += 1;
+        self.followers.insert(self.last_follower, self.unseen);
+        Some(self.last_follower)
+    }
+
+    /// The number of the next chunk.
+    fn next(&self) -> u64 {
+        self.first + self.chunks.len() as u64
+    }
+
+    /// Returns true unless a follower is too far behind.
+    fn has_room(&self) -> bool {
+        self.followers.values().all(|position| self.next() - position < MAX_QUEUED_CHUNKS)
+    }
+
+    /// Adds a chunk. Without followers the last ones are kept, or none if a log has them.
+    fn add(&mut self, stream: ProcessStream, bytes: Bytes, is_logged: bool) {
+        self.bytes += bytes.len();
+        self.chunks.push_back((stream, bytes));
+        self.forget(is_logged);
+    }
+
+    /// Takes the next chunk of a follower.
+    fn take(&mut self, follower: u64) -> Option<(ProcessStream, Bytes)> {
+        let position = self.followers.get_mut(&follower)?;
+        let index = usize::try_from(*position - self.first).ok()?;
+        let chunk = self.chunks.get(index)?.clone();
+        *position += 1;
+        self.unseen = self.unseen.max(*position);
+        self.forget(false);
+        Some(chunk)
+    }
+
+    /// Removes a follower. What nobody has taken is kept for the next one, within the bounds for output without followers.
+    fn leave(&mut self, follower: u64, is_logged: bool) {
+        self.followers.remove(&follower);
+        self.forget(is_logged);
+    }
+
+    /// Removes the chunks that nobody is to get any more.
+    fn forget(&mut self, is_logged: bool) {
+        let wanted = match self.followers.values().min() {
+            Some(position) => *position,
+            None if is_logged => self.next(),
+            None => self.unseen,
+        };
+        let is_followed = !self.followers.is_empty();
+        while self.first < wanted || (!is_followed && self.bytes > MAX_KEPT) {
+            let Some((_, oldest)) = self.chunks.pop_front() else { break };
+            self.bytes -= oldest.len();
+            self.first += 1;
+        }
+        self.unseen = self.unseen.max(self.first);
     }
 }
 
@@ -540,9 +628,7 @@ async fn run(
     if let Err(error) = note.write(AuditEvent::Ended, "", &outcome).await {
         tracing::error!("{}: a command has no end in the audit log until the next start: {error}", note.sandbox_id);
     }
-    process.publish(ProcessEvent::Ended(exit)).await;
-    process.ended.cancel();
-    process.output().followers.clear();
+    process.end(exit);
 }
 
 /// Reads to the end, or once the command has ended until nothing comes any more. Time in which followers are slow does not count.
@@ -564,7 +650,7 @@ async fn read_all(
         };
         let Ok(count @ 1..) = read else { return };
         let bytes = Bytes::copy_from_slice(buffer.get(..count).unwrap_or_default());
-        process.publish(ProcessEvent::Output(stream, bytes)).await;
+        process.publish(stream, bytes).await;
     }
 }
 
@@ -605,6 +691,96 @@ fn command_line(arguments: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A command without a sandbox, whose output the test makes.
+    fn scripted(log: bool) -> Arc<SandboxProcess> {
+        let (orders, _receiver) = mpsc::channel(1);
+        Arc::new(SandboxProcess::new(1, 1, ProcessSpec { log, ..ProcessSpec::default() }, None, orders))
+    }
+
+    async fn print(process: &SandboxProcess, text: &'static str) {
+        process.publish(ProcessStream::Stdout, Bytes::from_static(text.as_bytes())).await;
+    }
+
+    async fn printed(view: &mut ProcessView) -> String {
+        match view.next().await {
+            Some(ProcessEvent::Output(_, bytes)) => String::from_utf8(bytes.into()).unwrap(),
+            event => panic!("{event:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn output_that_a_client_did_not_take_is_the_next_ones() {
+        let process = scripted(false);
+        let mut first = process.attach().unwrap();
+        for text in ["one", "two", "three"] {
+            print(&process, text).await;
+        }
+        assert_eq!(printed(&mut first).await, "one");
+        drop(first);
+        print(&process, "four").await;
+        let mut second = process.attach().unwrap();
+        assert_eq!(printed(&mut second).await, "two");
+        drop(second);
+        let mut third = process.attach().unwrap();
+        assert_eq!([printed(&mut third).await, printed(&mut third).await], ["three", "four"]);
+        process.end(ProcessEnd::TimedOut);
+        assert_eq!(third.next().await, Some(ProcessEvent::Ended(ProcessEnd::TimedOut)));
+        assert_eq!(third.next().await, None);
+    }
+
+    #[tokio::test]
+    async fn each_of_several_clients_gets_all_and_none_of_it_comes_again() {
+        let process = scripted(false);
+        let (mut first, mut second) = (process.attach().unwrap(), process.attach().unwrap());
+        print(&process, "one").await;
+        assert_eq!([printed(&mut first).await, printed(&mut second).await], ["one", "one"]);
+        print(&process, "two").await;
+        assert_eq!(printed(&mut first).await, "two");
+        drop((first, second));
+        print(&process, "three").await;
+        assert_eq!(printed(&mut process.attach().unwrap()).await, "three");
+        assert!(process.output().chunks.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_command_waits_for_the_slowest_client_and_no_longer_than_that_stays() {
+        let process = scripted(false);
+        let mut slow = process.attach().unwrap();
+        for _ in 0..MAX_QUEUED_CHUNKS {
+            print(&process, "x").await;
+        }
+        let mut waiting = Box::pin(print(&process, "y"));
+        assert!(futures_util::poll!(&mut waiting).is_pending());
+        assert_eq!(printed(&mut slow).await, "x");
+        assert!(futures_util::poll!(&mut waiting).is_ready());
+        let mut waiting = Box::pin(print(&process, "z"));
+        assert!(futures_util::poll!(&mut waiting).is_pending());
+        drop(slow);
+        assert!(futures_util::poll!(&mut waiting).is_ready());
+        let followers: Vec<_> = (0..MAX_FOLLOWERS).map(|_| process.attach().unwrap()).collect();
+        assert!(process.attach().is_err());
+        drop(followers);
+        assert!(process.attach().is_ok());
+    }
+
+    #[tokio::test]
+    async fn output_without_clients_is_bounded_and_none_where_a_log_has_it() {
+        let chunk = Bytes::from(vec![b'x'; CHUNK_BYTES]);
+        let (process, logged) = (scripted(false), scripted(true));
+        let view = process.attach().unwrap();
+        for _ in 0..4 {
+            process.publish(ProcessStream::Stdout, chunk.clone()).await;
+            logged.publish(ProcessStream::Stdout, chunk.clone()).await;
+        }
+        assert_eq!(process.output().bytes, 4 * CHUNK_BYTES);
+        drop(view);
+        assert_eq!(process.output().bytes, MAX_KEPT);
+        process.publish(ProcessStream::Stdout, chunk).await;
+        assert_eq!(process.output().bytes, MAX_KEPT);
+        assert_eq!(logged.log(0).bytes.len(), MAX_KEPT);
+        assert_eq!(logged.output().bytes, 0);
+    }
 
     #[test]
     fn a_log_keeps_its_end_and_counts_the_rest() {

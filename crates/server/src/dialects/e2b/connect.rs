@@ -1,7 +1,9 @@
 //! Connect's protocol with JSON: calls with one answer, and streams of frames.
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use aludel_engine::sandboxes::files::{FilesError, Problem};
@@ -13,12 +15,10 @@ use axum::extract::{FromRequest, Request};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::mpsc;
-use tokio_stream::StreamExt as _;
-use tokio_stream::wrappers::ReceiverStream;
 
 use crate::app::App;
 use crate::error::{ApiError, RenderedMark};
@@ -28,8 +28,6 @@ use crate::http::{DescribeArgument, Description, MediaType, RawBody};
 pub(super) const FRAMES: &str = "application/connect+json";
 /// Flag of a stream's last frame.
 const END: u8 = 2;
-/// Frames that wait for a client.
-const QUEUE: usize = 4;
 /// Pause after which a silent stream says that it lives, and the bounds of what clients may ask for.
 const KEEPALIVE: Duration = Duration::from_secs(90);
 const KEEPALIVE_SECONDS: std::ops::RangeInclusive<u64> = 1..=600;
@@ -212,38 +210,43 @@ fn frame(flags: u8, message: &impl Serialize) -> Bytes {
     frame.into()
 }
 
-/// The way to a client that reads a stream.
-pub(super) struct Client(mpsc::Sender<Bytes>);
-
-/// The client has gone.
-pub(super) struct Gone;
+/// The way to a client that reads a stream: the frame that it gets next.
+#[derive(Clone)]
+pub(super) struct Client(Arc<Mutex<Option<Bytes>>>);
 
 impl Client {
-    /// Sends a message; waits while the client is slow.
-    pub(super) async fn send(&self, message: &impl Serialize) -> Result<(), Gone> {
-        self.0.send(frame(0, message)).await.map_err(|_| Gone)
+    /// Sends a message; waits until the connection has taken it.
+    pub(super) async fn send(&self, message: &impl Serialize) {
+        *self.frame() = Some(frame(0, message));
+        // The body that takes it goes on with this the next time that it is asked.
+        poll_fn(|_| if self.frame().is_none() { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+
+    fn frame(&self) -> MutexGuard<'_, Option<Bytes>> {
+        // Nothing that could panic happens while it is held.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// An answer that is a stream of what `tell` sends. It is dropped with the client's connection.
+/// An answer that is a stream of what `tell` sends. The body itself polls it: it goes on as far as the connection takes it, has nothing
+/// in hand when that is gone, and is dropped with it.
 pub(super) fn stream<F>(tell: impl FnOnce(Client) -> F) -> Response
 where
-    F: Future<Output = Result<Result<(), Failure>, Gone>> + Send + 'static,
+    F: Future<Output = Result<(), Failure>> + Send + 'static,
 {
-    let (sender, receiver) = mpsc::channel(QUEUE);
-    let ended = tell(Client(sender.clone()));
-    let driver = async move {
-        let error = match ended.await {
-            Ok(Ok(())) => None,
-            Ok(Err(Failure(error))) => Some(error),
-            Err(Gone) => return,
-        };
-        let _gone = sender.send(frame(END, &EndStream { error })).await;
-    };
-    // Polled by the body itself, so that it ends with it.
-    let driver = futures_util::stream::once(driver).filter_map(|()| None::<Bytes>);
-    let sent = futures_util::stream::select(ReceiverStream::new(receiver), driver);
-    frames(Body::from_stream(sent.map(Ok::<_, Infallible>)))
+    let client = Client(Arc::default());
+    let mut sending = Some(Box::pin(tell(client.clone())));
+    let sent_frames = futures_util::stream::poll_fn(move |context| {
+        let Some(sender) = &mut sending else { return Poll::Ready(None) };
+        let polled = sender.as_mut().poll(context);
+        if let Some(frame) = client.frame().take() {
+            return Poll::Ready(Some(frame));
+        }
+        let result = ready!(polled);
+        sending = None;
+        Poll::Ready(Some(frame(END, &EndStream { error: result.err().map(|Failure(error)| error) })))
+    });
+    frames(Body::from_stream(sent_frames.map(Ok::<_, Infallible>)))
 }
 
 /// An answer of frames.
@@ -273,6 +276,26 @@ pub(super) fn deadline(headers: &HeaderMap) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_stream_goes_no_further_than_its_client_takes_it() {
+        let begun = Arc::new(Mutex::new(0));
+        let count = Arc::clone(&begun);
+        let response = stream(|client| async move {
+            for number in 1..=2 {
+                *count.lock().unwrap() = number;
+                client.send(&number).await;
+            }
+            Err(Failure::not_found("no more"))
+        });
+        let mut body = response.into_body().into_data_stream();
+        for number in 1..=2 {
+            assert_eq!(body.next().await.unwrap().unwrap(), frame(0, &number));
+            assert_eq!(*begun.lock().unwrap(), number);
+        }
+        assert!(body.next().await.unwrap().unwrap().starts_with(&[END]));
+        assert!(body.next().await.is_none());
+    }
 
     #[test]
     fn only_a_whole_plain_frame_is_one() {

@@ -12,7 +12,7 @@ use axum::Json;
 use axum::http::HeaderMap;
 use axum::response::Response;
 
-use super::connect::{Client, Failure, FirstFrame, Gone, Message, StreamFailure, keepalive, stream};
+use super::connect::{Client, Failure, FirstFrame, Message, StreamFailure, keepalive, stream};
 use super::describe;
 use super::target::TargetSandbox;
 
@@ -126,8 +126,8 @@ pub(super) async fn watch_dir(
 }
 
 /// Tells a client of changes for as long as it listens.
-async fn tell(client: Client, mut watch: DirectoryWatch, pause: Duration) -> Result<Result<(), Failure>, Gone> {
-    client.send(&WatchMessage::Start(Empty {})).await?;
+async fn tell(client: Client, mut watch: DirectoryWatch, pause: Duration) -> Result<(), Failure> {
+    client.send(&WatchMessage::Start(Empty {})).await;
     loop {
         let next = watch.next();
         tokio::pin!(next);
@@ -135,14 +135,14 @@ async fn tell(client: Client, mut watch: DirectoryWatch, pause: Duration) -> Res
             // The same wait goes on: one that is given up could take changes along.
             match tokio::time::timeout(pause, &mut next).await {
                 Ok(read) => break read,
-                Err(_) => client.send(&WatchMessage::Keepalive(Empty {})).await?,
+                Err(_) => client.send(&WatchMessage::Keepalive(Empty {})).await,
             }
         };
         match read {
-            Err(error) => return Ok(Err(error.into())),
+            Err(error) => return Err(error.into()),
             Ok((changes, _dropped)) => {
                 for change in changes {
-                    client.send(&WatchMessage::Filesystem(Box::new(event(change)))).await?;
+                    client.send(&WatchMessage::Filesystem(Box::new(event(change)))).await;
                 }
             }
         }

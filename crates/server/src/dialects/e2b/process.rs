@@ -23,7 +23,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use tokio::time::timeout;
 
-use super::connect::{Client, Failure, FirstFrame, Gone, Message, StreamFailure, deadline, keepalive, stream};
+use super::connect::{Client, Failure, FirstFrame, Message, StreamFailure, deadline, keepalive, stream};
 use super::describe;
 use super::target::TargetSandbox;
 use crate::app::App;
@@ -116,13 +116,13 @@ fn follow(attached: ProcessView, pause: Duration) -> Response {
 }
 
 /// Tells a client of a command until it ends.
-async fn tell(client: Client, mut attached: ProcessView, pause: Duration) -> Result<Result<(), Failure>, Gone> {
+async fn tell(client: Client, mut attached: ProcessView, pause: Duration) -> Result<(), Failure> {
     let event = |event| EventMessage { event };
     let alive = event(process::ProcessEvent::Keepalive(Empty {}));
-    client.send(&event(process::ProcessEvent::Start(Started { pid: attached.process.pid() }))).await?;
+    client.send(&event(process::ProcessEvent::Start(Started { pid: attached.process.pid() }))).await;
     loop {
         let Ok(next) = timeout(pause, attached.next()).await else {
-            client.send(&alive).await?;
+            client.send(&alive).await;
             continue;
         };
         match next {
@@ -133,17 +133,17 @@ async fn tell(client: Client, mut attached: ProcessView, pause: Duration) -> Res
                     ProcessStream::Stderr => Output::Stderr(bytes),
                     ProcessStream::Pty => Output::Pty(bytes),
                 };
-                client.send(&event(process::ProcessEvent::Data(output))).await?;
+                client.send(&event(process::ProcessEvent::Data(output))).await;
             }
             Some(ProcessEvent::Ended(ProcessEnd::TimedOut)) => {
-                return Ok(Err(Failure::new(ConnectCode::DeadlineExceeded, "the time of the command is over")));
+                return Err(Failure::new(ConnectCode::DeadlineExceeded, "the time of the command is over"));
             }
             Some(ProcessEvent::Ended(ProcessEnd::Status(status))) => {
-                client.send(&event(process::ProcessEvent::End(ended(status)))).await?;
-                return Ok(Ok(()));
+                client.send(&event(process::ProcessEvent::End(ended(status)))).await;
+                return Ok(());
             }
             Some(ProcessEvent::Ended(ProcessEnd::SandboxEnded)) | None => {
-                return Ok(Err(Failure::sandbox_ended()));
+                return Err(Failure::sandbox_ended());
             }
         }
     }
