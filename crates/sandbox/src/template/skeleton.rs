@@ -77,6 +77,22 @@ const SHARED: &[(&str, &str)] = &[
     ("/usr/share/misc/magic.mgc", "usr/share/misc/magic.mgc"),
 ];
 
+/// Terminals that programs may say they are at, and the directories of their descriptions, each in one of the name's first letter.
+const TERMINALS: &[&str] = &[
+    "ansi",
+    "dumb",
+    "linux",
+    "screen",
+    "screen-256color",
+    "tmux",
+    "tmux-256color",
+    "vt100",
+    "vt220",
+    "xterm",
+    "xterm-256color",
+];
+const TERMINFO: &[&str] = &["/usr/lib/terminfo", "/lib/terminfo", "/usr/share/terminfo"];
+
 /// Time zones a second and a third time, without and with leap seconds.
 const REPEATED_ZONES: &[&str] = &["posix", "right"];
 
@@ -118,6 +134,20 @@ pub(super) fn make(root: &Path) -> Result<(), Error> {
             fs::create_dir_all(directory).map_err(at(directory))?;
             tree::copy_file(source, &target)?;
         }
+    }
+    copy_terminals(root)
+}
+
+/// Copies the descriptions of terminals to where every C library's programs look.
+fn copy_terminals(root: &Path) -> Result<(), Error> {
+    for name in TERMINALS {
+        let file = Path::new(name.get(..1).unwrap_or_default()).join(name);
+        let source = TERMINFO.iter().map(|directory| Path::new(directory).join(&file)).find(|path| path.is_file());
+        let Some(source) = source else { continue };
+        let target = root.join("usr/share/terminfo").join(&file);
+        let directory = target.parent().unwrap_or(root);
+        fs::create_dir_all(directory).map_err(at(directory))?;
+        tree::copy_file(&source, &target)?;
     }
     Ok(())
 }

@@ -23,6 +23,7 @@ const OPTIONAL: &[&str] = &[
     "bzip2",
     "cmp",
     "comm",
+    "curl",
     "dd",
     "df",
     "diff",
@@ -37,6 +38,7 @@ const OPTIONAL: &[&str] = &[
     "find",
     "fold",
     "git",
+    "git-daemon",
     "git-receive-pack",
     "git-upload-pack",
     "grep",
@@ -79,6 +81,7 @@ const OPTIONAL: &[&str] = &[
     "tee",
     "test",
     "timeout",
+    "tput",
     "true",
     "truncate",
     "tty",
@@ -95,8 +98,8 @@ const OPTIONAL: &[&str] = &[
     "zip",
 ];
 
-/// Directories of the host's tools.
-const DIRECTORIES: &[&str] = &["/usr/bin", "/bin", "/usr/sbin", "/sbin"];
+/// Directories of the host's tools, those of git's own among them, which it finds on the path, too.
+const DIRECTORIES: &[&str] = &["/usr/bin", "/bin", "/usr/sbin", "/sbin", "/usr/lib/git-core", "/usr/libexec/git-core"];
 
 /// Copies the tools.
 pub(super) fn copy(root: &Path) -> Result<(), Error> {
