@@ -24,6 +24,8 @@ from kernel_output import encode_bundle, flush_streams
 
 # In a kernel's command: the file that tells it where it is reached.
 FILE = "{connection_file}"
+# The directory of its description.
+PLACE = "{resource_dir}"
 # Directories in which packages declare kernels.
 DECLARED = [os.path.join(prefix, "share/jupyter/kernels") for prefix in (sys.prefix, "/usr/local", "/usr")]
 # Without the working directory in its path, whose modules are the user's, and without its socket for forked processes: a TCP socket, for which
@@ -109,12 +111,14 @@ def commands():
             continue
         for name in names:
             try:
-                with open(os.path.join(directory, name, "kernel.json"), encoding="utf-8") as file:
+                place = os.path.join(directory, name)
+                with open(os.path.join(place, "kernel.json"), encoding="utf-8") as file:
                     declared = json.load(file)
                 interrupt, environment = declared.get("interrupt_mode", "signal"), declared.get("env", {})
-                command = Command(declared["argv"], interrupt, environment=environment)
+                argv = [word.replace(PLACE, place) for word in declared["argv"]]
+                command = Command(argv, interrupt, environment=environment)
                 languages = [name.lower(), declared["language"].lower()]
-            except (OSError, ValueError, KeyError, AttributeError, TypeError):
+            except (OSError, ValueError, LookupError, AttributeError, TypeError):
                 continue
             for language in languages:
                 if not language.startswith("python"):

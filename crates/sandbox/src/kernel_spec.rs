@@ -93,8 +93,12 @@ const PYTHON_SCRIPTS: [(&str, &str); 18] = [
 ];
 
 /// Files of a template by which it has kernels of further languages.
-const FURTHER: [(&str, &str); 2] =
-    [("usr/local/bin/deno", "javascript"), ("usr/local/share/jupyter/kernels/javascript", "javascript")];
+const FURTHER: [(&str, &str); 4] = [
+    ("usr/local/bin/deno", "javascript"),
+    ("usr/local/share/jupyter/kernels/javascript", "javascript"),
+    ("usr/local/share/jupyter/kernels/ir", "r"),
+    ("usr/share/jupyter/kernels/ir", "r"),
+];
 
 /// The kernel of a backend that names none.
 static DEFAULT: LazyLock<Arc<KernelSpec>> = LazyLock::new(|| Arc::new(KernelSpec::python("python3")));
@@ -177,15 +181,17 @@ mod tests {
     const DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kernel");
 
     #[test]
-    fn a_template_with_a_kernel_of_javascript_has_the_language_once() {
+    fn a_template_with_a_kernel_has_its_language_once() {
         let root = tempfile::tempdir().unwrap();
         let further = || KernelSpec::python("").within(root.path()).further;
         assert!(further().is_empty());
-        for (file, _) in FURTHER {
+        for (file, language) in FURTHER {
             let file = root.path().join(file);
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();
             std::fs::write(file, "").unwrap();
-            assert_eq!(further().iter().map(Language::as_str).collect::<Vec<_>>(), ["javascript"]);
+            let further = further();
+            assert_eq!(further.last().map(Language::as_str), Some(language));
+            assert!(further.len() <= 2 && further[0].as_str() == "javascript");
         }
     }
 

@@ -11,6 +11,7 @@ mod command;
 mod custom;
 mod fonts;
 mod host_python;
+mod included;
 mod libraries;
 mod name;
 mod packages;
@@ -78,6 +79,9 @@ struct Manifest {
     /// Modules that are imported before anybody asks, besides the usual ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     preload: Vec<String>,
+    /// Paths of the host that were included.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    included: Vec<PathBuf>,
     /// Its size on disk.
     bytes: u64,
     /// [`BUILDER`] of the program that made it.
@@ -204,6 +208,11 @@ impl Template {
     /// Modules that are imported before anybody asks, besides the usual ones.
     pub fn preload(&self) -> &[String] {
         &self.manifest.preload
+    }
+
+    /// Paths of the host that it has besides its packages.
+    pub fn included(&self) -> &[PathBuf] {
+        &self.manifest.included
     }
 
     /// SHA-256 of the list of packages that it was made from.

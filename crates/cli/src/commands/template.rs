@@ -138,6 +138,9 @@ fn summary(template: &Template) -> String {
 
 fn info(template: &Template, console: &mut Console) -> anyhow::Result<()> {
     console.line(StandardStream::Stdout, &color::strong(&summary(template)))?;
+    for path in template.included() {
+        console.line(StandardStream::Stdout, &format!("  {}", path.display()))?;
+    }
     let width = template.packages().iter().map(|package| package.name.len()).max().unwrap_or(0);
     for package in template.packages() {
         console.line(StandardStream::Stdout, &format!("  {:width$}  {}", package.name, package.version))?;

@@ -24,13 +24,14 @@ pub(crate) fn bare(data: &Path) -> Result<Template, Error> {
     let site = BuildSite { python: &python, root: root.clone(), lock: &lock };
     let made = skeleton::make(&root)
         .and_then(|()| skeleton::copy_interpreter(&site))
-        .and_then(|()| libraries::copy(&site))
+        .and_then(|()| libraries::copy(&site, &[]))
         .and_then(|()| tree::normalize(&root));
     let manifest = Manifest {
         python: python.version.clone(),
         packages: Vec::new(),
         lock: String::new(),
         preload: Vec::new(),
+        included: Vec::new(),
         bytes: made.inspect_err(|_| drop(fs::remove_dir_all(&root)))?,
         builder: String::new(),
     };

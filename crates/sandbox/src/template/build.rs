@@ -12,7 +12,9 @@ use super::packages::PipOptions;
 use super::recipe::{self, Recipe};
 use super::site::BuildSite;
 use super::{BUILDER, BuildProgress, LOCK, MANIFEST, Manifest, REQUIREMENTS, Template, UNFINISHED, at};
-use super::{fonts, hex, libraries, packages, remove_unfinished, resolve, set_aside, skeleton, slim, tools, tree};
+use super::{
+    fonts, hex, included, libraries, packages, remove_unfinished, resolve, set_aside, skeleton, slim, tools, tree,
+};
 use crate::Error;
 
 /// With less than this free, a build cannot come to its end: the packages as they are downloaded, and as they are installed.
@@ -43,11 +45,19 @@ impl Packages<'_> {
         }
     }
 
-    /// The name of the directory of a template with these packages.
-    fn directory_name(&self, python: &HostPython, list: &str) -> String {
+    /// Paths of the host that it has besides.
+    fn include(&self) -> &[PathBuf] {
         match self {
-            Self::Default => super::name(python),
-            Self::Own(recipe) => recipe::directory_name(python, list, &recipe.preload),
+            Self::Default => &[],
+            Self::Own(recipe) => &recipe.include,
+        }
+    }
+
+    /// The name of the directory of a template with these packages.
+    fn directory_name(&self, python: &HostPython, list: &str) -> Result<String, Error> {
+        match self {
+            Self::Default => Ok(super::name(python)),
+            Self::Own(recipe) => recipe::directory_name(python, list, recipe),
         }
     }
 }
@@ -91,7 +101,7 @@ fn make(
         Packages::Default => (LOCK.to_owned(), PipOptions::default()),
         Packages::Own(recipe) => resolve::resolve(site, recipe, progress)?,
     };
-    let place = directory.join(packages.directory_name(site.python, &list));
+    let place = directory.join(packages.directory_name(site.python, &list)?);
     if !force && Template::open(&place).is_some() {
         return Ok(place);
     }
@@ -118,8 +128,9 @@ fn fill(
     progress(BuildProgress::Phase { name: "copying the interpreter and tools", total: 0 });
     skeleton::copy_interpreter(site)?;
     tools::copy(&site.root)?;
+    included::copy(packages.include(), &site.root)?;
     progress(BuildProgress::Phase { name: "collecting shared libraries", total: 0 });
-    libraries::copy(site)?;
+    libraries::copy(site, packages.include())?;
     progress(BuildProgress::Phase { name: "compiling", total: 0 });
     packages::settle(site)?;
     match packages {
@@ -133,6 +144,7 @@ fn fill(
         packages: packages::list(&site.site_packages())?,
         lock: hex(Sha256::new_with_prefix(list)),
         preload: packages.preload().to_vec(),
+        included: packages.include().to_vec(),
         bytes: tree::normalize(&site.root)?,
         builder: BUILDER.to_owned(),
     };

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::site::BuildSite;
-use super::{at, tree};
+use super::{at, included, tree};
 use crate::Error;
 
 /// Libraries that the C library opens by itself, so that no program names them: one when a thread is cancelled, the others, on older
@@ -18,11 +18,17 @@ const OPENED_BY_NAME: &[&str] = &["libgcc_s.so.1", "libnss_files.so.2"];
 const BATCH: usize = 200;
 
 /// Copies every library that is needed to the directory that the host has its C library in, where the loader looks without being told;
-/// the loader itself keeps its path, which programs name. What comes from inside the template stays where it is.
-pub(super) fn copy(site: &BuildSite<'_>) -> Result<(), Error> {
+/// the loader itself keeps its path, which programs name. What comes from inside the template stays where it is. Of what is
+/// `included`, each file may be a program.
+pub(super) fn copy(site: &BuildSite<'_>, included: &[PathBuf]) -> Result<(), Error> {
     // The copied interpreter may find its library only from the original's place.
     let mut programs = vec![site.python.program.clone()];
-    collect_programs(&site.root.join("usr"), &mut programs)?;
+    collect_programs(&site.root.join("usr"), &is_named_like_one, &mut programs)?;
+    for path in included {
+        collect_programs(&included::inside(&site.root, path), &|_| true, &mut programs)?;
+    }
+    programs.sort();
+    programs.dedup();
     let mut needed: BTreeMap<String, PathBuf> = BTreeMap::new();
     for batch in programs.chunks(BATCH) {
         for library in libraries_of(batch)? {
@@ -71,19 +77,20 @@ fn library_of_line(line: &str) -> Option<PathBuf> {
     path.starts_with('/').then(|| path.into())
 }
 
-/// Every file that starts like a program or library.
-fn collect_programs(directory: &Path, found: &mut Vec<PathBuf>) -> Result<(), Error> {
-    for entry in tree::entries(directory)? {
-        let (path, name) = (entry.path(), entry.file_name());
-        let kind = entry.file_type().map_err(at(&path))?;
-        if kind.is_dir() {
-            collect_programs(&path, found)?;
-        } else if kind.is_file() {
-            let candidate = name.to_string_lossy().contains(".so") || directory.ends_with("bin");
-            if candidate && is_elf(&path) {
-                found.push(path);
-            }
-        }
+/// Returns true for a file of a name or a place that programs and libraries have.
+fn is_named_like_one(path: &Path) -> bool {
+    let is_library = path.file_name().is_some_and(|name| name.to_string_lossy().contains(".so"));
+    is_library || path.parent().is_some_and(|directory| directory.ends_with("bin"))
+}
+
+/// Every file that starts like a program or library, of those that `may_be` one; of a directory, or the path itself.
+fn collect_programs(path: &Path, may_be: &dyn Fn(&Path) -> bool, found: &mut Vec<PathBuf>) -> Result<(), Error> {
+    let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
+    if metadata.is_dir() {
+        return tree::entries(path)?.iter().try_for_each(|entry| collect_programs(&entry.path(), may_be, found));
+    }
+    if metadata.is_file() && may_be(path) && is_elf(path) {
+        found.push(path.to_path_buf());
     }
     Ok(())
 }

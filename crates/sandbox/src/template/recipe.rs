@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use super::host_python::HostPython;
-use super::{BUILDER, name_of};
+use super::{BUILDER, included, name_of};
 use crate::Error;
 
 /// Prefix of the names of the directories of such templates, which are hashes of all that went in.
@@ -27,10 +27,12 @@ pub struct Recipe {
     pub preload: Vec<String>,
     /// True if packages may be built on this host, by the programs that they bring.
     pub allow_source: bool,
+    /// Files and directories of this host that it has at the same paths, with the libraries that their programs need.
+    pub include: Vec<PathBuf>,
 }
 
 impl Recipe {
-    /// Returns an error unless its modules have names of modules.
+    /// Returns an error unless its modules have names of modules, and it includes what can be included.
     pub(super) fn check(&self) -> Result<(), Error> {
         let is_word = |word: &str| {
             let is_first = |letter: char| letter == '_' || letter.is_ascii_alphabetic();
@@ -43,13 +45,20 @@ impl Recipe {
         if self.preload.len() > MAX_PRELOAD {
             return Err(Error::Template(format!("--preload: a template preloads at most {MAX_PRELOAD} modules")));
         }
-        Ok(())
+        included::check(&self.include)
     }
 }
 
 /// Tells such templates apart by all that goes into them.
-pub(super) fn directory_name(python: &HostPython, list: &str, preload: &[String]) -> String {
-    name_of(PREFIX, &[list, &preload.join(","), BUILDER, &python.identity(), std::env::consts::ARCH])
+pub(super) fn directory_name(python: &HostPython, list: &str, recipe: &Recipe) -> Result<String, Error> {
+    let (preload, identity, arch) = (recipe.preload.join(","), python.identity(), std::env::consts::ARCH);
+    let mut parts = vec![list, &preload, BUILDER, &identity, arch];
+    let included;
+    if !recipe.include.is_empty() {
+        included = included::digest(&recipe.include)?;
+        parts.push(&included);
+    }
+    Ok(name_of(PREFIX, &parts))
 }
 
 #[cfg(test)]
@@ -66,6 +75,7 @@ mod tests {
                 find_links: Vec::new(),
                 preload,
                 allow_source: false,
+                include: Vec::new(),
             };
             recipe.check()
         };

@@ -286,6 +286,7 @@ mod tests {
             find_links: Vec::new(),
             preload: Vec::new(),
             allow_source,
+            include: Vec::new(),
         };
         let said = |words: &str, allow_source| mend(Error::Template(words.into()), &recipe(allow_source)).to_string();
         assert!(said("No matching distribution found for x", false).ends_with("needs --allow-source."));

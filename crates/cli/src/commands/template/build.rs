@@ -40,6 +40,10 @@ pub(crate) struct BuildArgs {
     /// Packages without a wheel, too: the programs that they are built by run on this host, as you
     #[arg(long, requires = "name")]
     allow_source: bool,
+    /// Programs of this host besides them, such as /usr/lib/R: directories or files below /usr, /opt or /etc, which stand at the same paths
+    /// inside, with the libraries that they need. Programs can read all of it
+    #[arg(long, value_name = "PATH", requires = "name")]
+    include: Vec<PathBuf>,
     /// Debian packages, which no template takes
     #[arg(long, value_name = "LIST", hide = true)]
     apt: Option<OsString>,
@@ -53,11 +57,11 @@ pub(crate) struct BuildArgs {
 
 /// Carries it out.
 pub(super) async fn run(args: BuildArgs, context: &CommandContext) -> anyhow::Result<Template> {
-    let BuildArgs { name, requirements, python, find_links, preload, allow_source, apt, shared, force } = args;
+    let BuildArgs { name, requirements, python, find_links, preload, allow_source, include, apt, shared, force } = args;
     if apt.is_some() {
         return Err(usage(
-            "--apt: a template takes no Debian packages, since their scripts would run on this host. Take wheels that bring their programs, such as \
-             imageio-ffmpeg; or sandbox.backend = \"docker\" with sandbox.docker.image, an image made FROM aludel/default with apt-get install",
+            "--apt: a template takes no Debian packages, since their scripts would run on this host. Install them here and take their files with \
+             --include; or wheels that bring their programs, such as imageio-ffmpeg; or sandbox.backend = \"docker\" with sandbox.docker.image, an image made FROM aludel/default with apt-get install",
         ));
     }
     let directory = directory(context, shared);
@@ -69,7 +73,7 @@ pub(super) async fn run(args: BuildArgs, context: &CommandContext) -> anyhow::Re
         // Before anything is fetched for nothing.
         sandboxes::require_sandboxes(&context.config.server.data).await?;
     }
-    let recipe = Recipe { requirements, python, find_links, preload, allow_source };
+    let recipe = Recipe { requirements, python, find_links, preload, allow_source, include };
     let into = directory.clone();
     let built = tokio::task::spawn_blocking(move || {
         let mut progress = TemplateProgress::of_own();
