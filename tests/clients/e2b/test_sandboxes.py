@@ -190,6 +190,16 @@ def test_commands_run_and_end(sandbox):
         sandbox.commands.run("id", user="nobody-here")
 
 
+def test_programs_of_the_template_serve_and_are_asked(sandbox):
+    sandbox.commands.run("git init --quiet --bare a.git && touch a.git/git-daemon-export-ok && mkdir page && echo served > page/a")
+    sandbox.commands.run("git daemon --base-path=/home/user --reuseaddr", background=True)
+    sandbox.commands.run("python3 -m http.server 8000 --directory page", background=True)
+    ask = "for n in $(seq 100); do {} && exit; sleep 0.1; done; exit 1"
+    sandbox.commands.run(ask.format("git ls-remote git://localhost/a.git"))
+    assert sandbox.commands.run(ask.format("curl --fail --silent localhost:8000/a")).stdout == "served\n"
+    assert sandbox.commands.run("tput -T xterm-256color colors").stdout == "256\n"
+
+
 def test_commands_outlive_their_clients(sandbox):
     command = sandbox.commands.run("echo first; read line; echo got $line; exec sleep 60", background=True, stdin=True)
     assert command.pid in [known.pid for known in sandbox.commands.list()]
