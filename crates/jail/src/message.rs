@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    recvmsg, sendmsg,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 use serde::{Deserialize, Serialize};
 
@@ -342,6 +342,11 @@ pub struct CgroupUsage {
     pub memory_peak: u64,
     /// Processor time so far, microseconds.
     pub cpu: u64,
+}
+
+/// Makes the two ends of a way for messages. Programs that are executed do not inherit them.
+pub(crate) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
 /// Sends one message; blocks while the other end's queue is full.

@@ -53,13 +53,7 @@ impl SpareNamespaces {
     /// and, in them, init. Init is the warden's child (CLONE_PARENT): the warden reaps it and its death signal follows the warden.
     pub(crate) fn make(zygote: BorrowedFd<'_>, join_user_namespace: bool) -> Result<Self, StepError> {
         let (mut pid_receiver, pid_sender) = UnixStream::pair().step("make a pipe")?;
-        let (socket, theirs) = rustix::net::socketpair(
-            rustix::net::AddressFamily::UNIX,
-            rustix::net::SocketType::SEQPACKET,
-            rustix::net::SocketFlags::CLOEXEC,
-            None,
-        )
-        .step("make a socket")?;
+        let (socket, theirs) = message::socket_pair().step("make a socket")?;
         let intermediate = match sys::fork(0).step("fork")? {
             sys::Fork::Parent(pid) => pid,
             sys::Fork::Child => {

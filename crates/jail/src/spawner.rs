@@ -53,13 +53,7 @@ enum ChildFrame {
 
 /// Starts the spawner and waits until it is ready.
 pub(crate) fn start(setup: &Setup, map: IdMap, zygote: BorrowedFd<'_>) -> Result<ForkServer, StepError> {
-    let (socket, theirs) = rustix::net::socketpair(
-        rustix::net::AddressFamily::UNIX,
-        rustix::net::SocketType::SEQPACKET,
-        rustix::net::SocketFlags::CLOEXEC,
-        None,
-    )
-    .step("make the spawner's socket")?;
+    let (socket, theirs) = message::socket_pair().step("make the spawner's socket")?;
     match sys::fork(0).step("fork the spawner")? {
         sys::Fork::Parent(pid) => {
             drop(theirs);

@@ -62,13 +62,7 @@ impl Warden {
         // The linker keeps the constructor only if something refers to it.
         std::hint::black_box(CONSTRUCTOR);
         allow_many_descriptors().step("raise the limit of open files")?;
-        let (control, theirs) = rustix::net::socketpair(
-            rustix::net::AddressFamily::UNIX,
-            rustix::net::SocketType::SEQPACKET,
-            rustix::net::SocketFlags::CLOEXEC,
-            None,
-        )
-        .step("make the warden's socket")?;
+        let (control, theirs) = message::socket_pair().step("make the warden's socket")?;
         let log = setup.instance.join("log");
         let log_file = File::create(&log).step(format!("make {}", log.display()))?;
         let mut command = Command::new("/proc/self/exe");

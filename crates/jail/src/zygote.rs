@@ -33,13 +33,7 @@ struct Hello {
 /// Starts the zygote and waits until it has imported everything.
 pub(crate) fn start(setup: &Setup, map: IdMap) -> Result<ForkServer, StepError> {
     let sources = BaseSources::open(&setup.root)?;
-    let (socket, theirs) = rustix::net::socketpair(
-        rustix::net::AddressFamily::UNIX,
-        rustix::net::SocketType::SEQPACKET,
-        rustix::net::SocketFlags::CLOEXEC,
-        None,
-    )
-    .step("make the zygote's socket")?;
+    let (socket, theirs) = message::socket_pair().step("make the zygote's socket")?;
     let (mut go_sender, go_receiver) = UnixStream::pair().step("make a pipe")?;
     let user = if map == IdMap::Single { 0 } else { libc::CLONE_NEWUSER };
     let namespaces = user | libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;

@@ -217,13 +217,7 @@ impl WardenState {
 
     /// Asks for a process, which waits until [`WardenState::finish_fork`]. If that is never called, it ends.
     fn begin_fork(&self, place: ProcessTarget<'_>, kind: Kind, descriptors: &[OwnedFd]) -> Result<Forking, StepError> {
-        let (socket, theirs) = rustix::net::socketpair(
-            rustix::net::AddressFamily::UNIX,
-            rustix::net::SocketType::SEQPACKET,
-            rustix::net::SocketFlags::CLOEXEC,
-            None,
-        )
-        .step("make a socket")?;
+        let (socket, theirs) = message::socket_pair().step("make a socket")?;
         rustix::net::sockopt::set_socket_passcred(&socket, true).step("ask for the sender's number")?;
         let ProcessTarget { init, identity, limits, profile } = place;
         let lockdown = Lockdown {
