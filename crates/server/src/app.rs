@@ -140,6 +140,15 @@ impl App {
         }
     }
 
+    /// A server for tests, on the memory backend and a store in this directory.
+    #[cfg(test)]
+    pub(crate) async fn on_memory(data: &std::path::Path, settings: ServerSettings) -> Arc<Self> {
+        let store = Store::open(data).await.unwrap();
+        let backend = Arc::new(aludel_sandbox::memory::Memory::default());
+        let engine = Engine::new(store, backend, [], Default::default(), Vec::new(), Default::default());
+        Arc::new(Self::new(Arc::new(engine), settings))
+    }
+
     /// Returns the secret that signs links.
     pub(crate) async fn link_secret(&self) -> Result<Arc<str>, ApiError> {
         let made = async { Ok::<_, ApiError>(Arc::from(self.store.secret("links").await?)) };

@@ -220,10 +220,7 @@ mod tests {
     #[tokio::test]
     async fn others_go_on_while_a_large_body_is_read() {
         let data = tempfile::tempdir().unwrap();
-        let store = aludel_store::Store::open(data.path()).await.unwrap();
-        let backend = Arc::new(aludel_sandbox::memory::Memory::default());
-        let engine = aludel_engine::Engine::new(store, backend, [], Default::default(), Vec::new(), Default::default());
-        let app = Arc::new(App::new(Arc::new(engine), crate::app::ServerSettings::default()));
+        let app = App::on_memory(data.path(), Default::default()).await;
         let body = format!(r#"{{"input":[{}1]}}"#, "1,".repeat(VALUES));
         let mut request = Request::new(axum::body::Body::from(body));
         request.extensions_mut().insert(Caller(Tenant::local()));

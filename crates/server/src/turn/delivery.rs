@@ -165,9 +165,7 @@ fn respond(body: Body) -> Response {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-    use aludel_engine::Engine;
-    use aludel_sandbox::memory::Memory;
-    use aludel_store::{ResponseId, Store};
+    use aludel_store::ResponseId;
     use axum::body::to_bytes;
     use hyper::body::Incoming;
     use hyper::server::conn::http1;
@@ -218,9 +216,7 @@ mod tests {
     #[tokio::test]
     async fn what_a_replay_takes_is_counted_until_it_is_sent() {
         let data = tempfile::tempdir().unwrap();
-        let (store, backend) = (Store::open(data.path()).await.unwrap(), Arc::new(Memory::default()));
-        let engine = Engine::new(store, backend, [], Default::default(), Vec::new(), Default::default());
-        let app = App::new(Arc::new(engine), ServerSettings { bodies: 3 << 20, ..ServerSettings::default() });
+        let app = App::on_memory(data.path(), ServerSettings { bodies: 3 << 20, ..ServerSettings::default() }).await;
         let tenant = Tenant::terminal();
         let frame = || Frame { sequence: 0, kind: String::new(), text: "x".repeat(3 << 19) };
         let replay = || replay(&app, &tenant, vec![frame()], StreamFormat::of(|frame| frame.text.clone()));

@@ -85,10 +85,7 @@ mod tests {
     #[tokio::test]
     async fn a_start_waits_for_its_tenants_share() {
         let data = tempfile::tempdir().unwrap();
-        let store = aludel_store::Store::open(data.path()).await.unwrap();
-        let backend = Arc::new(aludel_sandbox::memory::Memory::default());
-        let engine = aludel_engine::Engine::new(store, backend, [], Default::default(), Vec::new(), Default::default());
-        let app = Arc::new(App::new(Arc::new(engine), crate::app::ServerSettings::default()));
+        let app = App::on_memory(data.path(), Default::default()).await;
         let tenant = Tenant::local();
         let (in_flight, _) = begin(&app, &tenant, RequestFingerprint::none(), TurnId::new(), ()).unwrap();
         tokio::time::pause();
