@@ -6,6 +6,7 @@
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::Pid;
 
@@ -15,6 +16,8 @@ const LOCK: &str = "lock";
 const GROUPS: &str = "cgroups";
 /// Prefix of the names of control groups.
 const GROUP: &str = "aludel-";
+/// Names that are tried for a new instance.
+const ATTEMPTS: usize = 100;
 /// The host's process namespace; its number is fixed (`PROC_PID_INIT_INO`).
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 
@@ -22,10 +25,13 @@ const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 pub fn new_instance(run: &Path) -> io::Result<(PathBuf, File)> {
     use std::os::unix::fs::DirBuilderExt;
     fs::DirBuilder::new().recursive(true).mode(0o700).create(run)?;
-    // The process id makes the name unique among the living, the clock among the dead.
+    // The process id makes the name unique among the living, the clock among the dead, the number within this process: control groups are
+    // named by it, and those of all data directories lie beside each other.
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    for attempt in 0..100 {
-        let name = format!("{}-{:x}-{attempt}", std::process::id(), now.as_micros());
+    for _ in 0..ATTEMPTS {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{}-{:x}-{number}", std::process::id(), now.as_micros());
         // Under another name until it is locked, so that nobody's sweep takes it for abandoned.
         let staged = run.join(format!(".{name}"));
         match fs::DirBuilder::new().mode(0o700).create(&staged) {
@@ -113,9 +119,9 @@ fn directories(of: &Path) -> impl Iterator<Item = PathBuf> + use<> {
 /// The process that made a group of this name, if it is one of ours: see [`new_instance`].
 fn owner_of_group(name: &str) -> Option<Pid> {
     let mut parts = name.strip_prefix(GROUP)?.splitn(3, '-');
-    let (owner, clock, attempt) = (parts.next()?, parts.next()?, parts.next()?);
+    let (owner, clock, number) = (parts.next()?, parts.next()?, parts.next()?);
     u64::from_str_radix(clock, 16).ok()?;
-    attempt.parse::<u8>().ok()?;
+    number.parse::<u32>().ok()?;
     Pid::from_raw(owner.parse().ok()?)
 }
 
@@ -146,6 +152,17 @@ mod tests {
         drop(lock);
         assert_eq!(sweep(run.path()), 1);
         assert!(alive.exists() && !dead.exists());
+    }
+
+    /// Their control groups lie beside each other, and may be made within one microsecond.
+    #[test]
+    fn instances_of_one_process_differ_by_more_than_the_clock() {
+        let number_of_new = |run: &tempfile::TempDir| {
+            let (instance, _lock) = new_instance(run.path()).unwrap();
+            instance.to_str().unwrap().rsplit('-').next().unwrap().to_owned()
+        };
+        let [one, another] = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        assert_ne!(number_of_new(&one), number_of_new(&another));
     }
 
     #[test]
