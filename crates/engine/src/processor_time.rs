@@ -1,19 +1,22 @@
 //! Processor time of this process's own work, shared fairly between tenants.
 //!
 //! A tenant that is alone takes all there is. Beside others, one that has taken more than its share waits between two steps of its work,
-//! until they would have had theirs. A step is one poll of a future: reading a body, making the request to a model, telling an answer. The
-//! time of programs in sandboxes is not counted here; their control groups share that.
+//! until they would have had theirs, and no more of its steps are done at the same time than its share has processors. A step is one poll of
+//! a future: reading a body, making the request to a model, telling an answer. The time of programs in sandboxes is not counted here; their
+//! control groups share that.
 
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use aludel_store::Tenant;
 use rustix::time::{ClockId, clock_gettime};
+use tokio::sync::Notify;
+use tokio::sync::futures::OwnedNotified;
 use tokio::time::{Instant, Sleep, sleep};
 
 /// A tenant may have the time of one in so many processors beside others.
@@ -45,15 +48,32 @@ struct AllShares {
     began: Instant,
     /// Processors that one tenant may use beside others, in thousandths.
     share: u64,
+    /// Steps of one tenant that may be done at the same time beside others.
+    steps: usize,
     tenants: Mutex<HashMap<Tenant, Arc<UsedTime>>>,
 }
 
-/// One tenant's time, in microseconds since the beginning.
+/// One tenant's time, in microseconds since the beginning, and its steps.
 #[derive(Debug, Default)]
 struct UsedTime {
     /// The moment at which its share has made up for all that it took.
     paid_at: AtomicU64,
     last_step: AtomicU64,
+    /// Steps that are being done.
+    steps: AtomicUsize,
+    /// Told when a step has ended.
+    ended: Arc<Notify>,
+}
+
+/// A step that is being done.
+#[derive(Debug)]
+struct Step(Arc<UsedTime>);
+
+impl Drop for Step {
+    fn drop(&mut self) {
+        self.0.steps.fetch_sub(1, Ordering::AcqRel);
+        self.0.ended.notify_one();
+    }
 }
 
 /// One tenant's share.
@@ -72,7 +92,8 @@ impl Default for ProcessorTime {
 impl ProcessorTime {
     fn of(processors: usize) -> Self {
         let share = (processors as u64 * 1000 / u64::from(ONE_IN)).max(1);
-        Self(Arc::new(AllShares { began: Instant::now(), share, tenants: Mutex::default() }))
+        let steps = (share / 1000).max(1) as usize;
+        Self(Arc::new(AllShares { began: Instant::now(), share, steps, tenants: Mutex::default() }))
     }
 
     /// The share of a tenant.
@@ -116,20 +137,21 @@ impl ProcessorShare {
         Throttle::new(self.clone())
     }
 
-    /// Waits until the tenant may work.
+    /// Waits until the tenant has paid for what it took.
     pub async fn wait(&self) {
         let mut gate = self.gate();
-        std::future::poll_fn(|context| gate.poll(context)).await;
+        std::future::poll_fn(|context| gate.poll_paid(context)).await;
     }
 
-    /// Does the work, which takes from this share.
+    /// Does the work, which takes from this share. Within a step it is a part of that, which counts as a whole.
     pub fn work<T>(&self, work: impl FnOnce() -> T) -> T {
+        if STEP_BEGAN.get().is_some() {
+            return work();
+        }
         let began = thread_time();
-        let outer = STEP_BEGAN.replace(Some(began));
-        let done = work();
-        STEP_BEGAN.set(outer);
-        self.take(thread_time().saturating_sub(began));
-        done
+        STEP_BEGAN.set(Some(began));
+        let _end = Taking { share: self, began };
+        work()
     }
 
     /// Takes so much time, which was used.
@@ -147,6 +169,32 @@ impl ProcessorShare {
         let over = Duration::from_micros(owed).checked_sub(AT_ONCE).filter(|over| !over.is_zero())?;
         self.all.has_others(&self.used).then(|| over.min(MAX_WAIT))
     }
+
+    /// Begins a step, unless the tenant is at as many as it may be beside others.
+    fn begin_step(&self) -> Option<Step> {
+        let one_more = |steps| (steps < self.all.steps).then_some(steps + 1);
+        let has_room = self.used.steps.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).is_ok();
+        if !has_room {
+            if self.all.has_others(&self.used) {
+                return None;
+            }
+            self.used.steps.fetch_add(1, Ordering::AcqRel);
+        }
+        Some(Step(Arc::clone(&self.used)))
+    }
+}
+
+/// A step's time, which is taken at its end, be that a panic.
+struct Taking<'a> {
+    share: &'a ProcessorShare,
+    began: Duration,
+}
+
+impl Drop for Taking<'_> {
+    fn drop(&mut self) {
+        STEP_BEGAN.set(None);
+        self.share.take(thread_time().saturating_sub(self.began));
+    }
 }
 
 /// Lets steps of one task pass when its tenant may work.
@@ -154,11 +202,13 @@ impl ProcessorShare {
 pub struct Throttle {
     share: ProcessorShare,
     pause: Option<Pin<Box<Sleep>>>,
+    /// The end of another step of the tenant's, while it is waited for.
+    other_step: Option<Pin<Box<OwnedNotified>>>,
 }
 
 impl Throttle {
     fn new(share: ProcessorShare) -> Self {
-        Self { share, pause: None }
+        Self { share, pause: None, other_step: None }
     }
 
     /// The share that steps take from.
@@ -166,8 +216,41 @@ impl Throttle {
         &self.share
     }
 
-    /// Ready when the next step may be done.
-    pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    /// Does a step of work when it may be done. Within another step it is a part of that.
+    pub fn poll_step<T>(&mut self, context: &mut Context<'_>, work: impl FnOnce(&mut Context<'_>) -> T) -> Poll<T> {
+        // Whoever waits for another step has paid, and whoever was told of its end begins: the next in line hears of nothing else.
+        if self.other_step.is_none() {
+            ready!(self.poll_paid(context));
+        }
+        if STEP_BEGAN.get().is_some() {
+            return Poll::Ready(work(context));
+        }
+        let _step = ready!(self.poll_room(context));
+        Poll::Ready(self.share.work(|| work(context)))
+    }
+
+    /// Ready with a step when there is room for it.
+    fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Step> {
+        loop {
+            if let Some(ended) = &mut self.other_step {
+                ready!(ended.as_mut().poll(context));
+                self.other_step = None;
+            }
+            if let Some(step) = self.share.begin_step() {
+                return Poll::Ready(step);
+            }
+            let mut ended = Box::pin(Arc::clone(&self.share.used.ended).notified_owned());
+            // No end is missed from here on.
+            ended.as_mut().enable();
+            if let Some(step) = self.share.begin_step() {
+                return Poll::Ready(step);
+            }
+            self.other_step = Some(ended);
+        }
+    }
+
+    /// Ready when the tenant has paid for what it took.
+    fn poll_paid(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {
             if let Some(pause) = &mut self.pause {
                 ready!(pause.as_mut().poll(context));
@@ -193,8 +276,7 @@ impl<F: Future> Future for ThrottledFuture<F> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let Self { future, gate } = &mut *self;
-        ready!(gate.poll(context));
-        gate.share.work(|| future.as_mut().poll(context))
+        ready!(gate.poll_step(context, |context| future.as_mut().poll(context)))
     }
 }
 
@@ -264,6 +346,40 @@ mod tests {
         bad.wait().await;
         let waited = began.elapsed();
         assert!(waited >= ACTIVE_FOR && waited < ACTIVE_FOR + 2 * MAX_WAIT, "{waited:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_step_at_a_time_is_done_beside_others() {
+        let [good, bad] = tenants();
+        let time = ProcessorTime::of(2);
+        let (good, bad) = (time.share_of(&good), time.share_of(&bad));
+        let alone = [bad.begin_step(), bad.begin_step()];
+        assert!(alone.iter().all(Option::is_some));
+        good.take(Duration::from_millis(1));
+        let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(bad.pace(async {}))).collect();
+        assert!(waiting.iter_mut().all(|step| step.as_mut().now_or_never().is_none()));
+        good.pace(async {}).now_or_never().unwrap();
+        let [one, another] = alone;
+        drop(one);
+        assert!(waiting[0].as_mut().now_or_never().is_none());
+        drop(another);
+        // One that goes away is told in vain.
+        drop(waiting.remove(0));
+        for step in &mut waiting {
+            step.as_mut().now_or_never().unwrap();
+        }
+        // A step within a step does not wait for it.
+        bad.pace(bad.pace(async {})).now_or_never().unwrap();
+        assert_eq!(bad.used.steps.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test]
+    async fn a_panic_ends_its_step() {
+        let [good, _] = tenants();
+        let share = ProcessorTime::of(2).share_of(&good);
+        let panics = std::panic::AssertUnwindSafe(share.pace(async { panic!("a panic of the test") }));
+        panics.catch_unwind().await.unwrap_err();
+        assert_eq!((STEP_BEGAN.get(), share.used.steps.load(Ordering::Relaxed)), (None, 0));
     }
 
     #[tokio::test]

@@ -31,8 +31,7 @@ impl HttpBody for ThrottledBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<hyper::body::Frame<Bytes>, axum::Error>>> {
         let Self { body, gate } = &mut *self;
-        ready!(gate.poll(context));
-        let polled = gate.share().work(|| Pin::new(body).poll_frame(context));
+        let polled = ready!(gate.poll_step(context, |context| Pin::new(body).poll_frame(context)));
         if let Poll::Ready(Some(Ok(frame))) = &polled {
             let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
             gate.share().take(Duration::from_nanos(bytes * EACH_BYTE));
