@@ -2,10 +2,23 @@
 
 use std::fmt;
 
-use crate::policy::Decision;
+use serde::Deserialize;
 
 /// Reasons that are told.
 const MAX_REASONS: usize = 20;
+
+/// Decision about a program. The greater one is the stricter one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Decision {
+    /// It runs.
+    Allow,
+    /// Somebody is asked.
+    #[default]
+    Ask,
+    /// It does not run.
+    Refuse,
+}
 
 /// Decision about a program, with its reasons.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -17,7 +17,6 @@ mod expressions;
 mod files;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
-mod groups;
 mod harmless;
 mod ipython;
 mod judgement;
@@ -28,8 +27,9 @@ mod names;
 mod nesting;
 mod policy;
 mod reader;
+mod rule;
 mod statements;
 
-pub use judgement::{Judgement, Reason};
+pub use judgement::{Decision, Judgement, Reason};
 pub use known::Known;
-pub use policy::{Decision, PolicyError, Rules};
+pub use policy::{PolicyError, Rules};

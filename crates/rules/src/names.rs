@@ -2,11 +2,11 @@
 
 use crate::act::Act;
 use crate::dotted::first;
-use crate::groups::Group;
 use crate::harmless;
 use crate::lists::LISTS;
 use crate::meaning::Meaning;
 use crate::reader::Reader;
+use crate::rule::any_group_has;
 
 impl Reader<'_> {
     /// Takes the value of a name.
@@ -79,7 +79,7 @@ impl Reader<'_> {
             return self.undecidable(&format!("hands `{path}` on"));
         }
         // A listed name that is no module is a function or a class, which leads nowhere else.
-        let is_known = path.contains('.') && (harmless::has(path) || Group::any_has(path));
+        let is_known = path.contains('.') && (harmless::has(path) || any_group_has(path));
         if !is_known || harmless::is_module(path) {
             self.reach.values.insert(path.clone());
             self.known.keep(|known| &mut known.reach.values, path);

@@ -6,28 +6,15 @@ use serde::Deserialize;
 
 use crate::act::Act;
 use crate::dotted::fits;
-use crate::groups::{Group, Members};
 use crate::harmless;
+use crate::judgement::Decision;
 use crate::lists::LISTS;
+use crate::rule::{Rule, any_group_has};
 
 /// Bytes of a policy.
 const MAX_POLICY: usize = 256 << 10;
-/// Rules of a policy.
-const MAX_RULES: usize = 1000;
-/// Names of all rules.
+/// Names of all rules, those of their groups among them.
 const MAX_NAMES: usize = 4000;
-
-/// Decision about a program. The greater one is the stricter one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Decision {
-    /// It runs.
-    Allow,
-    /// Somebody is asked.
-    Ask,
-    /// It does not run.
-    Refuse,
-}
 
 /// A policy.
 ///
@@ -44,84 +31,23 @@ pub enum Decision {
 /// uses = ["network", "processes"]            # groups of all that, see [`Group`]
 /// ```
 #[derive(Debug, Clone)]
-pub struct Rules {
+pub struct Rules(pub(crate) Policy);
+
+/// A policy as it is written.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Policy {
     default: Decision,
     pub(crate) undecidable: Decision,
     modules: Vec<String>,
-    names: Vec<Named>,
-}
-
-/// A policy as it is written.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Written {
-    #[serde(default = "ask")]
-    default: Decision,
-    #[serde(default = "ask")]
-    undecidable: Decision,
-    #[serde(default)]
-    modules: Vec<String>,
-    #[serde(default, rename = "rule")]
+    #[serde(rename = "rule")]
     rules: Vec<Rule>,
-}
-
-/// One rule.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Rule {
-    #[serde(rename = "do")]
-    decision: Decision,
-    #[serde(default)]
-    import: Vec<String>,
-    #[serde(default)]
-    call: Vec<String>,
-    #[serde(default)]
-    attribute: Vec<String>,
-    #[serde(default)]
-    uses: Vec<Group>,
-}
-
-/// Something that a rule names, itself or by a group.
-#[derive(Debug, Clone)]
-struct Named {
-    pattern: Pattern,
-    decision: Decision,
-    /// Rules that are written before count before.
-    rule: usize,
-}
-
-#[derive(Debug, Clone)]
-enum Pattern {
-    Import(String),
-    Call(String),
-    Attribute(String),
-    Group(Group),
-}
-
-impl Pattern {
-    fn fits(&self, act: &Act) -> bool {
-        match (self, act) {
-            (Self::Import(pattern), Act::Import(name) | Act::Use(name)) | (Self::Call(pattern), Act::Use(name)) => {
-                fits(name, pattern)
-            }
-            (Self::Import(pattern) | Self::Call(pattern), Act::Reach(name)) => pattern == name,
-            (Self::Attribute(attribute), Act::Attribute(name)) => attribute == name,
-            (Self::Group(Group::Processes), Act::Shell(_))
-            | (Self::Group(Group::Hostfiles), Act::Hostfile(_))
-            | (Self::Group(Group::Network), Act::Address(_)) => true,
-            _ => false,
-        }
-    }
 }
 
 /// A mistake in a policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct PolicyError(String);
-
-fn ask() -> Decision {
-    Decision::Ask
-}
 
 /// The default policy.
 const USUAL: &str = r#"
@@ -144,7 +70,7 @@ impl Rules {
         if text.len() > MAX_POLICY {
             return wrong("the policy is larger than 256 KB");
         }
-        let policy: Written = toml::from_str(text).map_err(|error| PolicyError(error.to_string().trim().to_owned()))?;
+        let policy: Policy = toml::from_str(text).map_err(|error| PolicyError(error.to_string().trim().to_owned()))?;
         if policy.undecidable == Decision::Allow {
             return wrong(
                 "`undecidable` cannot be \"allow\": then every rule could be walked around; write \"ask\" or \"refuse\"",
@@ -153,49 +79,39 @@ impl Rules {
         if policy.rules.is_empty() && policy.default == Decision::Allow {
             return wrong("the policy has no rule; add a [[rule]], or use no rules at all");
         }
-        if policy.rules.len() > MAX_RULES {
-            return wrong("the policy has more than 1000 rules");
-        }
-        let mut names = Vec::new();
-        for (rule, Rule { decision, import, call, attribute, uses }) in policy.rules.into_iter().enumerate() {
-            let odd = |name: &&String| {
+        for (number, rule) in (1..).zip(&policy.rules) {
+            if rule.decision.is_none() {
+                return wrong(&format!("rule {number}: missing field `do`, which is allow, ask or refuse"));
+            }
+            let is_odd = |name: &&String| {
                 let name = name.strip_suffix('*').unwrap_or(name);
-                name.is_empty()
-                    || !name.chars().all(|character| character.is_alphanumeric() || "._".contains(character))
+                name.is_empty() || !name.chars().all(|one| one.is_alphanumeric() || "._".contains(one))
             };
-            if let Some(odd) = import.iter().chain(&call).chain(&attribute).find(odd) {
-                return wrong(&format!("rule {}: {odd:?} is no name, and no name with a * at its end", rule + 1));
+            if let Some(odd) = rule.names().find(is_odd) {
+                return wrong(&format!("rule {number}: {odd:?} is no name, and no name with a * at its end"));
             }
-            let before = names.len();
-            let mut add = |pattern| names.push(Named { pattern, decision, rule });
-            let own = Members { import, call, attribute };
-            for Members { import, call, attribute } in uses.iter().map(|group| group.members()).chain([&own]) {
-                import.iter().cloned().map(Pattern::Import).for_each(&mut add);
-                call.iter().cloned().map(Pattern::Call).for_each(&mut add);
-                attribute.iter().cloned().map(Pattern::Attribute).for_each(&mut add);
-            }
-            uses.into_iter().map(Pattern::Group).for_each(add);
-            if names.len() == before {
-                return wrong(&format!("rule {} names nothing; give it import, call, attribute or uses", rule + 1));
-            }
-            if names.len() > MAX_NAMES {
-                return wrong("the rules name more than 4000 things, those of groups among them");
+            if rule.uses.is_empty() && rule.names().next().is_none() {
+                return wrong(&format!("rule {number} names nothing; give it import, call, attribute or uses"));
             }
         }
-        Ok(Self { default: policy.default, undecidable: policy.undecidable, modules: policy.modules, names })
+        if policy.rules.iter().flat_map(Rule::parts).flat_map(Rule::names).count() > MAX_NAMES {
+            return wrong("the rules name more than 4000 things, those of groups among them");
+        }
+        Ok(Self(policy))
     }
 
     /// Returns the decision about an act, and the part of the policy that makes it.
     pub(crate) fn decide(&self, act: &Act) -> (Decision, String) {
-        let fitting = self.names.iter().filter(|named| named.pattern.fits(act));
-        if let Some(named) = fitting.max_by_key(|named| (named.decision, Reverse(named.rule))) {
-            return (named.decision, format!("rule {}", named.rule + 1));
+        let fitting = (1..).zip(&self.0.rules).filter(|(_, rule)| rule.names_act(act));
+        if let Some((number, rule)) = fitting.max_by_key(|(number, rule)| (rule.decision, Reverse(*number))) {
+            return (rule.decision.unwrap_or_default(), format!("rule {number}"));
         }
         let (decision, by) = match act {
-            Act::Undecidable(_) => (self.undecidable, "undecidable"),
-            Act::Import(module) if !self.knows(module) => (self.undecidable, "not of the template"),
-            Act::Use(name) if self.is_unlisted(name) => (self.undecidable, "not on the list"),
-            Act::Import(_) | Act::Shell(_) => (self.default, "default"),
+            Act::Undecidable(_) => (self.0.undecidable, "undecidable"),
+            // Others may be files that programs wrote.
+            Act::Import(module) if !self.knows(module) => (self.0.undecidable, "not of the template"),
+            Act::Use(name) if self.is_unlisted(name) => (self.0.undecidable, "not on the list"),
+            Act::Import(_) | Act::Shell(_) => (self.0.default, "default"),
             _ => (Decision::Allow, ""),
         };
         (decision, by.to_owned())
@@ -203,29 +119,23 @@ impl Rules {
 
     /// Modules and functions that rules name.
     pub(crate) fn patterns(&self) -> impl Iterator<Item = &String> {
-        self.names.iter().filter_map(|named| match &named.pattern {
-            Pattern::Import(pattern) | Pattern::Call(pattern) => Some(pattern),
-            _ => None,
-        })
+        self.0.rules.iter().flat_map(Rule::patterns)
     }
 
     /// Returns true if a name is one of a known package, but of nothing listed in it.
     fn is_unlisted(&self, name: &str) -> bool {
-        LISTS.is_known_module(name)
-            && !(harmless::has(name)
-                || self.names_module(name)
-                || LISTS.name_takers.contains(name)
-                || Group::any_has(name))
+        let is_listed = harmless::has(name) || LISTS.name_takers.contains(name) || any_group_has(name);
+        LISTS.is_known_module(name) && !is_listed && !self.allows(name)
     }
 
-    /// Returns true if a module's code is known: others may be files that programs wrote.
+    /// Returns true if a module's code is known.
     fn knows(&self, module: &str) -> bool {
-        LISTS.is_known_module(module) || self.names_module(module)
+        LISTS.is_known_module(module) || self.allows(module)
     }
 
-    /// Returns true if the policy names the module of a dotted name.
-    fn names_module(&self, name: &str) -> bool {
-        self.modules.iter().any(|module| fits(name, module))
+    /// Returns true if the policy allows the module of a dotted name besides those that are known.
+    fn allows(&self, name: &str) -> bool {
+        self.0.modules.iter().any(|module| fits(name, module))
     }
 }
 
@@ -252,6 +162,6 @@ mod tests {
         }
         assert_eq!(Rules::usual().judge("import socket").decision, Decision::Ask);
         // A policy that says nothing asks about everything that is imported.
-        assert_eq!(Rules::parse("").unwrap().default, Decision::Ask);
+        assert_eq!(Rules::parse("").unwrap().0.default, Decision::Ask);
     }
 }

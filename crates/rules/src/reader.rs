@@ -13,10 +13,10 @@ use ruff_text_size::Ranged;
 
 use crate::act::Act;
 use crate::ipython::automatic;
-use crate::judgement::{Judgement, Reason};
+use crate::judgement::{Decision, Judgement, Reason};
 use crate::known::{Known, Reach};
 use crate::nesting::is_too_deep;
-use crate::policy::{Decision, Rules};
+use crate::policy::Rules;
 
 /// Stack for programs that nest deeply: only what is used of it is ever taken.
 const STACK: usize = 256 << 20;
@@ -36,7 +36,7 @@ impl Rules {
     /// Judges a program that runs after others in the same interpreter: `known` is what their names mean, and learns those of this one.
     pub fn judge_after(&self, known: &mut Known, code: &str) -> Judgement {
         if code.len() > MAX_CODE {
-            known.is_lost |= self.undecidable < Decision::Refuse;
+            known.is_lost |= self.0.undecidable < Decision::Refuse;
             return self.undecidable("the program is too long to be read");
         }
         let was_lost = known.is_lost;
@@ -59,7 +59,7 @@ impl Rules {
 
     /// Returns the judgement of a program whose meaning cannot be read, with the reason for that.
     pub fn undecidable(&self, what: &str) -> Judgement {
-        Judgement { decision: self.undecidable, reasons: vec![Reason { line: 0, what: what.to_owned() }] }
+        Judgement { decision: self.0.undecidable, reasons: vec![Reason { line: 0, what: what.to_owned() }] }
     }
 }
 
