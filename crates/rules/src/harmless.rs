@@ -4,21 +4,18 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use crate::dotted::{last, outwards};
+use crate::dotted::outwards;
 
 /// Names of each module, in order; `cm=matplotlib.cm` is a module by another name, and `COLOR_*` stands for constants that begin so.
 static MODULES: LazyLock<HashMap<&str, Vec<&str>>> = LazyLock::new(|| {
     let mut modules: HashMap<&str, Vec<&str>> = HashMap::new();
-    let mut names = Vec::new();
-    // From the end: a line that begins with a space belongs to the module above it.
-    for line in include_str!("harmless.txt").lines().rev() {
-        match line.strip_prefix(' ') {
-            Some(line) => names.extend(line.split(' ').rev()),
-            None => {
-                names.reverse();
-                modules.insert(line, std::mem::take(&mut names));
-            }
-        }
+    let mut module = "";
+    for line in include_str!("harmless.txt").lines() {
+        module = if line.starts_with(' ') { module } else { line };
+        modules
+            .entry(module)
+            .or_default()
+            .extend(line.strip_prefix(' ').into_iter().flat_map(|names| names.split(' ')));
     }
     modules
 });
@@ -31,11 +28,9 @@ pub(crate) fn is_module(path: &str) -> bool {
 /// Returns true if a dotted name is one of a listed module, of a name in it, or of something public inside of that.
 pub(crate) fn has(path: &str) -> bool {
     let is_private = |name: &str| name.starts_with('_') && !name.ends_with("__");
-    let Some(module) = outwards(path).find(|module| MODULES.contains_key(module)) else { return false };
-    let (name, inside) = match path.get(module.len() + 1..).unwrap_or_default().split_once('.') {
-        Some((name, inside)) => (name, Some(inside)),
-        None => (last(path), None),
-    };
+    let Some(module) = outwards(path).find(|path| is_module(path)) else { return false };
+    let below = path.get(module.len() + 1..).unwrap_or_default();
+    let (name, inside) = below.split_once('.').map_or((below, None), |(name, inside)| (name, Some(inside)));
     if path.split('.').any(is_private) {
         return false;
     }
