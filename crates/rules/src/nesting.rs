@@ -3,67 +3,39 @@
 use ruff_python_ast::token::TokenKind;
 use ruff_python_parser::{Mode, lexer};
 
-/// Levels that are read. CPython itself gives up at 200 brackets and soon after 1,000 of other things.
-const MAX_LEVELS: usize = 1000;
+/// Levels that are read. CPython itself gives up at 200 brackets and soon after 1,000 of other things, of two tokens each.
+const MAX_LEVELS: usize = 2000;
 
 /// Returns true if a program's syntax tree may be too deep to be read. Counts tokens that can nest, without any recursion.
 pub(crate) fn is_too_deep(code: &str) -> bool {
     let mut lexer = lexer::lex(code, Mode::Ipython);
-    // Operators in each pair of brackets that is open, since the last comma: each may hold what was before it, or what follows.
+    // Tokens in each pair of brackets that is open, since the last comma: each may hold what was before it, or what follows.
     let mut open = vec![0_usize];
-    // All of them, brackets, and lambdas, whose parameters have commas, too.
+    // All of them, and lambdas, whose parameters have commas, too.
     let (mut levels, mut indents) = (0_usize, 0_usize);
-    loop {
+    while levels + indents <= MAX_LEVELS {
         let last = open.len() - 1;
         match lexer.next_token() {
             TokenKind::EndOfFile => return false,
-            TokenKind::Lpar
-            | TokenKind::Lsqb
-            | TokenKind::Lbrace
-            | TokenKind::FStringStart
-            | TokenKind::TStringStart => {
-                levels += 1;
-                open.push(0);
-            }
-            end @ (TokenKind::Rpar
-            | TokenKind::Rsqb
-            | TokenKind::Rbrace
-            | TokenKind::FStringEnd
-            | TokenKind::TStringEnd) => {
-                if last > 0 {
-                    levels -= 1 + open.pop().unwrap_or_default();
-                    // A call or a subscript holds what stands before it.
-                    let holds = usize::from(matches!(end, TokenKind::Rpar | TokenKind::Rsqb));
-                    open[last - 1] += holds;
-                    levels += holds;
-                }
-            }
-            TokenKind::Comma => levels -= std::mem::take(&mut open[last]),
             TokenKind::Newline | TokenKind::Semi => (open, levels) = (vec![0], 0),
             TokenKind::Indent => indents += 1,
             TokenKind::Dedent => indents = indents.saturating_sub(1),
+            TokenKind::Comma => levels -= std::mem::take(&mut open[last]),
+            TokenKind::Rpar | TokenKind::Rsqb | TokenKind::Rbrace if last > 0 => {
+                levels -= open.pop().unwrap_or_default();
+            }
             TokenKind::Lambda => levels += 1,
-            TokenKind::Name
-            | TokenKind::Int
-            | TokenKind::Float
-            | TokenKind::Complex
-            | TokenKind::String
-            | TokenKind::FStringMiddle
-            | TokenKind::TStringMiddle
-            | TokenKind::Comment
-            | TokenKind::NonLogicalNewline
-            | TokenKind::True
-            | TokenKind::False
-            | TokenKind::None => {}
-            _ => {
-                open[last] += 1;
-                levels += 1;
+            TokenKind::String | TokenKind::FStringMiddle | TokenKind::TStringMiddle => {}
+            TokenKind::Comment | TokenKind::NonLogicalNewline => {}
+            token => {
+                (open[last], levels) = (open[last] + 1, levels + 1);
+                if matches!(token, TokenKind::Lpar | TokenKind::Lsqb | TokenKind::Lbrace) {
+                    open.push(0);
+                }
             }
         }
-        if levels + indents > MAX_LEVELS {
-            return true;
-        }
     }
+    true
 }
 
 #[cfg(test)]
