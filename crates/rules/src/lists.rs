@@ -26,8 +26,6 @@ pub(crate) struct Lists {
     pub(crate) own_paths: Vec<String>,
     pub(crate) system_directories: HashSet<String>,
     pub(crate) harmless_magics: HashSet<String>,
-    pub(crate) importing_magics: HashSet<String>,
-    pub(crate) importing_magics_arguments: HashSet<String>,
     pub(crate) timing_magics: HashSet<String>,
     pub(crate) automatic_magics: HashSet<String>,
 }
@@ -35,8 +33,7 @@ pub(crate) struct Lists {
 impl Lists {
     /// Returns true if Python itself or the default template has the module of a dotted name.
     pub(crate) fn is_known_module(&self, path: &str) -> bool {
-        let top = first(path);
-        self.python_modules.contains(top) || self.template_packages.contains(top)
+        [&self.python_modules, &self.template_packages].iter().any(|modules| modules.contains(first(path)))
     }
 
     /// Returns true if Python itself has a module of this name, with or without an underscore.

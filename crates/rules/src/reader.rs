@@ -12,7 +12,7 @@ use ruff_python_parser::{Mode, ParseOptions, parse_unchecked};
 use ruff_text_size::Ranged;
 
 use crate::act::Act;
-use crate::ipython::automatic;
+use crate::ipython;
 use crate::judgement::{Decision, Judgement, Reason};
 use crate::known::{Known, Reach};
 use crate::nesting::is_too_deep;
@@ -120,7 +120,7 @@ impl<'k> Reader<'k> {
                 self.at = Some(error.location.start().to_usize());
                 self.undecidable(&format!("is not understood: {}", error.error));
             }
-            if let Some(line) = automatic(code) {
+            if let Some(line) = ipython::automatic(code) {
                 self.ipython(IpyEscapeKind::Magic, line);
             }
             if let Mod::Module(module) = parsed.syntax() {

@@ -8,7 +8,7 @@ use ruff_python_ast::{
 
 use crate::act::Act;
 use crate::dotted::first;
-use crate::ipython::{Magic, is_plain, magic};
+use crate::ipython;
 use crate::meaning::Meaning;
 use crate::reader::Reader;
 
@@ -44,9 +44,7 @@ impl Reader<'_> {
             }
             Stmt::FunctionDef(function) => self.function_definition(function),
             Stmt::ClassDef(class) => self.class_definition(class),
-            Stmt::IpyEscapeCommand(command) => {
-                self.ipython(command.kind, &command.value);
-            }
+            Stmt::IpyEscapeCommand(command) => self.ipython(command.kind, &command.value),
             other => walk_stmt(self, other),
         }
     }
@@ -96,16 +94,10 @@ impl Reader<'_> {
     }
 
     /// Reads what IPython does besides Python.
-    pub(crate) fn ipython(&mut self, kind: IpyEscapeKind, value: &str) {
-        let effect = match kind {
-            IpyEscapeKind::Help | IpyEscapeKind::Help2 if is_plain(value) => Magic::Harmless,
-            IpyEscapeKind::Magic | IpyEscapeKind::Magic2 => magic(value),
-            _ => Magic::Open,
-        };
-        match effect {
-            Magic::Harmless => {}
-            Magic::Program(program) => self.inner(program, false),
-            Magic::Open => self.note(Act::Shell(format!("{}{value}", kind.as_str()))),
+    pub(crate) fn ipython(&mut self, kind: IpyEscapeKind, line: &str) {
+        match ipython::program(kind, line) {
+            Some(program) => self.inner(program, false),
+            None => self.note(Act::Shell(format!("{}{line}", kind.as_str()))),
         }
     }
 
