@@ -122,8 +122,9 @@ impl Reader<'_> {
         if text.contains("<!ENTITY") {
             self.undecidable("has an entity of XML, which may be a file");
         }
-        if let Some(file) = text.strip_suffix(".py") {
-            self.known.keep(|known| &mut known.files, file.rsplit('/').next().unwrap_or_default());
+        if text.ends_with(".py") {
+            // The program may write it, and import it. No other name has a dot.
+            self.known.bind(text.rsplit('/').next().unwrap_or_default(), &Meaning::Unknown);
         }
         if self.is_evaluated {
             self.formula(text);

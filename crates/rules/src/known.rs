@@ -1,6 +1,6 @@
 //! Meanings of an interpreter's names, program after program, within bounds.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use crate::lists::LISTS;
 use crate::meaning::Meaning;
@@ -12,16 +12,24 @@ const ENTRY: usize = 64;
 /// Modules of which everything was imported.
 const MAX_STARS: usize = 32;
 
+/// Attribute whose name is not known.
+pub(crate) const COMPUTED: &str = "?";
+
+/// Names, each with the number of the last program that used it.
+type Uses = BTreeMap<String, usize>;
+
 /// Meanings of an interpreter's names after the programs that it ran.
 #[derive(Debug, Clone, Default)]
 pub struct Known {
     names: HashMap<String, Meaning>,
     /// Modules of which everything was imported.
     pub(crate) stars: Vec<String>,
-    /// Python files that programs named, without their endings: they may have written them.
-    pub(crate) files: BTreeSet<String>,
-    /// Values and attributes of all programs.
-    pub(crate) reach: Reach,
+    /// Modules, and other things that are on no list, that were put into a list or given to a function: names cannot follow them.
+    pub(crate) values: Uses,
+    /// Attributes of anything.
+    pub(crate) attributes: Uses,
+    /// Programs so far, the one that is read among them.
+    pub(crate) programs: usize,
     bytes: usize,
     /// True if names may mean something unknown: a program could not be read, or there was too much to remember.
     pub(crate) is_lost: bool,
@@ -34,17 +42,12 @@ impl Known {
 
     /// Gives a name a meaning. If it had another one, it means either from now on: both are returned, as names cannot follow them any more.
     pub(crate) fn bind(&mut self, name: &str, meaning: &Meaning) -> Option<[Meaning; 2]> {
-        let Some(before) = self.names.get(name).cloned() else {
-            if self.has_room(name.len() + meaning.size()) {
-                self.names.insert(name.to_owned(), meaning.clone());
-            }
-            return None;
-        };
-        let now = before.clone().or(meaning.clone());
-        if now != before && self.has_room(now.size().saturating_sub(before.size())) {
+        let before = self.names.get(name).cloned();
+        let now = before.clone().map_or_else(|| meaning.clone(), |before| before.or(meaning.clone()));
+        if before.as_ref() != Some(&now) && self.has_room(name.len() + now.size()) {
             self.names.insert(name.to_owned(), now);
         }
-        (before != *meaning).then(|| [before, meaning.clone()])
+        before.filter(|before| before != meaning).map(|before| [before, meaning.clone()])
     }
 
     /// Remembers that everything of a module was imported.
@@ -56,10 +59,11 @@ impl Known {
         }
     }
 
-    /// Remembers a name of one of the sets.
-    pub(crate) fn keep(&mut self, set: fn(&mut Self) -> &mut BTreeSet<String>, name: &str) {
-        if !set(self).contains(name) && self.has_room(name.len()) {
-            set(self).insert(name.to_owned());
+    /// Remembers that the program uses a name.
+    pub(crate) fn keep(&mut self, uses: fn(&mut Self) -> &mut Uses, name: &str) {
+        if uses(self).contains_key(name) || self.has_room(name.len()) {
+            let program = self.programs;
+            uses(self).insert(name.to_owned(), program);
         }
     }
 
@@ -69,48 +73,35 @@ impl Known {
         self.is_lost |= self.bytes > MAX_BYTES;
         self.bytes <= MAX_BYTES
     }
-}
 
-/// Values that names cannot follow, and attributes by which any of them may be reached.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Reach {
-    /// Modules, and other things that are on no list, that were put into a list or given to a function.
-    pub(crate) values: BTreeSet<String>,
-    /// Attributes of anything.
-    pub(crate) names: BTreeSet<String>,
-    /// True if there was an attribute whose name is not known.
-    pub(crate) has_computed: bool,
-}
-
-impl Reach {
-    /// Returns true if a program that adds `self` to what `all` programs did may reach a thing that a pattern names.
-    pub(crate) fn reaches(&self, all: &Self, pattern: &str) -> bool {
+    /// Returns true if a thing that a pattern names may be reached by attributes of values, and was not so before this program.
+    pub(crate) fn reaches(&self, pattern: &str) -> bool {
         if !pattern.contains('.') {
-            let (own, any) = (self.names.contains(pattern), all.names.contains(pattern));
-            return own && !all.values.is_empty() || any && !self.values.is_empty();
+            // Any value may be, or have, the module.
+            return self.is_new([self.attribute(pattern), self.values.values().max().copied()]);
         }
         pattern.match_indices('.').any(|(at, _)| {
-            let (value, rest) = (&pattern[..at], &pattern[at + 1..]);
-            self.has_value(value) && all.has_names(rest) || all.has_value(value) && self.has_names(rest)
+            let names = pattern[at + 1..].split('.').map(|name| self.attribute(name));
+            self.is_new(names.chain([self.value(&pattern[..at])]))
         })
     }
 
-    /// Returns true if a value whose name is not known may be an attribute of one of these.
-    pub(crate) fn reaches_any(&self, all: &Self) -> bool {
-        self.has_computed && !all.values.is_empty() || all.has_computed && !self.values.is_empty()
+    /// Returns true if there are all of these uses, and this program is the last of one.
+    fn is_new(&self, uses: impl IntoIterator<Item = Option<usize>>) -> bool {
+        let uses: Option<Vec<usize>> = uses.into_iter().collect();
+        uses.is_some_and(|programs| programs.contains(&self.programs))
     }
 
-    /// Returns true if a value is there, or may be: many a module has modules of Python as its attributes.
-    fn has_value(&self, value: &str) -> bool {
-        self.values.contains(value) || (LISTS.is_python_module(value) && self.names.contains(value))
+    /// The last use of a value, or of an attribute that may be it: many a module has modules of Python as its attributes.
+    fn value(&self, value: &str) -> Option<usize> {
+        let attribute = self.attributes.get(value).filter(|_| LISTS.is_python_module(value));
+        self.values.get(value).max(attribute).copied()
     }
 
-    fn has_names(&self, names: &str) -> bool {
-        names.split('.').all(|name| match name.strip_suffix('*') {
-            Some(beginning) => {
-                self.names.range(beginning.to_owned()..).next().is_some_and(|name| name.starts_with(beginning))
-            }
-            None => self.names.contains(name),
-        })
+    /// The last use of an attribute, or of any that begins as it does before a `*`.
+    fn attribute(&self, name: &str) -> Option<usize> {
+        let Some(beginning) = name.strip_suffix('*') else { return self.attributes.get(name).copied() };
+        let from = self.attributes.range(beginning.to_owned()..);
+        from.take_while(|(name, _)| name.starts_with(beginning)).map(|(_, program)| *program).max()
     }
 }

@@ -3,6 +3,7 @@
 use crate::act::Act;
 use crate::dotted::first;
 use crate::harmless;
+use crate::known::COMPUTED;
 use crate::lists::LISTS;
 use crate::meaning::Meaning;
 use crate::reader::Reader;
@@ -81,16 +82,14 @@ impl Reader<'_> {
         // A listed name that is no module is a function or a class, which leads nowhere else.
         let is_known = path.contains('.') && (harmless::has(path) || any_group_has(path));
         if !is_known || harmless::is_module(path) {
-            self.reach.values.insert(path.clone());
-            self.known.keep(|known| &mut known.reach.values, path);
+            self.known.keep(|known| &mut known.values, path);
         }
     }
 
     /// Takes an attribute of something.
     pub(crate) fn attribute(&mut self, of: &Meaning, name: &str) -> Meaning {
         self.note(Act::Attribute(name.to_owned()));
-        self.reach.names.insert(name.to_owned());
-        self.known.keep(|known| &mut known.reach.names, name);
+        self.known.keep(|known| &mut known.attributes, name);
         if LISTS.reaching_attributes.contains(name) {
             self.undecidable(&format!("reaches everything by `{name}`"));
         }
@@ -119,13 +118,12 @@ impl Reader<'_> {
         if matches!(of, Meaning::Path(_)) || of.is_table() {
             self.undecidable("takes names of a module that are not written out");
         }
-        self.reach.has_computed = true;
-        self.known.reach.has_computed = true;
+        self.known.keep(|known| &mut known.attributes, COMPUTED);
     }
 
     /// Notes that a module is imported.
     pub(crate) fn import(&mut self, module: &str) {
-        if self.known.files.contains(first(module)) {
+        if self.known.meaning(&format!("{}.py", first(module))).is_some() {
             self.undecidable("imports what may be a file of its own");
         }
         self.note(Act::Import(module.to_owned()));

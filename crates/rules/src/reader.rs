@@ -14,7 +14,7 @@ use ruff_text_size::Ranged;
 use crate::act::Act;
 use crate::ipython;
 use crate::judgement::{Decision, Judgement, Reason};
-use crate::known::{Known, Reach};
+use crate::known::{COMPUTED, Known};
 use crate::nesting::is_too_deep;
 use crate::policy::Rules;
 
@@ -40,6 +40,7 @@ impl Rules {
             return self.undecidable("the program is too long to be read");
         }
         let was_lost = known.is_lost;
+        known.programs += 1;
         // On a stack of its own, which is enough for every program that is not found to nest too deeply before.
         let judgement = std::thread::scope(|scope| {
             let read = || Reader::new(code, self, known).read(code);
@@ -72,8 +73,6 @@ pub(crate) struct Reader<'k> {
     starts: Vec<usize>,
     /// Offset of the statement or the expression that is read; none for the program as a whole.
     at: Option<usize>,
-    /// Values and attributes of this program.
-    pub(crate) reach: Reach,
     /// True once all names of the program have been seen.
     pub(crate) is_second: bool,
     depth: usize,
@@ -95,7 +94,6 @@ impl<'k> Reader<'k> {
             noted: HashSet::new(),
             starts: std::iter::once(0).chain(code.match_indices('\n').map(|(at, _)| at + 1)).collect(),
             at: None,
-            reach: Reach::default(),
             is_second: false,
             depth: 0,
             inner_bytes: 0,
@@ -128,10 +126,9 @@ impl<'k> Reader<'k> {
             }
         }
         self.at = None;
-        let reached = self.rules.patterns().filter(|pattern| self.reach.reaches(&self.known.reach, pattern));
-        let reached: Vec<Act> = reached.cloned().map(Act::Reach).collect();
-        reached.into_iter().for_each(|act| self.note(act));
-        if self.reach.reaches_any(&self.known.reach) {
+        let reached: Vec<&String> = self.rules.patterns().filter(|pattern| self.known.reaches(pattern)).collect();
+        reached.into_iter().for_each(|pattern| self.note(Act::Reach(pattern.clone())));
+        if self.known.reaches(COMPUTED) {
             self.undecidable("takes attributes by names that are not known, and hands modules on");
         }
         if self.known.is_lost {
