@@ -45,8 +45,8 @@ impl Reader<'_> {
         let name =
             call.func.as_attribute_expr().map_or(last(callee.origin().unwrap_or_default()), |method| &method.attr);
         let language = Language::of(&callee, name);
-        let around = self.is_evaluated;
-        self.is_evaluated |= matches!(language, Some(Language::Query | Language::Formula));
+        let around = self.place.is_evaluated;
+        self.place.is_evaluated |= matches!(language, Some(Language::Query | Language::Formula));
         let arguments: Vec<Meaning> = call.arguments.args.iter().map(|argument| self.value(argument)).collect();
         let mut named = Vec::new();
         for keyword in &call.arguments.keywords {
@@ -55,7 +55,7 @@ impl Reader<'_> {
             }
             named.push(self.value(&keyword.value));
         }
-        self.is_evaluated = around;
+        self.place.is_evaluated = around;
         let all: Vec<&Meaning> = arguments.iter().chain(&named).collect();
         all.iter().for_each(|argument| self.outside(&callee, argument));
         if let Some(language) = language {
@@ -127,7 +127,6 @@ impl Reader<'_> {
                     match program {
                         Expr::StringLiteral(program) => self.inner(program.value.to_str(), false),
                         Expr::Lambda(_) => {}
-                        Expr::Name(name) if self.known.meaning(&name.id) == Some(&Meaning::Function) => {}
                         _ => self.undecidable("times a text that is not written out"),
                     }
                 }

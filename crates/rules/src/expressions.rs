@@ -1,7 +1,7 @@
 //! Meanings and acts of expressions.
 
-use ruff_python_ast::visitor::{Visitor as _, walk_expr};
-use ruff_python_ast::{CmpOp, Expr, ExprFString, ExprLambda, FStringPart, InterpolatedStringElement, Operator};
+use ruff_python_ast::visitor::source_order::{SourceOrderVisitor as _, walk_expr};
+use ruff_python_ast::{CmpOp, Expr, ExprFString, FStringPart, InterpolatedStringElement, Operator};
 
 use crate::act::Act;
 use crate::dotted::last;
@@ -14,14 +14,14 @@ const MAX_NAME: usize = 100;
 impl Reader<'_> {
     /// Evaluates an expression, and notes what is done in it.
     pub(crate) fn value(&mut self, expr: &Expr) -> Meaning {
-        self.within(expr, |reader| reader.expression(expr))
+        self.within(self.place.of(expr), |reader| reader.expression(expr))
     }
 
     fn expression(&mut self, expr: &Expr) -> Meaning {
         match expr {
             Expr::Name(name) => {
                 let meaning = self.name(&name.id);
-                if self.is_evaluated {
+                if self.place.is_evaluated {
                     meaning.texts().for_each(|text| self.formula(text));
                 }
                 meaning
@@ -31,8 +31,7 @@ impl Reader<'_> {
                 Meaning::text(text.value.to_str())
             }
             Expr::BytesLiteral(bytes) => {
-                let bytes: Vec<u8> = bytes.value.bytes().collect();
-                let text = String::from_utf8_lossy(&bytes);
+                let text = String::from_utf8_lossy(&bytes.value.bytes().collect::<Vec<u8>>()).into_owned();
                 self.text(&text);
                 Meaning::text(&text).changed()
             }
@@ -42,6 +41,9 @@ impl Reader<'_> {
             }
             Expr::Attribute(attribute) => {
                 let of = self.value(&attribute.value);
+                if attribute.ctx.is_store() && &*attribute.attr == "__class__" {
+                    self.undecidable("changes what attributes are");
+                }
                 self.attribute(&of, &attribute.attr)
             }
             Expr::Call(call) => self.call(call),
@@ -49,24 +51,16 @@ impl Reader<'_> {
                 let (left, right) = (self.value(&operation.left), self.value(&operation.right));
                 self.hand_on(&left);
                 self.hand_on(&right);
-                match operation.op {
-                    Operator::Div => {
-                        let joins = left.origin().map_or(Meaning::Unknown, Meaning::path);
-                        self.outside(&joins, &right);
-                        Meaning::Unknown
-                    }
-                    _ => left.changed(),
+                if operation.op == Operator::Div {
+                    let joins = left.origin().map_or(Meaning::Unknown, |path| Meaning::Path(path.to_owned()));
+                    self.outside(&joins, &right);
                 }
+                left.changed()
             }
-            Expr::Compare(comparison) => {
-                self.visit_expr(&comparison.left);
-                for (operator, right) in comparison.ops.iter().zip(&comparison.comparators) {
-                    let found = self.value(right);
-                    // A table may be asked for a name.
-                    if !matches!(operator, CmpOp::In | CmpOp::NotIn) || !found.is_table() {
-                        self.hand_on(&found);
-                    }
-                }
+            // A table may be asked for a name.
+            Expr::Compare(test) if matches!(*test.ops, [CmpOp::In | CmpOp::NotIn]) => {
+                self.visit_expr(&test.left);
+                test.comparators.iter().for_each(|table| drop(self.value(table)));
                 Meaning::Unknown
             }
             Expr::Named(named) => {
@@ -74,7 +68,6 @@ impl Reader<'_> {
                 self.bind_target(&named.target, &meaning);
                 meaning
             }
-            Expr::Lambda(lambda) => self.lambda(lambda),
             Expr::IpyEscapeCommand(command) => {
                 self.ipython(command.kind, &command.value);
                 Meaning::Unknown
@@ -84,14 +77,6 @@ impl Reader<'_> {
                 Meaning::Unknown
             }
         }
-    }
-
-    fn lambda(&mut self, lambda: &ExprLambda) -> Meaning {
-        self.inside(false, |reader| {
-            lambda.parameters.iter().for_each(|parameters| reader.visit_parameters(parameters));
-            reader.visit_expr(&lambda.body);
-        });
-        Meaning::Function
     }
 
     /// The text that a text with fields begins with.
@@ -126,7 +111,7 @@ impl Reader<'_> {
             // The program may write it, and import it. No other name has a dot.
             self.known.bind(text.rsplit('/').next().unwrap_or_default(), &Meaning::Unknown);
         }
-        if self.is_evaluated {
+        if self.place.is_evaluated {
             self.formula(text);
         }
     }

@@ -4,9 +4,6 @@ use std::fmt;
 
 use serde::Deserialize;
 
-/// Reasons that are told.
-const MAX_REASONS: usize = 20;
-
 /// Decision about a program. The greater one is the stricter one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -36,21 +33,6 @@ pub struct Reason {
     pub line: usize,
     /// The words at this place, and the rule.
     pub what: String,
-}
-
-impl Judgement {
-    /// The judgement of a program of which nothing has been read.
-    pub(crate) fn new() -> Self {
-        Self { decision: Decision::Allow, reasons: Vec::new() }
-    }
-
-    pub(crate) fn add(&mut self, decision: Decision, reason: Reason) {
-        self.decision = self.decision.max(decision);
-        if decision > Decision::Allow && self.reasons.len() < MAX_REASONS && !self.reasons.contains(&reason) {
-            let at = self.reasons.partition_point(|other| other.line <= reason.line);
-            self.reasons.insert(at, reason);
-        }
-    }
 }
 
 impl fmt::Display for Reason {

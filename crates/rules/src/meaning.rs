@@ -18,8 +18,6 @@ pub(crate) enum Meaning {
     Result(String),
     /// One of these texts. If it is not `whole`, it may be one that begins so, or anything else.
     Text { texts: BTreeSet<String>, whole: bool },
-    /// A function that the program defines.
-    Function,
     /// Anything.
     Unknown,
 }

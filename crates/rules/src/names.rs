@@ -19,9 +19,9 @@ impl Reader<'_> {
             self.note(Act::Reach(format!("{star}.{name}")));
         }
         let meaning = match name {
-            "__builtins__" => Meaning::path("builtins"),
-            "get_ipython" => Meaning::path(name),
-            _ if LISTS.builtins.contains(name) => Meaning::path(format!("builtins.{name}")),
+            "__builtins__" => Meaning::Path("builtins".to_owned()),
+            "get_ipython" => Meaning::Path(name.to_owned()),
+            _ if LISTS.builtins.contains(name) => Meaning::Path(format!("builtins.{name}")),
             _ => self.known.meaning(name).cloned().unwrap_or_else(|| self.unbound(name)),
         };
         if let Meaning::Path(path) = &meaning
@@ -34,13 +34,13 @@ impl Reader<'_> {
 
     /// Takes the value of a name that no program gave a meaning.
     fn unbound(&mut self, name: &str) -> Meaning {
-        if self.is_formula || !self.is_second || name.starts_with('_') {
+        if self.place.is_formula || !self.is_second || name.starts_with('_') {
             return Meaning::Unknown;
         }
         let (stars, is_of) = (&self.known.stars, |module: &str| harmless::has(&format!("{module}.{name}")));
         // It has to come from somewhere.
         let star = stars.iter().find(|star| is_of(star)).or(stars.first().filter(|_| !is_of("builtins")));
-        let meaning = star.map_or(Meaning::Unknown, |star| Meaning::path(format!("{star}.{name}")));
+        let meaning = star.map_or(Meaning::Unknown, |star| Meaning::Path(format!("{star}.{name}")));
         if meaning == Meaning::Unknown {
             self.known.bind(name, &meaning);
         }
@@ -61,8 +61,8 @@ impl Reader<'_> {
         if name == "__match_args__" {
             self.undecidable("changes what attributes are by `__match_args__`");
         }
-        let is_kept = !self.is_formula && !LISTS.builtins.contains(name);
-        if self.is_class || !is_kept {
+        let is_kept = !self.place.is_formula && !LISTS.builtins.contains(name);
+        if self.place.is_class || !is_kept {
             self.hand_on(meaning);
         }
         if is_kept {
@@ -95,7 +95,7 @@ impl Reader<'_> {
         }
         if name == "obj" {
             // An error tells by it whose attribute was missing, which may be any module.
-            self.hand_on(&Meaning::path("os"));
+            self.hand_on(&Meaning::Path("os".to_owned()));
         }
         match of {
             Meaning::Path(path) if LISTS.name_takers.contains(path) && path.contains('.') => self.hand_on(of),

@@ -6,8 +6,8 @@
 
 use std::collections::HashSet;
 
-use ruff_python_ast::visitor::Visitor as _;
-use ruff_python_ast::{IpyEscapeKind, Mod};
+use ruff_python_ast::IpyEscapeKind;
+use ruff_python_ast::visitor::source_order::SourceOrderVisitor as _;
 use ruff_python_parser::{Mode, ParseOptions, parse_unchecked};
 use ruff_text_size::Ranged;
 
@@ -20,12 +20,12 @@ use crate::policy::Rules;
 
 /// Stack for programs that nest deeply: only what is used of it is ever taken.
 const STACK: usize = 256 << 20;
-/// The longest program, bytes. A longer one is undecidable.
+/// Bytes of a program and of those in it. A longer one is undecidable.
 const MAX_CODE: usize = 256 << 10;
 /// Programs within programs: `exec` of a text.
 const MAX_DEPTH: usize = 5;
-/// Bytes of all programs within one program.
-const MAX_INNER: usize = 1 << 20;
+/// Reasons that are told.
+const MAX_REASONS: usize = 20;
 
 impl Rules {
     /// Judges a program by itself.
@@ -35,15 +35,11 @@ impl Rules {
 
     /// Judges a program that runs after others in the same interpreter: `known` is what their names mean, and learns those of this one.
     pub fn judge_after(&self, known: &mut Known, code: &str) -> Judgement {
-        if code.len() > MAX_CODE {
-            known.is_lost |= self.0.undecidable < Decision::Refuse;
-            return self.undecidable("the program is too long to be read");
-        }
         let was_lost = known.is_lost;
         known.programs += 1;
         // On a stack of its own, which is enough for every program that is not found to nest too deeply before.
         let judgement = std::thread::scope(|scope| {
-            let read = || Reader::new(code, self, known).read(code);
+            let read = || Reader::read(self, known, code);
             let reading = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, read);
             reading.ok().and_then(|reading| reading.join().ok())
         });
@@ -67,16 +63,23 @@ impl Rules {
 pub(crate) struct Reader<'k> {
     pub(crate) rules: &'k Rules,
     pub(crate) known: &'k mut Known,
+    code: &'k str,
     judgement: Judgement,
     noted: HashSet<Act>,
-    /// Offsets of the lines of the outermost program.
-    starts: Vec<usize>,
-    /// Offset of the statement or the expression that is read; none for the program as a whole.
-    at: Option<usize>,
     /// True once all names of the program have been seen.
     pub(crate) is_second: bool,
-    depth: usize,
-    inner_bytes: usize,
+    /// Bytes that were read of the program and of those in it.
+    bytes: usize,
+    pub(crate) place: Place,
+}
+
+/// Surroundings of what is read.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Place {
+    /// Offset of the statement or the expression; none for the program as a whole.
+    pub(crate) at: Option<usize>,
+    /// Programs around it.
+    pub(crate) depth: usize,
     /// True in a text that may be no program: then it does nothing, and binds no names.
     pub(crate) is_formula: bool,
     /// True where texts are evaluated, as annotations and formulas are.
@@ -86,98 +89,58 @@ pub(crate) struct Reader<'k> {
 }
 
 impl<'k> Reader<'k> {
-    fn new(code: &str, rules: &'k Rules, known: &'k mut Known) -> Self {
-        Self {
-            rules,
-            known,
-            judgement: Judgement::new(),
-            noted: HashSet::new(),
-            starts: std::iter::once(0).chain(code.match_indices('\n').map(|(at, _)| at + 1)).collect(),
-            at: None,
-            is_second: false,
-            depth: 0,
-            inner_bytes: 0,
-            is_formula: false,
-            is_evaluated: false,
-            is_class: false,
-        }
-    }
-
-    fn read(mut self, code: &str) -> Judgement {
-        if is_too_deep(code) {
-            self.is_second = true;
-            self.lost("nests too deeply to be read");
-            return self.judgement;
-        }
-        let parsed = parse_unchecked(code, ParseOptions::from(Mode::Ipython));
+    fn read(rules: &'k Rules, known: &'k mut Known, code: &'k str) -> Judgement {
+        let judgement = Judgement { decision: Decision::Allow, reasons: Vec::new() };
+        let (noted, place) = (HashSet::new(), Place::default());
+        let mut reader = Self { rules, known, code, judgement, noted, is_second: false, bytes: 0, place };
         // Functions may use names that are given meanings after them.
         for is_second in [false, true] {
-            self.is_second = is_second;
-            if let Some(error) = parsed.errors().first() {
-                // The interpreter may understand what this parser does not.
-                self.at = Some(error.location.start().to_usize());
-                self.undecidable(&format!("is not understood: {}", error.error));
-            }
+            (reader.is_second, reader.bytes) = (is_second, 0);
+            reader.inner(code, false);
             if let Some(line) = ipython::automatic(code) {
-                self.ipython(IpyEscapeKind::Magic, line);
-            }
-            if let Mod::Module(module) = parsed.syntax() {
-                self.visit_body(&module.body);
+                reader.ipython(IpyEscapeKind::Magic, line);
             }
         }
-        self.at = None;
-        let reached: Vec<&String> = self.rules.patterns().filter(|pattern| self.known.reaches(pattern)).collect();
-        reached.into_iter().for_each(|pattern| self.note(Act::Reach(pattern.clone())));
-        if self.known.reaches(COMPUTED) {
-            self.undecidable("takes attributes by names that are not known, and hands modules on");
+        let reached: Vec<&String> = rules.patterns().filter(|pattern| reader.known.reaches(pattern)).collect();
+        reached.into_iter().for_each(|pattern| reader.note(Act::Reach(pattern.clone())));
+        if reader.known.reaches(COMPUTED) {
+            reader.undecidable("takes attributes by names that are not known, and hands modules on");
         }
-        if self.known.is_lost {
-            self.undecidable("comes after programs that could not be read or remembered");
+        if reader.known.is_lost {
+            reader.undecidable("has names, or comes after some, that could not be read or remembered");
         }
-        self.judgement
+        reader.judgement
     }
 
-    /// Reads a program within the program: another one, or a text that may be no program.
+    /// Reads a program, which may be one within the program, or a text that may be no program.
     pub(crate) fn inner(&mut self, code: &str, is_formula: bool) {
-        if self.depth >= MAX_DEPTH {
+        if self.place.depth > MAX_DEPTH {
             return self.undecidable("runs a program in a program in a program");
         }
-        self.inner_bytes += code.len();
-        if self.inner_bytes > MAX_INNER || is_too_deep(code) {
-            return self.lost("is too much to be followed");
+        self.bytes += code.len();
+        if self.bytes > MAX_CODE || is_too_deep(code) {
+            self.known.is_lost = true;
+            return self.undecidable("is too long or nests too deeply to be read");
         }
         // An evaluated expression has no magics.
         let mode = if is_formula { Mode::Module } else { Mode::Ipython };
         let parsed = parse_unchecked(code, ParseOptions::from(mode));
         if let Some(error) = parsed.errors().first().filter(|_| !is_formula) {
-            self.undecidable(&format!("is not understood: {}", error.error));
+            // The interpreter may understand what this parser does not.
+            let place = self.place.of(&error.location);
+            self.within(place, |reader| reader.undecidable(&format!("is not understood: {}", error.error)));
         }
-        let around = (self.is_formula, std::mem::take(&mut self.is_evaluated));
-        self.is_formula |= is_formula;
-        self.depth += 1;
-        if let Mod::Module(module) = parsed.syntax() {
-            self.visit_body(&module.body);
-        }
-        self.depth -= 1;
-        (self.is_formula, self.is_evaluated) = around;
+        let is_formula = self.place.is_formula || is_formula;
+        let place = Place { depth: self.place.depth + 1, is_formula, is_evaluated: false, ..self.place };
+        self.within(place, |reader| reader.visit_mod(parsed.syntax()));
     }
 
-    /// Reads a statement or an expression: acts in it are acts of its line. A program within the program has none of its own.
-    pub(crate) fn within<T>(&mut self, node: &impl Ranged, read: impl FnOnce(&mut Self) -> T) -> T {
-        let around = self.at;
-        if self.depth == 0 {
-            self.at = Some(node.start().to_usize());
-        }
+    /// Reads something in other surroundings.
+    pub(crate) fn within<T>(&mut self, place: Place, read: impl FnOnce(&mut Self) -> T) -> T {
+        let around = std::mem::replace(&mut self.place, place);
         let read = read(self);
-        self.at = around;
+        self.place = around;
         read
-    }
-
-    /// Reads the inside of a class, or of a function.
-    pub(crate) fn inside(&mut self, is_class: bool, read: impl FnOnce(&mut Self)) {
-        let around = std::mem::replace(&mut self.is_class, is_class);
-        read(self);
-        self.is_class = around;
     }
 
     pub(crate) fn note(&mut self, act: Act) {
@@ -185,18 +148,24 @@ impl<'k> Reader<'k> {
             return;
         }
         let (decision, by) = self.rules.decide(&act);
-        let line = self.at.map_or(0, |at| self.starts.partition_point(|start| *start <= at));
-        self.judgement.add(decision, Reason { line, what: format!("{act} ({by})") });
+        let Judgement { decision: strictest, reasons } = &mut self.judgement;
+        *strictest = decision.max(*strictest);
+        if decision > Decision::Allow && reasons.len() < MAX_REASONS {
+            let line = self.place.at.map_or(0, |at| self.code[..at].matches('\n').count() + 1);
+            let at = reasons.partition_point(|other| other.line <= line);
+            reasons.insert(at, Reason { line, what: format!("{act} ({by})") });
+        }
         self.noted.insert(act);
     }
 
     pub(crate) fn undecidable(&mut self, what: &str) {
         self.note(Act::Undecidable(what.to_owned()));
     }
+}
 
-    /// Gives up: nothing is known of what comes after this.
-    fn lost(&mut self, what: &str) {
-        self.known.is_lost = true;
-        self.undecidable(what);
+impl Place {
+    /// The place of a statement or an expression: acts in it are acts of its line. A program within the program has no lines of its own.
+    pub(crate) fn of(self, node: &impl Ranged) -> Self {
+        Self { at: if self.depth > 1 { self.at } else { Some(node.start().to_usize()) }, ..self }
     }
 }

@@ -1,16 +1,16 @@
 //! Bindings and acts of statements.
 
-use ruff_python_ast::visitor::{Visitor, walk_except_handler, walk_pattern, walk_pattern_keyword, walk_stmt};
+use ruff_python_ast::visitor::source_order::{SourceOrderVisitor, walk_stmt};
 use ruff_python_ast::{
-    Comprehension, ExceptHandler, Expr, IpyEscapeKind, Parameters, Pattern, PatternKeyword, Stmt, StmtClassDef,
-    StmtFunctionDef, StmtImport, StmtImportFrom, WithItem,
+    Comprehension, Expr, Identifier, IpyEscapeKind, Parameters, PatternKeyword, Stmt, StmtImport, StmtImportFrom,
+    WithItem,
 };
 
 use crate::act::Act;
 use crate::dotted::first;
 use crate::ipython;
 use crate::meaning::Meaning;
-use crate::reader::Reader;
+use crate::reader::{Place, Reader};
 
 impl Reader<'_> {
     fn statement(&mut self, statement: &Stmt) {
@@ -32,9 +32,8 @@ impl Reader<'_> {
                 }
             }
             Stmt::AugAssign(assign) => {
-                self.visit_expr(&assign.value);
                 // The value of the target is an argument of the addition.
-                self.visit_expr(&assign.target);
+                walk_stmt(self, statement);
                 self.bind_target(&assign.target, &Meaning::Unknown);
             }
             Stmt::For(each) => {
@@ -42,9 +41,12 @@ impl Reader<'_> {
                 self.visit_body(&each.body);
                 self.visit_body(&each.orelse);
             }
-            Stmt::FunctionDef(function) => self.function_definition(function),
-            Stmt::ClassDef(class) => self.class_definition(class),
+            Stmt::FunctionDef(_) | Stmt::ClassDef(_) => {
+                let place = Place { is_class: statement.is_class_def_stmt(), ..self.place };
+                self.within(place, |reader| walk_stmt(reader, statement));
+            }
             Stmt::IpyEscapeCommand(command) => self.ipython(command.kind, &command.value),
+            Stmt::Global(_) | Stmt::Nonlocal(_) => {}
             other => walk_stmt(self, other),
         }
     }
@@ -68,15 +70,7 @@ impl Reader<'_> {
             Expr::Tuple(_) | Expr::List(_) => {
                 elements(target).iter().for_each(|target| self.bind_target(target, &Meaning::Unknown));
             }
-            other => {
-                let changed = other
-                    .as_attribute_expr()
-                    .or(other.as_subscript_expr().and_then(|one| one.value.as_attribute_expr()));
-                if changed.is_some_and(|attribute| matches!(&*attribute.attr, "__class__" | "__annotations__")) {
-                    self.undecidable("changes what attributes and their types are");
-                }
-                self.visit_expr(other);
-            }
+            other => self.visit_expr(other),
         }
         self.hand_on(meaning);
     }
@@ -106,8 +100,8 @@ impl Reader<'_> {
             let top = first(&alias.name);
             self.import(&alias.name);
             match &alias.asname {
-                Some(name) => self.bind(name, &Meaning::path(alias.name.as_str())),
-                None => self.bind(top, &Meaning::path(top)),
+                Some(name) => self.bind(name, &Meaning::Path(alias.name.to_string())),
+                None => self.bind(top, &Meaning::Path(top.to_owned())),
             }
         }
     }
@@ -122,31 +116,10 @@ impl Reader<'_> {
             if &*alias.name == "*" {
                 self.star(&module);
             } else {
-                let meaning = self.attribute(&Meaning::path(&*module), &alias.name);
+                let meaning = self.attribute(&Meaning::Path(module.clone()), &alias.name);
                 self.bind(alias.asname.as_ref().unwrap_or(&alias.name), &meaning);
             }
         }
-    }
-
-    fn function_definition(&mut self, function: &StmtFunctionDef) {
-        // A decorator makes something else of a function.
-        let is_plain = function.decorator_list.is_empty();
-        function.decorator_list.iter().for_each(|decorator| self.visit_decorator(decorator));
-        self.bind(&function.name, if is_plain { &Meaning::Function } else { &Meaning::Unknown });
-        self.inside(false, |reader| {
-            function.type_params.iter().for_each(|types| reader.visit_type_params(types));
-            reader.visit_parameters(&function.parameters);
-            function.returns.iter().for_each(|annotation| reader.visit_annotation(annotation));
-            reader.visit_body(&function.body);
-        });
-    }
-
-    fn class_definition(&mut self, class: &StmtClassDef) {
-        self.bind(&class.name, &Meaning::Unknown);
-        class.decorator_list.iter().for_each(|decorator| self.visit_decorator(decorator));
-        class.type_params.iter().for_each(|types| self.visit_type_params(types));
-        class.arguments.iter().for_each(|arguments| self.visit_arguments(arguments));
-        self.inside(true, |reader| reader.visit_body(&class.body));
     }
 }
 
@@ -159,7 +132,11 @@ fn elements(expr: &Expr) -> &[Expr] {
     }
 }
 
-impl<'a> Visitor<'a> for Reader<'_> {
+impl<'a> SourceOrderVisitor<'a> for Reader<'_> {
+    fn visit_stmt(&mut self, statement: &'a Stmt) {
+        self.within(self.place.of(statement), |reader| reader.statement(statement));
+    }
+
     fn visit_expr(&mut self, expr: &'a Expr) {
         let meaning = self.value(expr);
         self.hand_on(&meaning);
@@ -167,13 +144,8 @@ impl<'a> Visitor<'a> for Reader<'_> {
 
     /// Reads an annotation. A text in it is evaluated by anybody who asks for the type.
     fn visit_annotation(&mut self, annotation: &'a Expr) {
-        let around = std::mem::replace(&mut self.is_evaluated, true);
-        self.visit_expr(annotation);
-        self.is_evaluated = around;
-    }
-
-    fn visit_stmt(&mut self, statement: &'a Stmt) {
-        self.within(statement, |reader| reader.statement(statement));
+        let place = Place { is_evaluated: true, ..self.place };
+        self.within(place, |reader| reader.visit_expr(annotation));
     }
 
     fn visit_with_item(&mut self, item: &'a WithItem) {
@@ -189,10 +161,8 @@ impl<'a> Visitor<'a> for Reader<'_> {
     fn visit_parameters(&mut self, parameters: &'a Parameters) {
         for parameter in parameters {
             parameter.annotation().into_iter().for_each(|annotation| self.visit_annotation(annotation));
-            if let Some(default) = parameter.default() {
-                let default = self.value(default);
-                self.bind(parameter.name(), &default);
-            }
+            let default = parameter.default().map_or(Meaning::Unknown, |default| self.value(default));
+            self.bind(parameter.name(), &default);
             self.bind(parameter.name(), &Meaning::Unknown);
         }
     }
@@ -202,27 +172,13 @@ impl<'a> Visitor<'a> for Reader<'_> {
         comprehension.ifs.iter().for_each(|condition| self.visit_expr(condition));
     }
 
-    fn visit_except_handler(&mut self, handler: &'a ExceptHandler) {
-        let ExceptHandler::ExceptHandler(caught) = handler;
-        if let Some(name) = &caught.name {
-            self.bind(name, &Meaning::Unknown);
-        }
-        walk_except_handler(self, handler);
-    }
-
-    fn visit_pattern(&mut self, pattern: &'a Pattern) {
-        let name = match pattern {
-            Pattern::MatchAs(named) => named.name.as_ref(),
-            Pattern::MatchStar(rest) => rest.name.as_ref(),
-            Pattern::MatchMapping(mapping) => mapping.rest.as_ref(),
-            _ => None,
-        };
-        name.into_iter().for_each(|name| self.bind(name, &Meaning::Unknown));
-        walk_pattern(self, pattern);
-    }
-
     fn visit_pattern_keyword(&mut self, keyword: &'a PatternKeyword) {
         self.attribute(&Meaning::Unknown, &keyword.attr);
-        walk_pattern_keyword(self, keyword);
+        self.visit_pattern(&keyword.pattern);
+    }
+
+    /// Binds a name that something unknown is given: a function, a class, a caught error, a part of what is matched.
+    fn visit_identifier(&mut self, name: &'a Identifier) {
+        self.bind(name, &Meaning::Unknown);
     }
 }
