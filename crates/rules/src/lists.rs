@@ -22,6 +22,8 @@ pub(crate) struct Lists {
     pub(crate) file_openers: Vec<String>,
     pub(crate) opening_methods: Vec<String>,
     pub(crate) address_fetchers: Vec<String>,
+    pub(crate) text_sources: Vec<String>,
+    pub(crate) databases: HashSet<String>,
     pub(crate) text_readers: Vec<String>,
     pub(crate) own_paths: Vec<String>,
     pub(crate) system_directories: HashSet<String>,

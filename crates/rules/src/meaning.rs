@@ -23,10 +23,6 @@ pub(crate) enum Meaning {
 }
 
 impl Meaning {
-    pub(crate) fn path(name: impl Into<String>) -> Self {
-        Self::Path(name.into())
-    }
-
     /// A text that is written out.
     pub(crate) fn text(text: &str) -> Self {
         let end = text.floor_char_boundary(MAX_TEXT);
@@ -48,9 +44,7 @@ impl Meaning {
             (Self::Text { mut texts, whole }, Self::Text { texts: more, whole: is_whole }) => {
                 texts.extend(more);
                 let is_all = texts.len() <= MAX_TEXTS;
-                while texts.len() > MAX_TEXTS {
-                    texts.pop_last();
-                }
+                let texts = texts.into_iter().take(MAX_TEXTS).collect();
                 Self::Text { texts, whole: whole && is_whole && is_all }
             }
             // Tables and files are made of others.
@@ -98,7 +92,7 @@ impl Meaning {
 
     /// Returns true if it is a table of the program's own names, by which everything can be reached.
     pub(crate) fn is_table(&self) -> bool {
-        matches!(self, Self::Result(of) if ["builtins.globals", "builtins.locals", "builtins.vars"].contains(&&**of))
+        matches!(self, Self::Result(of) if ["builtins.globals", "builtins.locals"].contains(&&**of))
     }
 
     /// Bytes that it takes.
