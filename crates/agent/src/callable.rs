@@ -69,11 +69,12 @@ impl Callable {
                         with asyncio.gather, and print only what you need: the user and you see what is printed, not what they return."
             .to_owned();
         for (name, FunctionTool { description, parameters, .. }) in self.functions.iter().zip(&self.tools) {
-            let _ = write!(text, "\n\n`await {name}({}) -> str`", type_of(parameters, MAX_DEPTH));
+            let parameters = parameters.value();
+            let _ = write!(text, "\n\n`await {name}({}) -> str`", type_of(&parameters, MAX_DEPTH));
             if !description.is_empty() {
                 let _ = write!(text, "\n{description}");
             }
-            for (name, parameter) in properties(parameters) {
+            for (name, parameter) in properties(&parameters) {
                 if let Some(words) = parameter.get("description").and_then(Value::as_str) {
                     let _ = write!(text, "\n- {name}: {words}");
                 }
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
 
     fn tool(name: &str, parameters: Value) -> FunctionTool {
-        FunctionTool { name: name.into(), description: format!("Does {name}."), parameters }
+        FunctionTool { name: name.into(), description: format!("Does {name}."), parameters: parameters.into() }
     }
 
     #[test]

@@ -144,7 +144,8 @@ impl CodeInterpreter {
                 "properties": { "code": { "type": "string", "description": code } },
                 "required": ["code"],
                 "additionalProperties": false,
-            }),
+            })
+            .into(),
         }
     }
 

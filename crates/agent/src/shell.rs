@@ -142,7 +142,7 @@ impl ProgramTool {
         FunctionTool {
             name: self.name_beside(others),
             description: description.to_owned(),
-            parameters: json!({ "type": "object", "properties": properties, "required": required }),
+            parameters: json!({ "type": "object", "properties": properties, "required": required }).into(),
         }
     }
 }

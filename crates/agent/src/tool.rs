@@ -70,7 +70,8 @@ impl Tool {
                 Err(error) => ready(format!("The arguments do not fit: {error}. Send what the schema says.")).boxed(),
             }
         };
-        let function = FunctionTool { name: name.into(), description: description.into(), parameters };
+        let function =
+            FunctionTool { name: name.into(), description: description.into(), parameters: parameters.into() };
         Self { function, run: Arc::new(run) }
     }
 

@@ -20,7 +20,7 @@ use futures_util::future::BoxFuture;
 use serde_json::json;
 
 fn tool(name: &str) -> FunctionTool {
-    FunctionTool { name: name.into(), description: "A tool.".into(), parameters: json!({ "type": "object" }) }
+    FunctionTool { name: name.into(), description: "A tool.".into(), parameters: json!({ "type": "object" }).into() }
 }
 
 /// The calls that nobody answered.

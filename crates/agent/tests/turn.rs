@@ -224,7 +224,7 @@ async fn tools_of_the_caller_come_back_and_forced_choice_forces_once() {
     let weather = FunctionTool {
         name: "weather".into(),
         description: "Weather.".into(),
-        parameters: serde_json::json!({"type": "object"}),
+        parameters: serde_json::json!({"type": "object"}).into(),
     };
     let agent = agent(&upstream, &bench).client_tool(weather).tool_choice(ToolChoice::Required).build();
     let turn = agent.run("Weather?").await;

@@ -8,7 +8,7 @@ use aludel_engine::turns::{
     EndReason, EventKind, Failure, Flow, ItemId, OutputPiece, Render, RenderedEvent, TurnEvent,
 };
 use aludel_sandbox::{ExecutionEvent as ProgramEvent, FileEntry, ProgramError};
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::ending::failure_of;
 use crate::json;
@@ -157,8 +157,8 @@ impl Render for SharedScreen {
         RenderedEvent { flow, ..RenderedEvent::default() }
     }
 
-    fn document(&self) -> Value {
-        Value::Null
+    fn document(&self) -> Box<RawValue> {
+        Box::default()
     }
 
     fn failure(&self) -> Option<Failure> {

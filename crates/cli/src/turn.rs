@@ -14,7 +14,6 @@ use aludel_engine::turns::{self, EndReason, NewJournal, RequestFingerprint, Run,
 use aludel_engine::{Engine, Environment, Error, Model, Session, SessionFile, SessionSettings};
 use aludel_store::{SessionId, Store, Tenant, now};
 use anyhow::Context as _;
-use serde_json::Value;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::context::CommandContext;
@@ -241,7 +240,7 @@ impl<'a> Conversation<'a> {
             // Earlier messages are worth keeping when the process is killed.
             owns_session: !self.is_saved,
             spec: None,
-            own: Value::Null,
+            own: Box::default(),
             items: Vec::new(),
         };
         let run = Run::new(engine, tenant, in_flight, vec![choice], Box::new(screen.clone()));

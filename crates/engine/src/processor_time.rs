@@ -1,9 +1,9 @@
 //! Processor time of this process's own work, shared fairly between tenants.
 //!
 //! A tenant that is alone takes all there is. Beside others, one that has taken more than its share waits between two steps of its work,
-//! until they would have had theirs, and no more of its steps are done at the same time than its share has processors. A step is one poll of
-//! a future: reading a body, making the request to a model, telling an answer. The time of programs in sandboxes is not counted here; their
-//! control groups share that.
+//! until they would have had theirs, and no more of its steps are done at the same time than its share has processors. A step is one poll
+//! of a future: reading a body, making the request to a model, telling an answer. The time of programs in sandboxes is not counted here;
+//! their control groups share that.
 
 use std::cell::Cell;
 use std::collections::HashMap;

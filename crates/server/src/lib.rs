@@ -15,6 +15,7 @@ mod links;
 mod local_user;
 mod middleware;
 mod openapi;
+mod raw_json;
 mod router;
 mod serve;
 mod telemetry;

@@ -24,8 +24,8 @@ async fn main() {
     let id = ResponseId::new();
     let response = ResponseRecord {
         id: id.clone(),
-        object: json!({ "status": "completed" }),
-        input: vec![json!({ "type": "message" })],
+        object: json!({ "status": "completed" }).to_string(),
+        input: json!([{ "type": "message" }]).to_string(),
         expires_at: None,
     };
     store.put_response(&tenant, response, QuotaCheck::Checked).await.unwrap();

@@ -1,7 +1,6 @@
 //! Interactions and their input.
 
 use rusqlite::{Connection, params};
-use serde_json::Value;
 
 use crate::database::one;
 use crate::{Error, InteractionId, QuotaCheck, Store, Tenant, now};
@@ -11,10 +10,10 @@ use crate::{Error, InteractionId, QuotaCheck, Store, Tenant, now};
 pub struct InteractionRecord {
     /// Id.
     pub id: InteractionId,
-    /// Object as clients see it, without the input.
-    pub object: Value,
-    /// Steps that it answers, oldest first.
-    pub input: Vec<Value>,
+    /// Object as clients see it, without the input, JSON.
+    pub object: String,
+    /// List of the steps that it answers, oldest first, JSON.
+    pub input: String,
 }
 
 /// An interaction as it is stored: JSON that nothing was built of.
@@ -32,7 +31,6 @@ impl Store {
         let tenant = tenant.clone();
         self.run(move |store| {
             let InteractionRecord { id, object, input } = interaction;
-            let (object, input) = (object.to_string(), Value::Array(input).to_string());
             store.write_counted(&tenant, QuotaCheck::Checked.reserved(), |database| {
                 let query =
                     "INSERT INTO interactions (id, tenant, created_at, object, input) VALUES (?1, ?2, ?3, ?4, ?5)";
@@ -48,12 +46,11 @@ impl Store {
         &self,
         tenant: &Tenant,
         id: &InteractionId,
-        object: Value,
+        object: String,
         room: QuotaCheck,
     ) -> Result<bool, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         self.run(move |store| {
-            let object = object.to_string();
             store.write_counted(&tenant, room.reserved(), |database| {
                 let query = "UPDATE interactions SET object = ?3 WHERE tenant = ?1 AND id = ?2";
                 Ok(database.prepare_cached(query)?.execute(params![&tenant, &id, object])? > 0)
@@ -65,15 +62,7 @@ impl Store {
     /// Returns an interaction.
     pub async fn interaction(&self, tenant: &Tenant, id: &InteractionId) -> Result<Option<InteractionRecord>, Error> {
         let text = self.interaction_text(tenant, id).await?;
-        let id = id.clone();
-        self.run(move |_| {
-            text.map(|InteractionText { object, input }| {
-                let (object, input) = (serde_json::from_str(&object)?, serde_json::from_str(&input)?);
-                Ok(InteractionRecord { id, object, input })
-            })
-            .transpose()
-        })
-        .await
+        Ok(text.map(|InteractionText { object, input }| InteractionRecord { id: id.clone(), object, input }))
     }
 
     /// Returns the text of an interaction.
@@ -102,8 +91,6 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[tokio::test]
@@ -111,18 +98,18 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         let store = Store::open(data.path()).await.unwrap();
         let (tenant, other, id) = (Tenant::local(), Tenant::terminal(), InteractionId::new());
-        let record = InteractionRecord { id: id.clone(), object: json!({ "a": 1 }), input: vec![json!({ "b": 2 })] };
+        let record = InteractionRecord { id: id.clone(), object: r#"{"a":1}"#.into(), input: r#"[{"b":2}]"#.into() };
         let before = store.bytes_of(&tenant).await.unwrap();
         store.add_interaction(&tenant, record.clone()).await.unwrap();
         assert!(store.bytes_of(&tenant).await.unwrap() > before + 1024);
         assert_eq!(store.interaction(&tenant, &id).await.unwrap(), Some(record));
         assert_eq!(store.interaction(&other, &id).await.unwrap(), None);
-        assert!(!store.update_interaction(&other, &id, json!({}), QuotaCheck::Reserved).await.unwrap());
-        assert!(store.update_interaction(&tenant, &id, json!({ "a": 2 }), QuotaCheck::Reserved).await.unwrap());
+        assert!(!store.update_interaction(&other, &id, "{}".into(), QuotaCheck::Reserved).await.unwrap());
+        assert!(store.update_interaction(&tenant, &id, r#"{"a":2}"#.into(), QuotaCheck::Reserved).await.unwrap());
         assert_eq!(store.interaction_text(&tenant, &id).await.unwrap().unwrap().object, r#"{"a":2}"#);
         assert!(!store.delete_interaction(&other, &id).await.unwrap());
         assert!(store.delete_interaction(&tenant, &id).await.unwrap());
-        assert!(!store.update_interaction(&tenant, &id, json!({}), QuotaCheck::Reserved).await.unwrap());
+        assert!(!store.update_interaction(&tenant, &id, "{}".into(), QuotaCheck::Reserved).await.unwrap());
         assert_eq!(store.bytes_of(&tenant).await.unwrap(), before);
     }
 }

@@ -3,20 +3,21 @@
 use std::collections::BTreeMap;
 
 use rusqlite::{Connection, Row, params};
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::database::{all, one};
 use crate::{Error, QuotaCheck, ResponseId, Store, Tenant, now};
 
 /// A response.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResponseRecord {
     /// Id.
     pub id: ResponseId,
-    /// Object as clients see it.
-    pub object: Value,
-    /// Items that it answers, oldest first.
-    pub input: Vec<Value>,
+    /// Object as clients see it, JSON.
+    pub object: String,
+    /// List of the items that it answers, oldest first, JSON.
+    pub input: String,
     /// Time at which it is removed, seconds since 1970.
     pub expires_at: Option<i64>,
 }
@@ -36,16 +37,15 @@ impl Store {
         let tenant = tenant.clone();
         self.run(move |store| {
             let ResponseRecord { id, object, input, expires_at } = response;
-            let status = object.get("status").and_then(Value::as_str).unwrap_or("completed").to_owned();
+            let known: KnownObject = serde_json::from_str(&object)?;
+            let status = known.status.as_deref().unwrap_or("completed");
             let query = "INSERT INTO responses (id, tenant, status, created_at, expires_at, object, input)
                          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
                          ON CONFLICT (id) DO UPDATE SET status = excluded.status, expires_at = excluded.expires_at,
                              object = excluded.object, input = excluded.input
                          WHERE tenant = excluded.tenant";
-            let output = object.get("output").and_then(Value::as_array);
-            let items = output.into_iter().flatten().chain(&input);
-            let items: Vec<String> = items.filter_map(|item| item.get("id")?.as_str()).map(ToOwned::to_owned).collect();
-            let (object, input) = (object.to_string(), Value::Array(input).to_string());
+            let items = known.output.into_iter().chain(serde_json::from_str::<Vec<KnownItem>>(&input)?);
+            let items: Vec<String> = items.filter_map(|item| Some(item.id?.as_str()?.to_owned())).collect();
             let row = params![&id, &tenant, status, now(), expires_at, object, input];
             store.write_counted(&tenant, room.reserved(), |database| {
                 if database.prepare_cached(query)?.execute(row)? > 0 {
@@ -71,14 +71,8 @@ impl Store {
                 Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get(2)?))
             })
         };
-        self.read_then(tenant, query, |row| {
-            row.map(|(object, input, expires_at)| {
-                let (object, input) = (serde_json::from_str(&object)?, serde_json::from_str(&input)?);
-                Ok(ResponseRecord { id, object, input, expires_at })
-            })
-            .transpose()
-        })
-        .await
+        let row = self.read(tenant, query).await?;
+        Ok(row.map(|(object, input, expires_at)| ResponseRecord { id, object, input, expires_at }))
     }
 
     /// Returns the text of a response, unless it has expired.
@@ -141,6 +135,19 @@ impl Store {
         })
         .await
     }
+}
+
+/// The fields of an object that are noted apart.
+#[derive(Deserialize)]
+struct KnownObject {
+    status: Option<String>,
+    #[serde(default)]
+    output: Vec<KnownItem>,
+}
+
+#[derive(Deserialize)]
+struct KnownItem {
+    id: Option<Value>,
 }
 
 fn text(row: &Row<'_>) -> rusqlite::Result<ResponseText> {

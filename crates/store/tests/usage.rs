@@ -190,9 +190,10 @@ async fn what_is_counted_is_what_is_there_whatever_was_done() {
             11 | 12 => {
                 let id = any(responses.len()).filter(|_| random % 3 == 0).map(|index| responses[index].clone());
                 let id = id.unwrap_or_else(ResponseId::new);
-                let object = json!({ "output": [{ "id": "o1", "text": text }, { "id": "o1" }] });
+                let object = json!({ "output": [{ "id": "o1", "text": text }, { "id": "o1" }] }).to_string();
                 let expires_at = (random % 5 == 0).then(|| now() - 1);
-                let record = ResponseRecord { id: id.clone(), object, input: vec![json!({ "id": "i" })], expires_at };
+                let record =
+                    ResponseRecord { id: id.clone(), object, input: json!([{ "id": "i" }]).to_string(), expires_at };
                 let _full = store.put_response(tenant, record, QuotaCheck::Checked).await;
                 responses.push(id);
             }

@@ -4,6 +4,8 @@ use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
+use crate::JsonText;
+
 /// Reads a value, or its default where it is of another type.
 pub(crate) fn field<'de, D: Deserializer<'de>, T: Default + DeserializeOwned>(deserializer: D) -> Result<T, D::Error> {
     Ok(T::deserialize(Value::deserialize(deserializer)?).unwrap_or_default())
@@ -14,6 +16,12 @@ pub(crate) fn object<'de, D: Deserializer<'de>, T: Default + DeserializeOwned>(d
     let value = Value::deserialize(deserializer)?;
     // Of a list, the fields of a structure would be read in their order.
     Ok(if value.is_object() { T::deserialize(value).unwrap_or_default() } else { T::default() })
+}
+
+/// Reads the text of an object; `None` where it is none.
+pub(crate) fn object_text<'de, D: Deserializer<'de>, T>(deserializer: D) -> Result<Option<JsonText<T>>, D::Error> {
+    let value = Value::deserialize(deserializer)?;
+    Ok(value.is_object().then(|| value.into()))
 }
 
 /// Reads an object. Anything else is an error, a list of its fields included.

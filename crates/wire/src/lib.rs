@@ -8,6 +8,7 @@
 mod document;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
+mod json_text;
 mod lenient;
 
 pub mod anthropic;
@@ -19,3 +20,4 @@ pub mod openai;
 pub mod opensandbox;
 
 pub use document::Document;
+pub use json_text::JsonText;

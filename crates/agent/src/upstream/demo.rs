@@ -279,7 +279,7 @@ mod tests {
 
     fn request(items: Vec<Item>) -> ModelRequest {
         let description = "Files now: /mnt/data/notes.txt (1.0 kB), /mnt/data/sales.csv (1.9 MB).".to_owned();
-        let tool = FunctionTool { name: "python".into(), description, parameters: serde_json::Value::Null };
+        let tool = FunctionTool { name: "python".into(), description, parameters: serde_json::Value::Null.into() };
         ModelRequest {
             instructions: String::new(),
             items,

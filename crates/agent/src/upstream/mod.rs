@@ -8,6 +8,7 @@ pub mod http;
 
 use std::time::Duration;
 
+use aludel_wire::JsonText;
 use futures_util::stream::BoxStream;
 use reqwest::header::HeaderMap;
 use serde::{Deserialize, Serialize};
@@ -102,7 +103,7 @@ pub struct FunctionTool {
     /// Its purpose, for the model.
     pub description: String,
     /// A JSON Schema of its one argument, an object.
-    pub parameters: serde_json::Value,
+    pub parameters: JsonText,
 }
 
 /// Returns this name, or a longer one if one of these tools has it.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aludel_store::{Tenant, TurnId};
-use serde_json::Value;
+use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -114,8 +114,8 @@ struct State {
 /// The end of a request.
 #[derive(Debug, Clone)]
 pub struct RequestEnd {
-    /// The whole document.
-    pub document: Value,
+    /// The whole document, as the client gets it.
+    pub answer: Box<RawValue>,
     /// The failure that a client gets instead, if it has heard nothing yet.
     pub failure: Option<Failure>,
 }
@@ -197,7 +197,7 @@ impl InFlightRequests {
 
     /// Ends a request that nothing but memory has. It is kept there for whoever asks again, as far as there is room.
     pub fn end(&self, in_flight: &InFlightRequest, end: RequestEnd, ran_code: bool) {
-        let bytes = in_flight.weight() + weight(&end.document);
+        let bytes = in_flight.weight() + OVERHEAD_BYTES + end.answer.get().len();
         in_flight.end(end);
         let mut all = self.lock();
         *in_flight.in_memory.lock().unwrap_or_else(PoisonError::into_inner) =
@@ -294,17 +294,6 @@ fn let_go(all: &mut HashMap<TurnId, Entry>, tenant: Option<&Tenant>, most: usize
             all.remove(&in_flight.id);
         }
     }
-}
-
-/// Bytes of memory that a document takes, about.
-fn weight(value: &Value) -> usize {
-    OVERHEAD_BYTES
-        + match value {
-            Value::String(text) => text.len(),
-            Value::Array(values) => values.iter().map(weight).sum(),
-            Value::Object(fields) => fields.iter().map(|(name, value)| name.len() + weight(value)).sum(),
-            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
-        }
 }
 
 impl Entry {
@@ -460,7 +449,8 @@ impl InFlightRequest {
 #[cfg(test)]
 mod tests {
     use aludel_store::ResponseId;
-    use serde_json::json;
+    use serde_json::value::to_raw_value;
+    use serde_json::{Value, json};
 
     use super::*;
     const MB: usize = 1 << 20;
@@ -476,8 +466,8 @@ mod tests {
         in_flight
     }
 
-    fn done(document: Value) -> RequestEnd {
-        RequestEnd { document, failure: None }
+    fn done(answer: &Value) -> RequestEnd {
+        RequestEnd { answer: to_raw_value(answer).unwrap(), failure: None }
     }
 
     #[tokio::test]
@@ -485,7 +475,7 @@ mod tests {
         let (all, tenant) = (InFlightRequests::default(), Tenant::local());
         let in_flight = begun(&all, &tenant, "a", 10);
         let failure = Failure::new(FailureKind::Rejected, "no");
-        all.end_stored(&in_flight, RequestEnd { document: json!({}), failure: Some(failure.clone()) });
+        all.end_stored(&in_flight, RequestEnd { failure: Some(failure.clone()), ..done(&json!({})) });
         assert_eq!(Arc::strong_count(&in_flight), 1, "a follower's");
         assert_eq!(in_flight.frame(0).await.unwrap().text, "xxxxxxxxxx");
         assert!(all.find(&tenant, &in_flight.id).is_none());
@@ -500,7 +490,7 @@ mod tests {
     fn a_tenant_with_many_requests_does_not_have_those_of_others_forgotten() {
         let (all, tenant, other) = (InFlightRequests::default(), Tenant::local(), Tenant::terminal());
         let begin = |tenant: &Tenant, name: &str| all.begin(tenant, key(name), ResponseId::new().into());
-        let end = |in_flight: Arc<InFlightRequest>| all.end_stored(&in_flight, done(Value::Null));
+        let end = |in_flight: Arc<InFlightRequest>| all.end_stored(&in_flight, done(&Value::Null));
         end(begin(&other, "others").unwrap());
         for number in 0..MAX_REQUESTS + 10 {
             end(begin(&tenant, &number.to_string()).unwrap());
@@ -513,14 +503,14 @@ mod tests {
     fn ended_requests_of_a_tenant_take_its_share_of_memory() {
         let (all, tenant, other) = (InFlightRequests::default(), Tenant::local(), Tenant::terminal());
         let others = begun(&all, &other, "others", MB);
-        all.end(&others, done(Value::Null), true);
+        all.end(&others, done(&Value::Null), true);
         let first = begun(&all, &tenant, "first", 12 * MB);
         let ran = begun(&all, &tenant, "ran", 12 * MB);
         // The end counts, and not the beginning. A document counts, too.
-        all.end(&ran, done(Value::Null), true);
-        all.end(&first, done(Value::Null), false);
+        all.end(&ran, done(&Value::Null), true);
+        all.end(&first, done(&Value::Null), false);
         let last = begun(&all, &tenant, "last", MB);
-        all.end(&last, done(json!({ "text": "x".repeat(18 * MB) })), false);
+        all.end(&last, done(&json!({ "text": "x".repeat(18 * MB) })), false);
         assert!(all.find(&tenant, &last.id).is_some() && all.find(&tenant, &first.id).is_some());
         assert!(all.find(&tenant, &ran.id).is_none() && all.find(&other, &others.id).is_some());
         let Err(EarlierRequest::Past(past)) = all.begin(&tenant, key("ran"), ResponseId::new().into()) else {
@@ -529,7 +519,7 @@ mod tests {
         assert_eq!((past.is_stored, past.failure.unwrap().should_retry), (false, Some(false)));
         // A log larger than the share is not kept at all, and one that ran no program may be asked anew.
         let large = begun(&all, &tenant, "large", MAX_BYTES_EACH);
-        all.end(&large, done(Value::Null), false);
+        all.end(&large, done(&Value::Null), false);
         assert!(all.begin(&tenant, key("large"), ResponseId::new().into()).is_ok());
         assert!(all.begin(&tenant, key("last"), ResponseId::new().into()).is_ok());
     }
@@ -544,7 +534,7 @@ mod tests {
             let secret = store.create_key(name, None).await.unwrap().secret;
             let tenant = store.tenant_of_key(&secret).await.unwrap().unwrap();
             let in_flight = begun(&all, &tenant, name, MAX_BYTES_EACH - MB);
-            all.end(&in_flight, done(Value::Null), false);
+            all.end(&in_flight, done(&Value::Null), false);
             ended.push((tenant, in_flight.id.clone()));
         }
         let kept: Vec<bool> = ended.iter().map(|(tenant, id)| all.find(tenant, id).is_some()).collect();

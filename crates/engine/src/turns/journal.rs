@@ -10,6 +10,7 @@ use aludel_store::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::lease;
 use super::{EventKind, Frame, TurnEvent};
@@ -58,7 +59,7 @@ pub struct NewJournal {
     /// The request as the engine resumes it, versioned JSON; `None` if it cannot be resumed.
     pub spec: Option<Value>,
     /// The dialect's own state, with which it renders the log again.
-    pub own: Value,
+    pub own: Box<RawValue>,
     /// The conversation that it begins with.
     pub items: Vec<Item>,
 }
@@ -69,7 +70,7 @@ pub(super) struct DialectState {
     /// Frames below this number may have been published.
     pub(super) reserved_frames: u64,
     /// The dialect's own state.
-    pub(super) own: Value,
+    pub(super) own: Box<RawValue>,
     /// True if the session was made for the request alone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) owns_session: bool,

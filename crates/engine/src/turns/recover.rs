@@ -10,7 +10,7 @@ use std::sync::Arc;
 use aludel_agent::{ApprovalRequest, Item};
 use aludel_store::{BlobName, SessionId, TurnRecord, TurnState, now_ms};
 use futures_util::future::BoxFuture;
-use serde_json::Value;
+use serde_json::value::RawValue;
 use tracing::{Instrument, error, info_span, warn};
 
 use super::event::{EndReason, EventKind, ItemId, TurnEvent};
@@ -36,8 +36,11 @@ pub trait StoredRequests: Send + Sync {
 
     /// A renderer and the documents of a stored request, from the dialect's own state, as they were when it began. `None` when its first
     /// document is not there, so that no client knows of it.
-    fn restore<'a>(&'a self, turn: &'a TurnRecord, own: Value)
-    -> BoxFuture<'a, Result<Option<RestoredRequest>, Error>>;
+    fn restore<'a>(
+        &'a self,
+        turn: &'a TurnRecord,
+        own: &'a RawValue,
+    ) -> BoxFuture<'a, Result<Option<RestoredRequest>, Error>>;
 
     /// Closes documents that no stored request stands behind, once every stored request was taken up. `in_flight` goes on.
     fn close_orphans<'a>(&'a self, _in_flight: &'a InFlightRequests) -> BoxFuture<'a, Result<(), Error>> {
@@ -104,7 +107,7 @@ pub async fn recover(engine: &Arc<Engine>, kinds: &[Arc<dyn StoredRequests>]) ->
 /// The frames of a stored request, rendered again.
 pub async fn replay(engine: &Engine, kind: &dyn StoredRequests, turn: &TurnRecord) -> Result<Vec<Frame>, Error> {
     let state: DialectState = serde_json::from_str(&turn.dialect_state).map_err(Error::internal)?;
-    let Some(mut restored) = kind.restore(turn, state.own).await? else { return Ok(Vec::new()) };
+    let Some(mut restored) = kind.restore(turn, &state.own).await? else { return Ok(Vec::new()) };
     let events = events(engine, turn).await?;
     Ok(events.iter().flat_map(|event| restored.render.render(event).frames).collect())
 }
@@ -122,7 +125,7 @@ enum ResumeOutcome {
 
 async fn take_up(engine: &Arc<Engine>, kind: &dyn StoredRequests, turn: TurnRecord) -> Result<ResumeOutcome, Error> {
     let state: DialectState = serde_json::from_str(&turn.dialect_state).map_err(Error::internal)?;
-    let Some(RestoredRequest { mut render, documents }) = kind.restore(&turn, state.own.clone()).await? else {
+    let Some(RestoredRequest { mut render, documents }) = kind.restore(&turn, &state.own).await? else {
         let _appended = engine.store.end_turn(&turn.lease()).await?;
         return Ok(ResumeOutcome::Ended);
     };

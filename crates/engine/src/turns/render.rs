@@ -1,7 +1,7 @@
 //! The seam to dialects.
 
 use futures_util::future::BoxFuture;
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::{Failure, TurnEvent};
 use crate::Error;
@@ -11,8 +11,13 @@ pub trait Render: Send + Sync {
     /// Renders one event.
     fn render(&mut self, event: &TurnEvent) -> RenderedEvent;
 
-    /// The request's document as it stands, for clients that wait for the whole.
-    fn document(&self) -> Value;
+    /// The request's document as it stands, as it is stored.
+    fn document(&self) -> Box<RawValue>;
+
+    /// The document as a client gets it that waited for the whole.
+    fn answer(&self) -> Box<RawValue> {
+        self.document()
+    }
 
     /// The failure that a client gets in place of the document, if it got nothing of an answer.
     fn failure(&self) -> Option<Failure>;
@@ -26,7 +31,7 @@ pub struct RenderedEvent {
     /// The course of the turns from here on.
     pub flow: Flow,
     /// A document that is stored before the frames are published, for clients that look there what became of it.
-    pub save: Option<Value>,
+    pub save: Option<Box<RawValue>>,
 }
 
 /// The course of the turns after an event.
@@ -55,11 +60,11 @@ pub struct Frame {
 /// The documents that a dialect keeps of a request: what its client sent and may ask for again.
 pub trait Documents: Send + Sync {
     /// Stores the document as it stands.
-    fn save(&self, document: Value) -> BoxFuture<'_, Result<(), Error>>;
+    fn save(&self, document: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>>;
 
     /// Stores what a client needs that is about to get calls which it is to answer.
-    fn hand_over(&self, document: Value) -> BoxFuture<'_, Result<(), Error>>;
+    fn hand_over(&self, document: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>>;
 
     /// Stores the document at the request's end, with everything that depends on it.
-    fn finish(&self, document: Value) -> BoxFuture<'_, Result<(), Error>>;
+    fn finish(&self, document: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>>;
 }

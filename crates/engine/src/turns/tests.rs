@@ -13,6 +13,7 @@ use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Backend, MimeBundle, MimeData, OfferedTemplate, Outcome, Templates};
 use aludel_store::{SessionId, Store, Tenant, TurnId, TurnState, now};
 use aludel_testkit::{Scripted, ScriptedTransport};
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::*;
@@ -30,8 +31,8 @@ impl Render for RecordingRenderer {
         RenderedEvent::default()
     }
 
-    fn document(&self) -> Value {
-        Value::Null
+    fn document(&self) -> Box<RawValue> {
+        Box::default()
     }
 
     fn failure(&self) -> Option<Failure> {
@@ -122,7 +123,7 @@ async fn turn(engine: &Arc<Engine>, owns_session: bool) -> (Run, RecordingRender
         session: Some(container.to_string()),
         owns_session,
         spec: None,
-        own: Value::Null,
+        own: Box::default(),
         items: Vec::new(),
     };
     let run = run.with_journal(journal).await.unwrap();
@@ -454,7 +455,7 @@ async fn an_answer_in_memory_is_forgotten_though_nobody_asks_for_another_one() {
     let engine = beside(data.path(), Vec::new()).await;
     let (tenant, id) = (Tenant::terminal(), TurnId::parse("resp_1").unwrap());
     let in_flight = engine.in_flight.begin(&tenant, RequestFingerprint::none(), id.clone()).unwrap();
-    engine.in_flight.end(&in_flight, RequestEnd { document: Value::Null, failure: None }, false);
+    engine.in_flight.end(&in_flight, RequestEnd { answer: Box::default(), failure: None }, false);
     tokio::time::pause();
     let reaping = tokio::spawn(crate::sessions::reap(Arc::clone(&engine)));
     tokio::time::sleep(Duration::from_secs(590)).await;

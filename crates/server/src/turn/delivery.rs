@@ -9,13 +9,12 @@ use std::time::Duration;
 
 use aludel_engine::turns::{Frame, InFlightRequest, RequestEnd, RequestFingerprint};
 use aludel_store::Tenant;
-use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::http::HeaderMap;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{iter, unfold};
-use serde_json::Value;
+use serde_json::value::RawValue;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -32,6 +31,7 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(45);
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time that a cancelled request has to end before its client is answered all the same.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
+const JSON: &str = "application/json";
 const COMMENT: &str = ": keep-alive\n\n";
 
 /// The form of a protocol's stream.
@@ -129,32 +129,32 @@ pub(crate) async fn stop(in_flight: &InFlightRequest) {
     let _ended = timeout(CANCEL_TIMEOUT, in_flight.ended()).await;
 }
 
-/// Answers when the turn is done, with the object as `shown` has it. Clients and proxies give up on a silent connection, so after a while
-/// blanks are sent, which may stand before JSON; the status is 200 then, whatever comes.
+/// Answers when the turn is done, with its object in the form that `written` gives it. Clients and proxies give up on a silent connection,
+/// so after a while blanks are sent, which may stand before JSON; the status is 200 then, whatever comes.
 pub(crate) async fn wait(
     in_flight: Arc<InFlightRequest>,
     guard: Option<DropGuard>,
-    shown: impl Fn(Value) -> Value + Send + 'static,
+    written: impl Fn(Box<RawValue>) -> String + Send + 'static,
 ) -> Result<Response, ApiError> {
     if let Ok(end) = timeout(STATUS_TIMEOUT, in_flight.ended()).await {
         drop(guard);
         return match end {
             Some(RequestEnd { failure: Some(failure), .. }) => Err(failure.into()),
-            Some(RequestEnd { document, .. }) => Ok(Json(shown(document)).into_response()),
+            Some(RequestEnd { answer, .. }) => Ok(([(CONTENT_TYPE, JSON)], written(answer)).into_response()),
             None => Err(ApiError::internal("a turn ended without an end")),
         };
     }
-    let chunks = unfold(Some((in_flight, guard, shown)), async |state| {
-        let (in_flight, guard, shown) = state?;
+    let chunks = unfold(Some((in_flight, guard, written)), async |state| {
+        let (in_flight, guard, written) = state?;
         match timeout(KEEPALIVE_INTERVAL, in_flight.ended()).await {
-            Err(_) => Some((Ok::<_, Infallible>(Bytes::from_static(b" ")), Some((in_flight, guard, shown)))),
+            Err(_) => Some((Ok::<_, Infallible>(Bytes::from_static(b" ")), Some((in_flight, guard, written)))),
             Ok(end) => {
-                let object = end.map(|end| shown(end.document)).unwrap_or_default();
-                Some((Ok(Bytes::from(object.to_string())), None))
+                let answer = end.map(|end| end.answer).unwrap_or_default();
+                Some((Ok(Bytes::from(written(answer))), None))
             }
         }
     });
-    Ok(([(CONTENT_TYPE, "application/json")], Body::from_stream(chunks)).into_response())
+    Ok(([(CONTENT_TYPE, JSON)], Body::from_stream(chunks)).into_response())
 }
 
 fn respond(body: Body) -> Response {
@@ -177,6 +177,7 @@ mod tests {
 
     use super::*;
     use crate::app::ServerSettings;
+    use crate::raw_json::{into_text, raw_json};
     use crate::timed_connection::TimedConnection;
     use aludel_engine::turns::{Failure, FailureKind, InFlightRequests};
 
@@ -189,9 +190,9 @@ mod tests {
         tokio::spawn(async move {
             sleep(Duration::from_secs(seconds)).await;
             let failure = Some(Failure::new(FailureKind::Rejected, "wrong"));
-            turn.end(RequestEnd { document: json!({"error": "late"}), failure });
+            turn.end(RequestEnd { answer: raw_json(&json!({"error": "late"})), failure });
         });
-        let body = wait(in_flight, None, |object| object).await?.into_body();
+        let body = wait(in_flight, None, into_text).await?.into_body();
         Ok(String::from_utf8(to_bytes(body, 1 << 20).await.unwrap().to_vec()).unwrap())
     }
 

@@ -8,7 +8,6 @@ use aludel_engine::turns::{
 };
 use aludel_store::{Tenant, TurnId};
 use futures_util::FutureExt;
-use serde_json::Value;
 use tracing::{Instrument, Span};
 
 use crate::app::App;
@@ -67,7 +66,7 @@ pub(crate) async fn launch(
             engine.in_flight.forget(&in_flight.id);
             // Whoever asked again meanwhile waits for it.
             let failure = Failure::new(FailureKind::Unavailable, "The request could not be started; try again.");
-            in_flight.end(RequestEnd { document: Value::Null, failure: Some(failure) });
+            in_flight.end(RequestEnd { answer: Box::default(), failure: Some(failure) });
         }
         started
     };

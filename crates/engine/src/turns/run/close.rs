@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use aludel_store::TurnState;
-use serde_json::Value;
+use serde_json::value::RawValue;
 use tokio::time::sleep;
 use tracing::{Instrument as _, error};
 
@@ -24,7 +24,7 @@ impl Run {
         frames.append(&mut self.last_frames);
         frames.extend(self.event(0, EventKind::Closed).await.frames);
         end_long_step().await;
-        let document = self.render.document();
+        let (document, answer) = (self.render.document(), self.render.answer());
         end_long_step().await;
         let stored = self.store_end(&document).await;
         let unstored = stored.as_ref().is_err_and(may_pass).then(|| document.clone());
@@ -32,7 +32,7 @@ impl Run {
         // Only a client that saw no program may ask again.
         let failure = failure.map(|failure| Failure { should_retry: ran_code.then_some(false), ..failure });
         self.in_flight.publish(frames);
-        let end = RequestEnd { document, failure };
+        let end = RequestEnd { answer, failure };
         if self.journal.is_some() && stored.is_ok() {
             return self.engine.in_flight.end_stored(&self.in_flight, end);
         }
@@ -49,19 +49,17 @@ impl Run {
     /// Stores the end. The log first: what a client has got is there even if we are killed now. Then the document, with its status last of
     /// all: whoever polls for it goes on at once. The turn has ended when both are there; until then recovery finds it and completes the
     /// document.
-    pub(super) async fn store_end(&mut self, document: &Value) -> Result<(), Failure> {
+    pub(super) async fn store_end(&mut self, document: &RawValue) -> Result<(), Failure> {
         // Events that could not be stored go along with the state.
         let _tried_again = self.store_events(None).await;
         if let Some(documents) = &self.documents {
-            let document = document.clone();
-            end_long_step().await;
-            documents.finish(document).await?;
+            documents.finish(document.to_owned()).await?;
         }
         self.store_events(Some(TurnState::Ended)).await
     }
 
     /// Stores the end as soon as that is possible again: whoever polls for the request waits for it.
-    pub(super) async fn store_end_later(mut self, document: Value) {
+    pub(super) async fn store_end_later(mut self, document: Box<RawValue>) {
         // Nobody needs its sessions any more.
         self.choices.clear();
         loop {
@@ -89,7 +87,7 @@ impl Run {
         );
         // Asked for again, it would be another one.
         let failure = Failure { should_retry: Some(false), ..Failure::new(FailureKind::Unavailable, message) };
-        self.in_flight.end(RequestEnd { document: self.render.document(), failure: Some(failure) });
+        self.in_flight.end(RequestEnd { answer: self.render.answer(), failure: Some(failure) });
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use aludel_agent::Item;
 use aludel_store::{TurnState, now_ms};
-use serde_json::Value;
+use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep_until};
 use tracing::error;
 
@@ -28,7 +28,7 @@ const MAX_STORE_DELAY: Duration = Duration::from_millis(50);
 pub(super) struct PendingFrames {
     pub(super) frames: Vec<Frame>,
     /// Documents that are to be stored first.
-    pub(super) documents: Vec<Value>,
+    pub(super) documents: Vec<Box<RawValue>>,
     /// True if their events are to be stored first.
     pub(super) has_milestone: bool,
     /// Time when the first of them came.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use aludel_sandbox::ClientAnswer;
 use aludel_store::{MeteredWork, SessionId, Tenant, TurnId};
-use serde_json::Value;
+use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::Instrument as _;
@@ -288,8 +288,8 @@ impl Render for SilentRenderer {
         RenderedEvent::default()
     }
 
-    fn document(&self) -> Value {
-        Value::Null
+    fn document(&self) -> Box<RawValue> {
+        Box::default()
     }
 
     fn failure(&self) -> Option<Failure> {

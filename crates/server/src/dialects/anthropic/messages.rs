@@ -23,6 +23,7 @@ use super::writer::{MessageContainer, Writer};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Caller, MemoryCharge, RawJson};
+use crate::raw_json::into_text;
 use crate::telemetry::Scope;
 use crate::turn::{
     self, StreamFormat, cancel_on_disconnect, fingerprint, first_failure, follow, framed, not_stored, wait,
@@ -54,7 +55,7 @@ pub(super) async fn create(
             .await?;
     }
     if !stream {
-        return wait(in_flight, guard, |object| object).await;
+        return wait(in_flight, guard, into_text).await;
     }
     first_failure(&in_flight, |frame| frame.kind == ERROR).await?;
     Ok(follow(in_flight, None, guard, StreamFormat { framed, silence: PING }))

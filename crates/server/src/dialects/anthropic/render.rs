@@ -6,11 +6,12 @@ use aludel_engine::turns::{
     EndReason, EventKind, Failure, FailureKind, Flow, ItemId, Render, RenderedEvent, TurnEvent,
 };
 use aludel_wire::anthropic::{ErrorCode, ErrorEnvelope, StopReason};
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::error;
 use super::program::{CollectedOutput, ProgramEnd};
 use super::writer::Writer;
+use crate::raw_json::raw_json;
 
 /// The kind of a frame with a failure.
 pub(super) const ERROR: &str = "error";
@@ -148,12 +149,11 @@ impl Render for MessageRenderer {
         RenderedEvent { frames: self.writer.take_frames(), flow, ..RenderedEvent::default() }
     }
 
-    fn document(&self) -> Value {
-        let document = match self.envelope() {
-            Some(envelope) => serde_json::to_value(envelope),
-            None => serde_json::to_value(self.writer.message()),
-        };
-        document.unwrap_or_default()
+    fn document(&self) -> Box<RawValue> {
+        match self.envelope() {
+            Some(envelope) => raw_json(&envelope),
+            None => raw_json(&self.writer.message()),
+        }
     }
 
     fn failure(&self) -> Option<Failure> {

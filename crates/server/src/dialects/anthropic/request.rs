@@ -260,7 +260,7 @@ fn function(tool: &Tool, param: &str) -> Result<FunctionTool, ApiError> {
         return Err(ApiError::invalid(format!("{param}.name"), message));
     }
     let parameters = match &tool.input_schema {
-        Some(schema @ Value::Object(_)) => schema.clone(),
+        Some(schema @ Value::Object(_)) => schema.into(),
         None => return Err(ApiError::missing(format!("{param}.input_schema"))),
         Some(_) => return Err(ApiError::invalid(format!("{param}.input_schema"), "It must be an object.")),
     };

@@ -12,12 +12,13 @@ use aludel_store::{MessageId, QuotaCheck, RunId, RunUpdate, StepId, Store, Tenan
 use aludel_wire::assistants::{ErrorCode, IncompleteRun, LastError, Message, Run, RunStatus, RunStep, Thread};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::annotations::LinkedFile;
 use super::outcome::{StepEnd, end_of_run};
 use super::writer::Writer;
 use super::written;
+use crate::raw_json::raw_json;
 
 /// The name of this dialect in stored requests.
 pub(super) const NAME: &str = "assistants";
@@ -257,15 +258,15 @@ impl Render for RunRenderer {
         let save = (steps > saved_steps).then(|| {
             let steps = self.writer.steps.iter().skip(saved_steps).cloned().collect();
             let messages = self.writer.messages.iter().skip(saved_messages).cloned().collect();
-            written(&Made { run: None, steps, messages })
+            raw_json(&Made { run: None, steps, messages })
         });
         RenderedEvent { frames: self.writer.take_frames(), save, ..RenderedEvent::default() }
     }
 
-    fn document(&self) -> Value {
+    fn document(&self) -> Box<RawValue> {
         let (run, steps, messages) =
             (Some(self.writer.run.clone()), self.writer.steps.clone(), self.writer.messages.clone());
-        written(&Made { run, steps, messages })
+        raw_json(&Made { run, steps, messages })
     }
 
     fn failure(&self) -> Option<Failure> {
@@ -283,8 +284,8 @@ pub(super) struct Stored {
 }
 
 impl Stored {
-    async fn put(&self, document: Value, is_end: bool) -> Result<(), Error> {
-        let Made { run, steps, messages } = Made::deserialize(document).map_err(Error::internal)?;
+    async fn put(&self, document: Box<RawValue>, is_end: bool) -> Result<(), Error> {
+        let Made { run, steps, messages } = serde_json::from_str::<Made>(document.get()).map_err(Error::internal)?;
         if !is_end && steps.is_empty() {
             return Ok(());
         }
@@ -300,15 +301,15 @@ impl Stored {
 }
 
 impl Documents for Stored {
-    fn save(&self, document: Value) -> BoxFuture<'_, Result<(), Error>> {
+    fn save(&self, document: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(self.put(document, false))
     }
 
-    fn hand_over(&self, _: Value) -> BoxFuture<'_, Result<(), Error>> {
+    fn hand_over(&self, _: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(async { Ok(()) })
     }
 
-    fn finish(&self, document: Value) -> BoxFuture<'_, Result<(), Error>> {
+    fn finish(&self, document: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(self.put(document, true))
     }
 }
@@ -326,10 +327,10 @@ impl StoredRequests for Runs {
     fn restore<'a>(
         &'a self,
         turn: &'a TurnRecord,
-        own: Value,
+        own: &'a RawValue,
     ) -> BoxFuture<'a, Result<Option<RestoredRequest>, Error>> {
         Box::pin(async move {
-            let start = RendererStart::deserialize(own).map_err(Error::internal)?;
+            let start = serde_json::from_str::<RendererStart>(own.get()).map_err(Error::internal)?;
             let ids = (ThreadId::parse(&start.run.thread_id), RunId::parse(&start.run.id));
             let (Some(thread), Some(run)) = ids else { return Ok(None) };
             let record = self.store.thread_run(&turn.tenant, &thread, &run).await?;

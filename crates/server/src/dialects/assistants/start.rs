@@ -22,6 +22,7 @@ use super::workspace::{FilePaths, open};
 use super::written;
 use crate::app::App;
 use crate::error::ApiError;
+use crate::raw_json::raw_json;
 
 /// The purpose of files that programs make.
 const PURPOSE: &str = "assistants_output";
@@ -210,7 +211,7 @@ async fn carry(
         session: container,
         owns_session: false,
         spec: None,
-        own: written(start),
+        own: raw_json(start),
         items: Vec::new(),
     };
     let mut turn = turn.with_journal(new).await?;

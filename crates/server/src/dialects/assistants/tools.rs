@@ -56,7 +56,7 @@ impl Tools {
                 Tool::CodeInterpreter {} | Tool::FileSearch {} => read.runs_code = true,
                 Tool::Function { function: Function { name, description, parameters } } => {
                     check_function_name(&name, &format!("tools[{index}].function"))?;
-                    let parameters = Value::Object(parameters.unwrap_or_else(any_object));
+                    let parameters = Value::Object(parameters.unwrap_or_else(any_object)).into();
                     let description = description.unwrap_or_default();
                     read.functions.push(FunctionTool { name, description, parameters });
                 }

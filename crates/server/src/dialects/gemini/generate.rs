@@ -27,6 +27,7 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, MemoryCharge, Params};
 use crate::links::{self, Links};
+use crate::raw_json::into_text;
 use crate::turn::{self, StreamFormat, cancel_on_disconnect, fingerprint, first_failure, follow, not_stored, wait};
 
 /// Sent when there is nothing else to send for a while: the clients understand nothing else between two frames.
@@ -89,8 +90,8 @@ pub(super) async fn call(
         .await?;
     }
     match form {
-        Form::Whole => wait(in_flight, guard, |object| object).await,
-        Form::List => wait(in_flight, guard, |object| Value::Array(vec![object])).await,
+        Form::Whole => wait(in_flight, guard, into_text).await,
+        Form::List => wait(in_flight, guard, |object| format!("[{object}]")).await,
         Form::Stream => {
             first_failure(&in_flight, |frame| frame.kind == ERROR).await?;
             Ok(follow(in_flight, None, guard, StreamFormat { framed, silence: BLANK }))

@@ -7,11 +7,12 @@ use aludel_engine::turns::{
     TurnEvent,
 };
 use aludel_wire::gemini::{FinishReason, Outcome};
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::error;
 use super::program_output::CollectedOutput;
 use super::writer::Writer;
+use crate::raw_json::raw_json;
 
 /// The renderer of one answer.
 pub(super) struct ContentRenderer {
@@ -130,12 +131,11 @@ impl Render for ContentRenderer {
         RenderedEvent { frames: self.writer.take_frames(), flow, ..RenderedEvent::default() }
     }
 
-    fn document(&self) -> Value {
-        let document = match &self.failure {
-            Some(failure) => serde_json::to_value(error::envelope(&failure.clone().into())),
-            None => serde_json::to_value(self.writer.answer()),
-        };
-        document.unwrap_or_default()
+    fn document(&self) -> Box<RawValue> {
+        match &self.failure {
+            Some(failure) => raw_json(&error::envelope(&failure.clone().into())),
+            None => raw_json(&self.writer.answer()),
+        }
     }
 
     fn failure(&self) -> Option<Failure> {

@@ -98,7 +98,7 @@ fn function(declaration: FunctionDeclaration, param: &str) -> Result<FunctionToo
     Ok(FunctionTool {
         name,
         description: description.unwrap_or_default(),
-        parameters: parameters.unwrap_or_else(|| json!({ "type": "object", "properties": {} })),
+        parameters: parameters.unwrap_or_else(|| json!({ "type": "object", "properties": {} })).into(),
     })
 }
 
@@ -218,7 +218,7 @@ mod tests {
         let request = read(&json!({ "tools": tools, "toolConfig": calling })).unwrap();
         assert_eq!(request.tool_choice, ToolChoice::Named("f".into()));
         let expected = json!({ "type": "object", "properties": { "type": { "type": "string" } } });
-        assert_eq!(request.functions[0].parameters, expected);
+        assert_eq!(request.functions[0].parameters.value(), expected);
     }
 
     #[test]

@@ -64,14 +64,6 @@ pub struct Interaction {
     pub labels: Option<BTreeMap<String, String>>,
 }
 
-impl Interaction {
-    /// As JSON.
-    pub fn json(&self) -> Value {
-        // Plain data with texts for keys: this cannot fail.
-        serde_json::to_value(self).unwrap_or_default()
-    }
-}
-
 /// The kind of the object.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

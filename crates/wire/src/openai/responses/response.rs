@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Item, ReasoningOptions, TextOptions, ToolChoice, ToolDocument};
-use crate::{Document, lenient};
+use super::{Item, ReasoningOptions, TextOptions, Tool, ToolChoice};
+use crate::{Document, JsonText, lenient};
 
 /// A response: queued, being written, or ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -75,7 +75,7 @@ pub struct Response {
     pub tool_choice: Document<ToolChoice>,
     /// The tools that the model may call, as they were sent but for secrets.
     #[serde(default)]
-    pub tools: Vec<ToolDocument>,
+    pub tools: Vec<JsonText<Tool>>,
     /// As it was sent.
     #[serde(default)]
     pub top_logprobs: Value,
@@ -97,14 +97,6 @@ pub struct Response {
     /// The conversation that it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conversation: Option<ConversationReference>,
-}
-
-impl Response {
-    /// The response as JSON.
-    pub fn json(&self) -> Value {
-        // Plain data with texts for keys: this cannot fail.
-        serde_json::to_value(self).unwrap_or_default()
-    }
 }
 
 fn yes() -> bool {

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::{Document, lenient};
+use crate::{Document, JsonText, lenient};
 
 /// A tool as it was sent, kept word for word: an answer repeats it.
 pub type ToolDocument = Document<Tool>;
@@ -28,7 +28,22 @@ impl Document<Tool> {
     /// Reads the tool.
     pub fn tool(&self) -> Tool {
         let other = || Tool::Other(self.json().clone());
-        if self.is_object() { self.read().unwrap_or_else(|_| other()) } else { other() }
+        match self.text("type") {
+            // Its parameters may be large, and are copied in search of the tag.
+            Some("function") => Tool::Function(self.function()),
+            Some(_) => self.read().unwrap_or_else(|_| other()),
+            None => other(),
+        }
+    }
+
+    fn function(&self) -> FunctionTool {
+        let field = |name: &str| self.json().get(name);
+        FunctionTool {
+            name: self.text("name").map(str::to_owned),
+            description: self.text("description").map(str::to_owned),
+            parameters: field("parameters").filter(|schema| schema.is_object()).map(JsonText::from),
+            strict: field("strict").and_then(Value::as_bool),
+        }
     }
 
     /// Blanks out the values of `domain_secrets` and of environment variables, which nobody is told.
@@ -109,8 +124,8 @@ pub struct FunctionTool {
     #[serde(default, deserialize_with = "lenient::field", skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// A JSON Schema of its arguments.
-    #[serde(default, deserialize_with = "lenient::field", skip_serializing_if = "Option::is_none")]
-    pub parameters: Option<Map<String, Value>>,
+    #[serde(default, deserialize_with = "lenient::object_text", skip_serializing_if = "Option::is_none")]
+    pub parameters: Option<JsonText<Map<String, Value>>>,
     /// True if the arguments must match the schema exactly.
     #[serde(default, deserialize_with = "lenient::field", skip_serializing_if = "Option::is_none")]
     pub strict: Option<bool>,
@@ -118,8 +133,11 @@ pub struct FunctionTool {
 
 impl FunctionTool {
     /// The schema of its arguments; any object where there is none.
-    pub fn parameters_or_any(&self) -> Value {
-        self.parameters.clone().map_or_else(|| json!({ "type": "object", "properties": {} }), Value::Object)
+    pub fn parameters_or_any(&self) -> JsonText {
+        match &self.parameters {
+            Some(parameters) => parameters.of_any(),
+            None => json!({ "type": "object", "properties": {} }).into(),
+        }
     }
 }
 

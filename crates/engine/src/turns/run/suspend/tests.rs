@@ -41,7 +41,7 @@ async fn begun(engine: &Arc<Engine>) -> (SessionId, Vec<ToolCall>, Vec<TurnEvent
         environment: Environment::default(),
     };
     let (session, _) = engine.sessions.create(&Tenant::local(), new).await.unwrap();
-    let tool = FunctionTool { name: "f".into(), description: String::new(), parameters: json!({}) };
+    let tool = FunctionTool { name: "f".into(), description: String::new(), parameters: json!({}).into() };
     let spec = TurnSpec { callable: vec![tool], ..TurnSpec::new("m", "") };
     let gate = spec.gate(engine, &Tenant::local(), "request".to_owned(), &session, false);
     let id = session.id().clone();

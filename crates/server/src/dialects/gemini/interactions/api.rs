@@ -9,7 +9,6 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::render::stored_requests;
@@ -19,6 +18,7 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params};
 use crate::links;
+use crate::raw_json::into_text;
 use crate::turn::framed;
 use crate::turn::{self, StreamFormat, cancel_on_disconnect, fingerprint, follow, replay, wait};
 
@@ -51,7 +51,7 @@ pub(in crate::dialects::gemini) async fn create(
         (false, true) => Ok(Json(current(&app, &tenant, &parse(in_flight.id.as_str())?).await?).into_response()),
         (false, false) => {
             let id = in_flight.id.clone();
-            let answer = wait(in_flight, guard, |object| object).await;
+            let answer = wait(in_flight, guard, into_text).await;
             if answer.is_err() {
                 remove_if_failed(&app, &tenant, &parse(id.as_str())?).await?;
             }
@@ -80,9 +80,9 @@ pub(in crate::dialects::gemini) async fn retrieve(
     let id = parse(&id)?;
     if params.get("stream") != Some("true") {
         let InteractionRecord { object, input, .. } = find(&app, &tenant, &id).await?;
-        let mut interaction = read(object)?;
+        let mut interaction = read(&object)?;
         if params.get("include_input") == Some("true") {
-            interaction.input = Some(input.into_iter().map(Into::into).collect());
+            interaction.input = Some(serde_json::from_str(&input).map_err(ApiError::internal)?);
         }
         return Ok(Json(interaction).into_response());
     }
@@ -112,15 +112,15 @@ async fn replayed(app: &App, tenant: &Tenant, id: &InteractionId, after: Option<
 
 /// An interaction as it is stored, finished or not.
 async fn current(app: &App, tenant: &Tenant, id: &InteractionId) -> Result<Interaction, ApiError> {
-    read(find(app, tenant, id).await?.object)
+    read(&find(app, tenant, id).await?.object)
 }
 
 async fn find(app: &App, tenant: &Tenant, id: &InteractionId) -> Result<InteractionRecord, ApiError> {
     app.store.interaction(tenant, id).await?.ok_or_else(|| no_interaction(id.as_str()))
 }
 
-fn read(object: Value) -> Result<Interaction, ApiError> {
-    let whole = Interaction::deserialize(object);
+fn read(object: &str) -> Result<Interaction, ApiError> {
+    let whole = serde_json::from_str(object);
     whole.map_err(|error| ApiError::internal(format!("a stored interaction is not whole: {error}")))
 }
 
@@ -156,7 +156,7 @@ pub(in crate::dialects::gemini) async fn delete(
 /// on after a restart of the server has not failed, and its client was told its id.
 async fn remove_if_failed(app: &App, tenant: &Tenant, id: &InteractionId) -> Result<(), ApiError> {
     let Some(record) = app.store.interaction(tenant, id).await? else { return Ok(()) };
-    if read(record.object)?.status == Status::Failed {
+    if read(&record.object)?.status == Status::Failed {
         remove(app, tenant, id).await?;
     }
     Ok(())

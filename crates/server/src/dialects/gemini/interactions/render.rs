@@ -12,13 +12,14 @@ use aludel_store::{InteractionId, InteractionRecord, QuotaCheck, SessionId, Stor
 use aludel_wire::gemini::interactions::{Interaction, InteractionError, Status};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::writer::Writer;
 use crate::dialects::gemini::error::status_of;
 use crate::dialects::gemini::program_output::CollectedOutput;
 use crate::error::ApiError;
 use crate::links::Links;
+use crate::raw_json::{into_text, raw_json};
 
 /// The name of this dialect in stored requests.
 pub(super) const NAME: &str = "interactions";
@@ -150,8 +151,8 @@ impl Render for InteractionRenderer {
         RenderedEvent { frames: self.writer.take_frames(), flow, ..RenderedEvent::default() }
     }
 
-    fn document(&self) -> Value {
-        self.writer.interaction().json()
+    fn document(&self) -> Box<RawValue> {
+        raw_json(&self.writer.interaction())
     }
 
     fn failure(&self) -> Option<Failure> {
@@ -164,30 +165,30 @@ pub(super) struct Stored {
     store: Store,
     tenant: Tenant,
     id: InteractionId,
-    /// The steps that it answers, until they are stored.
-    input: Mutex<Option<Vec<Value>>>,
+    /// List of the steps that it answers, JSON, until they are stored.
+    input: Mutex<Option<String>>,
 }
 
 impl Stored {
     /// Of an interaction that is new, and answers these steps.
-    pub(super) fn new(store: Store, tenant: Tenant, id: InteractionId, input: Vec<Value>) -> Self {
+    pub(super) fn new(store: Store, tenant: Tenant, id: InteractionId, input: String) -> Self {
         Self { store, tenant, id, input: Mutex::new(Some(input)) }
     }
 
-    async fn update(&self, object: Value, room: QuotaCheck) -> Result<(), Error> {
+    async fn update(&self, object: Box<RawValue>, room: QuotaCheck) -> Result<(), Error> {
         // One that was deleted stays so.
-        let _is_there = self.store.update_interaction(&self.tenant, &self.id, object, room).await?;
+        let _is_there = self.store.update_interaction(&self.tenant, &self.id, into_text(object), room).await?;
         Ok(())
     }
 }
 
 impl Documents for Stored {
-    fn save(&self, object: Value) -> BoxFuture<'_, Result<(), Error>> {
+    fn save(&self, object: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>> {
         let input = self.input.lock().unwrap_or_else(PoisonError::into_inner).take();
         Box::pin(async move {
             match input {
                 Some(input) => {
-                    let record = InteractionRecord { id: self.id.clone(), object, input };
+                    let record = InteractionRecord { id: self.id.clone(), object: into_text(object), input };
                     Ok(self.store.add_interaction(&self.tenant, record).await?)
                 }
                 None => self.update(object, QuotaCheck::Checked).await,
@@ -195,11 +196,11 @@ impl Documents for Stored {
         })
     }
 
-    fn hand_over(&self, _: Value) -> BoxFuture<'_, Result<(), Error>> {
+    fn hand_over(&self, _: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(async { Ok(()) })
     }
 
-    fn finish(&self, object: Value) -> BoxFuture<'_, Result<(), Error>> {
+    fn finish(&self, object: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(self.update(object, QuotaCheck::Reserved))
     }
 }
@@ -217,10 +218,10 @@ impl turns::StoredRequests for Interactions {
     fn restore<'a>(
         &'a self,
         turn: &'a TurnRecord,
-        own: Value,
+        own: &'a RawValue,
     ) -> BoxFuture<'a, Result<Option<RestoredRequest>, Error>> {
         Box::pin(async move {
-            let beginning = RendererStart::deserialize(own).map_err(Error::internal)?;
+            let beginning = serde_json::from_str::<RendererStart>(own.get()).map_err(Error::internal)?;
             let broken = || Error::internal(format!("{} is no interaction's id", turn.id));
             let id = InteractionId::parse(turn.id.as_str()).ok_or_else(broken)?;
             if self.store.interaction_text(&turn.tenant, &id).await?.is_none() {

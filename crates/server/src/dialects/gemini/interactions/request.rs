@@ -226,7 +226,7 @@ fn read_tools(tools: &[Document<Tool>]) -> Result<(bool, Vec<FunctionTool>), Api
                 functions.push(FunctionTool {
                     name,
                     description: description.unwrap_or_default(),
-                    parameters: parameters.unwrap_or_else(|| json!({ "type": "object", "properties": {} })),
+                    parameters: parameters.unwrap_or_else(|| json!({ "type": "object", "properties": {} })).into(),
                 });
             }
         }

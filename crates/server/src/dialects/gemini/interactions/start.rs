@@ -19,6 +19,7 @@ use crate::dialects::rfc3339::rfc3339;
 use crate::error::ApiError;
 use crate::http::{MemoryCharge, mime_of};
 use crate::links::Links;
+use crate::raw_json::raw_json;
 use crate::turn;
 
 /// Checks everything that can be wrong with a request, and starts the turn. Links lead to below `base`.
@@ -137,7 +138,7 @@ async fn make(
     };
     let linked = links.as_ref().map(|links| FileLinks { base: base.to_owned(), expires_at: links.expires_at() });
     let beginning = RendererStart { answer, stop: request.stop, tells_thoughts: request.tells_thoughts, linked };
-    let own = serde_json::to_value(&beginning).map_err(ApiError::internal)?;
+    let own = raw_json(&beginning);
     let render = Box::new(InteractionRenderer::new(beginning, links));
     let mut run = Run::new(&app.engine, tenant, in_flight, vec![choice], render);
     run.outlives = outlives;
@@ -153,7 +154,7 @@ async fn make(
             items,
         };
         run = run.with_journal(new).await?;
-        let input = request.input.into_iter().map(|step| step.into_json()).collect();
+        let input = serde_json::to_string(&request.input).map_err(ApiError::internal)?;
         run.documents = Some(Box::new(Stored::new(app.store.clone(), tenant.clone(), id, input)));
     }
     Ok(run)

@@ -23,6 +23,7 @@ use crate::dialects::openai::tools::ContainerChoice;
 use crate::error::ApiError;
 use crate::http::{Caller, MemoryCharge, RawJson};
 use crate::links::{self, Links};
+use crate::raw_json::into_text;
 use crate::turn::{self, StreamFormat, cancel_on_disconnect, fingerprint, first_failure, follow, not_stored, wait};
 
 /// The headers of requests that are handed on.
@@ -78,7 +79,7 @@ pub(crate) async fn create(
         .await?;
     }
     if !stream {
-        return wait(in_flight, guard, |object| object).await;
+        return wait(in_flight, guard, into_text).await;
     }
     first_failure(&in_flight, |_| false).await?;
     Ok(follow(in_flight, None, guard, StreamFormat::of(framed)))

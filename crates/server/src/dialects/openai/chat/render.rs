@@ -9,13 +9,14 @@ use aludel_engine::turns::{
 };
 use aludel_store::Tenant;
 use futures_util::future::BoxFuture;
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::rounds;
 use super::writer::Writer;
 use crate::app::App;
 use crate::dialects::openai::error;
 use crate::dialects::openai::program::{CollectedOutput, ProgramEnd};
+use crate::raw_json::raw_json;
 
 /// The renderer of one completion.
 pub(super) struct CompletionRenderer {
@@ -122,10 +123,10 @@ impl Render for CompletionRenderer {
         RenderedEvent { frames: self.writer.take_chunks(), flow, ..RenderedEvent::default() }
     }
 
-    fn document(&self) -> Value {
+    fn document(&self) -> Box<RawValue> {
         match &self.failure {
-            Some(failure) => serde_json::to_value(error::body(&failure.clone().into())).unwrap_or_default(),
-            None => self.writer.object(),
+            Some(failure) => raw_json(&error::body(&failure.clone().into())),
+            None => raw_json(&self.writer.object()),
         }
     }
 
@@ -141,15 +142,15 @@ pub(super) struct Rounds {
 }
 
 impl Documents for Rounds {
-    fn save(&self, _: Value) -> BoxFuture<'_, Result<(), Error>> {
+    fn save(&self, _: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(async { Ok(()) })
     }
 
-    fn hand_over(&self, document: Value) -> BoxFuture<'_, Result<(), Error>> {
+    fn hand_over(&self, document: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(async move { Ok(rounds::keep_all(&self.app, &self.tenant, &document).await?) })
     }
 
-    fn finish(&self, _: Value) -> BoxFuture<'_, Result<(), Error>> {
+    fn finish(&self, _: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(async { Ok(()) })
     }
 }

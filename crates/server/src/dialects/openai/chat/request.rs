@@ -289,8 +289,8 @@ fn function(function: Option<&Value>, param: &str) -> Result<FunctionTool, ApiEr
         name: name.to_owned(),
         description: function.get("description").and_then(Value::as_str).unwrap_or_default().to_owned(),
         parameters: match function.get("parameters") {
-            Some(parameters @ Value::Object(_)) => parameters.clone(),
-            _ => json!({ "type": "object", "properties": {} }),
+            Some(parameters @ Value::Object(_)) => parameters.into(),
+            _ => json!({ "type": "object", "properties": {} }).into(),
         },
     })
 }

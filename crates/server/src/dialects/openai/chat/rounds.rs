@@ -7,6 +7,7 @@
 use aludel_engine::turns::ItemId;
 use aludel_store::{QuotaCheck, ResponseId, ResponseRecord, Tenant, now};
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::app::App;
@@ -23,9 +24,9 @@ pub(super) fn call_id(item: &ItemId) -> String {
 }
 
 /// Keeps the programs of the rounds of a completion in which the client's functions were called.
-pub(super) async fn keep_all(app: &App, tenant: &Tenant, completion: &Value) -> Result<(), aludel_store::Error> {
+pub(super) async fn keep_all(app: &App, tenant: &Tenant, completion: &RawValue) -> Result<(), aludel_store::Error> {
     let list = |value: &Value, name: &str| value.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
-    for choice in list(completion, "choices") {
+    for choice in list(&serde_json::from_str(completion.get())?, "choices") {
         let message = choice.get("message").cloned().unwrap_or_default();
         let programs = list(&message, "code_interpreter_calls");
         for call in list(&message, "tool_calls").iter().filter(|_| !programs.is_empty()) {
@@ -38,8 +39,9 @@ pub(super) async fn keep_all(app: &App, tenant: &Tenant, completion: &Value) -> 
 }
 
 async fn keep(app: &App, tenant: &Tenant, id: ResponseId, programs: &[Value]) -> Result<(), aludel_store::Error> {
-    let object = json!({ "id": id.as_str(), "object": "chat.completion.round", "code_interpreter_calls": programs });
-    let record = ResponseRecord { id, object, input: Vec::new(), expires_at: Some(now() + ROUND_LIFE_SECONDS) };
+    let object =
+        json!({ "id": id.as_str(), "object": "chat.completion.round", "code_interpreter_calls": programs }).to_string();
+    let record = ResponseRecord { id, object, input: "[]".to_owned(), expires_at: Some(now() + ROUND_LIFE_SECONDS) };
     app.store.put_response(tenant, record, QuotaCheck::Checked).await
 }
 

@@ -12,8 +12,6 @@ use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::http::header::HOST;
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
-use serde_json::Value;
 
 use super::context::Context;
 use super::render::{is_response, stored, stored_requests};
@@ -23,6 +21,7 @@ use super::writer::{shown, shown_document};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params};
+use crate::raw_json::into_text;
 use crate::turn::{self, StreamFormat, cancel_on_disconnect, fingerprint, follow, framed, replay, wait};
 
 /// `POST /v1/responses`.
@@ -57,7 +56,7 @@ pub(crate) async fn create(
         }
         (false, false) => {
             let id = in_flight.id.clone();
-            let answer = wait(in_flight, guard, move |object| shown_json(object, include)).await;
+            let answer = wait(in_flight, guard, into_text).await;
             if answer.is_err() {
                 remove_if_failed(&app, &tenant, &id).await?;
             }
@@ -120,15 +119,7 @@ async fn replayed(app: &App, tenant: &Tenant, id: &ResponseId, after: Option<u64
 
 /// A response as it is stored, finished or not.
 async fn current(app: &App, tenant: &Tenant, id: &ResponseId) -> Result<responses::Response, ApiError> {
-    Ok(stored(find(app, tenant, id).await?.object)?)
-}
-
-/// The answer to whoever waited for the end: a response, or an error that came too late for a status.
-fn shown_json(object: Value, include: Include) -> Value {
-    match responses::Response::deserialize(&object) {
-        Ok(response) => shown(response, include).json(),
-        Err(_) => object,
-    }
+    Ok(stored(&find(app, tenant, id).await?.object)?)
 }
 
 async fn find(app: &App, tenant: &Tenant, id: &ResponseId) -> Result<ResponseRecord, ApiError> {
@@ -169,7 +160,7 @@ pub(crate) async fn delete(
 /// after a restart of the server has not failed, and its client was told its id.
 async fn remove_if_failed(app: &App, tenant: &Tenant, turn: &TurnId) -> Result<(), ApiError> {
     let Some(record) = app.store.response(tenant, &parse(turn.as_str())?).await? else { return Ok(()) };
-    if stored(record.object)?.status == responses::Status::Failed {
+    if stored(&record.object)?.status == responses::Status::Failed {
         remove(app, tenant, turn).await?;
     }
     Ok(())
@@ -210,8 +201,8 @@ pub(crate) async fn input_items(
     let record = find(&app, &tenant, &parse(&id)?).await?;
     let page = params.page(20, 100)?;
     let include = Include::of(params.all("include"));
-    let items = record.input.into_iter().map(|item| shown_document(item.into(), include));
-    let mut items: Vec<ItemDocument> = items.collect();
+    let items: Vec<ItemDocument> = serde_json::from_str(&record.input).map_err(ApiError::internal)?;
+    let mut items: Vec<_> = items.into_iter().map(|item| shown_document(item, include)).collect();
     if page.order == Order::Descending {
         items.reverse();
     }

@@ -12,12 +12,13 @@ use aludel_store::{ConversationId, QuotaCheck, Reservation, ResponseId, Response
 use aludel_wire::openai::responses::{self, Response, ResponseError};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::value::RawValue;
 use tracing::error;
 
 use super::request::Include;
 use super::writer::{Status, Writer};
 use crate::dialects::openai::program::{CollectedOutput, ProgramEnd};
+use crate::raw_json::{into_text, raw_json};
 
 /// The name of this dialect in stored requests.
 pub(super) const NAME: &str = "responses";
@@ -152,8 +153,12 @@ impl Render for ResponseRenderer {
         RenderedEvent { frames: self.writer.take_frames(), ..RenderedEvent::default() }
     }
 
-    fn document(&self) -> Value {
-        self.writer.object(&self.status).json()
+    fn document(&self) -> Box<RawValue> {
+        raw_json(&self.writer.object(&self.status))
+    }
+
+    fn answer(&self) -> Box<RawValue> {
+        raw_json(&self.writer.shown(&self.status))
     }
 
     fn failure(&self) -> Option<Failure> {
@@ -183,8 +188,8 @@ pub(super) struct Stored {
     pub(super) store: Store,
     pub(super) tenant: Tenant,
     pub(super) id: ResponseId,
-    /// Input items, to be added to the conversation.
-    pub(super) input: Vec<Value>,
+    /// List of the input items, JSON, to be added to the conversation.
+    pub(super) input: String,
     pub(super) conversation: Option<ConversationId>,
     /// Room for its items in the conversation.
     pub(super) _room: Reservation,
@@ -193,20 +198,21 @@ pub(super) struct Stored {
 }
 
 impl Stored {
-    async fn put(&self, object: Value, room: QuotaCheck) -> Result<(), Error> {
+    async fn put(&self, object: Box<RawValue>, room: QuotaCheck) -> Result<(), Error> {
         let (id, input, expires_at) = (self.id.clone(), self.input.clone(), self.expires_at);
+        let object = into_text(object);
         Ok(self.store.put_response(&self.tenant, ResponseRecord { id, object, input, expires_at }, room).await?)
     }
 
     /// Makes its items a part of the conversation, unless nothing came of it.
-    async fn add_to_conversation(&self, document: &Value) -> Result<(), Error> {
+    async fn add_to_conversation(&self, document: &RawValue) -> Result<(), Error> {
         let Some(conversation) = &self.conversation else { return Ok(()) };
-        let response = Response::deserialize(document).map_err(Error::internal)?;
+        let response = stored(document.get())?;
         if response.status == responses::Status::Failed {
             return Ok(());
         }
-        let input = self.input.iter().cloned().map(responses::ItemDocument::from);
-        let items = input.chain(response.output.iter().map(responses::Item::document));
+        let input: Vec<responses::ItemDocument> = serde_json::from_str(&self.input).map_err(Error::internal)?;
+        let items = input.into_iter().chain(response.output.iter().map(responses::Item::document));
         let items = items.filter_map(|item| Some((item.id()?.to_owned(), item.into_json()))).collect();
         self.store.add_items(&self.tenant, conversation, items, QuotaCheck::Reserved).await?;
         Ok(())
@@ -214,15 +220,15 @@ impl Stored {
 }
 
 impl Documents for Stored {
-    fn save(&self, document: Value) -> BoxFuture<'_, Result<(), Error>> {
+    fn save(&self, document: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(self.put(document, QuotaCheck::Checked))
     }
 
-    fn hand_over(&self, _: Value) -> BoxFuture<'_, Result<(), Error>> {
+    fn hand_over(&self, _: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(async { Ok(()) })
     }
 
-    fn finish(&self, document: Value) -> BoxFuture<'_, Result<(), Error>> {
+    fn finish(&self, document: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>> {
         // The status last of all: whoever polls for it goes on at once, in the same conversation.
         Box::pin(async move {
             let added = self.add_to_conversation(&document).await;
@@ -244,10 +250,10 @@ impl StoredRequests for Responses {
     fn restore<'a>(
         &'a self,
         turn: &'a TurnRecord,
-        own: Value,
+        own: &'a RawValue,
     ) -> BoxFuture<'a, Result<Option<RestoredRequest>, Error>> {
         Box::pin(async move {
-            let beginning = RendererStart::deserialize(own).map_err(Error::internal)?;
+            let beginning = serde_json::from_str::<RendererStart>(own.get()).map_err(Error::internal)?;
             let broken = || Error::internal(format!("{} is no response's id", turn.id));
             let id = ResponseId::parse(turn.id.as_str()).ok_or_else(broken)?;
             let Some(record) = self.store.response(&turn.tenant, &id).await? else { return Ok(None) };
@@ -277,7 +283,7 @@ impl StoredRequests for Responses {
                 }
                 let Some(record) = self.store.response(&tenant, &id).await? else { continue };
                 let ResponseRecord { object, input, expires_at, .. } = record;
-                let response = match stored(object) {
+                let response = match stored(&object) {
                     Ok(response) => response,
                     Err(error) => {
                         error!("{id} was stopped and stays so: {error}");
@@ -286,7 +292,7 @@ impl StoredRequests for Responses {
                 };
                 let message = "The server was stopped before the response was done.".to_owned();
                 let error = Some(ResponseError { code: "server_error".to_owned(), message });
-                let object = Response { status: responses::Status::Failed, error, ..response }.json();
+                let object = into_text(raw_json(&Response { status: responses::Status::Failed, error, ..response }));
                 let record = ResponseRecord { id, object, input, expires_at };
                 self.store.put_response(&tenant, record, QuotaCheck::Reserved).await?;
             }
@@ -296,13 +302,18 @@ impl StoredRequests for Responses {
 }
 
 /// The response as it is stored.
-pub(super) fn stored(object: Value) -> Result<Response, Error> {
-    Response::deserialize(object).map_err(|error| Error::internal(format!("a stored response is not whole: {error}")))
+pub(super) fn stored(object: &str) -> Result<Response, Error> {
+    serde_json::from_str(object).map_err(|error| Error::internal(format!("a stored response is not whole: {error}")))
 }
 
 /// Returns true if a row is a response.
 pub(super) fn is_response(record: &ResponseRecord) -> bool {
-    record.object.get("object").is_some_and(|object| object == "response")
+    /// The type of an object.
+    #[derive(Deserialize)]
+    struct Typed {
+        object: String,
+    }
+    serde_json::from_str(&record.object).is_ok_and(|typed: Typed| typed.object == "response")
 }
 
 /// Stored responses.
@@ -313,7 +324,7 @@ pub(crate) fn stored_requests(store: &Store) -> Arc<dyn StoredRequests> {
 #[cfg(test)]
 mod tests {
     use aludel_engine::KernelSpec;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::super::request::ParsedRequest;
     use super::*;
@@ -333,6 +344,6 @@ mod tests {
         }
         let last: Value = serde_json::from_str(&frames.last().unwrap().text).unwrap();
         assert_eq!(last["response"]["completed_at"], 2);
-        assert_eq!(last["response"], answer.document());
+        assert_eq!(last["response"], serde_json::from_str::<Value>(answer.document().get()).unwrap());
     }
 }

@@ -4,11 +4,11 @@ use aludel_agent::CodeInterpreter;
 use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling, ToolChoice};
 use aludel_engine::KernelSpec;
 use aludel_store::{ConversationId, ResponseId};
-use aludel_wire::Document;
 use aludel_wire::openai::responses::{
     self, ConversationField, ConversationReference, Input, Item, ItemDocument, McpTool, Request, RequireApproval,
     Response, ResponseObject, Status, TextFormat, Tool, ToolDocument,
 };
+use aludel_wire::{Document, JsonText};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -140,7 +140,7 @@ impl ParsedRequest {
             temperature: request.temperature.unwrap_or(1.0),
             text,
             tool_choice: choice,
-            tools,
+            tools: tools.iter().map(|tool| JsonText::from(tool.json())).collect(),
             top_logprobs: request.top_logprobs.unwrap_or_else(|| 0.into()),
             top_p: request.top_p.unwrap_or(1.0),
             truncation,

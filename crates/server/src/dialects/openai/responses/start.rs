@@ -8,7 +8,6 @@ use aludel_engine::processor_time::end_long_step;
 use aludel_engine::turns::{InFlightRequest, NewJournal, Run, SessionRetention, TurnSpec};
 use aludel_store::{ResponseId, Tenant, now};
 use aludel_wire::openai::responses::Response;
-use serde_json::Value;
 use tracing::info_span;
 
 use super::context::Context;
@@ -16,6 +15,7 @@ use super::render::{NAME, RendererStart, ResponseRenderer, Stored};
 use super::request::ParsedRequest;
 use crate::app::App;
 use crate::error::ApiError;
+use crate::raw_json::raw_json;
 use crate::turn;
 
 /// Time for which a response that is not to be stored is kept for its client to poll for, seconds.
@@ -113,19 +113,23 @@ async fn make(
     let mcp = request.mcp.map(|mcp| mcp.label);
     let beginning = RendererStart { base, include: request.include, mcp, container: container.clone() };
     end_long_step().await;
-    let own = serde_json::to_value(&beginning).map_err(ApiError::internal)?;
+    let own = raw_json(&beginning);
     end_long_step().await;
     let render = Box::new(ResponseRenderer::new(beginning));
     let mut run = Run::new(&app.engine, tenant, in_flight, vec![choice], render);
     (run.truncate, run.outlives) = (request.truncate, outlives);
     run.is_followed = request.stream || request.background || outlives;
     if request.store || request.background {
-        let input: Vec<Value> = context.into_new().iter().map(|item| item.json().clone()).collect();
-        let in_conversation = request.conversation.iter().flat_map(|_| &input);
-        let bytes = in_conversation.map(|item| ITEM_OVERHEAD_BYTES + item.to_string().len() as u64).sum();
+        let new = context.into_new();
+        let input = serde_json::to_string(&new).map_err(ApiError::internal)?;
+        let bytes = if request.conversation.is_some() {
+            ITEM_OVERHEAD_BYTES * new.len() as u64 + input.len() as u64
+        } else {
+            0
+        };
         let room = app.store.reserve(tenant, bytes..=bytes).await?;
         let expires_at = (!request.store).then(|| now() + UNSTORED_LIFE_SECONDS);
-        let new = NewJournal {
+        let journal = NewJournal {
             id: id.clone().into(),
             dialect: NAME,
             expires_at,
@@ -135,7 +139,7 @@ async fn make(
             own,
             items,
         };
-        run = run.with_journal(new).await?;
+        run = run.with_journal(journal).await?;
         run.documents = Some(Box::new(Stored {
             store: app.store.clone(),
             tenant: tenant.clone(),

@@ -174,7 +174,8 @@ impl Writer {
         self.emit(Event::InProgress { response });
     }
 
-    fn shown(&self, status: &Status) -> Box<Response> {
+    /// The response as it stands, as the client gets it.
+    pub(super) fn shown(&self, status: &Status) -> Box<Response> {
         Box::new(shown(self.object(status), self.include))
     }
 
@@ -698,9 +699,10 @@ mod tests {
             ]
         );
         let response = writer.object(&Status::Completed);
-        let object = response.json();
+        let object = serde_json::to_value(&response).unwrap();
         assert_eq!(object["output"][1]["content"][0]["annotations"][0]["start_index"], 0);
         assert_eq!(object["output"][0]["outputs"][1]["logs"], "2");
-        assert_eq!(shown(response, Include::default()).json()["output"][0]["outputs"], Value::Null);
+        let shown = serde_json::to_value(shown(response, Include::default())).unwrap();
+        assert_eq!(shown["output"][0]["outputs"], Value::Null);
     }
 }
