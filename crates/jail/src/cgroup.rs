@@ -1,4 +1,4 @@
-//! Control groups, both versions: limits on memory, processes and processor time, and what was used of them.
+//! Control groups, both versions: limits of memory, processes and processor time, and the usage so far.
 
 use std::fs;
 use std::io;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::message::{CgroupUsage, JailLimits, Profile};
 
-/// The controllers we use and where each is mounted; on version 2 they share one tree.
+/// The available controllers and their mount points. On version 2 all share one tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hierarchy {
     /// One tree for each controller. A missing one is `None` and its limit is not enforced.
@@ -30,14 +30,14 @@ pub enum Hierarchy {
     Absent,
 }
 
-/// The part of its memory that a sandbox may have waiting in sockets, beside it, where Linux counts that apart.
+/// Divisor of the memory limit for socket buffers, where Linux counts them apart from other memory (version 1).
 const SOCKETS_SHARE: u64 = 8;
 
-/// Init, which is in the group too. Not the checkpoint: there is none in the first cell, and the limit of those who have an id of their own
-/// counts it as well.
+/// Init is a member of the group. The checkpoint is not counted: there is none in the first cell, and `RLIMIT_NPROC` of a sandbox with its
+/// own user id includes it.
 const OUR_PROCESSES: u32 = 1;
 
-/// The group of version 2 to which aludel, and whoever else is in the group that was handed over, moves.
+/// Group of version 2 into which the processes of a delegated group move, aludel's own among them.
 const ASIDE: &str = "aludel-host";
 /// Attempts to find processes that have to be moved.
 const MOVES: usize = 20;
@@ -45,7 +45,7 @@ const MOVES: usize = 20;
 const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
 
 impl Hierarchy {
-    /// Finds what this process may use. Reads `/proc/self`, so it must run before that is replaced.
+    /// Finds the control groups that this process may use. Reads `/proc/self`, so it must run before that is mounted anew.
     pub fn detect() -> Self {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -74,8 +74,7 @@ impl Hierarchy {
         let (_, _, mount) = mounts.lines().filter_map(mount_of).find(|(kind, ..)| *kind == "cgroup2")?;
         let group = own.lines().find_map(|line| line.strip_prefix("0::"))?;
         let own = Path::new(mount).join(group.trim_start_matches('/'));
-        // A group that was handed over to us is ours to divide, once the processes in it made room. Without one, root uses the group or
-        // the tree around its own.
+        // A delegated group may be divided once its processes have moved. Without one, root uses its own group or the tree around that.
         let given = if own.ends_with(ASIDE) {
             own.parent().map(Path::to_path_buf)
         } else {
@@ -89,21 +88,20 @@ impl Hierarchy {
             .map(|parent| (usable_controllers(&parent), parent))
             .filter(|(controllers, _)| controllers.iter().any(|name| name == "memory"))
             .collect();
-        // A group that was handed over is meant for us. Otherwise the one with the most controllers, and of those the nearest: the sort is
-        // stable.
+        // A delegated group comes first. Then the group with the most controllers, and of those the nearest: the sort is stable.
         usable.sort_by_key(|(controllers, path)| (given.as_ref() != Some(path), std::cmp::Reverse(controllers.len())));
         usable.into_iter().next().map(|(controllers, parent)| Self::V2 { parent, controllers })
     }
 
-    /// Moves the processes of the group that was handed over, this one's parent among them, into one of their own within it: a group with
-    /// processes may not hand controllers on to the groups below it. To be called where process ids are the host's.
+    /// Moves the processes of a delegated group, this process's parent among them, into a child group: a group with processes may not pass
+    /// controllers to its children. Must run where process ids are the host's.
     pub(crate) fn make_room(&self) -> io::Result<()> {
         let Self::V2 { parent, .. } = self else { return Ok(()) };
         if is_top(parent) {
             return Ok(());
         }
         let aside = parent.join(ASIDE);
-        // A process that forks in the meantime leaves a child behind.
+        // A process that forks during the move leaves a child behind.
         for _ in 0..MOVES {
             let processes = read(parent, "cgroup.procs")?;
             if processes.is_empty() {
@@ -112,7 +110,7 @@ impl Hierarchy {
             make(&aside)?;
             for process in processes.lines() {
                 match fs::write(aside.join("cgroup.procs"), process) {
-                    // It ended since.
+                    // It has ended since.
                     Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
                     Err(error) => return Err(named(&error, &aside)),
                     Ok(()) => {}
@@ -167,8 +165,8 @@ impl Hierarchy {
             Self::V2 { parent, controllers } => {
                 let parent = parent.join(name);
                 enable(&parent, controllers)?;
-                // It limits nothing here; without it, /proc/self/cpuset tells how deep in the host's tree a sandbox lies. Most ordinary
-                // users are not given it.
+                // It sets no limit. Without it, /proc/self/cpuset shows the depth of a sandbox in the host's tree. Most ordinary users are
+                // not given this controller.
                 let _unavailable = enable(&parent, &["cpuset".to_owned()]);
                 Self::V2 { parent, controllers: controllers.clone() }
             }
@@ -209,7 +207,7 @@ impl Cgroup {
             Profile::Services => group.limit_sockets(limits),
         });
         if let Err(error) = set {
-            // The error that matters is the one above.
+            // The first error is the one to report.
             let _ignored = group.remove();
             return Err(error);
         }
@@ -251,7 +249,7 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Bounds what waits in sockets of TCP and UDP. Version 2 counts it as memory; version 1 counts it apart, where there is a limit.
+    /// Limits the buffers of TCP and UDP sockets. Version 2 counts them as memory; version 1 has a limit of their own, if any.
     fn limit_sockets(&self, limits: &JailLimits) -> io::Result<()> {
         match &self.hierarchy {
             Hierarchy::V1 { memory: Some(memory), .. } => {
@@ -261,7 +259,7 @@ impl Cgroup {
         }
     }
 
-    /// Sets what it gets beside other groups. It matters only where processors are short.
+    /// Sets the group's share beside other groups. It has an effect only when processors are short.
     pub(crate) fn set_share(&self, share: CpuShare) -> io::Result<()> {
         match (&self.hierarchy, share) {
             (Hierarchy::V1 { cpu: Some(cpu), .. }, CpuShare::Boosted) => write_if_present(cpu, "cpu.shares", "8192"),
@@ -274,9 +272,10 @@ impl Cgroup {
         }
     }
 
-    /// Opens a file in every tree. A process of one thread that writes `0` to them joins the group, with the rights of the opener.
+    /// Opens the membership file in every tree. A process of one thread that writes `0` to each joins the group, with the rights of the
+    /// opener.
     pub(crate) fn open_joins(&self) -> io::Result<Vec<OwnedFd>> {
-        // On version 1, a thread moves itself without the lock of all forks, which takes a grace period of the system: 5 to 10 ms.
+        // On version 1, moving a thread avoids the global lock of forks, which takes a grace period of RCU: 5 to 10 ms.
         let file = match self.hierarchy {
             Hierarchy::V1 { .. } => "tasks",
             Hierarchy::V2 { .. } | Hierarchy::Absent => "cgroup.procs",
@@ -285,7 +284,7 @@ impl Cgroup {
         self.hierarchy.parents().iter().map(open).collect()
     }
 
-    /// Counts the processes so far that were ended because the memory limit was reached. 0 without a count.
+    /// Counts the processes killed so far because of the memory limit; 0 without a count.
     pub(crate) fn oom_kills(&self) -> u64 {
         match &self.hierarchy {
             Hierarchy::V1 { memory: Some(memory), .. } => field(memory, "memory.oom_control", "oom_kill "),
@@ -309,7 +308,7 @@ impl Cgroup {
             Hierarchy::V2 { parent, .. } => {
                 let peak = number(parent, "memory.peak");
                 let memory = number(parent, "memory.current");
-                // Before Linux 5.19 there is no peak; once the limit itself was hit, it was that.
+                // Before Linux 5.19 there is no peak; once the limit was hit, the limit was the peak.
                 let is_reached = field(parent, "memory.events", "oom ") > 0;
                 let reached = if is_reached { self.limit } else { memory };
                 CgroupUsage { memory, memory_peak: peak.max(reached), cpu: self.cpu_time() }
@@ -322,7 +321,7 @@ impl Cgroup {
     pub(crate) fn cpu_time(&self) -> u64 {
         match &self.hierarchy {
             Hierarchy::V1 { cpu, .. } => {
-                // Accounting that is mounted together with the quota, which is the usual way, counts exactly.
+                // `cpuacct`, usually mounted together with `cpu`, counts exactly.
                 let counted = cpu.as_ref().map(|cpu| number(cpu, "cpuacct.usage") / 1000).unwrap_or_default();
                 if counted > 0 { counted } else { self.cpu_of_processes() }
             }
@@ -339,7 +338,7 @@ impl Cgroup {
         ticks * 1_000_000 / rustix::param::clock_ticks_per_second().max(1)
     }
 
-    /// The directory where the group can be stopped as a whole, if it can.
+    /// Directory of the group in a tree that can freeze it; `None` where none can.
     pub(crate) fn freezer(&self) -> Option<PathBuf> {
         match &self.hierarchy {
             Hierarchy::V2 { parent, .. } if parent.join("cgroup.freeze").exists() => Some(parent.clone()),
@@ -354,7 +353,7 @@ impl Cgroup {
 }
 
 impl Hierarchy {
-    /// Like [`Hierarchy::descend`], for a group that holds processes and hands nothing on.
+    /// Like [`Hierarchy::descend`], for a group of processes that passes no controllers on.
     fn leaf(&self, name: &str) -> io::Result<Self> {
         match self {
             Self::V2 { parent, controllers } => {
@@ -367,7 +366,7 @@ impl Hierarchy {
     }
 }
 
-/// Ends every process in the group and removes it; a group that is not there is fine.
+/// Kills every process in the group and removes it. Success if the group does not exist.
 pub fn remove(directory: &Path) -> io::Result<()> {
     // Processes that were just killed keep the group busy for a moment.
     for attempt in 0..50 {
@@ -405,14 +404,14 @@ fn mount_of(line: &str) -> Option<(&str, &str, &str)> {
     Some((kind, options, mount_point))
 }
 
-/// Returns true for the top of the whole tree, which may hold processes and groups.
+/// Returns true for the root of the tree, which may hold both processes and groups.
 fn is_top(group: &Path) -> bool {
     !group.join("cgroup.type").exists()
 }
 
-/// Returns true if this group of version 2 may be used by its processes: a container's engine made it the top of the visible tree, its
-/// owner may write to it but not to what is above, or systemd marked it. A user's systemd 252 marks nothing; then it is handed over if it
-/// is a scope in which nobody else runs. Not a service: systemd would end all of it when one sandbox runs out of memory.
+/// Returns true if this group of version 2 is delegated to its processes: a container's engine made it the top of the visible tree, its
+/// owner may write to it but not to its parent, or systemd marked it. A user's systemd 252 sets no mark; then a scope counts as delegated
+/// if all its processes are ours. A service never does: systemd would end all of it when one sandbox runs out of memory.
 fn is_handed_over(group: &Path, mount: &Path) -> bool {
     let has = |name: &str| {
         let mut value = [0; 64];
@@ -511,7 +510,7 @@ mod tests {
         assert_eq!(mount_of("nonsense"), None);
     }
 
-    /// A tree of version 2 as far as it can be made of ordinary files: its top may be a container's.
+    /// A tree of version 2, as far as ordinary files can stand in for it. Its top may be a container's.
     fn tree(top: &Path, groups: &[&str]) {
         for group in groups {
             let group = top.join(group);
@@ -543,7 +542,7 @@ mod tests {
         tree(top.path(), &["system.slice", "system.slice/a.service"]);
         let parent = parent_of(top.path(), "/system.slice/a.service");
         assert_eq!(parent.as_deref(), Some(top.path().join("system.slice").as_path()));
-        // The top has a controller more.
+        // The top has one more controller.
         fs::write(top.path().join("cgroup.controllers"), "cpu memory pids\n").unwrap();
         fs::write(top.path().join("system.slice/cgroup.controllers"), "memory pids\n").unwrap();
         assert_eq!(parent_of(top.path(), "/system.slice/a.service").as_deref(), Some(top.path()));

@@ -1,17 +1,17 @@
-//! Shares of busy processors by the time since something began in a sandbox that somebody waits for.
+//! Processor shares of sandboxes, by the time since a client began to wait for work in them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use crate::cgroup::CpuShare;
 
-/// Time for which a sandbox is boosted: most of what is waited for is over by then.
+/// Time for which a sandbox is boosted. Most cells and commands end within it.
 const BOOST_TIME: Duration = Duration::from_millis(100);
 /// Time until a sandbox goes to the background.
 const FOREGROUND_TIME: Duration = Duration::from_secs(1);
 
-/// Processor time in one boost, beyond which a sandbox is not boosted again soon: what is waited for takes less, and a client that begins
-/// something again and again would keep the boost.
+/// Processor time in one boost, above which a sandbox is not boosted again soon. Most work takes less; without this limit a client that
+/// starts work again and again would keep the boost.
 const MAX_BOOST_CPU_TIME: Duration = Duration::from_millis(50);
 
 /// Processor time that one sandbox used while it was boosted.
@@ -24,19 +24,19 @@ pub(crate) struct BoostUsage {
 }
 
 impl BoostUsage {
-    /// Takes note of the processor time of a sandbox whose boost ends.
+    /// Records the processor time of a sandbox whose boost ends.
     pub(crate) fn note(&mut self, time: Duration, now: Instant) {
         let taken = time.saturating_sub(std::mem::replace(&mut self.time, time));
         self.since = (taken > MAX_BOOST_CPU_TIME).then_some(now);
     }
 
-    /// Returns true if it used too much a short while ago.
+    /// Returns true if it used too much in a recent boost.
     pub(crate) fn is_recent(&self, now: Instant) -> bool {
         self.since.is_some_and(|since| now.saturating_duration_since(since) < FOREGROUND_TIME)
     }
 }
 
-/// The sandboxes in which something began a short while ago.
+/// The sandboxes in which work began a short while ago.
 #[derive(Debug, Default)]
 pub(crate) struct Foreground {
     sandboxes: HashMap<u64, Began>,
@@ -52,7 +52,7 @@ struct Began {
 }
 
 impl Foreground {
-    /// Takes note that something begins in a sandbox. Returns the share that it has to be given, if that is another one.
+    /// Records that work begins in a sandbox. Returns its new share if that changes.
     pub(crate) fn begin(&mut self, id: u64, now: Instant, used_up: bool) -> Option<CpuShare> {
         let (share, wait) = if used_up { (CpuShare::Normal, FOREGROUND_TIME) } else { (CpuShare::Boosted, BOOST_TIME) };
         let before = match self.sandboxes.get_mut(&id) {
@@ -71,7 +71,7 @@ impl Foreground {
         (share != before).then_some(share)
     }
 
-    /// The next sandbox whose share is another one from now on.
+    /// The next sandbox whose share changes now, with the new share.
     pub(crate) fn next_change(&mut self, now: Instant) -> Option<(u64, CpuShare)> {
         while let Some((_, id)) = self.due.first().copied().filter(|(due, _)| *due <= now) {
             self.due.pop_first();

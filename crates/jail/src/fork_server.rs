@@ -14,7 +14,7 @@ use crate::{Step, StepError, lockdown};
 const FORK_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A request of the warden. Descriptors: the sandbox's init (pidfd), the control socket, stdin of a command, stdout, stderr, the socket to
-/// the warden. By that the child waits until its namespaces are ready, and gets the rest: [`NamespacesReady`].
+/// the warden. On that socket the child waits for [`NamespacesReady`], the rest of its descriptors.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ForkRequest {
     /// Number that its answer repeats.
@@ -23,24 +23,24 @@ pub(crate) struct ForkRequest {
     pub(crate) landlock: bool,
     /// The steps that the child runs before anything else.
     pub(crate) lockdown: Vec<lockdown::LockdownStep>,
-    /// The way in which it becomes a kernel; `None` for a command, which it gets over its control socket.
+    /// The way to become a kernel; `None` for a command, which arrives on the control socket.
     pub(crate) kernel: Option<KernelStart>,
 }
 
-/// A message of the warden to the child. Descriptors: the Landlock ruleset if there is one, then the ways into the cgroup.
+/// A message of the warden to the child. Descriptors: the Landlock ruleset if there is one, then the membership files of the cgroup.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct NamespacesReady;
 
 /// Messages of a fork server.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ForkReply {
-    /// It waits for requests.
+    /// The server waits for requests.
     #[serde(rename = "ready")]
     Ready,
     /// The request's number, and the child's process id as the server sees it.
     #[serde(rename = "forked")]
     Forked(u64, i32),
-    /// The request's number, and why there is no child; number 0 is the start.
+    /// The request's number and the error. Number 0 is the server's own start.
     #[serde(rename = "failed")]
     Failed(u64, String),
 }
@@ -55,7 +55,7 @@ pub(crate) struct ForkServer {
 }
 
 impl ForkServer {
-    /// Takes over the child at the other end of this socket, which has yet to say that it is ready.
+    /// Wraps the child at the other end of this socket, which has not yet reported that it is ready.
     pub(crate) fn new(name: &'static str, pid: Pid, socket: OwnedFd) -> Result<Self, StepError> {
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).step(format!("open the {name}"))?;
         Ok(Self { name, pid, pidfd, socket, requests: Cell::new(0) })
@@ -64,7 +64,7 @@ impl ForkServer {
     /// Sends its first message, and waits until it is ready, at most for `limit`.
     pub(crate) fn greet(&self, hello: &impl Serialize, limit: Duration) -> Result<(), StepError> {
         let greeted = message::send(&self.socket, hello, &[]).step(self.step("greet"));
-        // One that has ended before left its reason.
+        // A server that has already ended has sent its reason.
         let reply = self.reply(if greeted.is_ok() { limit } else { Duration::ZERO });
         match (reply, greeted) {
             (Ok(ForkReply::Ready), Ok(())) => Ok(()),
@@ -82,12 +82,12 @@ impl ForkServer {
         self.requests.get()
     }
 
-    /// Asks for a process in a sandbox.
+    /// Requests a process in a sandbox.
     pub(crate) fn ask(&self, request: &ForkRequest, descriptors: &[BorrowedFd<'_>]) -> Result<(), StepError> {
         message::send(&self.socket, request, descriptors).step(self.step("ask"))
     }
 
-    /// Waits until the process that was asked for by this number is there, and returns its process id.
+    /// Waits for the answer to this request, and returns the process id of the child.
     pub(crate) fn forked(&self, request: u64) -> Result<Pid, StepError> {
         let deadline = Instant::now() + FORK_TIMEOUT;
         loop {
@@ -98,14 +98,14 @@ impl ForkServer {
                 ForkReply::Failed(number, reason) if number == request => {
                     return Err(fork_failed(reason));
                 }
-                // To a request that was given up: that process belongs to another sandbox, if it is there at all, and ends by itself.
+                // The answer to an abandoned request. Its process, if any, belongs to another sandbox and ends by itself.
                 ForkReply::Forked(..) | ForkReply::Failed(..) => {}
                 ForkReply::Ready => return Err(self.failed("hear", "it answered out of turn".into())),
             }
         }
     }
 
-    /// Returns true if nobody holds the other end of its socket any more.
+    /// Returns true if the other end of its socket is closed.
     pub(crate) fn has_hung_up(&self) -> bool {
         message::has_hung_up(self.socket.as_fd())
     }

@@ -1,7 +1,7 @@
-//! Stopping a sandbox and letting it go on: by its control group on version 2, and by signals elsewhere.
+//! Freezing and thawing of a sandbox: by its control group on version 2, and by signals elsewhere.
 //!
-//! The freezer of version 1 is a tree of its own. To be in it would cost every sandbox a step at its start, and to move there later costs a
-//! grace period of the system for each process, which the warden has for nobody.
+//! The freezer of version 1 is not used. It is a separate tree: joining it at the start would slow down every sandbox, and moving later
+//! takes a grace period of RCU for each process, during which the warden would block.
 
 use std::collections::HashMap;
 use std::fs;
@@ -15,22 +15,22 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::pid_namespace::namespace_of;
 use crate::{Step, StepError};
 
-/// The longest that a sandbox may take to stop. Its processes get the signal once in each round, and until then make others.
+/// The longest that a sandbox may take to stop. Each round signals the processes that still run; until then they can fork.
 const FREEZE_TIMEOUT: Duration = Duration::from_millis(200);
-/// Pause between two looks.
+/// Pause between two rounds.
 const ROUND_PAUSE: Duration = Duration::from_micros(200);
 
-/// The means for a sandbox to go on.
+/// The record that is needed to thaw a sandbox.
 pub(crate) enum FrozenSandbox {
     /// Its control group.
     Group(PathBuf),
-    /// The processes that were stopped by us, and not by their own kind before.
+    /// The processes that were stopped here. Those that were stopped before stay stopped.
     Stopped(HashMap<Pid, OwnedFd>),
 }
 
 impl FrozenSandbox {
-    /// Stops everything in a sandbox, by its control group if that can be stopped, or all that is in the process namespace of its init.
-    /// Blocks until nothing runs; what cannot be stopped in time goes on.
+    /// Stops everything in a sandbox: by its control group if that can be frozen, otherwise by a signal to each process in the pid
+    /// namespace of its init. Blocks until nothing runs. After a timeout, everything goes on.
     pub(crate) fn freeze(group: Option<PathBuf>, init: Option<Pid>) -> Result<Self, StepError> {
         let namespace = init.and_then(namespace_of);
         let mut frozen = match group {
@@ -59,7 +59,7 @@ impl FrozenSandbox {
         }
     }
 
-    /// Lets everything go on.
+    /// Thaws everything.
     pub(crate) fn thaw(self) -> Result<(), StepError> {
         match self {
             Self::Group(group) => fs::write(group.join("cgroup.freeze"), "0").step("thaw the control group"),
@@ -74,21 +74,21 @@ impl FrozenSandbox {
     }
 }
 
-/// Stops the processes of a namespace that are not stopped, and returns how many these were. Init sleeps, and has nothing else to do.
+/// Signals the processes of a namespace that still run, and returns their number. Init is left out: it only sleeps.
 fn stop(namespace: Option<&PathBuf>, init: Option<Pid>, stopped: &mut HashMap<Pid, OwnedFd>) -> io::Result<usize> {
     let mut running = 0;
     for entry in fs::read_dir("/proc")?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw) else {
             continue;
         };
-        // The process first: a number that is another's by now is seen.
+        // The pidfd comes first, so that a reused process id is noticed.
         let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
         if Some(pid) == init || namespace.is_none() || namespace_of(pid).as_ref() != namespace {
             continue;
         }
         let states = states_of(pid);
         let is_stopped = states.iter().all(|state| matches!(state, 'T' | 't' | 'Z' | 'X'));
-        // A process that waits in Linux, as a parent does until its child has begun another program, stops on its way back.
+        // A thread in an uninterruptible wait, as a parent in `vfork` is, stops when it returns from the kernel.
         let will_stop = stopped.contains_key(&pid) && !states.iter().any(|state| matches!(state, 'R' | 'S'));
         if !is_stopped && !will_stop {
             running += 1;

@@ -1,4 +1,4 @@
-//! The target of the fuzzer `policy` in `fuzz/`, and the replay of what it kept. Not there in any other build.
+//! The fuzz target `policy` of `fuzz/`, and the replay of its corpus. Not part of any other build.
 
 use std::sync::LazyLock;
 
@@ -18,7 +18,7 @@ const FLUSHES: [u32; 2] = if cfg!(target_arch = "x86_64") { [74, 75] } else { [8
 
 static FILTERS: LazyLock<[Vec<u8>; 5]> = LazyLock::new(|| Filters::compile().expect("the filters compile").0);
 
-/// Runs the compiled seccomp filters by an evaluator of its own on a system call: they say of it what the list says, and end.
+/// Runs the compiled seccomp filters on a system call, in an interpreter of its own: the verdict is the list's, and the filter ends.
 pub fn policy(data: &[u8]) {
     let word = |at: usize| {
         let mut bytes = [0; 8];
@@ -28,7 +28,7 @@ pub fn policy(data: &[u8]) {
         }
         u64::from_le_bytes(bytes)
     };
-    // Mostly numbers that exist, sometimes any.
+    // Mostly numbers of existing calls, sometimes any number.
     let number = if data.first().is_some_and(|byte| byte % 8 == 0) { word(0) as u32 } else { word(0) as u32 % 512 };
     let arguments = [word(1), word(2), word(3), word(4), word(5), word(6)];
     let mut call = Vec::from(number.to_le_bytes());
@@ -50,7 +50,7 @@ pub fn policy(data: &[u8]) {
         assert_eq!(run(reporting, &call), verdict(profile, NOTIFY), "{profile:?} {number} {arguments:x?}");
     }
     assert!(matches!(run(observing, &call), ALLOW | NOTIFY));
-    // Of another architecture's numbers nothing is known.
+    // Calls of another architecture are always refused.
     call[4..8].copy_from_slice(&0x4000_0003_u32.to_le_bytes());
     assert_eq!(run(silent, &call), KILL);
 }

@@ -5,10 +5,9 @@ use std::io;
 
 use rustix::process::{Pid, getegid, geteuid};
 
-/// The first of the host ids that root gives to sandboxes: above the ranges that distributions, systemd's containers and its dynamic
-/// users take.
+/// The first host id for sandboxes when root assigns them: above the ranges of distributions and of systemd's containers and dynamic users.
 const PREFERRED_BASE: u32 = 0x7000_0000;
-/// Number of ids that root gives to them: slot 0 is [`FIRST_SLOT`].
+/// Number of ids that root assigns: slot 0 is [`FIRST_SLOT`].
 const COUNT: u32 = 65_536;
 /// Inside the user namespace, the id of slot 0.
 pub(crate) const FIRST_SLOT: u32 = 1000;
@@ -48,7 +47,7 @@ impl IdMap {
         }
     }
 
-    /// Writes the maps of a child that waits in its new user namespace.
+    /// Writes the id maps of a child that waits in its new user namespace.
     pub(crate) fn write(self, child: Pid) -> io::Result<()> {
         let child = child.as_raw_nonzero();
         let (uids, gids) = match self {

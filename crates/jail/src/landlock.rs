@@ -9,11 +9,11 @@ use landlock::{
     Scope,
 };
 
-/// The newest interface we know; older versions of Linux enforce the part they have.
+/// The newest known version of the interface; older versions of Linux enforce the part that they know.
 const KNOWN: ABI = ABI::V6;
 
-/// Makes the ruleset of a sandbox. It must be made inside: rules hold on to the inodes of its own mounts.
-/// `None` where Linux has no Landlock.
+/// Makes the ruleset of a sandbox; `None` on a Linux without Landlock. Must run inside the sandbox: rules refer to the inodes of its own
+/// mounts.
 pub(crate) fn ruleset(profile: Profile) -> Result<Option<OwnedFd>, std::io::Error> {
     let all = AccessFs::from_all(KNOWN);
     let writable = all & !(AccessFs::MakeChar | AccessFs::MakeBlock);
@@ -36,8 +36,7 @@ pub(crate) fn ruleset(profile: Profile) -> Result<Option<OwnedFd>, std::io::Erro
     let ruleset = Ruleset::default().set_compatibility(CompatLevel::BestEffort).handle_access(all);
     let ruleset = match profile {
         Profile::Data => ruleset.and_then(|ruleset| ruleset.scope(Scope::AbstractUnixSocket | Scope::Signal)),
-        // Each kernel and each command has a domain of its own, and services are there for one another. What keeps sandboxes apart are
-        // their namespaces.
+        // Each kernel and each command has its own domain, and services must reach each other. Namespaces separate the sandboxes.
         Profile::Services => ruleset,
     };
     let mut ruleset = ruleset.and_then(Ruleset::create).map_err(std::io::Error::other)?;

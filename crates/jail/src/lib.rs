@@ -50,7 +50,7 @@ pub use sys::give_back_large_memory;
 pub use warden::WORKSPACES;
 pub use warden_process::{Warden, WardenError};
 
-/// A step of a set-up that failed, with what the system said. The step's name is what an operator reads first.
+/// A failed step of a set-up, with the system's error. Operators read the step's name first.
 #[derive(Debug, thiserror::Error)]
 #[error("{step}: {source}")]
 pub struct StepError {

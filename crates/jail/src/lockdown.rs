@@ -1,10 +1,11 @@
 //! The last steps of every process in a sandbox, in order, as data.
 //!
-//! Kernels, the zygote's children, interpret it with raw system calls in `zygote.py`, and commands, the spawner's, by [`run`]. A step that
-//! fails ends the process with the step's name: nothing is ever skipped. Zygote and spawner themselves go through [`inherited`] before
-//! their first child: the bounding set, which none of its children may gain from, and limits that are the same for all. The order matters:
+//! Kernels, the zygote's children, run the list with raw system calls in `zygote.py`; commands, the spawner's children, run it by [`run`].
+//! A step that fails ends the process with the step's name: nothing is ever skipped. The zygote and the spawner themselves go through
+//! [`inherited`] before their first child: the bounding set, which none of its children may gain from, and limits that are the same for
+//! all. The order matters:
 //!
-//! 0. where others may be in the sandbox already: its memory is closed to them, until Landlock does that;
+//! 0. in a sandbox that already has processes: its memory is closed to them, until Landlock does that;
 //! 1. the cgroup, before anything can be spent outside it;
 //! 2. the sandbox's namespaces;
 //! 3. descriptors: only the process's own remain;
@@ -31,7 +32,7 @@ pub struct LockdownStep {
     pub number: i64,
     /// Its arguments.
     pub arguments: Vec<Argument>,
-    /// The descriptor that it returns, if it returns one that is needed later.
+    /// The descriptor that it returns, if a later step needs it.
     pub returns: Option<Descriptor>,
 }
 
@@ -47,7 +48,7 @@ pub enum Argument {
     /// A descriptor that came with the request, by its place.
     #[serde(rename = "fd")]
     Descriptor(Descriptor),
-    /// The address of a `struct sock_fprog` for one of the filters that were sent at the start.
+    /// The address of a `struct sock_fprog` for one of the filters that the fork server received at its start.
     #[serde(rename = "filter")]
     Filter(usize),
 }
@@ -64,7 +65,7 @@ pub enum Descriptor {
     Control,
     /// The socket to the warden.
     Warden,
-    /// The listener by which the warden hears of refused system calls.
+    /// The listener on which the warden receives refused system calls.
     Listener,
     /// The write end of the output pipe.
     Stdout,
@@ -76,17 +77,17 @@ pub enum Descriptor {
     Cgroup(usize),
 }
 
-/// The descriptor on which the control socket is found afterwards.
+/// Number of the control socket after the lockdown.
 pub(crate) const CONTROL_FD: RawFd = 3;
 /// The descriptor on which the warden is reached afterwards.
 pub(crate) const WARDEN_FD: RawFd = 4;
 /// Descriptor that holds the Landlock ruleset until it is applied.
 const LANDLOCK_FD: RawFd = 5;
-/// The least number of a descriptor that comes with a request: above all that the steps choose.
+/// The least number of a received descriptor: above all that the steps choose.
 pub(crate) const FIRST_FREE_FD: RawFd = 10;
 /// Processes of all sandboxes together, where they share a user id.
 const SHARED_PROCESSES: u64 = 4096;
-/// Signals of one user id that wait to be taken. The user namespace has one number for all sandboxes together, the host's own limit.
+/// Pending signals of one user id. The user namespace, and so all sandboxes together, has one limit: the host's.
 const PENDING_SIGNALS: u64 = 1024;
 /// Inside the sandbox, where the workspace is and programs start.
 const START_DIRECTORY: &[u8] = b"/mnt/data\0";
@@ -96,18 +97,18 @@ const START_DIRECTORY: &[u8] = b"/mnt/data\0";
 pub(crate) enum Identity {
     /// A uid and gid of its own inside the user namespace.
     Own(u32),
-    /// The only id there is; there is nothing to change to.
+    /// The only id; there is no other to change to.
     Only,
 }
 
-/// Handling of a system call that is not allowed. It fails with EPERM either way.
+/// Treatment of a system call that is not allowed. It fails with EPERM either way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RefusalHandling {
     /// By the filter alone.
     Silent,
-    /// By the warden, who takes note of it.
+    /// By the warden, which records it.
     Reported,
-    /// By the warden, who takes note of every call, allowed or not. Slow; for finding out what the list is needed for.
+    /// By the warden, which records every call, allowed or not. Slow; it shows the programs that need each allowed call.
     Observed,
 }
 
@@ -129,11 +130,11 @@ pub(crate) struct Lockdown<'a> {
     pub(crate) cgroups: usize,
     pub(crate) landlock: bool,
     pub(crate) refusal: RefusalHandling,
-    /// True if others may be running in the sandbox already.
+    /// True if the sandbox may already have other processes.
     pub(crate) joins_others: bool,
-    /// True if it becomes a kernel.
+    /// True if the process becomes a kernel.
     pub(crate) is_kernel: bool,
-    /// True if its stdin is a terminal, which it is to control.
+    /// True if its stdin is a terminal, which becomes its controlling terminal.
     pub(crate) has_terminal: bool,
     pub(crate) profile: Profile,
 }
@@ -149,7 +150,7 @@ impl Lockdown<'_> {
         let number = |descriptor: RawFd| Int(descriptor.into());
         let prctl = |option: i64, value: i64| vec![Int(option), Int(value), Int(0), Int(0), Int(0)];
         if self.joins_others {
-            // They see it from its first moment. On a Linux without Landlock, and with the same user id, they could reach its memory
+            // Other processes see it from its first moment. Without Landlock and with the same user id, they could access its memory
             // between its last capability and its filter. An exec undoes this.
             step("keep its memory from others", libc::SYS_prctl, prctl(libc::PR_SET_DUMPABLE.into(), 0));
         }
@@ -189,8 +190,8 @@ impl Lockdown<'_> {
             vec![number(first_foreign), Int(u32::MAX.into()), Int(0)],
         );
 
-        // Counted for each user id: a second lock behind the control group where the sandbox has its own, and a bound on fork bombs at
-        // least where all sandboxes share one.
+        // Counted for each user id: a second limit behind the control group where the sandbox has its own id, and a bound on fork bombs
+        // where all sandboxes share one.
         let processes = match self.identity {
             Identity::Own(_) => self.limits.processes.into(),
             Identity::Only => SHARED_PROCESSES,
@@ -217,13 +218,13 @@ impl Lockdown<'_> {
         header.extend([0; 4]);
         step("drop the capabilities", libc::SYS_capset, vec![Bytes(header), Bytes(vec![0; 24])]);
 
-        // The warden's group and session reach across process namespaces: signals and priorities for a whole group would, too.
+        // The warden's process group and session reach across pid namespaces, and so would signals and priorities for a whole group.
         step("lead a session of its own", libc::SYS_setsid, vec![]);
         if self.has_terminal {
             step("control the terminal", libc::SYS_ioctl, vec![Int(0), Int(libc::TIOCSCTTY as i64), Int(0)]);
         }
         if !self.joins_others {
-            // Changing ids made the process undumpable, and then /proc/self belongs to root and cannot be read by itself.
+            // Changing ids made the process undumpable; its /proc/self then belongs to root, and it cannot read it.
             step("own its /proc/self", libc::SYS_prctl, prctl(libc::PR_SET_DUMPABLE.into(), 1));
         }
         step("gain no privileges by exec", libc::SYS_prctl, prctl(libc::PR_SET_NO_NEW_PRIVS.into(), 1));
@@ -232,7 +233,7 @@ impl Lockdown<'_> {
             step("apply Landlock", libc::SYS_landlock_restrict_self, vec![number(LANDLOCK_FD), Int(0)]);
             step("close the ruleset", libc::SYS_close, vec![number(LANDLOCK_FD)]);
             if self.joins_others && self.is_kernel {
-                // A domain of its own keeps its memory from others from here on. Without Landlock it stays as it is.
+                // From here on its own Landlock domain protects its memory. Without Landlock it stays undumpable.
                 step("own its /proc/self", libc::SYS_prctl, prctl(libc::PR_SET_DUMPABLE.into(), 1));
             }
         }
@@ -249,15 +250,15 @@ impl Lockdown<'_> {
                 }
             }
         }
-        // Last: whoever hands a descriptor over, as is done with the listener, may have as many in flight as open, and the descriptors in
-        // flight of all sandboxes with the same user id count.
+        // Last, because the limit also bounds the descriptors in flight, such as the listener, and those of all sandboxes with the same
+        // user id count together.
         let open_files = limiting(libc::RLIMIT_NOFILE.into(), self.limits.open_files.into());
         steps.push(LockdownStep::new("limit the open files", libc::SYS_prlimit64, open_files));
         steps
     }
 }
 
-/// The steps that the zygote goes through for all its children.
+/// The steps that a fork server runs itself, once for all its children.
 pub(crate) fn inherited() -> Vec<LockdownStep> {
     use Argument::Int;
     let drop = |capability| vec![Int(libc::PR_CAPBSET_DROP.into()), Int(capability), Int(0), Int(0), Int(0)];
@@ -266,14 +267,14 @@ pub(crate) fn inherited() -> Vec<LockdownStep> {
         LockdownStep::new(&format!("limit {name}"), libc::SYS_prlimit64, limiting(resource.into(), limit))
     };
     let limits = [
-        // No core file, and no program of the host's that takes it: 1 is the mark of Linux for processes which must not be dumped even to
-        // a pipe. The filter of system calls keeps it as it is; 0 would have that program started.
+        // No core file, and no crash handler of the host: with a limit of 1, Linux does not even start the handler of a piped core pattern;
+        // with 0 it would. The seccomp filter keeps programs from changing it.
         ("core files", libc::RLIMIT_CORE, 1),
         ("locked memory", libc::RLIMIT_MEMLOCK, 64 << 10),
         ("message queues", libc::RLIMIT_MSGQUEUE, 0),
         ("pending signals", libc::RLIMIT_SIGPENDING, PENDING_SIGNALS),
         ("the priority in real time", libc::RLIMIT_RTPRIO, 0),
-        // The host's users may be allowed to raise their priority.
+        // Users of the host may be allowed to raise their priority.
         ("the priority", libc::RLIMIT_NICE, 0),
     ];
     (0..=sys::last_capability() as i64).map(drop).chain(limits.map(limit)).collect()
@@ -285,7 +286,7 @@ impl LockdownStep {
     }
 }
 
-/// The arguments of `prlimit64` that bound a resource of the calling process for good.
+/// The arguments of `prlimit64` that lower a limit of the calling process, soft and hard.
 fn limiting(resource: i64, limit: u64) -> Vec<Argument> {
     let bytes = [limit.to_ne_bytes(), limit.to_ne_bytes()].concat();
     vec![Argument::Int(0), Argument::Int(resource), Argument::Bytes(bytes), Argument::Int(0)]
@@ -307,7 +308,7 @@ impl Filters {
     }
 }
 
-/// The descriptors that came with a request and with [`NamespacesReady`](crate::fork_server::NamespacesReady), by their purpose.
+/// The descriptors that came with a request and with [`NamespacesReady`](crate::fork_server::NamespacesReady), by purpose.
 #[derive(Debug, Default)]
 pub(crate) struct ChildDescriptors {
     /// Init, control socket, stdin, stdout, stderr, the warden's socket.
@@ -322,7 +323,7 @@ impl ChildDescriptors {
         Self { first, ..Self::default() }
     }
 
-    /// Takes those that come once the namespaces are ready.
+    /// Adds the descriptors that come with [`NamespacesReady`](crate::fork_server::NamespacesReady).
     pub(crate) fn add_late(&mut self, late: Vec<OwnedFd>, landlock: bool) {
         let mut late = late.into_iter();
         self.landlock = if landlock { late.next() } else { None };
@@ -349,8 +350,8 @@ impl ChildDescriptors {
     }
 }
 
-/// Goes through the steps in the calling process. `keep` takes the number of the descriptor that one of them returned, if one does, before
-/// the next step. Returns true if it was called.
+/// Runs the steps in the calling process. `keep` is called with the number of the descriptor that a step returned, if one does, before the
+/// next step. Returns true if it was called.
 pub(crate) fn run(
     steps: &[LockdownStep],
     descriptors: &ChildDescriptors,
@@ -359,7 +360,7 @@ pub(crate) fn run(
 ) -> Result<bool, StepError> {
     let mut is_kept = false;
     for LockdownStep { name, number, arguments, returns } in steps {
-        // They live until the call is over.
+        // The programs must live until the call returns.
         let mut programs = Vec::with_capacity(1);
         let mut values = [0; 6];
         for (value, argument) in values.iter_mut().zip(arguments) {
@@ -383,7 +384,7 @@ pub(crate) fn run(
     Ok(is_kept)
 }
 
-/// The filter of a sandbox's init, which waits for its end.
+/// The filter of a sandbox's init, which only sleeps.
 pub(crate) fn init_filter() -> Result<Vec<u8>, StepError> {
     Ok(syscalls::of_init().map_err(failed)?.iter().flat_map(bytes_of).collect())
 }

@@ -1,5 +1,4 @@
-//! Locks of files, as far as Linux shows them: it takes memory for each that no control group counts, and a program can take half a
-//! million in a second.
+//! File locks, as far as Linux shows them. Their memory is counted by no control group, and a program can take half a million in a second.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,10 +11,10 @@ use crate::pid_namespace;
 
 /// Locks that one sandbox may hold. A database takes five for each of its users.
 const MAX_LOCKS: usize = 1_000;
-/// Bytes of the list that are read: some 16,000 locks. Reading on gets ever slower, and nobody can lock a file meanwhile.
+/// Bytes of `/proc/locks` that are read: some 16,000 locks. Reading gets slower with its length, and blocks locking on the whole host.
 const MAX_LIST_BYTES: u64 = 1 << 20;
 
-/// The locks of the processes in the process namespace of `/proc`.
+/// The locks of the processes in the pid namespace of `/proc`.
 #[derive(Default)]
 pub(crate) struct Locks {
     /// Locks that each process holds or waits for.
@@ -41,7 +40,7 @@ impl Locks {
         locks
     }
 
-    /// Counts those of each process namespace. None are counted where nobody can have too many.
+    /// Counts the locks of each pid namespace. Empty if the total is below the limit of one sandbox.
     pub(crate) fn by_namespace(&self) -> HashMap<PathBuf, usize> {
         let mut counts = HashMap::new();
         if self.is_cut || self.count > MAX_LOCKS {
@@ -54,10 +53,10 @@ impl Locks {
         counts
     }
 
-    /// Locks that each of so many sandboxes may hold.
+    /// Locks that each sandbox may hold, for a number of sandboxes.
     ///
-    /// The list is that of one processor after another, so that many sandboxes could hide the locks of another one behind theirs. Where it
-    /// is too long to be read, each has its share of what was read, and one at least has more.
+    /// Linux lists locks processor by processor, so many sandboxes could push those of another one beyond the part that is read. If the
+    /// list is too long to be read, the limit is an equal share of that part, and at least one sandbox exceeds it.
     pub(crate) fn limit(&self, sandboxes: usize) -> usize {
         if self.is_cut { MAX_LOCKS.min(self.count / (sandboxes + 1)) } else { MAX_LOCKS }
     }

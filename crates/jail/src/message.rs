@@ -1,4 +1,4 @@
-//! Messages between aludel, the warden and the zygote: JSON datagrams over sequenced-packet sockets, descriptors alongside.
+//! Messages between aludel, the warden and the zygote: JSON datagrams with descriptors over sequenced-packet sockets.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -23,7 +23,7 @@ const MAX_DESCRIPTORS: usize = 12;
 pub struct Setup {
     /// The template's root filesystem on the host.
     pub root: PathBuf,
-    /// The command that starts the zygote, as seen from inside: a path and its arguments.
+    /// The command that starts the zygote, a path and its arguments, as seen from inside.
     pub argv: Vec<String>,
     /// The zygote's environment, which is all that sandboxes inherit.
     pub environment: Vec<(String, String)>,
@@ -31,8 +31,8 @@ pub struct Setup {
     pub scripts: Vec<(String, String)>,
     /// The instance's directory on the host, which [`crate::sweep`] cleans after a crash.
     pub instance: PathBuf,
-    /// Tell every system call by [`WardenMessage::CallReported`], not only the refused ones. For finding the programs that need each
-    /// allowed call: it makes them slow, and no safer.
+    /// Reports every system call by [`WardenMessage::CallReported`], not only refused ones: for finding the programs that need an allowed
+    /// call. Slows programs down, and makes nothing safer.
     pub observe: bool,
 }
 
@@ -55,32 +55,31 @@ pub struct JailLimits {
     pub open_files: u32,
 }
 
-/// A sandbox that is to be made.
+/// A sandbox to make.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct JailSpec {
-    /// The way in which its first kernel comes to life; `None` for a sandbox without one.
+    /// The way to start its first kernel; `None` for a sandbox without one.
     pub start: Option<KernelStart>,
-    /// Tells sandboxes apart by uid where the host allows it; below [`MAX_SLOTS`].
+    /// Selects the sandbox's uid where the host allows one for each; below [`MAX_SLOTS`].
     pub slot: u32,
     /// The workspace.
     pub workspace: u64,
     /// The limits.
     pub limits: JailLimits,
-    /// The freedom of its programs.
+    /// The additional rights of its programs.
     pub profile: Profile,
 }
 
-/// A request under its number, which the answer repeats.
+/// A request with its number, which the answer repeats.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct NumberedRequest {
-    /// Chosen by the caller, unique among the requests that wait for an answer.
+    /// Chosen by the caller, unique among the unanswered requests.
     pub number: u64,
     /// The request.
     pub request: WardenRequest,
 }
 
-/// A request to the warden. Requests are handled in the order in which they are sent; those that say so are answered by
-/// [`WardenMessage::Answer`].
+/// A request to the warden. Requests are handled in order; those that say so are answered by [`WardenMessage::Answer`].
 #[derive(Debug, Serialize, Deserialize)]
 pub enum WardenRequest {
     /// Makes a workspace: a file system of its own, in memory, with hard limits. The answer's descriptor is its root directory.
@@ -94,29 +93,29 @@ pub enum WardenRequest {
         /// Files and directories.
         inodes: u64,
     },
-    /// Removes a workspace. Answered when no sandbox uses it any more; one that is not there is fine.
+    /// Removes a workspace. Answered when no sandbox uses it any more; success if it does not exist.
     CloseWorkspace {
         /// The workspace.
         workspace: u64,
     },
-    /// Makes a sandbox. If it has a kernel, [`FIRST_KERNEL`], that speaks on its own socket once this is answered. Descriptors of one with
-    /// a kernel: the kernel's control socket, its stdout, its stderr.
+    /// Makes a sandbox. Its kernel, if any, is [`FIRST_KERNEL`] and speaks on its own socket once this is answered. Descriptors, with a
+    /// kernel only: the kernel's control socket, its stdout, its stderr.
     Create {
         /// Chosen by the caller, unique while the sandbox lives.
         id: u64,
         /// The sandbox.
         spec: JailSpec,
     },
-    /// Makes a further kernel in a sandbox, under the same limits. Descriptors and answer as of [`WardenRequest::Create`] with a kernel.
+    /// Starts a further kernel in a sandbox, under the same limits. Descriptors and answer as for [`WardenRequest::Create`] with a kernel.
     StartKernel {
         /// The sandbox.
         id: u64,
         /// Chosen by the caller, unique in the sandbox; not [`FIRST_KERNEL`].
         kernel: u64,
-        /// The way in which the kernel comes to life.
+        /// The way to start the kernel.
         start: KernelStart,
     },
-    /// Ends a kernel, its checkpoint, and what it started, unless that has left its process group. One that is not there is fine.
+    /// Ends a kernel, its checkpoint, and its processes except those that left its process group. Success if it does not exist.
     EndKernel {
         /// The sandbox.
         id: u64,
@@ -132,14 +131,14 @@ pub enum WardenRequest {
         /// The signal's number.
         signal: i32,
     },
-    /// Lets the checkpoint of the first kernel, which ended, take its place, and is answered when it has, or cannot. Everything else that
-    /// ran in the sandbox is ended. Descriptor: the control socket of the restored kernel.
+    /// Replaces the first kernel, which ended, by its checkpoint, and ends everything else in the sandbox. Answered when the checkpoint has
+    /// taken over, or cannot. Descriptor: the control socket of the restored kernel.
     Restore {
         /// The sandbox.
         id: u64,
     },
-    /// Starts a process in the sandbox. Descriptors: a socket over which it gets its command, which is closed once that runs and says why
-    /// if it cannot; then stdin, stdout, stderr.
+    /// Starts a process in the sandbox. Descriptors: a socket that carries the command to the process, and an error back if it cannot run,
+    /// and that closes once it runs; then stdin, stdout, stderr.
     Spawn {
         /// The sandbox.
         id: u64,
@@ -148,16 +147,15 @@ pub enum WardenRequest {
         /// True if its stdin is a terminal, which it then controls.
         terminal: bool,
     },
-    /// Opens a terminal of the sandbox, which has to be of [`Profile::Services`]. Descriptors of the answer: the end for whoever sits at
-    /// it, the end for programs.
+    /// Opens a terminal of a sandbox of [`Profile::Services`]. Descriptors of the answer: the controlling side, the side for programs.
     OpenTerminal {
         /// The sandbox.
         id: u64,
         /// The size of its window.
         size: TerminalSize,
     },
-    /// Connects to a TCP port on which something in the sandbox listens, which has to be of [`Profile::Services`]. Descriptor of the
-    /// answer: the connection, which may not be established yet.
+    /// Connects to a TCP port of a sandbox of [`Profile::Services`]. Descriptor of the answer: the connection, which may not be established
+    /// yet.
     Connect {
         /// The sandbox.
         id: u64,
@@ -173,17 +171,17 @@ pub enum WardenRequest {
         /// The signal's number.
         signal: i32,
     },
-    /// A cell begins that somebody waits for: it comes before what has run for long in others.
+    /// Raises the sandbox's processor share for a while: a client waits for a cell that begins.
     Foreground {
         /// The sandbox.
         id: u64,
     },
-    /// Stops everything in the sandbox. Answered when nothing of it runs any more.
+    /// Stops everything in the sandbox. Answered when all of it has stopped.
     Freeze {
         /// The sandbox.
         id: u64,
     },
-    /// Lets everything go on that [`WardenRequest::Freeze`] stopped. A sandbox that is not stopped is fine.
+    /// Undoes [`WardenRequest::Freeze`]. Success if the sandbox is not frozen.
     Thaw {
         /// The sandbox.
         id: u64,
@@ -195,22 +193,22 @@ pub enum WardenRequest {
         /// The sandbox.
         id: u64,
     },
-    /// Ends the sandbox and removes what it left. Answered when that is done; one that is not there is fine.
+    /// Ends the sandbox and removes what it left. Answered when that is done; success if it does not exist.
     Destroy {
         /// The sandbox.
         id: u64,
     },
 }
 
-/// The freedom of programs in a sandbox, beyond computing on their files.
+/// The additional rights of programs in a sandbox, besides computing on their files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Profile {
     /// Nothing.
     #[default]
     Data,
-    /// Listen and connect on the sandbox's own loopback device, which no other sandbox shares and nothing leads out of, and use terminals
-    /// of its own. Its first kernel keeps no checkpoint, which would end the services when it takes over.
+    /// Listening and connecting on the sandbox's own loopback device, which is connected to nothing else, and terminals of its own. Its
+    /// first kernel keeps no checkpoint, which would end the services when it takes over.
     Services,
 }
 
@@ -223,7 +221,7 @@ pub struct TerminalSize {
     pub rows: u16,
 }
 
-/// Way in which a kernel is started.
+/// The way to start a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KernelStart {
@@ -233,14 +231,14 @@ pub enum KernelStart {
     Fresh,
 }
 
-/// The number of the kernel that a sandbox is made with, the only one that keeps a checkpoint. A sandbox that is made without a kernel
-/// never has one of this number.
+/// The number of a sandbox's first kernel, the only one with a checkpoint. In a sandbox that is made without a kernel, no kernel has this
+/// number.
 pub const FIRST_KERNEL: u64 = 0;
 
 /// The number of slots that have a uid of their own.
 pub const MAX_SLOTS: u32 = 60_000;
 
-/// A message of the warden: an answer, or a report that nobody asked for.
+/// A message of the warden: an answer, or a report without a request.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum WardenMessage {
     /// The zygote is up.
@@ -272,20 +270,20 @@ pub enum WardenMessage {
         kernel: u64,
         /// Its status; `None` if Linux does not give it.
         status: Option<ExitStatus>,
-        /// The most memory that its sandbox has used, bytes, if it was ended because the memory limit was reached.
+        /// The peak memory use of its sandbox, bytes, if the process was killed because of the memory limit.
         out_of_memory: Option<u64>,
     },
-    /// The init of a sandbox ended unasked, and everything inside with it.
+    /// The init of a sandbox ended without a request, and with it everything inside.
     Lost {
         /// The sandbox.
         id: u64,
     },
-    /// The first kernel's checkpoint took its place. Comes before the answer to [`WardenRequest::Restore`].
+    /// The first kernel's checkpoint took over. Comes before the answer to [`WardenRequest::Restore`].
     Restored {
         /// The sandbox.
         id: u64,
     },
-    /// A process that [`WardenRequest::Spawn`] asked for ended, or could not be made.
+    /// A process of [`WardenRequest::Spawn`] ended, or could not be made.
     ProcessExited {
         /// The sandbox.
         id: u64,
@@ -294,12 +292,12 @@ pub enum WardenMessage {
         /// Its status; `None` if it was never made.
         status: Option<ExitStatus>,
     },
-    /// A process of the sandbox made a system call that is not allowed, or any where [`Setup::observe`] is set.
+    /// A process of the sandbox made a system call that is not allowed, or any call where [`Setup::observe`] is set.
     CallReported {
         /// The sandbox.
         id: u64,
-        /// The kernel that made it, or that started the process which did; [`FIRST_KERNEL`] for calls of commands, of
-        /// which nobody hears in a sandbox that was made without a kernel.
+        /// The kernel that made it, or from which its process descends; [`FIRST_KERNEL`] for calls of commands, which are not reported in a
+        /// sandbox that was made without a kernel.
         kernel: u64,
         /// The call's number on this architecture.
         number: i64,
@@ -333,7 +331,7 @@ pub enum ExitStatus {
     Signal(i32),
 }
 
-/// Usage as a sandbox's control group counts it. Zeros without a control group.
+/// Usage as counted by the sandbox's control group. Zeros without one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CgroupUsage {
     /// Memory now, bytes.
@@ -344,7 +342,7 @@ pub struct CgroupUsage {
     pub cpu: u64,
 }
 
-/// Makes the two ends of a way for messages. Programs that are executed do not inherit them.
+/// Makes a connected pair of message sockets, both close-on-exec.
 pub(crate) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
@@ -397,7 +395,7 @@ fn receive_with<T: for<'a> Deserialize<'a>>(
     socket: impl AsFd,
     flags: RecvFlags,
 ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-    // Its length first: room for the longest would have to be cleared each time.
+    // Its length comes first: a buffer for the longest message would have to be cleared each time.
     let peek = flags | RecvFlags::PEEK | RecvFlags::TRUNC;
     let (_, length) = rustix::io::retry_on_intr(|| rustix::net::recv(&socket, &mut [0_u8; 0], peek))?;
     let mut bytes = vec![0; length.min(MAX_MESSAGE)];

@@ -1,7 +1,7 @@
 //! The file systems of the zygote and of a sandbox.
 //!
-//! Sources are opened by the warden, which may reach them, as detached mounts; the processes inside attach them, because there the host's
-//! paths are either gone or may not be walked.
+//! The warden opens sources as detached mounts, because inside, the host's paths do not exist or are not accessible. The processes inside
+//! attach them.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,10 +20,10 @@ const MOUNT_ATTR_RDONLY: u64 = 0x1;
 const MOUNT_ATTR_NOSUID: u64 = 0x2;
 const MOUNT_ATTR_NODEV: u64 = 0x4;
 
-/// The device nodes that programs expect. They come from the host: a user namespace may not make any.
+/// Device nodes that programs expect. They are the host's: a user namespace may not make any.
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 
-/// Links beside them, as name and target.
+/// Links in the same directory, as name and target.
 const DEVICE_LINKS: [(&str, &str); 5] = [
     ("fd", "/proc/self/fd"),
     ("stdin", "/proc/self/fd/0"),
@@ -35,7 +35,7 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
 /// Mount point at which the new root is put together. It exists on every system.
 const STAGE: &str = "/tmp";
 
-/// Cuts the calling process's mounts off the host's: what it mounts stays its own. What the host unmounts goes away here too.
+/// Separates the calling process's mounts from the host's: its own mounts do not appear there; the host's unmounts take effect here too.
 pub(crate) fn detach_from_host() -> Result<(), StepError> {
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC).step("make the mounts private")
 }
@@ -50,7 +50,7 @@ pub(crate) fn mount_proc() -> Result<(), StepError> {
 pub(crate) struct TerminalSources {
     /// The sandbox's instance of devpts.
     pub(crate) terminals: OwnedFd,
-    /// The device that stands for a process's own terminal.
+    /// The device `/dev/tty`.
     pub(crate) own: OwnedFd,
 }
 
@@ -77,7 +77,8 @@ impl BaseSources {
             .into_iter()
             .map(|name| {
                 let tree = detached(&Path::new("/dev").join(name))?;
-                // Devices can be written to all the same; what this keeps is their times, which are the host's and seen by all.
+                // A read-only mount does not keep devices from being written to. It protects their times, which are the host's and visible
+                // to all.
                 sys::mount_setattr(tree.as_fd(), MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID)
                     .step(format!("make /dev/{name} read-only"))?;
                 Ok((name, tree))
@@ -87,7 +88,7 @@ impl BaseSources {
     }
 }
 
-/// A detached copy of the mount at `path`, without what is mounted below it.
+/// A detached copy of the mount at `path`, without mounts below it.
 fn detached(path: &Path) -> Result<OwnedFd, StepError> {
     open_tree(CWD, path, OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)
         .step(format!("open the mount {}", path.display()))
@@ -102,9 +103,9 @@ pub(crate) fn make_workspace(path: &Path, owner: u32, bytes: u64, inodes: u64) -
     Ok(fs::File::open(path).step("open the workspace")?.into())
 }
 
-/// Unmounts a workspace and removes its directory. Sandboxes that use it keep it until they end.
+/// Unmounts a workspace and removes its directory. Sandboxes that use it keep the mount until they end.
 pub(crate) fn remove_workspace(path: &Path) {
-    // One that is not there, or not mounted, is fine; a directory that stays goes with the instance's.
+    // Success if it does not exist or is not mounted. A directory that stays is removed with the instance's.
     let _not_mounted = unmount(path, UnmountFlags::DETACH);
     let _not_there = fs::remove_dir(path);
 }
@@ -130,7 +131,7 @@ fn attach(tree: &OwnedFd, target: &str) -> Result<(), StepError> {
 /// Replaces the calling process's root by the template, with devices, a proc and the scripts under `/run/aludel`.
 pub(crate) fn enter_base(sources: &BaseSources, scripts: &[(String, String)]) -> Result<(), StepError> {
     detach_from_host()?;
-    // The template is attached inside a tmpfs of our own, so that its mount is certain to be ours to pivot into.
+    // The template is attached inside a new tmpfs, so that it is certain to be a mount point that `pivot_root` accepts.
     tmpfs(STAGE, 1 << 20, 64, "0755")?;
     let root = format!("{STAGE}/root");
     fs::create_dir(&root).step("make the stage")?;
@@ -153,7 +154,7 @@ pub(crate) fn enter_base(sources: &BaseSources, scripts: &[(String, String)]) ->
     pivot(&root)
 }
 
-/// The last part of every root change: the old root goes on top of the new one and is taken away.
+/// The last part of every root change: the old root is mounted on top of the new one, and unmounted.
 fn pivot(root: &str) -> Result<(), StepError> {
     rustix::process::chdir(root).step("enter the new root")?;
     rustix::process::pivot_root(".", ".").step("change the root")?;
@@ -161,7 +162,7 @@ fn pivot(root: &str) -> Result<(), StepError> {
     rustix::process::chdir("/").step("enter the root")
 }
 
-/// Mounts what a sandbox has of its own. Runs as the sandbox's init, in a copy of the zygote's mounts.
+/// Makes a sandbox's own mounts. Runs as its init, in a copy of the zygote's mounts.
 pub(crate) fn enter_shell(
     workspace: &OwnedFd,
     terminals: Option<&TerminalSources>,
@@ -170,9 +171,9 @@ pub(crate) fn enter_shell(
     if let Some(terminals) = terminals {
         make_dev(terminals)?;
     }
-    // Processes only: no memory, interrupt, module, key or kernel figures of the host. Linux 5.8 brought the option.
+    // Processes only: no figures of the host about memory, interrupts, modules, keys or the kernel. Needs Linux 5.8.
     mount("proc", "/proc", "proc", restricted() | MountFlags::NOEXEC, Some(c"subset=pid")).step("mount /proc")?;
-    // One tmpfs for both places, so that one size bounds both.
+    // One tmpfs for both directories, so that one size limits both.
     tmpfs("/tmp", limits.tmp, limits.tmp_inodes, "0755")?;
     for (name, target) in [("shm", "/dev/shm"), ("tmp", "/tmp")] {
         let source = format!("/tmp/{name}");
@@ -183,7 +184,7 @@ pub(crate) fn enter_shell(
     }
     attach(workspace, "/mnt/data")?;
     if terminals.is_some() {
-        // For clients whose home it is; a link, as the template has it, would show programs where it leads.
+        // For clients that expect a home directory there. With the template's own link, programs would see its target.
         tmpfs("/home", 4 << 10, 4, "0755")?;
         fs::create_dir("/home/user").step("make /home/user")?;
         rustix::mount::mount_remount("/home", MountFlags::BIND | MountFlags::RDONLY | restricted(), c"")
@@ -193,7 +194,7 @@ pub(crate) fn enter_shell(
     Ok(())
 }
 
-/// Mounts a `/dev` with terminals over the template's, which has no place for them.
+/// Mounts a `/dev` with terminals over the template's, which lacks the mount points.
 fn make_dev(sources: &TerminalSources) -> Result<(), StepError> {
     let names = DEVICES.into_iter();
     let devices = names.map(|name| Ok((name, detached(&Path::new("/dev").join(name))?)));

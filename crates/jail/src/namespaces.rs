@@ -12,34 +12,34 @@ use crate::message::{self, JailLimits, Profile};
 use crate::mounts::TerminalSources;
 use crate::{Step, StepError, landlock, lockdown, mounts, ports, sys};
 
-/// The longest wait for a process that is made.
+/// The longest wait for a process to be made.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A sandbox's namespaces, ready for processes.
 pub(crate) struct SandboxNamespaces {
-    /// Pid 1 of the pid namespace. Killing it ends everything in there.
+    /// Pid 1 of the pid namespace. Killing it ends every process in it.
     pub(crate) init: Pid,
     pub(crate) pidfd: OwnedFd,
     pub(crate) landlock: Option<OwnedFd>,
 }
 
-/// Namespaces that belong to no sandbox yet, and their init, which waits for one. Dropping this ends it.
+/// Namespaces that belong to no sandbox yet, with their waiting init. Dropping them ends init.
 pub(crate) struct SpareNamespaces {
     init: Pid,
-    /// Taken when a sandbox gets them.
+    /// Taken on assignment to a sandbox.
     pidfd: Option<OwnedFd>,
     socket: OwnedFd,
 }
 
-/// The sandbox that a waiting init is for. Descriptors: the workspace, with [`Profile::Services`] the terminals and `/dev/tty`, then the
-/// ways into the cgroup.
+/// The assignment of a waiting init to a sandbox. Descriptors: the workspace, with [`Profile::Services`] the terminals and `/dev/tty`, then
+/// the membership files of the cgroup.
 #[derive(Serialize, Deserialize)]
 struct InitAssignment {
     limits: JailLimits,
     profile: Profile,
 }
 
-/// Init's report when it is done, the ruleset alongside.
+/// Init's report when it is done, with the ruleset.
 #[derive(Serialize, Deserialize)]
 enum InitReport {
     Ready,
@@ -47,10 +47,10 @@ enum InitReport {
 }
 
 impl SpareNamespaces {
-    /// Makes one; takes a millisecond or two.
+    /// Makes namespaces and their init, in a millisecond or two.
     ///
-    /// An intermediate process joins the zygote's namespaces, so that all its children are born inside; then it makes the new namespaces
-    /// and, in them, init. Init is the warden's child (CLONE_PARENT): the warden reaps it and its death signal follows the warden.
+    /// An intermediate process joins the zygote's namespaces, so that its children start inside; then it makes the new namespaces and forks
+    /// init in them. Init is the warden's child (CLONE_PARENT): the warden reaps it, and it gets a signal when the warden dies.
     pub(crate) fn make(zygote: BorrowedFd<'_>, join_user_namespace: bool) -> Result<Self, StepError> {
         let (mut pid_receiver, pid_sender) = UnixStream::pair().step("make a pipe")?;
         let (socket, theirs) = message::socket_pair().step("make a socket")?;
@@ -58,7 +58,7 @@ impl SpareNamespaces {
             sys::Fork::Parent(pid) => pid,
             sys::Fork::Child => {
                 drop(socket);
-                // A failure here goes up as a report, as one in init does.
+                // A failure here is reported on the same socket as one in init.
                 if let Err(error) = make_namespaces(zygote, join_user_namespace, pid_sender, &theirs) {
                     let _lost = message::send(&theirs, &InitReport::Failed(error.to_string()), &[]);
                     sys::exit(1);
@@ -77,12 +77,12 @@ impl SpareNamespaces {
         Ok(Self { init, pidfd: Some(pidfd), socket })
     }
 
-    /// Its init, while it lives.
+    /// Its init, if it lives.
     pub(crate) fn init(&self) -> Option<BorrowedFd<'_>> {
         self.pidfd.as_ref().map(AsFd::as_fd).filter(|init| !message::has_ended(*init))
     }
 
-    /// Hands them to a sandbox.
+    /// Assigns them to a sandbox.
     pub(crate) fn assign_to_sandbox(
         mut self,
         cgroup: &[OwnedFd],
@@ -110,7 +110,7 @@ impl SpareNamespaces {
 
 impl Drop for SpareNamespaces {
     fn drop(&mut self) {
-        // The warden's reaper takes the body.
+        // The warden's SIGCHLD handler reaps it.
         if let Some(pidfd) = &self.pidfd {
             let _ended = pidfd_send_signal(pidfd, Signal::KILL);
         }
@@ -143,7 +143,7 @@ fn make_namespaces(
     let namespaces =
         libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     sys::unshare(namespaces).step("make the namespaces")?;
-    // Changing ids made it undumpable, and init with it; the zygote, which is to join init's namespaces, could not look at it then.
+    // Changing ids made the process, and so init, undumpable; the zygote could not join init's namespaces then.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable).step("let the zygote join")?;
     match sys::fork(libc::CLONE_PARENT).step("fork init")? {
         sys::Fork::Parent(init) => {
@@ -169,7 +169,7 @@ fn make_namespaces(
     }
 }
 
-/// After joining a user namespace all capabilities are there, but the ids are still the host's and own nothing inside.
+/// After joining a user namespace the process has all capabilities, but its ids are still the host's, which own nothing inside.
 pub(crate) fn become_namespace_root() -> Result<(), StepError> {
     let (root_user, root_group) = (rustix::process::Uid::ROOT, rustix::process::Gid::ROOT);
     rustix::thread::set_thread_groups(&[]).step("drop the groups")?;
@@ -177,10 +177,10 @@ pub(crate) fn become_namespace_root() -> Result<(), StepError> {
     rustix::thread::set_thread_res_uid(root_user, root_user, root_user).step("become the namespace's root")
 }
 
-/// Runs in init: waits for its sandbox, and sets up everything that processes will find. Returns the Landlock ruleset.
+/// Runs in init: waits for its sandbox and sets it up. Returns the Landlock ruleset.
 fn prepare_init(socket: &OwnedFd) -> Result<Option<OwnedFd>, StepError> {
-    // It may wait for long: copies of the warden's descriptors would keep alive what the warden closes meanwhile, other sandboxes'
-    // listeners among it, of which the warden would be told without end.
+    // Init may wait for long. With its copies of the warden's descriptors, sockets that the warden closes would stay open; copies of other
+    // sandboxes' listeners would wake the warden without end.
     sys::close_all_but(socket.as_fd()).step("close the warden's descriptors")?;
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step("die with the warden")?;
     sys::reset_signals().step("reset the signals")?;
@@ -204,17 +204,17 @@ fn prepare_init(socket: &OwnedFd) -> Result<Option<OwnedFd>, StepError> {
     for tree in descriptors {
         rustix::io::write(&tree, b"0").step("join the cgroup")?;
     }
-    // Only now: its top is the group in which it is made.
+    // Not earlier: the root of the cgroup namespace is the group that init is in at this moment.
     sys::unshare(libc::CLONE_NEWCGROUP).step("make the namespace of cgroups")?;
     if profile == Profile::Services {
-        // Before /proc is one that has processes only.
+        // Before /proc shows processes only.
         ports::start_loopback()?;
     }
     mounts::enter_shell(&workspace, terminals.as_ref(), &limits)?;
     landlock::ruleset(profile).step("make the Landlock ruleset")
 }
 
-/// Waits for nothing. It ends if that is refused: an init that goes round and round would eat the processor time of its sandbox.
+/// Sleeps for ever. Exits if that fails: a loop would use up the sandbox's processor time.
 fn sleep_for_ever() -> ! {
     use rustix::thread::{ClockId, NanosleepRelativeResult as Slept, clock_nanosleep_relative};
     let long = rustix::fs::Timespec { tv_sec: 1 << 30, tv_nsec: 0 };
@@ -226,13 +226,13 @@ fn sleep_for_ever() -> ! {
     }
 }
 
-/// Drops what init needs no more, which is everything: descriptors and capabilities.
+/// Drops the descriptors and capabilities, which init no longer needs.
 fn drop_privileges() -> Result<(), StepError> {
     let none = rustix::thread::CapabilitySet::empty();
     let sets = rustix::thread::CapabilitySets { effective: none, permitted: none, inheritable: none };
     rustix::thread::set_capabilities(None, sets).step("drop the capabilities")?;
     rustix::thread::set_no_new_privs(true).step("gain no privileges")?;
     sys::close_from(0).step("close all descriptors")?;
-    // Without ids that tell init and the kernel apart, user code might get at init's memory: it shall gain nothing there.
+    // Without separate ids for init and the kernel, a program might get control of init. The filter leaves it nothing to gain.
     sys::install_filter(&lockdown::init_filter()?).step("apply seccomp to init")
 }

@@ -1,4 +1,4 @@
-//! Process namespaces, by which the processes of a sandbox are known.
+//! The pid namespace of a process, which identifies its sandbox.
 
 use std::path::PathBuf;
 

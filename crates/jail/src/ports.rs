@@ -1,4 +1,4 @@
-//! The sandbox's own network: a loopback device, and connections to it from the host. Nothing leads the other way.
+//! The sandbox's own network: a loopback device, and connections to it from the host. There is no way out.
 
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,9 +10,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::{Step, StepError, message, sys};
 
-/// Closed connections that Linux remembers for a minute: 250 bytes each, which no control group counts.
+/// Connections in TIME_WAIT, which Linux keeps for a minute: 250 bytes each, counted by no control group.
 const REMEMBERED: u32 = 4096;
-/// The longest wait for a connection before it is handed over unfinished: a loopback device answers at once, if there is room.
+/// The longest wait before a connection is handed over unfinished. A loopback device answers at once unless the listener's queue is full.
 const WAIT: Duration = Duration::from_millis(20);
 
 /// Starts the loopback device of the calling process's network namespace.
@@ -23,20 +23,20 @@ pub(crate) fn start_loopback() -> Result<(), StepError> {
 
 /// A connection to a port.
 pub(crate) enum PortConnection {
-    /// It is there, or under way.
+    /// The connection, established or in progress.
     Open(OwnedFd),
     /// Nothing listens there.
     Closed,
 }
 
-/// Connects to a port of the process behind `pidfd`. Leaves the calling process in that one's network namespace.
+/// Connects to a port of the process behind `pidfd`. Leaves the calling process in that process's network namespace.
 pub(crate) fn connect(pidfd: BorrowedFd<'_>, port: u16) -> Result<PortConnection, StepError> {
     sys::setns(pidfd, libc::CLONE_NEWNET).step("join the sandbox's network")?;
     for address in [SocketAddr::from((Ipv4Addr::LOCALHOST, port)), SocketAddr::from((Ipv6Addr::LOCALHOST, port))] {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = match rustix::net::socket_with(family, SocketType::STREAM, flags, None) {
-            // A host without IPv6.
+            // The host has no IPv6.
             Err(Errno::AFNOSUPPORT) => continue,
             socket => socket.step("make a socket")?,
         };

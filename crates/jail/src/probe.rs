@@ -1,4 +1,4 @@
-//! Protections that this host can enforce, found by trying.
+//! The protections that this host can enforce, found by trying them.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use crate::{landlock, sys, syscalls};
 /// Abilities of the host.
 #[derive(Debug, Clone)]
 pub struct Host {
-    /// Success of making a sandbox's namespaces, or the error.
+    /// The result of making a sandbox's namespaces.
     pub namespaces: Result<(), String>,
     /// True if every sandbox gets a user id of its own.
     pub own_ids: bool,
@@ -22,14 +22,14 @@ pub struct Host {
     pub seccomp: bool,
     /// Number of system calls that the filter allows.
     pub allowed_syscalls: usize,
-    /// The socket to which Linux reports crashes wherever they happen (Linux 6.16); `None` where it reports them to none. A program that it
-    /// starts for them is not started for those in a sandbox, see [`crate::lockdown`].
+    /// The socket to which Linux reports crashes in any namespace (Linux 6.16), if it is set. A crash handler that is a program does not
+    /// run for sandboxes, see [`crate::lockdown`].
     pub crash_socket: Option<String>,
     /// The release of Linux.
     pub kernel: String,
 }
 
-/// Tries everything; takes some milliseconds and leaves nothing behind.
+/// Tries everything, in some milliseconds; leaves nothing behind.
 pub fn probe() -> Host {
     let map = IdMap::choose();
     Host {
@@ -48,7 +48,7 @@ fn crash_socket(pattern: &str) -> Option<String> {
     pattern.strip_prefix('@')?.trim_start_matches('@').split_whitespace().next().map(str::to_owned)
 }
 
-/// Runs `unshare` on ourselves as a warden does, in a child that ends at once.
+/// Runs `unshare` as a warden does, in a child that exits at once.
 fn try_namespaces(map: IdMap) -> Result<(), String> {
     let user = if map == IdMap::Single { libc::CLONE_NEWUSER } else { 0 };
     let flags = user
@@ -59,7 +59,7 @@ fn try_namespaces(map: IdMap) -> Result<(), String> {
         | libc::CLONE_NEWUTS
         | libc::CLONE_NEWCGROUP;
     match sys::fork(flags) {
-        // The caller may have threads: the child may do nothing but end.
+        // The caller may have threads, so the child may only exit.
         Ok(sys::Fork::Child) => sys::exit(0),
         Ok(sys::Fork::Parent(child)) => {
             let _reaped = rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());

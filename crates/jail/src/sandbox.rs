@@ -1,4 +1,4 @@
-//! One sandbox as the warden knows it: its processes, its control group, and how it hears of them.
+//! One sandbox from the warden's point of view: its processes, its control group, and their events.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -21,12 +21,12 @@ use crate::message::{ExitStatus, FIRST_KERNEL, JailLimits, Profile};
 use crate::pid_namespace::namespace_of;
 use crate::sys;
 
-/// `oom_score_adj` of all that runs in a sandbox: where the host's memory is out, it is ended first.
+/// `oom_score_adj` of all processes in a sandbox: when the host is out of memory, they are killed first.
 pub(crate) const OOM_SCORE_ADJ: &str = "1000";
-/// `oom_score_adj` of a checkpoint, whichever process is larger: it comes after all cells, and before those of the host that hold less than
-/// a third of its memory.
+/// `oom_score_adj` of a checkpoint of any size: it is killed after all cells, and before processes of the host that use less than a third
+/// of its memory.
 const CHECKPOINT_OOM_SCORE_ADJ: &str = "300";
-/// Greetings of checkpoints that are read at once.
+/// Checkpoints' greetings that are read at once.
 const MAX_GREETINGS_AT_ONCE: usize = 8;
 /// The greeting of a new checkpoint.
 const CHECKPOINT_GREETING: &[u8] = b"checkpoint";
@@ -46,7 +46,7 @@ pub(crate) struct JailSandbox {
     pub(crate) commands: HashMap<u64, ProcessHandle>,
     pub(crate) cgroup: Cgroup,
     pub(crate) boost_usage: BoostUsage,
-    /// OOM kills counted when the last known process ended, or when somebody last began to wait for a cell.
+    /// Count of OOM kills at the last end of a known process, or at the last start of a cell.
     pub(crate) oom_kills: u64,
     pub(crate) identity: Identity,
     pub(crate) limits: JailLimits,
@@ -55,15 +55,15 @@ pub(crate) struct JailSandbox {
     pub(crate) terminals: Option<OwnedFd>,
     /// Everything that was stopped, while it is.
     pub(crate) frozen: Option<FrozenSandbox>,
-    /// The socket by which a checkpoint is woken, once the first kernel has sent its greeting there.
+    /// The socket that wakes the checkpoint, once the first kernel has sent its greeting there.
     pub(crate) wake: Option<OwnedFd>,
-    /// The `oom_score_adj` of the process that last said to be the checkpoint.
+    /// The `oom_score_adj` of the latest process that greeted as the checkpoint.
     pub(crate) checkpoint: Option<File>,
     pub(crate) init_ended: bool,
     pub(crate) workspace: u64,
     /// True once it is to end.
     pub(crate) is_ending: bool,
-    /// Numbers of the requests that are answered when nothing of it is left.
+    /// Numbers of the requests to answer once the sandbox is gone.
     pub(crate) closers: Vec<u64>,
 }
 
@@ -75,13 +75,13 @@ impl JailSandbox {
         }
     }
 
-    /// Returns true once nothing of it runs any more. A process that is not the warden's child ended before init could.
+    /// Returns true once nothing of it runs. A process that is not the warden's child ends before init does.
     pub(crate) fn is_over(&self) -> bool {
         self.init_ended && self.kernels.values().all(|kernel| kernel.pid.is_none()) && self.commands.is_empty()
     }
 
-    /// Takes note of the end of a process, `None` if Linux does not give its status. Returns the most memory that the sandbox has
-    /// used, bytes, if the process was ended because the memory limit was reached.
+    /// Records the end of a process; `None` if Linux does not give its status. Returns the sandbox's peak memory use, bytes, if the process
+    /// was killed because of the memory limit.
     pub(crate) fn note_exit(&mut self, status: Option<ExitStatus>) -> Option<u64> {
         if !matches!(status, None | Some(ExitStatus::Signal(libc::SIGKILL))) {
             return None;
@@ -89,7 +89,7 @@ impl JailSandbox {
         self.note_oom_kills().then(|| self.cgroup.usage().memory_peak)
     }
 
-    /// Counts the processes that were ended because the memory limit was reached. Returns true if there are more of them than before.
+    /// Updates the count of OOM kills. Returns true if it rose.
     pub(crate) fn note_oom_kills(&mut self) -> bool {
         let oom_kills = self.cgroup.oom_kills();
         oom_kills > std::mem::replace(&mut self.oom_kills, oom_kills)
@@ -102,12 +102,12 @@ impl JailSandbox {
             kernel.signal_group(Signal::KILL);
         }
         if kernel == FIRST_KERNEL {
-            // A checkpoint whose kernel ended before ends without its socket.
+            // A checkpoint whose kernel has ended ends when its socket closes.
             self.wake = None;
         }
     }
 
-    /// Asks the checkpoint to take the kernel's place, with a new control socket. Whether there is somebody to ask.
+    /// Wakes the checkpoint to take the kernel's place, with a new control socket. Returns false if there is none.
     pub(crate) fn wake(&self, control: BorrowedFd<'_>) -> bool {
         let Some(socket) = &self.wake else { return false };
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -118,15 +118,15 @@ impl JailSandbox {
                 .is_ok()
     }
 
-    /// Ranks the process that last said to be the checkpoint, and no other: what is forked between two cells is ended like a cell.
-    /// Returns true if there was such a greeting.
+    /// Sets the OOM score of the latest process that greeted as the checkpoint, and of no other: other forks between two cells are killed
+    /// like a cell. Returns true if there was a new greeting.
     pub(crate) fn rank_checkpoint(&mut self) -> bool {
         let Some(socket) = &self.wake else { return false };
-        // A program may say so without end, and spoils the rank of its own checkpoint.
+        // A program may send greetings without end; it spoils only the rank of its own checkpoint.
         let greetings = std::iter::from_fn(|| read_greeting(socket.as_fd()).ok()).take(MAX_GREETINGS_AT_ONCE);
         let Some(pid) = greetings.filter_map(|greeting| greeting.sender).last() else { return false };
         let rank = open_oom_score_adj(pid);
-        // Looked up after it was opened: a number that is another sandbox's by now is seen.
+        // The check follows the opening, so that a process id that another sandbox reuses is noticed.
         if namespace_of(pid).is_none_or(|of| Some(of) != self.init.pid.and_then(namespace_of)) {
             return true;
         }
@@ -136,13 +136,12 @@ impl JailSandbox {
         true
     }
 
-    /// Ranks the checkpoint like all others.
+    /// Gives the checkpoint the OOM score of all other processes.
     pub(crate) fn forget_checkpoint(&mut self) {
         write_oom_score_adj(self.checkpoint.take().as_ref(), OOM_SCORE_ADJ);
     }
 
-    /// The process that answered the wake-up call. The system vouches for its number; that it is of this sandbox is looked up, since
-    /// nothing else is known of it.
+    /// The process that answered the wake-up. Linux guarantees its pid; that it belongs to this sandbox has to be checked.
     pub(crate) fn woken(&self, greeting: &Greeting) -> Option<ProcessHandle> {
         let pid = greeting.sender?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
@@ -151,18 +150,19 @@ impl JailSandbox {
             return None;
         }
         let process = ProcessHandle { pid: None, pidfd };
-        // Still alive after the look-up: then it was the one looked up.
+        // It is still alive after the check, so the check was about this process.
         process.is_alive().then_some(process)
     }
 }
 
 impl ProcessHandle {
-    /// Sends a signal; it may have ended since, which is reported in other ways.
+    /// Sends a signal. The process may have ended, which is reported elsewhere.
     pub(crate) fn signal(&self, signal: Signal) {
         let _ended = pidfd_send_signal(&self.pidfd, signal);
     }
 
-    /// Sends a signal to the group that it leads. For children of the warden, whose numbers stay theirs until they are reaped.
+    /// Sends a signal to the process group that it leads. Only for children of the warden, whose pids are not reused before they are
+    /// reaped.
     pub(crate) fn signal_group(&self, signal: Signal) {
         if let Some(pid) = self.pid {
             let _ended = rustix::process::kill_process_group(pid, signal);
@@ -175,7 +175,7 @@ impl ProcessHandle {
         rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, Some(&now))) == Ok(0)
     }
 
-    /// Returns the status of a process that is not the warden's child, as far as this Linux shows it.
+    /// Returns the status of a process that is not the warden's child, if this version of Linux shows it.
     pub(crate) fn exit_status(&self) -> Option<ExitStatus> {
         let status = sys::exit_status(self.pidfd.as_fd())?;
         Some(match status & 0x7f {
@@ -192,12 +192,12 @@ fn open_oom_score_adj(pid: Pid) -> Option<File> {
 
 fn write_oom_score_adj(rank: Option<&File>, score: &str) {
     if let Some(file) = rank {
-        // It may have ended. Without its rank, the larger process is ended first.
+        // It may have ended. Without its score, the larger process is killed first.
         let _as_before = file.write_at(score.as_bytes(), 0);
     }
 }
 
-/// The first message of a process to the warden, before anything of the user's runs in it or when it is woken.
+/// The first message of a process to the warden: before any code of the user runs in it, or when it is woken.
 pub(crate) struct Greeting {
     pub(crate) descriptor: Option<OwnedFd>,
     pub(crate) sender: Option<Pid>,
@@ -221,7 +221,7 @@ pub(crate) fn read_greeting(socket: BorrowedFd<'_>) -> io::Result<Greeting> {
     let mut greeting = Greeting { descriptor: None, sender: None, is_checkpoint };
     for message in ancillary.drain() {
         match message {
-            // Others that came along are closed here.
+            // Surplus descriptors are closed here.
             RecvAncillaryMessage::ScmRights(rights) => greeting.descriptor = rights.into_iter().next(),
             RecvAncillaryMessage::ScmCredentials(credentials) => greeting.sender = Some(credentials.pid),
             _ => {}

@@ -1,4 +1,4 @@
-//! System calls that a sandbox was refused: the filter leaves each to us, we answer EPERM and report its number.
+//! Refused system calls of a sandbox: the filter passes each to the warden, which answers EPERM and reports its number.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use crate::message::Profile;
 use crate::{sys, syscalls};
 
-/// Refusals that one process tree gets at once. A program that makes refused calls in a loop waits in them; the warden, whose time
-/// belongs to all sandboxes, does not work for it.
+/// Refusals answered at once for one process tree. A program that repeats refused calls waits in them and does not take the warden's time
+/// from other sandboxes.
 const MAX_REFUSALS_AT_ONCE: u32 = 256;
 /// Pause before the next ones.
 const REFUSALS_PAUSE: Duration = Duration::from_secs(1);
@@ -29,12 +29,12 @@ pub(crate) enum ListenerResult {
     Something,
     /// Too much of it: look again at that time.
     Rests(Instant),
-    /// Nobody is left who could make a call.
+    /// No process with this filter is left.
     Over,
 }
 
 impl SeccompListener {
-    /// The listener of a filter that leaves us what it refuses, or everything, which this profile's list then decides about.
+    /// The listener of a filter that passes on refused calls, or with `observes` every call, which is then decided by this profile's list.
     pub(crate) fn new(fd: OwnedFd, observes: Option<Profile>) -> Self {
         Self { fd, observes, since: Instant::now(), answered: 0 }
     }
@@ -43,8 +43,8 @@ impl SeccompListener {
         &self.fd
     }
 
-    /// Reports the number of a call, then answers it: the report comes before any of its caller. To be asked when the
-    /// descriptor is readable.
+    /// Reports the number of a call, then answers it, so that the report comes before any report of its caller. Call it when the descriptor
+    /// is readable.
     pub(crate) fn answer(&mut self, tell: impl FnOnce(i64)) -> ListenerResult {
         if self.since.elapsed() > REFUSALS_PAUSE {
             (self.since, self.answered) = (Instant::now(), 0);

@@ -1,11 +1,11 @@
-//! Sockets of a sandbox. A connection that nobody has accepted takes a kilobyte that no control group counts, and no descriptor.
+//! Sockets of a sandbox. A connection that has not been accepted takes a kilobyte, counted by no control group, and no descriptor.
 
 use rustix::process::Pid;
 
 /// Sockets that one sandbox may have, accepted or not.
 pub(crate) const MAX_SOCKETS: usize = 10_000;
 
-/// Counts the sockets of a process's network namespace, as far as Linux shows them.
+/// Counts the sockets in a process's network namespace, if Linux shows them.
 pub(crate) fn count(pid: Pid) -> Option<usize> {
     let text = std::fs::read_to_string(format!("/proc/{}/net/sockstat", pid.as_raw_nonzero())).ok()?;
     used(&text)

@@ -1,5 +1,5 @@
-//! The spawner: a small process with the zygote's namespaces that forks commands. It is to the zygote as a shell is to an interpreter with
-//! all its libraries: its fork copies little, and a command needs nothing of an interpreter's.
+//! The spawner: a small process in the zygote's namespaces that forks commands. A fork of it copies far less than a fork of the zygote, and
+//! a command needs no interpreter.
 
 use std::ffi::{CStr, CString};
 use std::io::{self, Read, Write};
@@ -20,12 +20,12 @@ use crate::{Step, StepError, namespaces, sys};
 
 /// Limit of its start.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// Bytes of the message with a child's command; the system takes 2 MiB of arguments and variables.
+/// Bytes of the message with a child's command; Linux takes 2 MiB of arguments and variables.
 const MAX_COMMAND: usize = 32 << 20;
 /// Path of programs where the command's environment has none.
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// The message with a child's command, after four bytes of length, the most significant first.
+/// The message with a child's command, after its length in four bytes, big-endian.
 #[derive(Deserialize)]
 struct RunFrame {
     command: Command,
@@ -42,7 +42,7 @@ struct Command {
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum ChildFrame {
-    /// The number that it has in the sandbox. The next thing is the exec, which closes the socket.
+    /// The process id in the sandbox. The exec comes next and closes the socket.
     Started {
         number: u32,
     },
@@ -71,7 +71,7 @@ pub(crate) fn start(setup: &Setup, map: IdMap, zygote: BorrowedFd<'_>) -> Result
     }
 }
 
-/// Joins the zygote's namespaces, and takes on all that a command is to inherit.
+/// Joins the zygote's namespaces, and sets everything that commands inherit.
 fn prepare(map: IdMap, zygote: BorrowedFd<'_>, socket: &OwnedFd) -> Result<Filters, StepError> {
     let user = if map == IdMap::Single { 0 } else { libc::CLONE_NEWUSER };
     let namespaces = user | libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
@@ -82,7 +82,8 @@ fn prepare(map: IdMap, zygote: BorrowedFd<'_>, socket: &OwnedFd) -> Result<Filte
     sys::close_all_but(socket.as_fd()).step("close the warden's descriptors")?;
     sys::reset_signals().step("reset the signals")?;
     rustix::thread::set_name(c"aludel-spawner").step("take a name")?;
-    // After the ids: changing them clears it, and makes the process undumpable, whose children could not write to their own /proc.
+    // After the ids: changing them clears the signal and makes the process undumpable, and then its children could not write to their own
+    // /proc.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step("die with the warden")?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable).step("own its /proc/self")?;
     let filters = Filters::compile()?;
@@ -92,7 +93,7 @@ fn prepare(map: IdMap, zygote: BorrowedFd<'_>, socket: &OwnedFd) -> Result<Filte
 
 /// Forks a command for each request, until the warden hangs up.
 fn serve(setup: &Setup, socket: &OwnedFd, filters: &Filters) -> Result<(), StepError> {
-    // Low numbers are taken, so that a received descriptor never sits where the lockdown will put another.
+    // Occupies the low numbers, so that no received descriptor has a number that the lockdown uses.
     let mut taken = Vec::new();
     while taken.last().is_none_or(|last: &std::fs::File| last.as_raw_fd() < lockdown::FIRST_FREE_FD) {
         taken.push(std::fs::File::open("/dev/null").step("open /dev/null")?);
@@ -120,17 +121,17 @@ fn fork(request: &ForkRequest, descriptors: Vec<OwnedFd>, setup: &Setup, filters
     }
 }
 
-/// Runs in the child. Nothing of the user's runs before the last step of the lockdown.
+/// Runs in the child. No code of the user runs before the last step of the lockdown.
 fn become_command(request: &ForkRequest, mut descriptors: ChildDescriptors, setup: &Setup, filters: &Filters) -> ! {
     let mut start = || -> Result<std::convert::Infallible, StepError> {
-        // Sandboxes go first when the host's memory is out, however small their processes are.
+        // When the host is out of memory, sandboxes are killed first, however small their processes are.
         std::fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ).step("rank the process")?;
         let ready = message::receive::<NamespacesReady>(descriptors.get(Descriptor::Warden)?)
             .step("wait for the namespaces")?;
         let (NamespacesReady, late) = ready.ok_or_else(|| failed("there are none"))?;
         descriptors.add_late(late, request.landlock);
         let has_listener = lockdown::run(&request.lockdown, &descriptors, filters, |listener| {
-            // It must not stay here.
+            // It is only for the warden; this process must not keep it.
             let listener = sys::take(listener);
             let sent = message::send(sys::descriptor(lockdown::WARDEN_FD), &"ready", &[listener.as_fd()]);
             sent.step("hand the listener over")
@@ -144,7 +145,7 @@ fn become_command(request: &ForkRequest, mut descriptors: ChildDescriptors, setu
         Ok(never) => match never {},
         Err(StepError { step, source }) => format!("{step}: {}", words(&source)),
     };
-    // The socket is at its old number or, once all others are closed, at its new one.
+    // The socket has its old number, or its new one once all others are closed.
     let failure = ChildFrame::Failed { reason };
     let sent = descriptors.get(Descriptor::Control).is_ok_and(|control| send(control, &failure).is_ok());
     if !sent {
@@ -153,7 +154,7 @@ fn become_command(request: &ForkRequest, mut descriptors: ChildDescriptors, setu
     sys::exit(1)
 }
 
-/// Hears which command it is to become, and becomes it.
+/// Receives the command, and executes it.
 fn run_command(setup: &Setup) -> Result<std::convert::Infallible, StepError> {
     let control = sys::descriptor(lockdown::CONTROL_FD);
     let RunFrame { command: Command { arguments, environment, directory } } =
@@ -173,7 +174,7 @@ fn run_command(setup: &Setup) -> Result<std::convert::Infallible, StepError> {
     Err(exec(program, path, &borrowed(&argv), &borrowed(&environment))).step(program.clone())
 }
 
-/// Replaces the process by a program that is looked up in the path, and returns why that failed.
+/// Replaces the process by a program found in the path; returns only an error.
 fn exec(program: &str, path: &str, arguments: &[&CStr], environment: &[&CStr]) -> io::Error {
     let at = |program: &Path| match CString::new(program.as_os_str().as_encoded_bytes()) {
         Ok(program) => sys::exec(&program, arguments, environment),
@@ -182,7 +183,7 @@ fn exec(program: &str, path: &str, arguments: &[&CStr], environment: &[&CStr]) -
     if program.contains('/') {
         return at(Path::new(program));
     }
-    // Like a shell: a program that is there and cannot be run is reported before one that is not there.
+    // As in a shell, a program that exists and cannot run takes precedence over one that does not exist.
     let mut failure = io::Error::from_raw_os_error(libc::ENOENT);
     for directory in path.split(':') {
         let error = at(&Path::new(directory).join(program));

@@ -1,7 +1,7 @@
-//! Removing what a killed warden left behind.
+//! Removal of what a killed warden left behind.
 //!
-//! Every warden is an instance: it has a directory with a lock that it holds while it lives, and notes there what it makes outside of it.
-//! Processes need no note: they end with the warden, the warden with aludel.
+//! Every warden is an instance: it has a directory with a lock that it holds while it lives, and lists there what it makes outside of it.
+//! Processes are not listed: they end with the warden, and the warden with aludel.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -16,23 +16,23 @@ const LOCK: &str = "lock";
 const GROUPS: &str = "cgroups";
 /// Prefix of the names of control groups.
 const GROUP: &str = "aludel-";
-/// Names that are tried for a new instance.
+/// Attempts to name a new instance.
 const ATTEMPTS: usize = 100;
-/// The host's process namespace; its number is fixed (`PROC_PID_INIT_INO`).
+/// The host's pid namespace; its number is fixed (`PROC_PID_INIT_INO`).
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 
 /// Makes the directory of a new instance and takes its lock. `run` is shared by all instances of one data directory.
 pub fn new_instance(run: &Path) -> io::Result<(PathBuf, File)> {
     use std::os::unix::fs::DirBuilderExt;
     fs::DirBuilder::new().recursive(true).mode(0o700).create(run)?;
-    // The process id makes the name unique among the living, the clock among the dead, the number within this process: control groups are
-    // named by it, and those of all data directories lie beside each other.
+    // The process id makes the name unique among running processes, the clock among earlier ones, the number within this process: control
+    // groups get the same name, and those of all data directories are in one directory.
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     for _ in 0..ATTEMPTS {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("{}-{:x}-{number}", std::process::id(), now.as_micros());
-        // Under another name until it is locked, so that nobody's sweep takes it for abandoned.
+        // It gets its final name once it is locked, so that no sweep takes it for abandoned.
         let staged = run.join(format!(".{name}"));
         match fs::DirBuilder::new().mode(0o700).create(&staged) {
             Ok(()) => {
@@ -49,13 +49,13 @@ pub fn new_instance(run: &Path) -> io::Result<(PathBuf, File)> {
     Err(io::Error::other("no free instance name"))
 }
 
-/// Notes control groups that are to be removed with the instance.
+/// Records control groups to remove with the instance.
 pub(crate) fn note_groups(instance: &Path, groups: &[PathBuf]) -> io::Result<()> {
     let lines: Vec<_> = groups.iter().map(|path| path.to_string_lossy()).collect();
     fs::write(instance.join(GROUPS), lines.join("\n"))
 }
 
-/// Removes every instance under `run` whose owner is gone. Returns how many there were.
+/// Removes every instance under `run` whose process is gone, and returns their number.
 pub fn sweep(run: &Path) -> usize {
     let entries = fs::read_dir(run).into_iter().flatten().flatten();
     entries
@@ -63,9 +63,9 @@ pub fn sweep(run: &Path) -> usize {
         .count()
 }
 
-/// Removes what a warden that has ended left of its instance. Blocks until nobody holds the lock any more.
+/// Removes what an ended warden left of its instance. Blocks until the lock is free.
 pub fn remove_ended(instance: &Path) {
-    // Without the lock there is nothing left, or no telling.
+    // Without the lock file nothing is left, or nothing can be known.
     if let Ok(lock) = File::open(instance.join(LOCK))
         && lock.lock().is_ok()
     {
@@ -89,8 +89,8 @@ pub(crate) fn name_of_group(instance: &Path) -> String {
     format!("{GROUP}{}", instance.file_name().and_then(|name| name.to_str()).unwrap_or("instance"))
 }
 
-/// Removes the control groups beneath `parents` of instances that were killed and whose notes are gone with their data directory. To be
-/// called where process ids are the host's: of other process namespaces nobody here knows which instances live.
+/// Removes the control groups beneath `parents` of killed instances whose directory is gone too. Must run where process ids are the host's:
+/// elsewhere it cannot tell which instances live.
 pub(crate) fn sweep_groups(parents: &[PathBuf]) {
     let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     if namespace == Path::new(FIRST_PID_NAMESPACE) {
@@ -99,7 +99,7 @@ pub(crate) fn sweep_groups(parents: &[PathBuf]) {
     }
 }
 
-/// Never ends a process: a group that has one stays, whoever made it.
+/// Never ends a process: a group with processes stays.
 fn remove_groups_of_the_dead(parent: &Path, is_dead: impl Fn(Pid) -> bool) {
     for group in directories(parent) {
         let owner = group.file_name().and_then(|name| owner_of_group(name.to_str()?));
@@ -116,7 +116,7 @@ fn directories(of: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     fs::read_dir(of).into_iter().flatten().flatten().filter(is_directory).map(|entry| entry.path())
 }
 
-/// The process that made a group of this name, if it is one of ours: see [`new_instance`].
+/// The process that made a group of this name; `None` if the name is not one of [`new_instance`].
 fn owner_of_group(name: &str) -> Option<Pid> {
     let mut parts = name.strip_prefix(GROUP)?.splitn(3, '-');
     let (owner, clock, number) = (parts.next()?, parts.next()?, parts.next()?);
@@ -173,7 +173,7 @@ mod tests {
         for group in kept.into_iter().chain([dead]) {
             fs::create_dir_all(parent.path().join(group).join("s1")).unwrap();
         }
-        // A group with a process cannot be removed, nor can a directory with a file.
+        // A group with a process cannot be removed; here a directory with a file stands in for one.
         let busy = parent.path().join("aludel-12-660c7d9c408f3-1/s1/process");
         fs::create_dir_all(&busy).unwrap();
         remove_groups_of_the_dead(parent.path(), |pid| pid.as_raw_nonzero().get() == 12);

@@ -1,4 +1,4 @@
-//! System calls that no safe wrapper offers. Every block says why it is needed and why it is sound.
+//! System calls without a safe wrapper. Every block says why it is needed and why it is sound.
 
 use std::ffi::CStr;
 use std::io;
@@ -114,7 +114,7 @@ pub(crate) fn child_signals() -> io::Result<OwnedFd> {
     }
 }
 
-/// Gives a child process the usual signals, whoever started us and whatever [`child_signals`] did: nothing is blocked or ignored.
+/// Resets the signals of a child process, whatever its parents and [`child_signals`] did: none is blocked or ignored.
 pub(crate) fn reset_signals() -> io::Result<()> {
     // JUSTIFICATION: as above. SAFETY: `set` is initialised before use; SIG_DFL installs no handler, and is refused where it cannot be set.
     unsafe {
@@ -128,13 +128,13 @@ pub(crate) fn reset_signals() -> io::Result<()> {
     Ok(())
 }
 
-/// Lets Linux reap children by itself: pid 1 of a sandbox has nothing to ask them.
+/// Lets Linux reap children by itself: pid 1 of a sandbox has no use for their status.
 pub(crate) fn ignore_children() {
     // JUSTIFICATION: not wrapped. SAFETY: SIG_IGN installs no handler.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
 }
 
-/// A write to a socket whose other end is gone answers an error instead of ending the process.
+/// Makes a write to a socket whose other end is closed fail with an error instead of ending the process.
 pub(crate) fn ignore_broken_pipes() {
     // JUSTIFICATION: not wrapped. SAFETY: SIG_IGN installs no handler.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
@@ -173,7 +173,7 @@ pub(crate) fn place(fd: BorrowedFd<'_>, number: RawFd) -> io::Result<()> {
     check(unsafe { libc::dup2(fd.as_raw_fd(), number) }.into()).map(drop)
 }
 
-/// Ends the process at once, without running destructors that belong to the parent's copy.
+/// Ends the process at once, without running destructors or exit handlers of the copied address space.
 pub(crate) fn exit(code: i32) -> ! {
     // JUSTIFICATION: std's exit runs handlers of a copied address space. SAFETY: no arguments but the code.
     unsafe { libc::_exit(code) }
@@ -190,7 +190,7 @@ pub(crate) fn exec(program: &CStr, arguments: &[&CStr], environment: &[&CStr]) -
     io::Error::last_os_error()
 }
 
-/// Raises every capability of the process into its inheritable and ambient sets, so that exec keeps them for a user other than root.
+/// Adds every capability of the process to its inheritable and ambient sets, so that exec keeps them for a user other than root.
 pub(crate) fn keep_capabilities_on_exec() -> io::Result<()> {
     const PR_CAP_AMBIENT: libc::c_int = 47;
     const PR_CAP_AMBIENT_RAISE: libc::c_ulong = 2;
@@ -217,7 +217,7 @@ pub(crate) fn last_capability() -> libc::c_ulong {
         .unwrap_or(40)
 }
 
-/// The argument of `seccomp` for these instructions, which have to outlive it.
+/// The argument of `seccomp` for these instructions, which must outlive it.
 pub(crate) fn filter_program(instructions: &[u8]) -> io::Result<libc::sock_fprog> {
     Ok(libc::sock_fprog {
         len: u16::try_from(instructions.len() / size_of::<libc::sock_filter>()).map_err(io::Error::other)?,
@@ -255,7 +255,7 @@ struct SeccompResponse {
     flags: u32,
 }
 
-/// Returns true if Linux lets a filter leave its refusals to a listener.
+/// Returns true if Linux supports listeners of seccomp filters.
 pub(crate) fn can_listen() -> bool {
     const SECCOMP_GET_ACTION_AVAIL: libc::c_uint = 2;
     const SECCOMP_RET_USER_NOTIF: u32 = 0x7fc0_0000;
@@ -264,9 +264,9 @@ pub(crate) fn can_listen() -> bool {
     check(unsafe { libc::syscall(libc::SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &raw const action) }).is_ok()
 }
 
-/// Takes one system call from a listener, and lets it through if `permits` its number and arguments or answers EPERM, unless its caller is
-/// gone. Blocks when there is none. What pointers point to can change after the decision, so this may only let through what another filter
-/// would.
+/// Takes one system call from a listener. Lets it through if `permits` accepts its number and arguments, otherwise answers EPERM; does
+/// nothing if its caller is gone. Blocks when there is no call. Memory behind pointers can change after the decision, so `permits` may
+/// accept only calls that another filter checks too.
 pub(crate) fn answer_call(listener: BorrowedFd<'_>, permits: impl FnOnce(i64, [u64; 6]) -> bool) -> io::Result<()> {
     const SECCOMP_USER_NOTIF_FLAG_CONTINUE: u32 = 1;
     const SECCOMP_IOCTL_NOTIF_RECV: libc::c_ulong = 0xc050_2100;
@@ -292,8 +292,8 @@ pub(crate) fn answer_call(listener: BorrowedFd<'_>, permits: impl FnOnce(i64, [u
     }
 }
 
-/// Returns the status with which the process behind `pidfd` ended, although it was nobody's child here. Linux shows it since 6.15; `None`
-/// before.
+/// Returns the exit status of the process behind `pidfd`, even of one that was no child of the caller. `None` before Linux 6.15, which
+/// shows it.
 pub(crate) fn exit_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
     /// Linux's `struct pidfd_info`, first version.
     #[repr(C)]
@@ -313,13 +313,13 @@ pub(crate) fn exit_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
     (check(asked.into()).is_ok() && info.mask & PIDFD_INFO_EXIT != 0).then_some(info.status)
 }
 
-/// The descriptor of a process that has gone through the lockdown, by the number that this gave it.
+/// A descriptor of a process that has run the lockdown, by the number that the lockdown gave it.
 pub(crate) fn descriptor(number: RawFd) -> BorrowedFd<'static> {
     // JUSTIFICATION: the lockdown chooses numbers, by `dup3`. SAFETY: it has put a descriptor there, which nothing closes before the exec.
     unsafe { BorrowedFd::borrow_raw(number) }
 }
 
-/// Takes over a descriptor that a system call of the lockdown returned.
+/// Takes ownership of a descriptor that a system call of the lockdown returned.
 pub(crate) fn take(number: RawFd) -> OwnedFd {
     // JUSTIFICATION: the lockdown is data, and so is what it returns. SAFETY: the descriptor is new and nobody else's.
     unsafe { OwnedFd::from_raw_fd(number) }
@@ -333,8 +333,8 @@ pub(crate) fn raw(number: i64, arguments: [i64; 6]) -> io::Result<i64> {
     check(unsafe { libc::syscall(number, a, b, c, d, e, f) })
 }
 
-/// Has the allocator of this process give memory of a megabyte or more back to the host as soon as it is freed. By itself glibc soon keeps
-/// up to 32 MB of such memory in each of its arenas, 8 for each processor.
+/// Makes this process's allocator return blocks of a megabyte or more to the host as soon as they are freed. By default glibc keeps up to
+/// 32 MB of them in each of its arenas, 8 for each processor.
 pub fn give_back_large_memory() {
     #[cfg(target_env = "gnu")]
     // JUSTIFICATION: not wrapped. SAFETY: two integers; glibc locks what it changes. It refuses nothing of this size.

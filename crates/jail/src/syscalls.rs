@@ -1,4 +1,4 @@
-//! The system calls a sandboxed program may make: an allow-list, one line each, with what needs it.
+//! The system calls a sandboxed program may make: an allow-list, one line each, with a program that needs it.
 //!
 //! Everything else answers EPERM; `clone3` answers ENOSYS, so that the C library falls back to `clone`, whose flags can be inspected.
 
@@ -30,9 +30,9 @@ enum When {
     Not(u8, u64),
     /// The same, or argument number `.2` is a null pointer.
     NotBut(u8, u64, u8),
-    /// The family is that of UNIX sockets, or the family, the type without its flags, and the protocol are one of these.
+    /// For UNIX sockets, or one of these combinations of family, type without flags, and protocol.
     Socket(&'static [(libc::c_int, libc::c_int, libc::c_int)]),
-    /// The level, argument number 1, is one of these, and the name, the next argument, one of that level's.
+    /// The level, argument 1, and the option, argument 2, are one of these pairs.
     Option(&'static [(libc::c_int, &'static [u64])]),
 }
 
@@ -72,8 +72,8 @@ const FORBIDDEN_CLONE_FLAGS: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_PARENT
     | libc::CLONE_PTRACE) as u32 as u64;
 
-/// A descriptor table is shared by the threads of one process alone: locks belong to the table, and would outlive the process that the
-/// list of Linux names for them.
+/// Only threads of one process may share a descriptor table: file locks belong to the table, and would outlive the process that Linux names
+/// for them.
 const THREAD: u64 = (libc::CLONE_FILES | libc::CLONE_THREAD) as u64;
 
 /// Terminal size, blocking mode, bytes waiting, close-on-exec, sharing of file blocks. Not TIOCSTI: it types into a terminal.
@@ -83,12 +83,12 @@ const IOCTLS: &[u64] = &[0x5401, 0x5413, 0x540f, 0x541b, 0x5421, 0x5450, 0x5451,
 /// leases, notifications or signals: they take memory of Linux that no control group counts.
 const FCNTLS: &[u64] = &[0, 1, 2, 3, 4, 5, 6, 7, 1030, 1031, 1032, 1033, 1034];
 
-/// Reuse, type, error, buffer sizes, keep-alive, linger, credentials, timeouts, listening, protocol, domain. No filters: those are programs
-/// for Linux. No descriptors of the peer.
+/// Reuse, type, error, buffer sizes, keep-alive, linger, credentials, timeouts, listening, protocol, domain. Not filters, which are
+/// programs for Linux, nor descriptors of the peer.
 const SOCKET_OPTIONS: &[u64] = &[2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 17, 20, 21, 30, 38, 39];
 
-/// TCP of both versions and UDP. Not UDP of version 6, whose fragments gave exploits (CVE-2026-53362), nor what Linux has beside them
-/// under the same families: ICMP, UDP-Lite, SCTP, MPTCP.
+/// TCP of both versions and UDP. Not UDP of version 6, whose fragments gave exploits (CVE-2026-53362), nor other protocols of these
+/// families: ICMP, UDP-Lite, SCTP, MPTCP.
 const SOCKETS: &[(libc::c_int, libc::c_int, libc::c_int)] = &[
     (libc::AF_INET, libc::SOCK_STREAM, 0),
     (libc::AF_INET, libc::SOCK_STREAM, libc::IPPROTO_TCP),
@@ -140,27 +140,26 @@ const SERVICE_IOCTLS: &[u64] = &[
     0x402c_542d,
 ];
 
-/// Names of threads, but not of memory, which no control group counts; the parent-death signal, no_new_privs, reading of harmless state.
+/// Names of threads, but not of memory, which no control group counts; the parent-death signal, no_new_privs, harmless reads.
 const PRCTLS: &[u64] = &[1, 2, 3, 15, 16, 23, 38, 39, 40, 41, 42];
 
 /// `mkfifo` and plain files, never devices.
 const NODE_TYPES: &[u64] = &[0, libc::S_IFREG as u64, libc::S_IFIFO as u64, libc::S_IFSOCK as u64];
 
-/// Everything about a program's own pages but merging them with others' (KSM) and soiling them. Nor pushing pages out or collapsing them:
-/// those of a mapped file are everybody's, and whoever owns the file, as sandboxes without a user id of their own do the template, may do
-/// it to them.
+/// All advice about a program's own pages except merging (KSM) and poisoning. Not paging out or collapsing either: pages of a mapped file
+/// are shared, and the owner of a file may do it to them; sandboxes without a user id of their own own the template.
 const ADVICE: &[u64] = &[0, 1, 2, 3, 4, 8, 9, 10, 11, 14, 15, 16, 17, 18, 19, 22, 23];
 
-/// Waiting, waking, moving who waits, with either form of address and of clock. Not the locks that inherit priorities: the C library takes
-/// them only for programs that ask, and their code gave exploits (CVE-2014-3153, CVE-2021-3347).
+/// Waiting, waking and requeueing, with either form of address and of clock. Not priority-inheriting locks: the C library takes them only
+/// on request, and their code gave exploits (CVE-2014-3153, CVE-2021-3347).
 const FUTEX_COMMANDS: &[u64] = &[0, 1, 3, 4, 5, 9, 10];
 const FUTEX_COMMAND: u64 = !(libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME) as u32 as u64;
 
 /// Reads of the template that go to the host's disk, every time.
 const O_DIRECT: u64 = libc::O_DIRECT as u64;
-/// Urgent data of UNIX sockets: nobody uses it, and its code gave exploits (CVE-2025-38236).
+/// Urgent data of UNIX sockets: unused in practice, and its code gave exploits (CVE-2025-38236).
 const MSG_OOB: u64 = libc::MSG_OOB as u64;
-/// Pages of a pool that the host keeps for its own programs; no control group's limit counts them.
+/// Huge pages, a pool that the host reserves for its own programs; not counted by control groups' memory limits.
 const MAP_HUGETLB: u64 = libc::MAP_HUGETLB as u64;
 const MFD_HUGETLB: u64 = libc::MFD_HUGETLB as u64;
 
@@ -370,14 +369,14 @@ const ARCH: TargetArch = TargetArch::aarch64;
 #[cfg(target_arch = "aarch64")]
 const AUDIT_ARCH: u32 = 0xc000_00b7;
 
-/// Calls that are answered without being made, and the error number, or 0. What may be written is in memory: a flush of the template's
+/// Calls that are answered without being made, with the error number or 0. Programs can write only to memory; a flush of the template's
 /// files would go to the host's disk.
 const ANSWERED: [(i64, i32); 3] = [(libc::SYS_clone3, libc::ENOSYS), (libc::SYS_fsync, 0), (libc::SYS_fdatasync, 0)];
 /// Calls of init, which sleeps until it is killed.
 const INIT_CALLS: [i64; 4] =
     [libc::SYS_clock_nanosleep, libc::SYS_restart_syscall, libc::SYS_rt_sigreturn, libc::SYS_exit_group];
-/// The most calls that are gone through one after another. Linux goes through a filter for every call there is when it is applied, and
-/// for calls whose arguments count each time: a search of all is dear.
+/// The most calls that are compared one after another. Linux runs the filter on every call number when it is installed, and on each call
+/// whose arguments are checked, so comparing with all in turn is expensive.
 const GROUP: usize = 6;
 
 /// The filter of a profile: it finds the call's group by halves.
@@ -409,7 +408,7 @@ pub(crate) fn filter(profile: Profile) -> Result<BpfProgram, String> {
     Ok(program)
 }
 
-/// A search by halves for the last group whose first number is not above the one that was loaded. Every group ends with a verdict.
+/// A binary search for the last group whose first number is at most the loaded one. Every group ends with a verdict.
 fn halves(groups: &[(u32, BpfProgram)]) -> BpfProgram {
     let (lower, upper) = groups.split_at(groups.len() / 2);
     let ([_, ..], [(first, _), ..]) = (lower, upper) else {
@@ -417,14 +416,14 @@ fn halves(groups: &[(u32, BpfProgram)]) -> BpfProgram {
     };
     let (lower, upper) = (halves(lower), halves(upper));
     let skipped = u32::try_from(lower.len()).unwrap_or(u32::MAX);
-    // A conditional jump reaches 255 instructions at most, another one all.
+    // A conditional jump reaches at most 255 instructions, an unconditional one any.
     let mut program = vec![instruction(IF_NOT_BELOW, 0, 1, *first), instruction(JUMP, 0, 0, skipped)];
     program.extend(lower);
     program.extend(upper);
     program
 }
 
-// Of linux/bpf_common.h and linux/seccomp.h, as is the number of the architecture of linux/audit.h.
+// Constants of linux/bpf_common.h and linux/seccomp.h; the architecture's number of linux/audit.h.
 const LOAD: u16 = 0x20;
 const JUMP: u16 = 0x05;
 const IF_EQUAL: u16 = 0x15;
@@ -446,7 +445,7 @@ pub(crate) fn of_init() -> Result<BpfProgram, String> {
     allowing(INIT_CALLS.map(|number| (number, Vec::new())).into())
 }
 
-/// Calls that a process makes between its last step of the lockdown and the moment when somebody listens.
+/// Calls that a process makes after the last step of the lockdown and before the warden has the listener.
 const HAND_OVER: &[i64] = &[
     libc::SYS_brk,
     libc::SYS_close,
@@ -473,13 +472,13 @@ pub(crate) fn reporting(filter: &BpfProgram) -> BpfProgram {
     filter
 }
 
-/// A filter that leaves every call to a listener, but those of the hand-over.
+/// A filter that passes every call to a listener, except those of [`HAND_OVER`].
 pub(crate) fn observing() -> Result<BpfProgram, String> {
     let refusing = allowing(HAND_OVER.iter().map(|number| (*number, Vec::new())).collect())?;
     Ok(reporting(&refusing))
 }
 
-/// Returns true if the list allows a call: the same rules as the filter's, read by other code.
+/// Returns true if the list allows a call: the filter's rules, implemented independently.
 pub fn permits(profile: Profile, number: i64, arguments: [u64; 6]) -> bool {
     let Some(allow) = list(profile).find(|allow| allow.number == number) else { return false };
     // The filter compares the lower half.
@@ -508,7 +507,7 @@ pub fn permits(profile: Profile, number: i64, arguments: [u64; 6]) -> bool {
     }
 }
 
-/// A filter that goes through these calls in turn and refuses all others.
+/// A filter that allows these calls under their rules and refuses all others.
 fn allowing(rules: BTreeMap<i64, Vec<SeccompRule>>) -> Result<BpfProgram, String> {
     let refused = SeccompAction::Errno(libc::EPERM as u32);
     let filter = SeccompFilter::new(rules, refused, SeccompAction::Allow, ARCH).map_err(|error| error.to_string())?;
@@ -516,7 +515,7 @@ fn allowing(rules: BTreeMap<i64, Vec<SeccompRule>>) -> Result<BpfProgram, String
 }
 
 impl Allow {
-    /// Any of the rules lets the call through; no rule means that every call is let through.
+    /// The alternatives under which the call is allowed; empty if it is always allowed.
     fn rules(&self) -> Result<Vec<SeccompRule>, String> {
         let condition = |argument: u8, operator: Op, value: u64| {
             Condition::new(argument, Len::Dword, operator, value).map_err(|error| error.to_string())
@@ -542,7 +541,7 @@ impl Allow {
             }
             When::Not(argument, refused) => Ok(vec![one(argument, Op::Ne, refused)?]),
             When::NotBut(argument, refused, pointer) => {
-                // All of it: the lower half alone is zero for many addresses.
+                // The whole pointer: the lower half of many addresses is zero.
                 let null = Condition::new(pointer, Len::Qword, Op::Eq, 0).map_err(|error| error.to_string())?;
                 Ok(vec![one(argument, Op::Ne, refused)?, all(vec![null])?])
             }
@@ -570,14 +569,14 @@ pub(crate) fn allowed(profile: Profile) -> usize {
     list(profile).count()
 }
 
-/// The names of the allowed calls, without those that a process needs before anybody could observe it and those that a filter answers.
+/// The names of the allowed calls, except those that come before a listener can observe them and those that the filter answers itself.
 pub fn names(profile: Profile) -> impl Iterator<Item = &'static str> {
     let is_answered = |number| ANSWERED.iter().any(|(answered, _)| *answered == number);
     let observable = move |allow: &&Allow| !HAND_OVER.contains(&allow.number) && !is_answered(allow.number);
     list(profile).filter(observable).map(|allow| allow.name.trim_start_matches("SYS_"))
 }
 
-/// The numbers of the allowed calls, for tests and for those who want to compare.
+/// The numbers of the allowed calls, for tests and comparisons.
 pub fn numbers(profile: Profile) -> Vec<i64> {
     list(profile).map(|allow| allow.number).collect()
 }
@@ -588,7 +587,7 @@ mod tests {
 
     #[test]
     fn the_list_is_short() {
-        // The number stands in SECURITY.md.
+        // SECURITY.md names the number.
         assert!(allowed(Profile::Data) <= 150, "{}", allowed(Profile::Data));
         assert!(allowed(Profile::Services) <= allowed(Profile::Data) + 10, "{}", allowed(Profile::Services));
     }
@@ -614,7 +613,7 @@ mod tests {
         assert!(filter(Profile::Services).unwrap().len() < 4096);
     }
 
-    /// The verdict of a filter, found as Linux finds it.
+    /// The verdict of a filter, evaluated as Linux does.
     fn verdict(program: &BpfProgram, architecture: u32, number: i64, arguments: [u64; 6]) -> u32 {
         let mut data = (number as u32).to_ne_bytes().to_vec();
         data.extend(architecture.to_ne_bytes());
@@ -655,7 +654,7 @@ mod tests {
         values.extend([FORBIDDEN_CLONE_FLAGS, THREAD, O_DIRECT, MSG_OOB, MAP_HUGETLB, MFD_HUGETLB]);
         for number in (-2..1000).chain([0x4000_0000, 0x4000_0001]) {
             let answer = ANSWERED.iter().find(|(answered, _)| *answered == number).map(|(_, error)| *error as u32);
-            // Of what is not on the list, the arguments do not count.
+            // Arguments matter only for calls on the list.
             let count = if listed.contains(&number) { values.len() } else { 1 };
             for value in values.iter().take(count) {
                 for place in 0..6 {

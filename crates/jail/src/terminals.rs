@@ -1,4 +1,4 @@
-//! Terminals of a sandbox: an instance of devpts of its own, which no other sandbox and nothing of the host has a part in.
+//! Terminals of a sandbox: its own instance of devpts, shared with no other sandbox and not with the host.
 
 use std::os::fd::OwnedFd;
 
@@ -10,10 +10,10 @@ use rustix::termios::{Winsize, tcsetwinsize};
 use crate::message::TerminalSize;
 use crate::{Step, StepError};
 
-/// Terminals of one sandbox. Linux holds up to a quarter of a megabyte for each, which no control group counts.
+/// Terminals of one sandbox. Linux takes up to a quarter of a megabyte for each, counted by no control group.
 const MAX_TERMINALS: u32 = 64;
 
-/// Makes an instance whose terminals belong to this user id, and returns it as a mount that is nowhere yet.
+/// Makes an instance whose terminals belong to this user id, and returns it as a detached mount.
 pub(crate) fn make(owner: u32) -> Result<OwnedFd, StepError> {
     let context = fsopen("devpts", FsOpenFlags::FSOPEN_CLOEXEC).step("open devpts")?;
     let owner = owner.to_string();
@@ -26,7 +26,7 @@ pub(crate) fn make(owner: u32) -> Result<OwnedFd, StepError> {
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).step("mount the terminals")
 }
 
-/// Opens a terminal, and returns the end for whoever sits at it and the end for programs.
+/// Opens a terminal, and returns its controlling side and the side for programs.
 pub(crate) fn open(mount: &OwnedFd, size: TerminalSize) -> Result<[OwnedFd; 2], StepError> {
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
     let ours = openat(mount, "ptmx", flags, Mode::empty()).step("open a terminal")?;

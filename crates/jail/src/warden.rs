@@ -1,4 +1,4 @@
-//! The warden's loop: requests from aludel, processes from the fork servers, ends of children.
+//! The warden's loop: requests of aludel, replies of the fork servers, exits of children.
 
 mod processes;
 mod requests;
@@ -39,7 +39,7 @@ const EVENTS: usize = 64;
 /// Reason for which no checkpoint is restored.
 const NO_CHECKPOINT: &str = "there is no checkpoint that could take over";
 
-/// The part of a sandbox that a child process is.
+/// The role of a child process in its sandbox.
 #[derive(Clone, Copy)]
 enum Role {
     Init,
@@ -60,25 +60,25 @@ struct WardenState {
     sandboxes: HashMap<u64, JailSandbox>,
     /// Directory of the workspaces' mounts.
     workspaces: PathBuf,
-    /// Requests to close a workspace that some sandbox still uses, by workspace.
+    /// Numbers of the requests to close a workspace that is still in use, by workspace.
     workspace_closers: HashMap<u64, Vec<u64>>,
     children: HashMap<Pid, (u64, Role)>,
     /// Processes that make a connection.
     connecting: HashSet<Pid>,
     watches: HashMap<u64, EpollWatch>,
     next_watch: u64,
-    /// Listeners that said too much and are looked at again later.
+    /// Listeners that reported too much and are paused.
     resting: Vec<(Instant, u64)>,
     foreground: Foreground,
-    /// Checkpoints that cells which have just begun may have asked for.
+    /// Checkpoints that recently started cells may have requested.
     late_checkpoints: Vec<LateCheckpoint>,
     /// Time of the next count of locks and sockets.
     objects_due: Instant,
     /// The namespaces of the next sandbox.
     spare: Option<SpareNamespaces>,
-    /// When one may be made.
+    /// The earliest time at which they may be made.
     spare_due: Instant,
-    /// True once it has reported that it makes no more sandboxes: a fork server has ended.
+    /// True once it has reported that it makes no more sandboxes, because a fork server has ended.
     is_unusable: bool,
 }
 
@@ -151,7 +151,7 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
     warden.serve(&children);
     warden.end(&children);
     mounts::remove_workspaces(&setup.instance.join(WORKSPACES));
-    // From memory: the note in the instance's directory may have gone with it, and is for the next start only.
+    // The list in memory is used: the file in the instance's directory may be gone, and is only for the next start.
     for group in warden.hierarchy.parents() {
         if let Err(error) = cgroup::remove(&group) {
             eprintln!("aludel: the control group {} could not be removed: {error}", group.display());
@@ -164,11 +164,11 @@ fn clone_of(fd: &OwnedFd) -> Result<OwnedFd, StepError> {
     fd.try_clone().step("copy the control socket")
 }
 
-/// Makes this instance's group and notes it, so that the next start can remove it should this process be killed.
+/// Makes this instance's group and records it, so that the next start can remove it if this process is killed.
 fn own_group(hierarchy: io::Result<Hierarchy>, setup: &Setup) -> Result<(Hierarchy, Vec<String>), StepError> {
     let mut warnings = Vec::new();
     let name = sweep::name_of_group(&setup.instance);
-    // Noted before they are made: this process may be killed in between.
+    // They are recorded before they are made: this process may be killed in between.
     let to_be = hierarchy.as_ref().map(|hierarchy| hierarchy.directories(&name)).unwrap_or_default();
     sweep::note_groups(&setup.instance, &to_be).step("note the control groups")?;
     let own = match hierarchy.and_then(|hierarchy| hierarchy.descend(&name)) {
@@ -190,7 +190,7 @@ fn own_group(hierarchy: io::Result<Hierarchy>, setup: &Setup) -> Result<(Hierarc
 
 impl WardenState {
     fn reply(&self, reply: &WardenMessage) {
-        // When aludel is gone, the loop sees that by itself.
+        // The loop notices by itself when aludel is gone.
         let _gone = message::send(&self.control, reply, &[]);
     }
 
@@ -207,7 +207,7 @@ impl WardenState {
         while !self.is_unusable {
             let timeout = self.run_timers();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
-                // Nobody waits for anything.
+                // No event needs handling.
                 Ok(_) if events.is_empty() => self.make_spare(),
                 Ok(_) => {}
                 Err(rustix::io::Errno::INTR) => continue,
@@ -219,7 +219,7 @@ impl WardenState {
                         Ok(Some((NumberedRequest { number, request }, descriptors))) => {
                             self.handle(number, request, &descriptors);
                         }
-                        // Closed, or no longer making sense: either way aludel is not there.
+                        // The socket is closed or broken: aludel is gone.
                         Ok(None) | Err(_) => return,
                     },
                     CHILDREN => {
@@ -232,7 +232,7 @@ impl WardenState {
         }
     }
 
-    /// Takes note of every child that ended.
+    /// Handles the exit of every child that ended.
     fn reap(&mut self) {
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
             let fork_server = self.fork_servers().into_iter().find(|server| server.pid == pid);
@@ -267,7 +267,7 @@ impl WardenState {
         }
     }
 
-    /// Tells the owner, as the last thing that it hears, that no more sandboxes are made.
+    /// Reports, as its last message, that no more sandboxes are made.
     fn give_up(&mut self, reason: &str) {
         if !std::mem::replace(&mut self.is_unusable, true) {
             self.reply(&WardenMessage::Unusable { reason: reason.to_owned() });
@@ -285,11 +285,11 @@ impl WardenState {
                 }
             }
             if sandbox.kernels.contains_key(&FIRST_KERNEL) {
-                // A checkpoint that took over: nobody's child here, so no reaper sees its end.
+                // A checkpoint that took over is not the warden's child, so `reap` does not see its end.
                 let out_of_memory = sandbox.note_exit(None);
                 self.reply(&WardenMessage::Exited { id, kernel: FIRST_KERNEL, status: None, out_of_memory });
             }
-            // A group that does not go now goes with the instance's.
+            // If the group cannot be removed now, it is removed with the instance's.
             let _left_for_the_sweep = sandbox.cgroup.remove();
             for number in sandbox.closers {
                 self.answer(number, Ok(()));
@@ -307,7 +307,7 @@ impl WardenState {
         self.workspaces.join(workspace.to_string())
     }
 
-    /// Ends everything: aludel is gone or wants it so, or a fork server is gone.
+    /// Ends everything: aludel is gone or asked for it, or a fork server has ended.
     fn end(&mut self, children: &OwnedFd) {
         self.spare = None;
         for sandbox in self.sandboxes.values_mut() {

@@ -1,8 +1,8 @@
 //! Start of the warden: the running executable starts itself again under another name.
 //!
-//! A fresh exec leaves nothing of the parent's memory, keys included, in the warden and in what it forks. The program that links this
-//! crate need not do anything for it: a constructor that runs before `main` looks at the name and, if it is ours, never returns. (runc
-//! enters its namespaces the same way.) The name is checked before anything else is touched.
+//! A fresh exec leaves nothing of the parent's memory, keys included, in the warden and in what it forks. A program that links this crate
+//! needs no code for it: a constructor that runs before `main` checks the name before anything else and, for a warden, never returns. (runc
+//! enters its namespaces the same way.)
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -30,7 +30,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(30);
 /// Descriptor of the instance's lock, which the warden holds until everything is removed.
 const LOCK_FD: i32 = 4;
 
-/// A running warden, as its owner sees it. Dropping it closes the control socket, upon which the warden removes everything and ends.
+/// A running warden. Dropping it closes the control socket, upon which the warden removes everything and ends.
 #[derive(Debug)]
 pub struct Warden {
     control: OwnedFd,
@@ -56,8 +56,8 @@ pub enum WardenError {
 }
 
 impl Warden {
-    /// Starts a warden and its zygote, and waits until it is ready. Blocks for as long as the template's imports take. Raises the number of
-    /// files that this process may open to what it may be raised to. From then on the warden alone holds the instance's lock.
+    /// Starts a warden and its zygote, and blocks until it is ready, as long as the template's imports take. Raises this process's limit of
+    /// open files to the maximum. From then on only the warden holds the instance's lock.
     pub fn spawn(setup: &Setup, lock: File) -> Result<(Self, WardenMessage), WardenError> {
         // The linker keeps the constructor only if something refers to it.
         std::hint::black_box(CONSTRUCTOR);
@@ -67,13 +67,13 @@ impl Warden {
         let log_file = File::create(&log).step(format!("make {}", log.display()))?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0(NAME).env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(log_file);
-        // Its own process group: the terminal's Ctrl-C is for aludel, which interrupts the program and keeps the sandbox.
+        // In its own process group, so that Ctrl-C goes only to aludel, which interrupts the program and keeps the sandbox.
         command.process_group(0);
         // SAFETY: between fork and exec only dup2 and fcntl run, on descriptors that live until spawn returns.
         // JUSTIFICATION: std has no other way to hand over descriptors.
         unsafe {
             command.pre_exec(move || {
-                // Away from the places first, so that placing one cannot overwrite the other.
+                // Duplicated to high numbers first, so that placing one cannot overwrite the other.
                 let theirs = rustix::io::fcntl_dupfd_cloexec(&theirs, 10)?;
                 let lock = rustix::io::fcntl_dupfd_cloexec(&lock, 10)?;
                 sys::place(theirs.as_fd(), CONTROL_FD)?;
@@ -81,7 +81,7 @@ impl Warden {
             });
         }
         let child = command.spawn().step("start the warden")?;
-        // The command holds the warden's end of the socket, and the lock; without it gone, the warden's death would go unnoticed.
+        // The command still holds the warden's end of the socket and the lock; with them open, the end of the warden would go unnoticed.
         drop(command);
         let warden = Self { control, child: Mutex::new(child), log };
         message::send(&warden.control, setup, &[]).step("greet the warden")?;
@@ -99,18 +99,18 @@ impl Warden {
         WardenError::Unusable { reason, log: tail(&self.log).unwrap_or_default() }
     }
 
-    /// Sends a request; the answer comes by [`Warden::receive`]. Blocks while the warden is behind.
+    /// Sends a request, whose answer [`Warden::receive`] returns. Blocks while the socket's queue is full.
     pub fn send(&self, request: &NumberedRequest, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         message::send(&self.control, request, descriptors)
     }
 
-    /// Sends a request, or fails with [`io::ErrorKind::WouldBlock`] while the warden is behind.
+    /// Sends a request, or fails with [`io::ErrorKind::WouldBlock`] while the socket's queue is full.
     pub fn try_send(&self, request: &NumberedRequest, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         message::try_send(&self.control, request, descriptors)
     }
 
-    /// Waits for the next reply; `None` when the warden has ended. May be called from one thread while others send.
-    /// Descriptors come alongside where [`message::WardenRequest`] says so.
+    /// Waits for the next reply; `None` when the warden has ended. May run in one thread while others send. Some replies have descriptors,
+    /// see [`message::WardenRequest`].
     pub fn receive(&self) -> io::Result<Option<(WardenMessage, Vec<OwnedFd>)>> {
         message::receive(&self.control)
     }
@@ -120,24 +120,24 @@ impl Warden {
         message::try_receive(&self.control)
     }
 
-    /// Waits until there is a reply, or the warden has ended, for this time at most.
+    /// Waits for a reply or the end of the warden, at most for this time.
     pub fn wait_for_reply(&self, limit: Duration) -> io::Result<()> {
         message::is_readable(self.control.as_fd(), limit).map(drop)
     }
 
-    /// Tells the warden to end everything and remove it. [`Warden::receive`] answers `None` from then on.
+    /// Makes the warden end and remove everything. [`Warden::receive`] then answers `None`.
     pub fn hang_up(&self) {
         let _gone = rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both);
     }
 
-    /// Ends the warden and everything below it at once; what they made outside of it stays for [`sweep`].
+    /// Kills the warden and everything below it at once; [`sweep`] removes what they made outside.
     pub fn kill(&self) {
-        // One that has ended needs no end.
+        // It may have ended already.
         let _ended = self.child.lock().unwrap_or_else(PoisonError::into_inner).kill();
     }
 
-    /// Waits until the warden has removed everything. Blocks; to be called after [`Warden::hang_up`]. One that takes longer than
-    /// [`END_TIMEOUT`] hangs, and is killed.
+    /// Waits until the warden has removed everything; call it after [`Warden::hang_up`]. Blocks. A warden that takes longer than
+    /// [`END_TIMEOUT`] is killed.
     pub fn wait(&self) {
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
         let ended = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
@@ -161,8 +161,8 @@ impl Drop for Warden {
     }
 }
 
-/// Nobody may send descriptors who has less open files than its user has descriptors in flight, and without user ids of their own, what
-/// sandboxes send to themselves counts as their user's: so this process and the warden get many more than a sandbox.
+/// Linux refuses to send descriptors once a user has more in flight than the sender may have open files. Without user ids of their own, the
+/// descriptors in flight of sandboxes count as their user's; so this process and the warden get a much higher limit than a sandbox.
 fn allow_many_descriptors() -> io::Result<()> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
@@ -180,7 +180,7 @@ fn tail(log: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&text).trim().to_owned())
 }
 
-/// Run by the C library before `main`, in every program that links this crate.
+/// Called by the C library before `main`, in every program that links this crate.
 // SAFETY: a function pointer of the type that .init_array entries have; it looks at its arguments and normally returns at once.
 // JUSTIFICATION: the only hook that works in every program, tests and users' own binaries included.
 #[used]
@@ -214,7 +214,7 @@ fn main() -> Result<(), StepError> {
     }
     let Some(setup) = first_message::<Setup>(&control)? else { return Ok(()) };
     let hierarchy = Hierarchy::detect();
-    // Here, where process ids are still the host's.
+    // Here process ids are still the host's.
     sweep::sweep_groups(&hierarchy.parents());
     let hierarchy = hierarchy.make_room().map(|()| hierarchy);
     let map = IdMap::choose();

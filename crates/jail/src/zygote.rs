@@ -67,7 +67,7 @@ fn become_zygote(setup: &Setup, map: IdMap, sources: &BaseSources, socket: &Owne
         mounts::enter_base(sources, &setup.scripts)?;
         rustix::system::sethostname(b"sandbox").step("set the host name")?;
         sys::reset_signals().step("reset the signals")?;
-        // Changing ids cleared it.
+        // Changing ids cleared the signal.
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step("die with the warden")?;
         let devnull = std::fs::File::open("/dev/null").step("open /dev/null")?;
         rustix::stdio::dup2_stdin(&devnull).step("replace stdin")
@@ -91,7 +91,7 @@ fn exec(setup: &Setup, socket: &OwnedFd) -> Result<std::convert::Infallible, Ste
     let environment: Vec<_> = environment.iter().map(CString::as_c_str).collect();
     sys::keep_capabilities_on_exec().step("keep the capabilities")?;
     sys::close_on_exec_from(SOCKET_FD).step("close the warden's descriptors")?;
-    // The exec closes the copy that errors are still reported on; the one at the agreed place stays.
+    // The exec closes this copy, on which errors are reported until then; the one at the fixed number stays open.
     sys::place(socket.as_fd(), SOCKET_FD).step("place the socket")?;
     Err(sys::exec(program, &argv, &environment)).step(format!("run {} of the template", program.to_string_lossy()))
 }

@@ -5,23 +5,23 @@ use serde::Serialize;
 use super::{ANSWERED, Allow, When, list};
 use crate::message::Profile;
 
-/// Calls that a runtime makes between its filter and the program: those of Go's scheduler.
+/// Calls that a container runtime makes after it installs the filter and before it starts the program: those of Go's scheduler.
 const RUNTIME: [&str; 2] = ["epoll_pwait", "nanosleep"];
-/// Attributes that a container's first process gives itself: out of others' reach, and parent of orphans.
+/// Attributes that a container's first process sets for itself: undumpable, and parent of orphans.
 const FIRST_PROCESS: [u64; 2] = [libc::PR_SET_DUMPABLE as u64, libc::PR_SET_CHILD_SUBREAPER as u64];
-/// Options of sockets that make their buffers larger.
+/// Socket options that enlarge buffers.
 const BUFFER_OPTIONS: [libc::c_int; 2] = [libc::SO_SNDBUF, libc::SO_RCVBUF];
 /// The type of UDP's sockets.
 const DATAGRAM: EngineCondition = masked(1, super::SOCKET_TYPE, libc::SOCK_DGRAM as u64);
-/// The bits of an argument that the lists compare. Engines compare 64.
+/// The bits of an argument that the lists compare. Container engines compare 64.
 const LOWER: u64 = 0xffff_ffff;
 
-/// The fate of the memory that data in sockets takes.
+/// The accounting of the memory of socket buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SocketMemory {
-    /// The limit of memory is about it, too.
+    /// It is part of the memory limit.
     Counted,
-    /// Nobody counts it: sockets keep the small buffers that they begin with, and there is no UDP, whose are large.
+    /// It is not counted: buffers keep their small default size, and UDP is refused, because its buffers are large.
     Uncounted,
 }
 
@@ -45,8 +45,8 @@ struct EngineRule {
     args: Vec<EngineCondition>,
 }
 
-/// Condition of an argument. All of a rule hold; those of one rule are about different arguments, since runtimes take two about the same
-/// one for alternatives.
+/// Condition of an argument. All conditions of a rule must hold. Each is about another argument, since runtimes treat two about the same
+/// argument as alternatives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct EngineCondition {
@@ -61,10 +61,10 @@ impl EngineProfile {
     /// The calls of a profile, and those that a container's runtime and its first process need.
     pub fn new(profile: Profile, sockets: SocketMemory) -> Self {
         let mut syscalls = vec![rule(RUNTIME.into(), Vec::new())];
-        // In a sandbox for data there are those of UNIX alone, which are counted.
+        // In a sandbox for data there are only UNIX sockets, which are counted.
         let is_uncounted = sockets == SocketMemory::Uncounted && profile == Profile::Services;
         if is_uncounted {
-            // Programs that ask for larger ones go on without.
+            // Programs that ask for larger buffers go on without them.
             syscalls.extend(BUFFER_OPTIONS.map(|option| EngineRule {
                 errno_ret: Some(0),
                 action: "SCMP_ACT_ERRNO",
@@ -101,7 +101,7 @@ impl EngineProfile {
 }
 
 impl Allow {
-    /// The alternatives under which the call is allowed, each with all of its conditions.
+    /// The alternatives under which the call is allowed; each holds if all its conditions do.
     fn conditions(&self) -> Vec<Vec<EngineCondition>> {
         let one_of = |index: u8, values: &[u64]| values.iter().map(|value| vec![lower(index, *value)]).collect();
         match self.when {
@@ -115,7 +115,7 @@ impl Allow {
             When::Masked(index, mask, values) => {
                 values.iter().map(|value| vec![masked(index, mask & LOWER, *value & LOWER)]).collect()
             }
-            // Init of a container is the first process, which a signal from inside reaches only if it listens.
+            // A container's init is the program's own first process, which gets a signal from inside only if it handles it.
             When::Not(index, refused) => other_than(index, refused),
             When::NotBut(index, refused, pointer) => {
                 let null = EngineCondition { index: pointer, value: 0, value_two: 0, op: "SCMP_CMP_EQ" };
@@ -139,7 +139,7 @@ impl Allow {
     }
 }
 
-/// Alternatives that together are any value but one: a bit of it is another.
+/// Alternatives that together cover any value but one: each compares one bit that differs.
 fn other_than(index: u8, refused: u64) -> Vec<Vec<EngineCondition>> {
     (0..32).map(|bit| 1 << bit).map(|bit: u64| vec![masked(index, bit, !refused & bit)]).collect()
 }
@@ -152,7 +152,7 @@ const fn masked(index: u8, mask: u64, value: u64) -> EngineCondition {
     EngineCondition { index, value: mask, value_two: value, op: "SCMP_CMP_MASKED_EQ" }
 }
 
-/// The conditions under which a call sets this option of a socket, as the lists have them.
+/// The conditions under which a call sets this socket option, in the terms of the lists.
 fn buffer_option(option: libc::c_int) -> Vec<EngineCondition> {
     vec![lower(1, libc::SOL_SOCKET as u64), lower(2, option as u64)]
 }
@@ -166,7 +166,7 @@ mod tests {
     use super::super::{ADVICE, FCNTLS, FORBIDDEN_CLONE_FLAGS, INIT, SERVICE_IOCTLS, SOCKET_OPTIONS, THREAD, permits};
     use super::*;
 
-    /// The verdict as a runtime's library finds it, on whole arguments.
+    /// The verdict as a runtime's library computes it, on whole arguments.
     fn allows(profile: &EngineProfile, name: &str, arguments: [u64; 6]) -> bool {
         let holds = |condition: &EngineCondition| {
             let EngineCondition { index, value, value_two, op } = *condition;

@@ -17,10 +17,10 @@ use crate::mounts::TerminalSources;
 use crate::sandbox::{JailSandbox, ProcessHandle};
 use crate::{Step, StepError, mounts, terminals};
 
-/// A process that is to be made in a sandbox.
+/// A process to make in a sandbox.
 #[derive(Clone, Copy)]
 enum Kind {
-    /// The kernel that the sandbox is made with: nothing else runs there yet.
+    /// The sandbox's first kernel: nothing else runs there yet.
     FirstKernel(KernelStart),
     Kernel(KernelStart),
     Command {
@@ -29,7 +29,7 @@ enum Kind {
     },
 }
 
-/// The sandbox in which a process is to be made, as far as that is known before its namespaces are ready.
+/// The sandbox for a new process, as far as it is known before its namespaces are ready.
 #[derive(Clone, Copy)]
 struct ProcessTarget<'a> {
     init: BorrowedFd<'a>,
@@ -38,7 +38,7 @@ struct ProcessTarget<'a> {
     profile: Profile,
 }
 
-/// A process that was asked for, which waits for its namespaces.
+/// A requested process that waits for its namespaces.
 struct Forking {
     kind: Kind,
     /// The number of the request.
@@ -78,7 +78,7 @@ impl WardenState {
         let (namespaces, joins) = match namespaces {
             Ok(made) => made,
             Err(error) => {
-                // The processes that were started are dying; the group goes as soon as it is empty.
+                // The started processes are ending; the group is removed as soon as it is empty.
                 self.reap();
                 let _left_for_the_sweep = cgroup.remove();
                 return Err(error);
@@ -119,7 +119,7 @@ impl WardenState {
                 Ok(())
             }
             Err(error) => {
-                // Its end is reported as that of any other; nobody waits for it.
+                // Its exit is reported like any other, but no request waits for it.
                 sandbox.is_ending = true;
                 sandbox.kill();
                 self.sandboxes.insert(id, sandbox);
@@ -159,7 +159,7 @@ impl WardenState {
         Ok(())
     }
 
-    /// The sandbox of this number, if processes can be made in it.
+    /// The sandbox of this number, if it can have new processes.
     pub(super) fn living(&self, id: u64) -> Result<&JailSandbox, StepError> {
         let sandbox = self.sandboxes.get(&id).filter(|sandbox| !sandbox.is_ending && !sandbox.init_ended);
         let sandbox = sandbox.ok_or_else(|| invalid("there is no such sandbox"))?;
@@ -193,8 +193,8 @@ impl WardenState {
         }
     }
 
-    /// Forks a process into a sandbox; `descriptors` are its control socket and its standard streams. Returns it with our end of its
-    /// socket to the warden.
+    /// Forks a process into a sandbox; `descriptors` are its control socket and standard streams. Returns the process and the warden's end
+    /// of its socket.
     fn fork(
         &self,
         sandbox: &JailSandbox,
@@ -215,7 +215,7 @@ impl WardenState {
         }
     }
 
-    /// Asks for a process, which waits until [`WardenState::finish_fork`]. If that is never called, it ends.
+    /// Requests a process, which waits for [`WardenState::finish_fork`]. It ends if that is never called.
     fn begin_fork(&self, place: ProcessTarget<'_>, kind: Kind, descriptors: &[OwnedFd]) -> Result<Forking, StepError> {
         let (socket, theirs) = message::socket_pair().step("make a socket")?;
         rustix::net::sockopt::set_socket_passcred(&socket, true).step("ask for the sender's number")?;
@@ -244,7 +244,7 @@ impl WardenState {
         Ok(Forking { kind, number, socket })
     }
 
-    /// Lets a process go on whose namespaces are ready.
+    /// Lets a process continue whose namespaces are ready.
     fn finish_fork(
         &self,
         forking: Forking,
@@ -257,12 +257,12 @@ impl WardenState {
         }
         let sent: Vec<_> = landlock.into_iter().chain(joins).map(AsFd::as_fd).collect();
         let sent_on = message::send(&socket, &NamespacesReady, &sent).step("tell the process of its namespaces");
-        // First of all the reason for which there may be none.
+        // This comes first: it returns the error if there is no process.
         let pid = self.fork_server(kind).forked(number)?;
         sent_on?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty());
         if pidfd.is_err() {
-            // Nobody would know of it. Its number is its own until it is reaped.
+            // No other code knows of this process. Its pid is not reused before it is reaped.
             let _ended = kill_process(pid, Signal::KILL);
         }
         let pidfd = pidfd.step("open the new process")?;

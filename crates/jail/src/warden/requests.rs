@@ -13,7 +13,7 @@ use crate::ports::{self, PortConnection};
 use crate::sandbox::JailSandbox;
 use crate::{Step, StepError, mounts, sys, terminals};
 
-/// Connections that are made at once, each by a process for some milliseconds at most.
+/// Connections that are made at once, each by a process of its own in some milliseconds at most.
 const MOST_CONNECTING: usize = 32;
 
 impl WardenState {
@@ -45,7 +45,7 @@ impl WardenState {
             WardenRequest::Restore { id } => self.restore_checkpoint(number, id, descriptors.first()),
             WardenRequest::Spawn { id, process, terminal } => {
                 if self.spawn(id, process, terminal, descriptors).is_err() {
-                    // The reason goes over the process's own socket, if it got that far.
+                    // If the process got that far, it reports the reason on its own socket.
                     self.reply(&WardenMessage::ProcessExited { id, process, status: None });
                 }
             }
@@ -113,7 +113,7 @@ impl WardenState {
         }
     }
 
-    /// Answers a request for something that the zygote makes. Without one it stays unanswered: another warden may do it.
+    /// Answers a request that needs the zygote. Without a zygote it stays unanswered: another warden may handle it.
     fn answer_of_zygote(&mut self, number: u64, made: Result<(), StepError>) {
         if made.is_err() && self.zygote.has_hung_up() {
             self.give_up("the zygote ended");
@@ -122,7 +122,7 @@ impl WardenState {
         }
     }
 
-    /// Asks the checkpoint of a kernel that ended to take its place. The request is answered when it says that it has.
+    /// Wakes the checkpoint of the kernel that ended. The request is answered when the checkpoint reports that it has taken over.
     fn restore_checkpoint(&mut self, number: u64, id: u64, control: Option<&OwnedFd>) {
         self.rank_checkpoint(id);
         let has_none = |sandbox: &JailSandbox| !sandbox.kernels.contains_key(&FIRST_KERNEL);
@@ -141,7 +141,7 @@ impl WardenState {
         let process = self.sandboxes.get(&id).and_then(|sandbox| sandbox.commands.get(&process));
         if let (Some(process), Some(signal)) = (process, Signal::from_named_raw(signal)) {
             if signal == Signal::KILL {
-                // One that was stopped on its way to a group of its own would never get there.
+                // A process that was stopped before it had a group of its own is not reached by the signal to the group.
                 process.signal(signal);
             }
             process.signal_group(signal);
@@ -151,7 +151,7 @@ impl WardenState {
     /// Ends a sandbox. The request is answered when nothing of it is left.
     fn destroy(&mut self, number: u64, id: u64) {
         let Some(sandbox) = self.sandboxes.get_mut(&id) else { return self.answer(number, Ok(())) };
-        // Its processes take processor time to end, which somebody waits for.
+        // Ending takes processor time, and a client waits for it.
         let _as_before = sandbox.cgroup.set_share(CpuShare::Normal);
         sandbox.is_ending = true;
         sandbox.closers.push(number);
@@ -175,7 +175,7 @@ impl WardenState {
         terminals::open(sandbox.terminals.as_ref().ok_or_else(|| invalid("the sandbox has no terminals"))?, size)
     }
 
-    /// Has a process connect to a port of a sandbox, and answer the request: this one's network is the host's.
+    /// Forks a process that connects to a port of a sandbox and answers the request: the warden must stay in the host's network.
     fn connect(&mut self, number: u64, id: u64, port: u16) -> Result<(), StepError> {
         let sandbox = self.living(id)?;
         if sandbox.profile != Profile::Services {

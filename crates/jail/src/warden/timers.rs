@@ -1,4 +1,4 @@
-//! Work that is due at a time: shares of the processors, counts of locks and sockets, the namespaces of the next sandbox.
+//! Timers of the warden: processor shares, counts of locks and sockets, the namespaces of the next sandbox.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -13,18 +13,18 @@ use crate::namespaces::SpareNamespaces;
 use crate::sandbox::JailSandbox;
 use crate::{StepError, pid_namespace, sockets};
 
-/// Time between two counts of locks and sockets, which no control group counts. A processor can take some 50 MB of locks, or of
-/// connections, in it.
+/// Interval between counts of locks and sockets, which no control group counts. In this time a processor can allocate some 50 MB of locks
+/// or connections.
 const OBJECTS_INTERVAL: Duration = Duration::from_millis(250);
-/// Time between a sandbox and the namespaces of the next one: its first program shall have the processors.
+/// Delay between a sandbox and the namespaces of the next one, so that the sandbox's first program has the processors.
 const SPARE_DELAY: Duration = Duration::from_millis(10);
-/// Times after the start of a cell at which a checkpoint that was taken for it may have said so.
+/// Times after the start of a cell at which its checkpoint may have sent its greeting.
 const LATE_CHECKPOINTS: [Duration; 3] =
     [Duration::from_millis(5), Duration::from_millis(20), Duration::from_millis(80)];
-/// Time between namespaces that could not be made ahead and the next ones.
+/// Delay after namespaces could not be made ahead.
 const SPARE_PAUSE: Duration = Duration::from_secs(1);
 
-/// A checkpoint that a cell may have asked for, and that has not said that it is there.
+/// A checkpoint that a cell may have requested and that has not sent its greeting.
 pub(super) struct LateCheckpoint {
     id: u64,
     since: Instant,
@@ -60,7 +60,7 @@ impl WardenState {
         if self.spare.is_none() && self.spare_due <= Instant::now() {
             match self.new_namespaces() {
                 Ok(spare) => self.spare = Some(spare),
-                // Whoever needs one tries again, and gets the error.
+                // The next request tries again, and gets the error.
                 Err(_) => self.spare_due = Instant::now() + SPARE_PAUSE,
             }
         }
@@ -70,7 +70,7 @@ impl WardenState {
         SpareNamespaces::make(self.zygote.pidfd.as_fd(), self.map != IdMap::Single)
     }
 
-    /// The namespaces that were made ahead, if their init lives, or new ones.
+    /// The spare namespaces, if their init lives, or new ones.
     pub(super) fn take_spare(&mut self) -> Result<SpareNamespaces, StepError> {
         self.spare_due = Instant::now() + SPARE_DELAY;
         match self.spare.take().filter(|spare| spare.init().is_some()) {
@@ -79,7 +79,7 @@ impl WardenState {
         }
     }
 
-    /// Lowers the shares of sandboxes in which nothing began for a while; returns the time of the next one.
+    /// Lowers the shares of sandboxes whose boost or foreground time is over; returns the time of the next change.
     fn lower_shares(&mut self, now: Instant) -> Option<Instant> {
         while let Some((id, share)) = self.foreground.next_change(now) {
             let Some(sandbox) = self.sandboxes.get_mut(&id) else { continue };
@@ -91,7 +91,7 @@ impl WardenState {
         self.foreground.next_due()
     }
 
-    /// Raises the share of a sandbox in which something begins that somebody waits for.
+    /// Raises the share of a sandbox in which a client begins to wait for work.
     pub(super) fn put_into_foreground(&mut self, id: u64) {
         let Some(sandbox) = self.sandboxes.get(&id) else { return };
         let now = Instant::now();
@@ -100,12 +100,12 @@ impl WardenState {
         }
     }
 
-    /// Ranks the checkpoint before it is needed. Returns true if there is a new one.
+    /// Sets the OOM score of the checkpoint in time. Returns true if there is a new checkpoint.
     pub(super) fn rank_checkpoint(&mut self, id: u64) -> bool {
         self.sandboxes.get_mut(&id).is_some_and(JailSandbox::rank_checkpoint)
     }
 
-    /// The same at the start of a cell, whose checkpoint may be taken only now.
+    /// Does the same at the start of a cell, whose checkpoint may only be made now.
     pub(super) fn rank_checkpoint_of_cell(&mut self, id: u64) {
         self.late_checkpoints.retain(|late| late.id != id);
         if !self.rank_checkpoint(id) {
@@ -113,7 +113,7 @@ impl WardenState {
         }
     }
 
-    /// Looks for checkpoints that cells wait for; returns the time of the next look.
+    /// Looks for checkpoints of recently started cells; returns the time of the next look.
     fn rank_late_checkpoints(&mut self, now: Instant) -> Option<Instant> {
         let mut late = std::mem::take(&mut self.late_checkpoints);
         late.retain_mut(|late| {
@@ -129,15 +129,14 @@ impl WardenState {
         self.late_checkpoints.iter().filter_map(LateCheckpoint::due).min()
     }
 
-    /// Ends sandboxes that hold more locks or sockets, which no control group counts, than anybody needs; returns the time of the next
-    /// count.
+    /// Ends sandboxes that exceed the limits of locks or sockets, which no control group counts; returns the time of the next count.
     fn enforce_object_limits(&mut self, now: Instant) -> Option<Instant> {
         if self.sandboxes.is_empty() {
             return None;
         }
         if self.objects_due <= now {
             self.objects_due = now + OBJECTS_INTERVAL;
-            // A Linux that shows no locks leaves nothing to enforce.
+            // Without a list of locks there is nothing to enforce.
             let locks = Locks::read().unwrap_or_default();
             let (limit, counts) = (locks.limit(self.sandboxes.len()), locks.by_namespace());
             let locks = |init| *pid_namespace::namespace_of(init).and_then(|of| counts.get(&of)).unwrap_or(&0);

@@ -19,13 +19,13 @@ pub(super) struct EpollWatch {
 }
 
 pub(super) enum EpollSource {
-    /// A new process, which hands over its listener before it runs anything.
+    /// A new process, which sends its listener before it runs anything.
     Greeting { socket: OwnedFd, role: Role },
     /// Refused system calls of a kernel and of what it started.
     Refusals { listener: SeccompListener, kernel: u64 },
-    /// A checkpoint that was woken, and the number of the request that asked for it.
+    /// A woken checkpoint, and the number of the request for it.
     Waking(OwnedFd, u64),
-    /// A kernel that is nobody's child here.
+    /// A kernel that is not the warden's child.
     Adopted(OwnedFd),
 }
 
@@ -39,7 +39,7 @@ impl EpollSource {
 }
 
 impl WardenState {
-    /// Watches listeners again that have rested; returns the time of the next one.
+    /// Resumes listeners whose pause is over; returns the time of the next one.
     pub(super) fn watch_the_rested(&mut self, now: Instant) -> Option<Instant> {
         let (rested, resting) = std::mem::take(&mut self.resting).into_iter().partition(|(until, _)| *until <= now);
         self.resting = resting;
@@ -58,22 +58,22 @@ impl WardenState {
     pub(super) fn watch(&mut self, sandbox: u64, what: EpollSource) {
         let token = self.next_watch;
         self.next_watch += 1;
-        // Nothing can be watched only where memory is out; what would be heard by it then is not.
+        // Adding a watch fails only when memory is out; its events are then lost.
         if self.watch_fd(what.fd(), token).is_ok() {
             self.watches.insert(token, EpollWatch { sandbox, what });
         }
     }
 
-    /// Ends the watch of a descriptor. To close it is not enough: the init of namespaces that were made ahead holds a copy.
+    /// Removes a descriptor from epoll. Closing it is not enough: the init of spare namespaces holds a copy.
     pub(super) fn unwatch(&self, fd: &OwnedFd) {
         let _is_watched_no_more = epoll::delete(&self.epoll, fd);
     }
 
-    /// Handles an event of a watched descriptor. An earlier event of the same batch may have ended its watch.
+    /// Handles an event of a watched descriptor, unless an earlier event of the same batch removed it.
     pub(super) fn handle_event(&mut self, token: u64, flags: epoll::EventFlags) {
         let Some(EpollWatch { sandbox: id, what }) = self.watches.remove(&token) else { return };
         match what {
-            // Before Linux 6.11, taking a call that will never come blocks for ever.
+            // Before Linux 6.11, receiving from a listener without callers blocks for ever.
             EpollSource::Refusals { listener, .. } if !flags.contains(epoll::EventFlags::IN) => {
                 self.unwatch(listener.fd())
             }
@@ -113,7 +113,7 @@ impl WardenState {
                 let Some(sandbox) = self.sandboxes.get_mut(&id) else { return };
                 let greeting = sandbox::read_greeting(socket.as_fd()).ok();
                 if greeting.as_ref().is_some_and(|greeting| greeting.is_checkpoint) {
-                    // It was woken before it had said so.
+                    // The checkpoint was woken before its greeting was read.
                     return self.watch(id, EpollSource::Waking(socket, number));
                 }
                 let woken = greeting.and_then(|greeting| sandbox.woken(&greeting));
