@@ -34,19 +34,20 @@ pub struct Attack {
     pub name: String,
     /// The threat of SECURITY.md that it stands for.
     pub threat: String,
-    /// The architecture that it is written for, if it is for one only.
+    /// Its architecture, if it is for one only.
     arch: Option<String>,
-    /// Runs first, in a sandbox that lives on beside the attack's; what it printed is what both programs know as `neighbour`.
+    /// A program that runs first, in a sandbox that stays alive beside the attack's. Its output is the variable `neighbour` of the other
+    /// programs.
     neighbour: Option<String>,
     /// Must run to its end in the neighbour's sandbox after the attack.
     after: Option<String>,
     /// The attempt.
     pub program: String,
-    /// A program that does the same within its rights, and so runs to its end.
+    /// A program that does the same within its rights, and must succeed.
     pub control: String,
-    /// The ends of the attempt that are none for the sandbox: names of exceptions and limits, between bars.
+    /// Ends of the attempt that count as defended: names of exceptions and limits, separated by bars.
     pub expect: String,
-    /// Its end with [`Profile::Services`], where that is another one.
+    /// The ends that count with [`Profile::Services`], if different.
     services: Option<String>,
 }
 
@@ -78,14 +79,14 @@ pub fn suite() -> Result<Vec<(&'static str, Attack)>, Error> {
     Ok(all)
 }
 
-/// The limits under which the suite runs: small, so that each is hit in a moment. On a machine that is `slow` times slower than usual, such
-/// as an emulated one, programs have so many times the time; all else stays.
+/// The limits under which the suite runs: small, so that each is reached quickly. On a machine that is `slow` times slower than usual, such
+/// as an emulated one, the time limits are multiplied by that; all other limits stay.
 pub fn limits(slow: u32) -> Limits {
     const MIB: u64 = 1 << 20;
     Limits {
         memory: 300 * MIB,
         processes: 32,
-        // Nobody waits for it but for a sandbox that does not hold: long enough for a machine that is busy.
+        // Only reached if the sandbox does not hold; long enough for a busy machine.
         timeout: Duration::from_secs(60) * slow,
         grace: Duration::from_millis(300) * slow,
         disk: 64 * MIB,
@@ -98,7 +99,7 @@ pub fn limits(slow: u32) -> Limits {
     }
 }
 
-/// Time limit of programs that are to be ended for their time: the suite waits for each of them.
+/// Time limit of programs that are expected to reach it: the suite waits for each of them.
 const SOON: Duration = Duration::from_secs(1);
 
 impl Attack {
@@ -121,7 +122,7 @@ impl Attack {
             if outcome != Outcome::Completed {
                 return Ok(AttackResult::Unproven(format!("its neighbour: {}", name_of(&outcome))));
             }
-            // A string of JSON is one of Python, too.
+            // A JSON string is also a Python string.
             prefix.push_str(&format!("neighbour = {}\n", serde_json::Value::from(printed.trim_end())));
             neighbour = Some(sandbox);
         }
@@ -170,7 +171,7 @@ async fn run(sandbox: &dyn Sandbox, code: &str) -> Result<(Outcome, String), Err
     Ok((Outcome::KernelDied(KernelDeath::Unknown), printed))
 }
 
-/// An outcome in the words of the suite, with details behind a colon.
+/// An outcome in the terms of the suite, with details after a colon.
 fn name_of(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Completed => "harmless".into(),

@@ -1,4 +1,4 @@
-//! The seam between those who use sandboxes and the places where they run.
+//! The interface between users of sandboxes and the places where they run.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,19 +16,19 @@ use crate::{Error, KernelSpec, Limits, Workspace};
 
 /// A place where sandboxes run.
 ///
-/// The contract is [`crate::conformance()`], which every backend passes. A future of these methods may be dropped at any time: what it
-/// began is undone.
+/// The contract is [`crate::conformance()`], which every backend passes. A future of these methods may be dropped at any time; what it had
+/// begun is undone.
 pub trait Backend: fmt::Debug + Send + Sync {
     /// The parts of the contract that this backend has.
     fn capabilities(&self) -> &Capabilities;
 
-    /// Makes a sandbox with a kernel that is ready. What the spec asks for and the backend cannot honour is [`Error::NotSupported`]; an id
-    /// that a living sandbox of this backend has is [`Error::Exists`]; a workspace that was lost with its sandbox is
-    /// [`Error::WorkspaceLost`].
+    /// Makes a sandbox with a kernel that is ready. Errors: [`Error::NotSupported`] for a part of the spec that the backend cannot honour,
+    /// [`Error::Exists`] for the id of a living sandbox of this backend, [`Error::WorkspaceLost`] for a workspace that was lost with its
+    /// sandbox.
     fn create(&self, id: SandboxId, spec: SandboxSpec) -> BoxFuture<'_, Result<Arc<dyn Sandbox>, Error>>;
 
-    /// Destroys the sandbox, whatever runs in it, and waits until nothing of it is left but the workspace. One that is not there is fine;
-    /// one that is being made is not made, or ended at once, and its `create` fails.
+    /// Destroys the sandbox, whatever runs in it, and waits until only the workspace is left. Success if it does not exist. A sandbox that
+    /// is being made is abandoned or ended at once, and its `create` fails.
     fn destroy<'a>(&'a self, id: &'a SandboxId) -> BoxFuture<'a, Result<(), Error>>;
 
     /// Returns the ids of the living sandboxes, of this owner or of all.
@@ -47,8 +47,8 @@ pub trait Backend: fmt::Debug + Send + Sync {
     fn shutdown(&self) -> BoxFuture<'_, ()>;
 }
 
-/// A live sandbox. It is made with one kernel, and further ones may be started. Dropping the last hold on it destroys it; whoever holds a
-/// kernel or a process of it holds it, too. The workspace stays as long as someone holds it.
+/// A live sandbox. It has one kernel at first; more may be started. It is destroyed when the last reference to it is dropped; a reference
+/// to its kernels or processes counts too. The workspace stays as long as it is referenced.
 pub trait Sandbox: fmt::Debug + Send + Sync {
     /// The id that it was made with.
     fn id(&self) -> &SandboxId;
@@ -67,18 +67,18 @@ pub trait Sandbox: fmt::Debug + Send + Sync {
     /// The files.
     fn workspace(&self) -> &Arc<dyn Workspace>;
 
-    /// Returns true if the first kernel lives, or its checkpoint will. A sandbox without either, and without other kernels, is of no more
-    /// use; its workspace is.
+    /// Returns true if the first kernel lives or its checkpoint can take over. A sandbox without either and without other kernels is of no
+    /// more use, but its workspace is.
     fn is_alive(&self) -> bool;
 
-    /// Runs one cell in the first kernel. One runs at a time; the next waits here for its turn.
+    /// Runs one cell in the first kernel. Cells run one at a time; the next waits here.
     fn execute<'a>(&'a self, code: &'a str) -> BoxFuture<'a, Result<Execution, Error>>;
 
     /// Returns the kernel that the sandbox was made with.
     fn first_kernel(&self) -> Arc<dyn Kernel>;
 
-    /// Starts a further kernel: variables of its own, the same files, the same limits, which all kernels share. It keeps no checkpoint.
-    /// More than [`Limits::kernels`] at once are [`Error::Full`].
+    /// Starts a further kernel. It has its own variables; files and limits are those of the whole sandbox. It keeps no checkpoint. More
+    /// than [`Limits::kernels`] at once are [`Error::Full`].
     fn start_kernel(&self, options: KernelOptions) -> BoxFuture<'_, Result<Arc<dyn Kernel>, Error>> {
         drop(options);
         not_supported("further kernels")
@@ -87,19 +87,19 @@ pub trait Sandbox: fmt::Debug + Send + Sync {
     /// Returns the sandbox's usage, as far as the backend counts it; zeros when it is gone.
     fn usage(&self) -> BoxFuture<'_, Usage>;
 
-    /// Starts a command beside the kernel. An error means that it could not be started, for example because it is not there.
+    /// Starts a command beside the kernel. Fails if the command cannot be started, for example because it does not exist.
     fn spawn(&self, command: Command) -> BoxFuture<'_, Result<Process, Error>> {
         drop(command);
         not_supported("commands")
     }
 
-    /// Stops everything in the sandbox until [`Sandbox::resume`]. Limits of time stop, too, and what would begin something meanwhile fails
-    /// with [`Error::Paused`]. A sandbox that is paused is fine.
+    /// Stops everything in the sandbox until [`Sandbox::resume`]. Time limits stop too, and new work fails with [`Error::Paused`]. Success
+    /// if it is already paused.
     fn pause(&self) -> BoxFuture<'_, Result<(), Error>> {
         not_supported("pausing a sandbox")
     }
 
-    /// Lets a paused sandbox go on. One that is not paused is fine.
+    /// Resumes a paused sandbox. Success if it is not paused.
     fn resume(&self) -> BoxFuture<'_, Result<(), Error>> {
         not_supported("pausing a sandbox")
     }
@@ -110,24 +110,24 @@ pub trait Sandbox: fmt::Debug + Send + Sync {
         not_supported("forking a sandbox")
     }
 
-    /// Connects to a TCP port on which something in the sandbox listens, on its loopback device or on all. A port on which nothing does is
-    /// [`Error::PortClosed`].
+    /// Connects to a TCP port on which a program in the sandbox listens, on its loopback device or on all devices. Without a listener the
+    /// error is [`Error::PortClosed`].
     fn connect(&self, port: u16) -> BoxFuture<'_, Result<Box<dyn Connection>, Error>> {
         let _closed = port;
         not_supported("connections to a sandbox")
     }
 
-    /// Waits until the sandbox has ended of itself; for ever where only its next use would show it.
+    /// Waits until the sandbox has ended by itself; for ever on a backend that notices it only at the next use.
     fn lost(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::pending())
     }
 
-    /// Destroys the sandbox, whatever runs in it, and waits until nothing of it is left but the workspace.
+    /// Destroys the sandbox, whatever runs in it, and waits until only the workspace is left.
     fn close(&self) -> BoxFuture<'_, Result<(), Error>>;
 }
 
 impl dyn Sandbox {
-    /// Runs a command to its end, with `input` as what it reads, for at most `limit` of wall clock, and keeps `most` bytes of each output.
+    /// Runs a command to its end, with `input` on its stdin, for at most `limit` of wall clock, and keeps `most` bytes of each output.
     pub async fn run(
         &self,
         command: Command,
@@ -148,7 +148,7 @@ fn not_supported<T: Send + 'static>(what: &'static str) -> BoxFuture<'static, Re
     Box::pin(async move { Err(Error::NotSupported(what)) })
 }
 
-/// The id of a sandbox, chosen by whoever asks for it: 1 to 64 letters, digits, `-` and `_`.
+/// The id of a sandbox, chosen by the caller: 1 to 64 letters, digits, `-` and `_`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SandboxId(String);
 
@@ -183,7 +183,7 @@ impl fmt::Display for SandboxId {
     }
 }
 
-/// A request for a sandbox. Every backend takes it apart without `..`, so that none forgets a field.
+/// A request for a sandbox. Every backend destructures it without `..`, so that none forgets a field.
 #[derive(Debug, Clone)]
 pub struct SandboxSpec {
     /// The limits.
@@ -223,7 +223,8 @@ pub struct Capabilities {
     pub enforces_resources: bool,
     /// True if the limits of a workspace's bytes and files are enforced.
     pub enforces_disk: bool,
-    /// True if the first kernel, when it dies in a cell while nothing else runs in the sandbox, is followed by its checkpoint.
+    /// True if the first kernel has a checkpoint: if the kernel dies in a cell while nothing else runs in the sandbox, the checkpoint takes
+    /// over.
     pub checkpoints: bool,
     /// True if refused system calls are reported.
     pub reports_refused_calls: bool,
@@ -282,7 +283,7 @@ pub struct Health {
 pub enum BackendStatus {
     /// As far as is known, they can.
     Ready,
-    /// The last one that the backend wanted could not be made, or it has to recover before it makes another.
+    /// The last sandbox that the backend tried to make failed, or the backend has to recover first.
     Degraded {
         /// The reason.
         reason: String,

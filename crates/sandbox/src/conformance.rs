@@ -15,14 +15,14 @@ use crate::{
     VariablesState, Workspace, WorkspaceEntry, WorkspaceUsage,
 };
 
-/// Programs that do what their names say, in the language of the backend's kernels.
+/// Programs in the language of the backend's kernels; each field says what its program does.
 #[derive(Debug, Clone)]
 pub struct ConformancePrograms {
     /// Prints `hello` and a line's end, and nothing else.
     pub prints: String,
     /// Prints `oops` and a line's end to the error output.
     pub prints_error: String,
-    /// Ends with a value that is shown as `2`; `None` in a language whose programs have no value.
+    /// Ends with a value whose representation is `2`; `None` in a language without values of programs.
     pub has_result: Option<String>,
     /// Fails.
     pub fails: String,
@@ -38,14 +38,14 @@ pub struct ConformancePrograms {
     pub recalls: String,
     /// Prints the environment variable `WORD` and a line's end, or `none` and a line's end where it is not set.
     pub prints_variable: String,
-    /// Listens on the TCP port 8080 of all addresses, then lives on beside the cells to come and answers each connection with `served`.
+    /// Listens on TCP port 8080 of all addresses in the background, and answers each connection with `served`.
     pub serves: String,
     /// Prints `begun` and a line's end, calls the tool `tool` with `n` 1 and 2 at once, prints each answer and a line's end, calls it with
-    /// `n` 3 and prints the answer and a line's end. Where there is no such tool, it fails.
+    /// `n` 3 and prints the answer and a line's end. Fails without such a tool.
     pub calls: String,
     /// Prints `begun` and a line's end, then runs until it is interrupted.
     pub never_ends: String,
-    /// Prints `begun` and a line's end, then runs until it is killed, whatever it is told.
+    /// Prints `begun` and a line's end, then runs until it is killed, and ignores interrupts.
     pub ignores_interrupts: String,
     /// Ends its own kernel with the status 3.
     pub dies: String,
@@ -102,8 +102,8 @@ fn limits() -> Limits {
     }
 }
 
-/// Checks that a backend keeps the contract, and panics with what it does otherwise. Returns the checks that were left out because the
-/// backend's capabilities deny them.
+/// Checks that a backend keeps the contract, and panics with the difference. Returns the checks that were left out because of the backend's
+/// capabilities.
 pub async fn conformance(backend: &dyn Backend, programs: &ConformancePrograms) -> Vec<&'static str> {
     let suite = Suite { backend, programs };
     suite.outcomes().await;
@@ -289,7 +289,7 @@ impl Suite<'_> {
         let result = listen(&mut execution).await;
         assert_eq!(result.finished.outcome, Outcome::Interrupted);
         assert_ne!(result.finished.state, VariablesState::Kept, "it was killed");
-        // Whoever goes away takes the program along.
+        // Dropping the execution ends the program.
         let sandbox = self.create(limits()).await;
         drop(begin(&sandbox, &self.programs.never_ends).await);
         assert_eq!(run(&sandbox, &self.programs.prints).await.stdout, "hello\n", "the next one has its turn");
@@ -410,14 +410,14 @@ impl Suite<'_> {
         assert!(matches!(result.finished.outcome, Outcome::Failed(_)), "a kernel has variables of its own");
         let third = start().await.expect("a third kernel");
         assert!(matches!(start().await, Err(Error::Full)), "there are as many as there may be");
-        // One runs, whatever the others do.
+        // One kernel runs while the others are used.
         let mut execution = begin_in(&second, Cell::new(never_ends)).await;
         assert_eq!(run(&sandbox, recalls).await.stdout, "remembered\n");
         assert_eq!(run_in(&third, Cell::new(prints)).await.stdout, "hello\n");
         execution.interrupter().interrupt();
         let result = listen(&mut execution).await;
         assert_eq!((result.finished.outcome, result.finished.state), (Outcome::Interrupted, VariablesState::Kept));
-        // The death of one is reported for it alone.
+        // The death of a kernel is reported only there.
         run_in(&second, Cell::new(remembers)).await;
         let result = run_in(&second, Cell::new(dies)).await;
         assert_eq!(result.finished.outcome, Outcome::KernelDied(KernelDeath::Exited(3)));
@@ -429,7 +429,7 @@ impl Suite<'_> {
         assert_eq!(result.finished.state, VariablesState::Lost, "a checkpoint would end the other kernels");
         assert!(!sandbox.is_alive());
         assert_eq!(run_in(&third, Cell::new(prints)).await.stdout, "hello\n", "the others go on");
-        // One ends alone, whatever runs in it, or with its last hold.
+        // A kernel can be ended alone, whatever runs in it; dropping its last reference ends it too.
         let mut execution = begin_in(&third, Cell::new(never_ends)).await;
         third.close().await;
         let result = listen(&mut execution).await;
@@ -526,14 +526,14 @@ impl Suite<'_> {
             let Err(Error::Start(text)) = sandbox.spawn(refused).await else { panic!("it started: {reason}") };
             assert!(text.contains(reason), "{text}");
         }
-        // Longer than any buffer, both ways.
+        // Longer than any buffer, in both directions.
         let long = vec![b'x'; 3 << 20];
         let output = sandbox.run(command(&["cat"]), &long, ANSWER_TIMEOUT, 4 << 20).await.expect("a command");
         assert_eq!(output.stdout.len(), long.len(), "all that was printed comes before the end");
         assert_eq!(output.status, Some(ExitStatus::Code(0)));
         let output = sandbox.run(shell("exec <&-; sleep 0.1"), &long, ANSWER_TIMEOUT, 10).await.expect("a command");
         assert_eq!(output.status, Some(ExitStatus::Code(0)), "what nobody reads holds up nobody");
-        // One that waits is told a signal by its number, and one that nobody reads holds up no other.
+        // A waiting command receives a signal by number; a command whose output is not read does not block the others.
         let mut flood = sandbox.spawn(command(&["cat", "/dev/zero"])).await.expect("a command");
         let mut waits = sandbox.spawn(shell("trap 'exit 4' TERM; echo ready; while :; do sleep 0.01; done")).await;
         let waits = waits.as_mut().expect("a second command");
@@ -545,7 +545,7 @@ impl Suite<'_> {
         assert_eq!(run(&sandbox, &self.programs.prints).await.stdout, "hello\n", "the kernel beside them");
         flood.signal(9);
         assert_eq!(timeout(ANSWER_TIMEOUT, flood.wait()).await.expect("in time"), Some(ExitStatus::Signal(9)));
-        // A command ends with its last hold, and all of them with the sandbox.
+        // A command ends with its last reference, and all of them with the sandbox.
         let mut dropped = sandbox.spawn(command(&["sleep", "600"])).await.expect("a command");
         let mut stdout = std::mem::replace(&mut dropped.stdout, Box::new(tokio::io::empty()));
         drop(dropped);
@@ -611,7 +611,7 @@ impl Suite<'_> {
         assert_eq!(run(&other, &self.programs.prints).await.stdout, "hello\n", "the others go on");
     }
 
-    /// A sandbox that nobody waits for any more, or that is destroyed while it is made, does not come to be.
+    /// A sandbox whose request is dropped, or that is destroyed while it is made, never exists.
     async fn cancelled_creates(&self) {
         for patience in [0, 200, 1000, 3000, 6000, 12_000].map(Duration::from_micros) {
             let id = SandboxId::unique();

@@ -1,4 +1,4 @@
-//! The kernel driver: runs cells over a [`Link`] and enforces time, output and interrupts, whatever the backend.
+//! The kernel driver: runs cells over a [`Link`] and enforces time, output and interrupts on every backend.
 
 mod cell_run;
 
@@ -20,12 +20,12 @@ use crate::{Error, Language, Limits, Workspace};
 
 /// Time that a killed kernel may take to be gone.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time that a kernel may take to accept a program, or the answers that it waits for.
+/// Time that a kernel has to accept a program, or answers that it waits for.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time that the kernel of another language may take to start.
 const LANGUAGE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A kernel that is ready, and the limits under which it runs cells.
+/// A ready kernel, and the limits under which it runs cells.
 pub(crate) struct Driver<L: Link> {
     kernel: Arc<Mutex<KernelState<L>>>,
     control: Arc<L::Control>,
@@ -36,13 +36,13 @@ pub(crate) struct Driver<L: Link> {
     limits: Limits,
 }
 
-/// A kernel's link and what is known of the cells before; held by the cell that runs.
+/// A kernel's link and the facts about earlier cells; held by the running cell.
 struct KernelState<L> {
     link: L,
     exit: watch::Receiver<Option<KernelExit>>,
-    /// Cells that ran, but for the one that a checkpoint undid.
+    /// Cells that ran, except the one that a checkpoint undid.
     cells: u64,
-    /// True if somebody gave up while sending it a program: it was killed for that, and has yet to end.
+    /// True if it was killed because a program was not sent as a whole, and has not ended yet.
     is_doomed: bool,
 }
 
@@ -91,7 +91,7 @@ impl<L: Link> Driver<L> {
         self.flags.has_run.load(Ordering::Relaxed)
     }
 
-    /// Waits until no cell runs, and returns the kernel, or the checkpoint of one that ended.
+    /// Waits until no cell runs, and returns the kernel, or its checkpoint if it ended.
     async fn lock(&self) -> Result<OwnedMutexGuard<KernelState<L>>, Error> {
         let mut kernel = Arc::clone(&self.kernel).lock_owned().await;
         if *self.paused.borrow() {
@@ -104,7 +104,7 @@ impl<L: Link> Driver<L> {
             return Err(Error::KernelGone("it ended before".into()));
         }
         if self.exit.borrow().is_some() {
-            // In a task: a caller that goes away halfway would leave a checkpoint awake whose channel is gone.
+            // In a task: if the caller gave up halfway, a checkpoint would be awake without its channel.
             let restoring = tokio::spawn(async move { kernel.link.restore().await.then_some(kernel) });
             let Ok(Some(restored)) = restoring.await else {
                 self.flags.is_dead.store(true, Ordering::Relaxed);
@@ -115,7 +115,7 @@ impl<L: Link> Driver<L> {
         Ok(kernel)
     }
 
-    /// Runs one cell. One runs at a time; the next waits here for its turn.
+    /// Runs one cell. Cells run one at a time; the next waits here.
     pub(crate) async fn execute(&self, cell: Cell<'_>) -> Result<Execution, Error> {
         let Cell { code, environment, tools } = cell;
         kernel::check_environment(environment)?;
@@ -128,9 +128,9 @@ impl<L: Link> Driver<L> {
         };
         let most = most_entries(&self.limits);
         let before = Arc::clone(&self.workspace).walk_async(most, Snapshot::of).await?;
-        // Whoever gives up in the middle leaves half a frame behind, which must not run later, unseen.
+        // If the caller gives up, a partial frame is left, whose program must not run later, unobserved.
         let unsent = KillUnless { sent: false, kernel: &mut kernel, control: &*self.control };
-        // A kernel whose loop was stopped by an earlier cell does not read.
+        // A kernel whose loop an earlier cell stopped does not read.
         match timeout(SEND_TIMEOUT, unsent.kernel.link.send(&ToKernel::Execute { code, environment, tools })).await {
             Ok(Ok(())) => unsent.disarm(),
             Ok(Err(error)) => return Err(Error::KernelGone(error.to_string())),
@@ -148,7 +148,7 @@ impl<L: Link> Driver<L> {
         Ok(Execution::new(receiver, answers, interrupter, number))
     }
 
-    /// Sets the working directory and variables for the cells to come.
+    /// Sets the working directory and variables for later cells.
     pub(crate) async fn configure(&self, options: &KernelOptions) -> Result<(), Error> {
         let KernelOptions { directory, environment, forms, command_line, language } = options;
         kernel::check_environment(environment)?;
@@ -171,7 +171,7 @@ impl<L: Link> Driver<L> {
                 match kernel.link.receive().await {
                     Ok(LinkInput::Frame(FromKernel::Configured, _)) => return Ok(()),
                     Ok(LinkInput::Frame(FromKernel::Failed(reason), _)) => return Err(Error::Start(reason)),
-                    // A thread that goes on between two cells.
+                    // Output of a thread between two cells.
                     Ok(LinkInput::Frame(..) | LinkInput::Printed(..)) => {}
                     Ok(LinkInput::Closed) | Err(_) => return Err(Error::KernelGone("it ended meanwhile".into())),
                 }
@@ -218,7 +218,7 @@ impl<L: Link> kernel::Kernel for Driver<L> {
     }
 }
 
-/// Kills the kernel when it is dropped before a program was sent as a whole.
+/// Kills the kernel if it is dropped before a program was sent as a whole.
 struct KillUnless<'a, L: Link> {
     sent: bool,
     kernel: &'a mut KernelState<L>,

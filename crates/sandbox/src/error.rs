@@ -13,14 +13,14 @@ pub enum Error {
     /// There are as many sandboxes as there may be.
     #[error("the sandbox could not be set up: too many sandboxes")]
     Full,
-    /// The backend was shut down, or the part of it that was asked ended before it answered.
+    /// The backend was shut down, or the part of it that handled the request ended before it answered.
     #[error("the sandbox could not be set up: {0}")]
     Over(String),
-    /// The part of the backend that held the workspace has ended, and every sandbox on it: no other one can be made there. Its files may be
-    /// read as long as somebody holds it.
+    /// The part of the backend that held the workspace has ended, with every sandbox on it. No new sandbox can be made on it; its files can
+    /// be read as long as it is referenced.
     #[error("the sandbox could not be set up: the workspace was lost")]
     WorkspaceLost,
-    /// The backend did not answer in time. What was asked for is undone.
+    /// The backend did not answer in time. The request is undone.
     #[error("the sandbox could not be set up: no {what} within {} s", limit.as_secs())]
     Timeout {
         /// The answer that did not come.
@@ -34,10 +34,10 @@ pub enum Error {
     /// The backend cannot do what was asked for.
     #[error("this backend does not support {0}")]
     NotSupported(&'static str),
-    /// The kernel or its channel ended while something was being asked of it.
+    /// The kernel or its channel ended during a request.
     #[error("the kernel is gone: {0}")]
     KernelGone(String),
-    /// The sandbox is paused: nothing begins in it until it is resumed.
+    /// The sandbox is paused: nothing can be started in it until it is resumed.
     #[error("the sandbox is paused")]
     Paused,
     /// Nothing in the sandbox listens on the port.
@@ -46,7 +46,7 @@ pub enum Error {
     /// All terminals that a sandbox may have are open.
     #[error("all terminals of the sandbox are open; close one, or try again when a program has ended")]
     NoTerminal,
-    /// A program could not be started in the sandbox: it is not there, or may not be run.
+    /// A program could not be started in the sandbox: it does not exist or is not executable.
     #[error("the program could not be started: {0}")]
     Start(String),
     /// The template is missing, damaged or could not be built.

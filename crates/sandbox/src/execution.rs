@@ -1,4 +1,4 @@
-//! An execution under way, as its caller has it.
+//! A running execution, from its caller's side.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl Execution {
         Self { events, answers, interrupter, number, is_restarted: false }
     }
 
-    /// Tells with the outcome that the sandbox of the executions before was lost: [`VariablesState::Restarted`].
+    /// Marks the outcome with [`VariablesState::Restarted`]: the sandbox of earlier executions was lost.
     #[must_use]
     pub fn restarted(mut self) -> Self {
         self.is_restarted = true;
@@ -45,14 +45,13 @@ impl Execution {
         event
     }
 
-    /// Answers the calls of the last [`ExecutionEvent::Calls`], in their order, and lets the program go on. Of a program that waits for
-    /// none, nothing happens.
+    /// Answers the calls of the last [`ExecutionEvent::Calls`], in order, and lets the program continue. Does nothing if no call is open.
     pub fn answer(&self, answers: Vec<ClientAnswer>) {
-        // One that has ended needs none any more.
+        // If the program has ended, it needs none.
         let _ended = self.answers.send(answers);
     }
 
-    /// The number of the cell in its kernel, from 1. A cell that a checkpoint undid gives its number back.
+    /// The number of the cell in its kernel, from 1. If a checkpoint undid a cell, its number is used again.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -79,7 +78,7 @@ impl Interrupter {
         Self(Arc::new(interrupt))
     }
 
-    /// SIGINT now; the kernel is killed when the program has not ended after the grace period.
+    /// Sends SIGINT now; the kernel is killed if the program has not ended after the grace period.
     pub fn interrupt(&self) {
         self.0.send_replace(true);
     }

@@ -1,4 +1,4 @@
-//! The kernel channel: length-prefixed JSON frames. What comes in was written by untrusted code.
+//! The kernel channel: length-prefixed JSON frames. Incoming frames are from untrusted code.
 
 use std::fmt;
 use std::io;
@@ -16,7 +16,7 @@ use crate::kernel::CommandLine;
 use crate::outcome::{ClientAnswer, ClientCall, MimeBundle, MimeData, ProgramError};
 use crate::process::Command;
 
-/// The longest frame that is taken from a kernel, bytes. The kernel program stays below it; whatever does not is not the kernel program.
+/// The longest accepted frame of a kernel, bytes. The kernel program stays below it; a longer one is from other code.
 pub(crate) const MAX_FRAME: usize = 32 << 20;
 /// The longest name of an exception, bytes.
 const MAX_NAME: usize = 200;
@@ -25,7 +25,7 @@ const MAX_ERROR: usize = 64 << 10;
 /// The most representations that one bundle may have.
 const MAX_REPRESENTATIONS: usize = 32;
 
-/// Calls of the client's tools that a program makes at once. The kernel program sends no more in one frame.
+/// Calls of the client's tools that a program makes at once. The kernel program puts no more into one frame.
 pub(crate) const MAX_CALLS_AT_ONCE: usize = 128;
 /// Bytes of the arguments of all calls in one frame. The kernel program stays below it.
 const MAX_ARGUMENTS: usize = 2 << 20;
@@ -38,7 +38,7 @@ pub(crate) enum ToKernel<'a> {
     Start {
         memory: u64,
         threads: u32,
-        /// True if nothing else limits its memory, and its own limit must not be raised again.
+        /// True to set the hard limit too, because nothing else limits its memory.
         hard: bool,
         /// True if the kernel keeps a checkpoint.
         checkpoints: bool,
@@ -61,7 +61,7 @@ pub(crate) enum ToKernel<'a> {
     WarmUp,
     /// Become a program other than a kernel.
     Run { command: &'a Command },
-    /// Run a cell, with these variables of the environment set meanwhile.
+    /// Run a cell, with these environment variables set during it.
     Execute {
         code: &'a str,
         #[serde(skip_serializing_if = "<[_]>::is_empty")]
@@ -70,13 +70,13 @@ pub(crate) enum ToKernel<'a> {
         #[serde(skip_serializing_if = "<[_]>::is_empty")]
         tools: &'a [String],
     },
-    /// The answers to the calls of this number, in their order. Calls without one are not answered any more.
+    /// The answers to the calls with this number, in order. Calls beyond them get no answer.
     Answers { number: u64, answers: &'a [ClientAnswer] },
-    /// The display of this number has arrived, and what was printed before it.
+    /// The display with this number has arrived, and all output before it.
     Shown { number: u64 },
 }
 
-/// Frames from a kernel, or from whoever writes to its socket, to the host.
+/// Frames to the host from a kernel, or from other code that writes to its socket.
 #[derive(Debug, PartialEq)]
 pub(crate) enum FromKernel {
     Ready,
@@ -89,19 +89,19 @@ pub(crate) enum FromKernel {
     /// A displayed value, with the number to acknowledge.
     Display(MimeBundle, u64),
     Result(MimeBundle),
-    /// The program goes on to print to its other stream. A displayed value, with the number to acknowledge.
+    /// The program switches to its other output stream. A displayed value, with the number to acknowledge.
     Flushed(u64),
     /// The program calls tools of the client's, and waits. A displayed value, with the number to acknowledge.
     Calls(Vec<ClientCall>, u64),
     Error(ProgramError),
-    /// A `MemoryError` or an exception that is one, whatever its name.
+    /// A `MemoryError` or a subclass of it.
     MemoryError(ProgramError),
     Done,
     Failed(String),
 }
 
-/// A frame as it comes. Flat, and with a bundle that keeps nothing but short lists of strings: whatever else a program writes here is
-/// skipped while it is read, and takes no memory.
+/// A frame before validation. Flat; its bundle keeps only short lists of strings. All other content is skipped during parsing, and takes no
+/// memory.
 #[derive(Deserialize)]
 struct RawFrame {
     #[serde(rename = "type")]
@@ -134,7 +134,7 @@ impl<'de> Deserialize<'de> for RawBundle {
                     if entries.len() == MAX_REPRESENTATIONS {
                         return Err(serde::de::Error::custom("too many representations"));
                     }
-                    // Anything but a string is an error: the kernel program sends none.
+                    // A value other than a string is an error: the kernel program sends none.
                     entries.push((key, map.next_value::<String>()?));
                 }
                 Ok(RawBundle(entries))
@@ -208,7 +208,7 @@ impl Channel {
     }
 }
 
-/// Reads a frame. Anything that is not one is an error, never a panic.
+/// Parses a frame. Invalid input is an error, never a panic.
 pub(crate) fn parse(bytes: &[u8]) -> io::Result<FromKernel> {
     let frame: RawFrame = serde_json::from_slice(bytes)?;
     let missing = || {
@@ -252,7 +252,7 @@ fn bundle(data: RawBundle) -> MimeBundle {
             return None;
         }
         let data = if is_binary(&mime) {
-            // Python's base64 may come with line breaks.
+            // Python's base64 may contain line breaks.
             let compact: String = text.split_ascii_whitespace().collect();
             MimeData::Binary(BASE64_STANDARD.decode(compact).ok()?)
         } else {
@@ -263,7 +263,7 @@ fn bundle(data: RawBundle) -> MimeBundle {
     MimeBundle(data.0.into_iter().filter_map(representation).collect())
 }
 
-/// A MIME type as it may appear in file names, headers and pages: `type/subtype` of harmless characters.
+/// Returns true for a MIME type that is safe in file names, headers and pages: `type/subtype` of harmless characters.
 fn is_mime(text: &str) -> bool {
     let harmless = |part: &str| {
         !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-._".contains(&byte))

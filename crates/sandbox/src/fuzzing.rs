@@ -1,4 +1,4 @@
-//! Targets of the fuzzers in `fuzz/`, and the replay of what they kept. Not there in any other build.
+//! Fuzz targets of `fuzz/`, and the replay of their corpora. Not part of any other build.
 
 use std::cell::RefCell;
 use std::fs;
@@ -15,16 +15,16 @@ use crate::{MimeBundle, MimeData, Workspace};
 
 /// Bytes of output that the target keeps.
 const KEPT_OUTPUT: u64 = 64;
-/// A file that nobody in the workspace may read.
+/// Content of a file outside of the workspace, which must never be read.
 const SECRET: &str = "a secret of the host";
-/// Runs after which the workspace is made anew: what was made in it slows it down.
+/// Runs after which the workspace is made anew, because its content slows it down.
 const RUNS: u32 = 2000;
 
-/// Reads what a hostile program may write to the kernel channel and print: an error or a frame, never a panic, and nothing larger than
-/// it was.
+/// Parses input of a hostile program on the kernel channel and its output: the result is an error or a frame, never a panic, and not larger
+/// than the input.
 pub fn channel(bytes: &[u8]) {
     if let Ok(frame) = frame::parse(bytes) {
-        // Invalid pieces are escaped or replaced, which is bounded too.
+        // Invalid parts are escaped or replaced, which is bounded too.
         let size = size(&frame);
         assert!(size <= bytes.len() * 4 + 64, "{size} of {}", bytes.len());
     }
@@ -66,8 +66,8 @@ fn printed<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> String {
     text + &output.finish().0
 }
 
-/// Uses a file name of a client or a program in a workspace full of traps: nothing outside is ever read, made or changed, and what a
-/// program made under this name is listed as what it is.
+/// Uses a file name of a client or a program in a workspace full of traps: nothing outside is read, made or changed, and a file of this
+/// name is listed with its real type.
 pub fn paths(bytes: &[u8]) {
     PLACE.with_borrow_mut(|(runs, place)| {
         *runs += 1;

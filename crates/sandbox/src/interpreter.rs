@@ -22,8 +22,8 @@ use crate::{
 /// # }
 /// ```
 ///
-/// It is the backend [`Local`] with defaults; who wants more of it takes that. Whatever runs ends when this is dropped, wherever that is;
-/// [`Interpreter::close`] waits until that is done, and [`Interpreter::close_blocking`] does without a runtime.
+/// It is the backend [`Local`] with defaults; use that for more. Dropping it ends the running program; [`Interpreter::close`] waits for
+/// that, and [`Interpreter::close_blocking`] does so without a runtime.
 #[derive(Debug)]
 pub struct Interpreter {
     backend: Local,
@@ -31,7 +31,7 @@ pub struct Interpreter {
     disk: u64,
 }
 
-/// An interpreter that is to be started.
+/// An interpreter to start.
 #[derive(Debug, Clone)]
 pub struct InterpreterBuilder {
     data: Option<PathBuf>,
@@ -48,7 +48,7 @@ pub struct RunOutput {
     pub stdout: String,
     /// Text that it wrote to standard error.
     pub stderr: String,
-    /// Figures and other values that it displayed, in order.
+    /// Figures and other displayed values, in order.
     pub displays: Vec<MimeBundle>,
     /// The value of its last expression.
     pub value: Option<MimeBundle>,
@@ -71,12 +71,13 @@ impl RunOutput {
 }
 
 impl Interpreter {
-    /// Starts one with the usual limits. The first time on a host, this makes the default template, which takes minutes and the network.
+    /// Starts an interpreter with the usual limits. The first time on a host, this builds the default template, which takes minutes and the
+    /// network.
     pub async fn new() -> Result<Self, Error> {
         Self::builder().start().await
     }
 
-    /// One with limits or a place of its own.
+    /// An interpreter with other limits or another place for its data.
     pub fn builder() -> InterpreterBuilder {
         InterpreterBuilder {
             data: None,
@@ -87,7 +88,8 @@ impl Interpreter {
         }
     }
 
-    /// Runs a program to its end. One runs at a time; the next waits. A mistake of the program is no error here, but in what is returned.
+    /// Runs a program to its end. Programs run one at a time; the next waits. A failure of the program is no error here, but part of the
+    /// result.
     pub async fn run(&self, code: &str) -> Result<RunOutput, Error> {
         let mut execution = self.sandbox.execute(code).await?;
         let (mut stdout, mut stderr) = (String::new(), String::new());
@@ -99,7 +101,7 @@ impl Interpreter {
                 ExecutionEvent::Display(bundle) => displays.push(bundle),
                 ExecutionEvent::Result(bundle) => value = Some(bundle),
                 ExecutionEvent::Error(of_program) => error = Some(of_program),
-                // It was given no tools.
+                // No tools were given to it.
                 ExecutionEvent::Calls(_) => {}
                 ExecutionEvent::Finished(finished) => {
                     return Ok(RunOutput { stdout, stderr, displays, value, error, finished });
@@ -109,14 +111,14 @@ impl Interpreter {
         Err(Error::KernelGone("it ended without an outcome".into()))
     }
 
-    /// Puts a file into the directory in which programs run, replacing one of that name.
+    /// Writes a file into the working directory of programs, replacing one of that name.
     pub async fn write(&self, name: &str, bytes: impl Into<Vec<u8>>) -> Result<(), Error> {
         let (workspace, name, bytes, disk) =
             (Arc::clone(self.sandbox.workspace()), name.to_owned(), bytes.into(), self.disk);
         blocking(move || workspace.write(&name, &mut bytes.as_slice(), disk).map(drop)).await
     }
 
-    /// Reads a file of that directory whole: at most as many bytes as the limit of its disk.
+    /// Reads a whole file of that directory: at most as many bytes as the disk limit.
     pub async fn read(&self, path: &str) -> Result<Vec<u8>, Error> {
         let (workspace, path, disk) = (Arc::clone(self.sandbox.workspace()), path.to_owned(), self.disk);
         blocking(move || {
@@ -141,7 +143,7 @@ impl Interpreter {
         closed
     }
 
-    /// Ends it, and blocks until nothing of it is left: for places that no runtime reaches any more.
+    /// Ends it, and blocks until nothing of it is left: for callers outside of a runtime.
     pub fn close_blocking(self) {
         let Self { backend, sandbox, disk: _ } = self;
         drop(sandbox);
@@ -205,7 +207,7 @@ impl InterpreterBuilder {
     }
 }
 
-/// The directory that the program `aludel` has, too, if nothing else is said.
+/// The default data directory of the program `aludel`.
 fn data_directory() -> Result<PathBuf, Error> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let of_home = || variable("HOME").map(|home| home.join(".local/share/aludel"));

@@ -13,15 +13,15 @@ const MAX_TOOLS: usize = 256;
 /// Bytes of the name of one.
 const MAX_TOOL_NAME: usize = 128;
 
-/// A kernel of a live sandbox. Dropping the last hold on it ends it, but for the first kernel, which ends with its sandbox.
+/// A kernel of a live sandbox. It ends when the last reference to it is dropped; the first kernel ends with its sandbox.
 pub trait Kernel: fmt::Debug + Send + Sync {
     /// Returns true if it lives, or its checkpoint will.
     fn is_alive(&self) -> bool;
 
-    /// Runs one cell. One runs at a time; the next waits here for its turn.
+    /// Runs one cell. Cells run one at a time; the next waits here.
     fn execute<'a>(&'a self, cell: Cell<'a>) -> BoxFuture<'a, Result<Execution, Error>>;
 
-    /// Sets the working directory and environment variables for the cells to come. Waits until no cell runs.
+    /// Sets the working directory and environment variables for later cells. Waits until no cell runs.
     fn configure<'a>(&'a self, options: &'a KernelOptions) -> BoxFuture<'a, Result<(), Error>>;
 
     /// Ends this kernel alone, whatever runs in it, and waits until it has ended.
@@ -33,13 +33,14 @@ pub trait Kernel: fmt::Debug + Send + Sync {
 pub struct Cell<'a> {
     /// The code.
     pub code: &'a str,
-    /// Environment variables that are set while it runs, and have their former values afterwards.
+    /// Environment variables that are set during the cell; afterwards they have their former values.
     pub environment: &'a [(String, String)],
-    /// Tools of the client's that it can call: names of functions in the kernel's language, which are there while it runs.
+    /// Tools of the client that the cell can call: functions in the kernel's language that exist during the cell.
     pub tools: &'a [String],
 }
 
-/// The name among a cell's tools that lets Python's `input()` ask the client: with `{"prompt": TEXT}`, for a line without its end.
+/// The name among a cell's tools that makes Python's `input()` ask the client: called with `{"prompt": TEXT}`, it answers with a line
+/// without its end.
 pub const INPUT: &str = "__input__";
 
 impl<'a> Cell<'a> {
@@ -64,28 +65,27 @@ impl<'a> From<&'a String> for Cell<'a> {
 /// Settings of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct KernelOptions {
-    /// The working directory, inside; `None` for the one that it has, which is the workspace at first.
+    /// The working directory, inside; `None` keeps the current one, which is the workspace at first.
     pub directory: Option<String>,
     /// Environment variables beside those that every process of a sandbox has.
     pub environment: Vec<(String, String)>,
-    /// True if tables and charts are shown as data, too: [`TABLE`] and [`CHART`].
+    /// True if tables and charts are displayed as data too: [`TABLE`] and [`CHART`].
     pub forms: bool,
     /// The command line of a program; `None` for none.
     pub command_line: Option<CommandLine>,
-    /// The language of all its cells, for a kernel that has run none; `None` for the sandbox's own. There has to be a Jupyter kernel for
-    /// it.
+    /// The language of all its cells, for a new kernel; `None` for the sandbox's own. It needs a Jupyter kernel for it.
     pub language: Option<Language>,
 }
 
 /// The command line of a program that runs as a cell.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CommandLine {
-    /// Its arguments, its own name first: `sys.argv` of the cells to come.
+    /// Its arguments, its own name first: `sys.argv` of later cells.
     pub arguments: Vec<String>,
-    /// The file of the working directory that the next cell is read from: its `__file__`, and its name in tracebacks.
+    /// The file in the working directory with the next cell's code: its `__file__`, and its name in tracebacks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub script: Option<String>,
-    /// A file of the working directory to be its standard input. It is removed.
+    /// A file in the working directory that becomes its stdin. The file is removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<String>,
 }
@@ -110,7 +110,7 @@ pub const TABLE: &str = "application/vnd.aludel.table+json";
 /// The MIME type of a chart as data: its kind, labels and series.
 pub const CHART: &str = "application/vnd.aludel.chart+json";
 
-/// Checks what the system would refuse in the middle of a start.
+/// Checks the variables for what Linux would refuse in the middle of a start.
 pub(crate) fn check_environment(environment: &[(String, String)]) -> Result<(), Error> {
     let is_name = |name: &str| !name.is_empty() && !name.contains(['=', '\0']);
     match environment.iter().find(|(name, value)| !is_name(name) || value.contains('\0')) {

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 
 use crate::Language;
 
-/// A kernel's language: how its programs are started, and how models know it.
+/// A kernel's language: the way to start it, and its description for models.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelSpec {
     /// The language, in lower case.
@@ -19,7 +19,7 @@ pub struct KernelSpec {
     pub env: Vec<(String, String)>,
     /// The kernel's scripts: files in [`KernelSpec::SCRIPTS_DIRECTORY`], by name.
     pub scripts: Vec<(String, String)>,
-    /// Further languages that are known to have kernels there, besides which there may be others.
+    /// Further languages with known kernels. There may be others.
     pub further: Vec<Language>,
     /// True if a copy of the kernel from before a cell takes over when the cell ends the kernel.
     pub checkpoints: bool,
@@ -29,7 +29,7 @@ pub struct KernelSpec {
     pub description: String,
     /// The advice about its use that models are given.
     pub advice: String,
-    /// The words by which fenced code says that it is of this language, the usual one first.
+    /// The info strings of fenced code in this language, the usual one first.
     pub fences: Vec<String>,
 }
 
@@ -47,7 +47,7 @@ const ENV: [(&str, &str); 7] = [
     ("TMPDIR", "/tmp"),
 ];
 
-/// The additions for Python and its libraries. Threads stay off until a kernel raises them: a fork copies one thread.
+/// Environment variables for Python and its libraries. Threads stay off until a kernel enables them: a fork copies only one thread.
 const PYTHON_ENV: [(&str, &str); 9] = [
     ("MPLCONFIGDIR", "/tmp/.matplotlib"),
     ("MPLBACKEND", "Agg"),
@@ -55,13 +55,13 @@ const PYTHON_ENV: [(&str, &str); 9] = [
     ("OMP_NUM_THREADS", "1"),
     ("MKL_NUM_THREADS", "1"),
     ("NUMEXPR_NUM_THREADS", "1"),
-    // Arrow's allocator would start a thread when it is imported, and the zygote must have one only.
+    // Arrow's allocator would start a thread on import, and the zygote must have only one.
     ("JE_ARROW_MALLOC_CONF", "background_thread:false"),
     ("PYTHONDONTWRITEBYTECODE", "1"),
     ("PYTHONUNBUFFERED", ""),
 ];
 
-/// Forks kernels, or a trial of one.
+/// The program that forks kernels, or a trial kernel.
 const ZYGOTE: (&str, &str) = ("zygote.py", include_str!("../kernel/zygote.py"));
 /// The zygote's memory.
 const HEAP: (&str, &str) = ("zygote_heap.py", include_str!("../kernel/zygote_heap.py"));
@@ -92,7 +92,7 @@ const PYTHON_SCRIPTS: [(&str, &str); 18] = [
     (crate::files::PROGRAM, include_str!("../kernel/files.py")),
 ];
 
-/// Files of a template by which it has kernels of further languages.
+/// Files of a template that describe its kernels of further languages.
 const FURTHER: [(&str, &str); 4] = [
     ("usr/local/bin/deno", "javascript"),
     ("usr/local/share/jupyter/kernels/javascript", "javascript"),
@@ -117,15 +117,15 @@ impl KernelSpec {
         self.fences.first().unwrap_or(&self.language)
     }
 
-    /// The same kernel for a single program: nothing is imported that the program does not import itself. It starts in a third of the time,
-    /// and takes what its program imports.
+    /// The same kernel for a single program: it imports only what the program imports. It starts in a third of the time; the program's
+    /// imports come on top.
     #[must_use]
     pub fn lean(mut self) -> Self {
         self.argv.push("--lean".into());
         self
     }
 
-    /// The same kernel with these modules imported before anybody asks.
+    /// The same kernel with these modules imported ahead.
     #[must_use]
     pub(crate) fn preloading(mut self, modules: &[String]) -> Self {
         if !modules.is_empty() {
@@ -156,7 +156,7 @@ impl KernelSpec {
         Self {
             language: "python".into(),
             title: "Python".into(),
-            // -s keeps a user's own packages out.
+            // -s leaves out the user's own packages.
             argv: vec![interpreter.to_owned(), "-s".into(), format!("{}/zygote.py", Self::SCRIPTS_DIRECTORY)],
             env: ENV.iter().chain(&PYTHON_ENV).map(owned).collect(),
             scripts: PYTHON_SCRIPTS.iter().map(owned).collect(),

@@ -3,12 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The language of a kernel that is not of the sandbox's own language: in lower case, under the first of its names.
+/// The language of a kernel other than the sandbox's own: in lower case, by the first of its names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
 pub struct Language(String);
 
-/// Languages with several names, the one of their kernels first.
+/// Languages with several names, first the name of their kernels.
 const NAMES: [&[&str]; 5] = [
     &["python", "py", "python3", "ipython"],
     &["bash", "sh", "shell"],
@@ -32,7 +32,7 @@ impl fmt::Display for Language {
     }
 }
 
-/// A text that is no name of a language: 1 to 32 letters, digits and `+`, `#`, `-`, `_`, `.`.
+/// An invalid name of a language: valid are 1 to 32 letters, digits and `+`, `#`, `-`, `_`, `.`.
 #[derive(Debug, thiserror::Error)]
 #[error("the name of a language is 1 to {MAX_NAME} letters, digits and + # - _ .")]
 pub struct NoLanguage;

@@ -1,7 +1,7 @@
 //! Sandboxes: isolated places that run programs and hold files.
 //!
-//! This crate is usable alone: no database, no HTTP. The isolation itself is in `aludel-jail`; here are templates, the pool,
-//! the kernel channel, executions and the workspace as the host sees it.
+//! This crate is usable alone: no database, no HTTP. The isolation itself is in `aludel-jail`; this crate has templates, the pool, the
+//! kernel channel, executions and the host's side of workspaces.
 #![forbid(unsafe_code)]
 
 pub mod attack;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The limits of one sandbox. Each is enforced, and each hit is reported as a [`crate::LimitHit`] or an error inside the program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Memory of all processes together, bytes. A soft limit a little below turns most cases into a `MemoryError`.
+    /// Memory of all processes together, bytes. A soft limit a little below it turns most overruns into a `MemoryError`.
     pub memory: u64,
     /// Processes and threads together.
     pub processes: u32,
@@ -17,12 +17,11 @@ pub struct Limits {
     pub cpus: f64,
     /// Wall clock of one execution.
     pub timeout: Duration,
-    /// Processor time of one execution, all processes together; `None` for no more than the wall clock allows. Looked at every fifth of a
-    /// second.
+    /// Processor time of one execution, all processes together; `None` for no limit but the wall clock. Checked every fifth of a second.
     pub cpu_time: Option<Duration>,
     /// Time in which an interrupted program has to end before it is killed.
     pub grace: Duration,
-    /// All files of the workspace together, bytes. They are kept in memory, and what programs write counts as theirs.
+    /// All files of the workspace together, bytes. They are kept in memory, and those that programs write count as their memory.
     pub disk: u64,
     /// Number of files and directories in the workspace.
     pub files: u64,
@@ -58,7 +57,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Returns the first of these limits that is above its bound, in words.
+    /// Returns a description of the first limit that is above its bound.
     pub fn exceeds(&self, most: &Self) -> Option<&'static str> {
         let Self {
             memory,
@@ -83,7 +82,7 @@ impl Limits {
             (*files > most.files || *open_files > most.open_files, "files"),
             (*output > most.output, "output"),
             (*processes > most.processes || *kernels > most.kernels, "processes"),
-            // Not a number is above every bound.
+            // NaN is above every bound.
             (cpus.partial_cmp(&most.cpus).is_none_or(std::cmp::Ordering::is_gt), "processors"),
             (cpu_time.unwrap_or(unlimited) > most.cpu_time.unwrap_or(unlimited), "processor time"),
             (*grace > most.grace, "time to end"),

@@ -1,4 +1,4 @@
-//! The way to one kernel, as the driver sees it. A backend that implements it gets its limits enforced by [`crate::driver`].
+//! The driver's interface to one kernel. A backend that implements it gets its limits enforced by [`crate::driver`].
 
 use std::io;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::Usage;
 use crate::frame::{FromKernel, ToKernel};
 use crate::process::ExitStatus;
 
-/// The exclusive end of the way to a kernel: whoever holds it runs cells.
+/// The exclusive end of the link to a kernel: its holder runs cells.
 pub(crate) trait Link: Send + 'static {
     /// The shared end.
     type Control: LinkControl;
@@ -17,19 +17,19 @@ pub(crate) trait Link: Send + 'static {
     /// Returns the shared end.
     fn control(&self) -> &Arc<Self::Control>;
 
-    /// Returns the end of the kernel process, once it has ended and no checkpoint has taken over. A closed channel is an end, too.
+    /// Returns the end of the kernel process, set once it has ended and no checkpoint has taken over. A closed channel counts as an end.
     fn exit(&self) -> watch::Receiver<Option<KernelExit>>;
 
-    /// Sends a frame to the kernel. Dropping the future may leave half of it sent.
+    /// Sends a frame to the kernel. Dropping the future may leave a partial frame.
     fn send(&mut self, frame: &ToKernel<'_>) -> impl Future<Output = io::Result<()>> + Send;
 
     /// Waits for the next input from the kernel. Cancel-safe.
     fn receive(&mut self) -> impl Future<Output = io::Result<LinkInput>> + Send;
 
-    /// Takes what was printed already, without waiting; empty when there is nothing.
+    /// Takes the available output without waiting; empty if there is none.
     fn printed(&mut self, stream: OutputStream) -> Vec<u8>;
 
-    /// Lets the checkpoint of a kernel that ended take its place, and returns whether there is one that did.
+    /// Replaces a kernel that ended by its checkpoint, and returns true if there was one that took over.
     fn restore(&mut self) -> impl Future<Output = bool> + Send;
 }
 
@@ -38,7 +38,7 @@ pub(crate) trait LinkControl: Send + Sync + 'static {
     /// Sends a signal to the kernel process.
     fn signal(&self, signal: Signal);
 
-    /// Returns true if a checkpoint may take the kernel's place once it has run a cell.
+    /// Returns true if the kernel has a checkpoint once it has run a cell.
     fn keeps_checkpoint(&self) -> bool;
 
     /// Ends the kernel for good, its checkpoint with it.
@@ -55,13 +55,13 @@ pub(crate) trait LinkControl: Send + Sync + 'static {
         std::future::ready(())
     }
 
-    /// Takes note of what was reported by now. A refused system call is reported before its caller hears of it.
+    /// Processes the reports so far. A refused system call is reported before its caller gets the error.
     fn catch_up(&self) {}
 
-    /// Says that a cell begins, which somebody waits for.
+    /// Reports that a cell begins for which a client waits.
     fn cell_started(&self) {}
 
-    /// Returns the names of the system calls that were refused since this was last asked.
+    /// Takes the names of the system calls refused since the last call of this.
     fn take_refused_calls(&self) -> Vec<String> {
         Vec::new()
     }
@@ -108,6 +108,6 @@ impl Signal {
 pub(crate) struct KernelExit {
     /// `None` where it is not known.
     pub(crate) status: Option<ExitStatus>,
-    /// The most memory that the sandbox has used, bytes, if the process was ended for want of memory; 0 where nobody counts it.
+    /// The peak memory use of the sandbox, bytes, if the process was killed for lack of memory; 0 if it is not counted.
     pub(crate) out_of_memory: Option<u64>,
 }

@@ -9,7 +9,7 @@ use crate::FileEntry;
 
 /// Events of an execution. [`ExecutionEvent::Finished`] comes exactly once and last.
 ///
-/// Everything here was produced by untrusted code: it is bounded in size, but it is data, never an instruction.
+/// Everything here is from untrusted code: it is bounded in size, and it is data, never an instruction.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ExecutionEvent {
     /// Text written to file descriptor 1, by Python, by C code or by a child process. Invalid UTF-8 is replaced.
@@ -22,8 +22,7 @@ pub enum ExecutionEvent {
     Result(MimeBundle),
     /// The exception that ended the cell.
     Error(ProgramError),
-    /// The program calls tools of the client's, all at once, and waits for [`crate::Execution::answer`]. Meanwhile its wall clock stands
-    /// still.
+    /// The program calls tools of the client's, all at once, and waits for [`crate::Execution::answer`]. Its wall clock stops meanwhile.
     Calls(Vec<ClientCall>),
     /// The end, with the outcome.
     Finished(Finished),
@@ -32,7 +31,7 @@ pub enum ExecutionEvent {
 /// A call of a tool of the client's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientCall {
-    /// The tool, one of those that the cell was given.
+    /// The tool, one of the cell's tools.
     pub name: String,
     /// Its arguments: a JSON object.
     pub arguments: String,
@@ -73,7 +72,7 @@ impl MimeBundle {
         }
     }
 
-    /// The image, if there is one that every client can show: PNG first, then JPEG.
+    /// The image, if there is one in a format that every client can show: PNG first, then JPEG.
     pub fn image(&self) -> Option<(&str, &[u8])> {
         ["image/png", "image/jpeg"].into_iter().find_map(|mime| match self.get(mime)? {
             MimeData::Binary(bytes) => Some((mime, bytes.as_slice())),
@@ -81,8 +80,8 @@ impl MimeBundle {
         })
     }
 
-    /// Its form for a browser, where it has no image: SVG, or HTML whose plain text is an object's name at most, as in
-    /// `<IPython.core.display.HTML object>`. A table has both, and its text is told.
+    /// Its form for a browser, if it has no image: SVG, or HTML whose plain text is no more than an object's name, as in
+    /// `<IPython.core.display.HTML object>`. A table has HTML too, but its plain text is used.
     pub fn page(&self) -> Option<(&str, &str)> {
         let page = ["image/svg+xml", "text/html"].into_iter().find_map(|mime| match self.get(mime)? {
             MimeData::Text(text) => Some((mime, text.as_str())),
@@ -91,7 +90,7 @@ impl MimeBundle {
         page.filter(|_| self.image().is_none() && self.is_object())
     }
 
-    /// Returns true if its plain text is an object's name at most, which says nothing.
+    /// Returns true if its plain text is no more than an object's name.
     pub fn is_object(&self) -> bool {
         let is_name = |text: &str| text.starts_with('<') && text.ends_with('>') && !text.contains('\n');
         self.text().is_none_or(is_name)
@@ -130,28 +129,28 @@ pub struct Finished {
     pub files_left_out: u64,
     /// Wall clock from start to end.
     pub elapsed: Duration,
-    /// Bytes of output beyond the limit, which were dropped from the middle: the head was streamed, the tail follows the cut.
+    /// Bytes dropped from the middle of the output because of the limit: the head was streamed, the tail follows the cut.
     pub output_dropped: u64,
     /// State of the interpreter's variables.
     pub state: VariablesState,
-    /// Names of the system calls that the sandbox refused meanwhile, each once, by name. Refusals are an error (EPERM) for the program.
+    /// Names of the system calls that the sandbox refused during the execution, each once, sorted. The program gets EPERM.
     #[serde(rename = "blocked")]
     pub refused_calls: Vec<String>,
-    /// True if a refusal may have reached the program: its error or its output says that an operation is not permitted, or its interpreter
+    /// True if a refusal may have affected the program: its error or output says that an operation is not permitted, or its interpreter
     /// ended by itself. Libraries also try calls that they can do without.
     #[serde(rename = "felt_refusal", default)]
     pub refusal_may_have_mattered: bool,
 }
 
 impl Finished {
-    /// Adds files that executions before it created or changed, latest last.
+    /// Adds files that earlier executions created or changed, latest last.
     pub fn add_files(&mut self, earlier: Vec<FileEntry>) {
         let mut files: BTreeMap<_, _> = earlier.into_iter().map(|file| (file.path.clone(), file)).collect();
         files.extend(self.files.drain(..).map(|file| (file.path.clone(), file)));
         self.files = files.into_values().collect();
     }
 
-    /// Returns the names of refused system calls that may be the reason for how it went.
+    /// Returns the names of refused system calls that may have caused the outcome.
     pub fn relevant_refused_calls(&self) -> &[String] {
         if self.refusal_may_have_mattered { &self.refused_calls } else { &[] }
     }
@@ -163,13 +162,12 @@ impl Finished {
 pub enum VariablesState {
     /// The kernel lives; the next execution sees them.
     Kept,
-    /// The kernel ended, and its checkpoint took over: variables are as they were before this execution. What files it wrote stays written;
-    /// threads, child processes and connections are gone.
+    /// The kernel ended, and its checkpoint took over: variables are as before this execution. Files that it wrote stay; threads, child
+    /// processes and connections are gone.
     RolledBack,
     /// The kernel is gone; the next execution starts a new one. The files are kept.
     Lost,
-    /// The kernel lives, and is another one than before: the sandbox of the executions before this one was lost with their variables. Files
-    /// are as they were stored.
+    /// The kernel lives but is a new one: the sandbox of earlier executions was lost with their variables. Files are as they were stored.
     Restarted,
 }
 
@@ -212,14 +210,14 @@ impl Outcome {
 pub enum LimitHit {
     /// Memory.
     Memory {
-        /// The most that was seen in use, bytes; 0 where nobody counts it.
+        /// The peak use, bytes; 0 if it is not counted.
         used: u64,
         /// The limit, bytes.
         limit: u64,
-        /// Bytes of the workspace. What programs wrote of it is in memory, too, and counts.
+        /// Bytes of the workspace. The files that programs wrote are in memory and count too.
         #[serde(default)]
         files: u64,
-        /// True if there was none left on the host, or for all sandboxes together, though this one's own limit was not reached.
+        /// True if the memory of the host, or of all sandboxes together, ran out before this sandbox's own limit was reached.
         #[serde(default)]
         of_host: bool,
     },
@@ -247,7 +245,7 @@ pub enum LimitHit {
     },
 }
 
-/// The end of a kernel process that nobody asked to end.
+/// An unrequested end of a kernel process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KernelDeath {

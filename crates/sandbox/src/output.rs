@@ -1,13 +1,13 @@
-//! A program's output, bounded: the head is passed on as it comes, of the rest the tail is kept and the middle counted.
+//! A program's output, bounded: the head is passed on as it comes; of the rest the tail is kept and the middle counted.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Bytes a second that are read only to be dropped. The work is the host's, and no control group of a sandbox counts it: a program that
-/// prints faster waits.
+/// Dropped output that is read, bytes a second. Reading takes processor time of the host, which no control group of a sandbox counts; a
+/// program that prints faster waits.
 const DROPPED_SPEED: u64 = 32 << 20;
 
-/// Waits after bytes were dropped, as long as [`DROPPED_SPEED`] wants.
+/// Waits after bytes were dropped, as long as [`DROPPED_SPEED`] demands.
 pub(crate) async fn rest(dropped: u64) {
     if dropped > 0 {
         tokio::time::sleep(Duration::from_micros(dropped * 1_000_000 / DROPPED_SPEED)).await;
@@ -25,7 +25,7 @@ pub(crate) struct BoundedOutput {
 }
 
 impl BoundedOutput {
-    /// A stream of which `limit` bytes are kept: three quarters of them head.
+    /// A stream that keeps `limit` bytes: three quarters head, one quarter tail.
     pub(crate) fn new(limit: u64) -> Self {
         let tail_size = limit / 4;
         Self {
@@ -62,7 +62,7 @@ impl BoundedOutput {
         self.dropped
     }
 
-    /// The text that is still to be passed on: what was cut, in words, and the tail. The second value is the count of dropped bytes.
+    /// The rest of the text: a note about the cut, and the tail. The second value is the number of dropped bytes.
     pub(crate) fn finish(mut self) -> (String, u64) {
         let mut text = self.decoder.finish();
         if self.dropped > 0 {
@@ -80,7 +80,7 @@ impl BoundedOutput {
 /// UTF-8 over arbitrary splits; what is invalid becomes U+FFFD.
 #[derive(Default)]
 struct Decoder {
-    /// The beginning of a character whose rest has not come yet: at most three bytes.
+    /// The beginning of an incomplete character: at most three bytes.
     pending: Vec<u8>,
 }
 

@@ -1,4 +1,4 @@
-//! Protections that this host can enforce, in words for `aludel doctor`.
+//! Protections that this host can enforce, as texts for `aludel doctor`.
 
 use std::env;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::{Require, trial};
 const USER_NAMESPACES: &str = "sysctl -w kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0 \
     user.max_user_namespaces=100000 (those that exist), or run as root";
 
-/// One thing the host can or cannot do.
+/// One ability that the host has or lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
     /// A short name, for example `user namespaces`.
@@ -21,7 +21,7 @@ pub struct Check {
     pub status: CheckStatus,
     /// The finding, in words.
     pub detail: String,
-    /// The command or setting that mends it, when something is missing.
+    /// The command or setting that fixes it, if something is missing.
     pub mend: Option<String>,
 }
 
@@ -45,7 +45,7 @@ pub fn probe() -> Vec<Check> {
     vec![kernel(&host), namespaces(&host), ids(&host), cgroups(&host), seccomp(&host), landlock(&host), crashes(&host)]
 }
 
-/// Starts a sandbox and runs a program in it, see [`trial()`]. Where more is required than the host enforces, none is started.
+/// Starts a sandbox and runs a program in it, see [`trial()`]. Starts none if the host enforces less than is required.
 pub async fn sandbox(data: &Path, require: Require) -> Check {
     let (status, detail, mend) = match trial(data, require).await {
         Ok(took) => (
@@ -54,7 +54,7 @@ pub async fn sandbox(data: &Path, require: Require) -> Check {
             None,
         ),
         Err(error) => {
-            // A template that cannot be made says itself what to do.
+            // The error of a template that cannot be made contains the remedy.
             let mend =
                 matches!(error, crate::Error::Setup(_)).then(|| HostKind::here().starts(&error.to_string()).to_owned());
             (CheckStatus::Missing, format!("none can be started: {error}"), mend)
@@ -63,7 +63,7 @@ pub async fn sandbox(data: &Path, require: Require) -> Check {
     Check { name: "sandbox", status, detail, mend }
 }
 
-/// The kind of place that aludel runs in, which decides about the words of a remedy.
+/// The kind of host, which decides the words of a remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HostKind {
     Host,
@@ -84,7 +84,7 @@ impl HostKind {
         }
     }
 
-    /// The way to a host that starts sandboxes, where `failure` is the step that it refused.
+    /// The remedy for a host that starts no sandboxes; `failure` is the step that it refused.
     fn starts(self, failure: &str) -> &'static str {
         match self {
             Self::Pod => {
@@ -112,7 +112,7 @@ impl HostKind {
         }
     }
 
-    /// The way to limits for memory and processes, where control groups of version 2 or none are there.
+    /// The remedy for missing limits of memory and processes, for hosts with control groups of version 2 or none.
     fn limits(self) -> &'static str {
         match self {
             Self::Host => "run as root, or in a delegated scope: systemd-run --user --scope -p Delegate=yes aludel …",

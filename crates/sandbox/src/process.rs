@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use crate::Error;
 use crate::output::rest;
 
-/// Time for reading the rest of the pipes after a process's end: a child of its own may hold them open for ever.
+/// Time for reading the rest of the pipes after a process's end: its children may hold them open for ever.
 const FINAL_OUTPUT_TIMEOUT: Duration = Duration::from_millis(500);
 /// The number of the signal that asks a process to end.
 pub const SIGTERM: i32 = 15;
@@ -23,7 +23,7 @@ pub const SIGKILL: i32 = 9;
 /// A command that is to run beside the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Command {
-    /// The command, looked up in the path, and its arguments. The system takes 128 KiB for each and 2 MiB for all of them.
+    /// The command, looked up in the path, and its arguments. Linux takes 128 KiB for each and 2 MiB for all of them.
     pub arguments: Vec<String>,
     /// Environment variables beside those that every process of a sandbox has.
     pub environment: Vec<(String, String)>,
@@ -43,12 +43,12 @@ pub struct PtySize {
     pub rows: u16,
 }
 
-/// A running process, which runs as long as its sandbox does and as somebody holds this. Dropping it kills the process and what it started,
-/// unless that has left its process group.
+/// A running process. It is killed with its sandbox, or when this is dropped, together with its children that have not left its process
+/// group.
 pub struct Process {
-    /// The process's input; dropping it is the end of the file. In a terminal, what is typed, and dropping it is nothing.
+    /// The process's stdin; dropping it closes it. In a terminal, the keyboard; dropping it does nothing.
     pub stdin: Option<Box<dyn AsyncWrite + Send + Sync + Unpin>>,
-    /// The process's output; in a terminal, all that is shown. Whoever does not read it lets the process wait.
+    /// The process's stdout; in a terminal, all output. The process waits if it is not read.
     pub stdout: Box<dyn AsyncRead + Send + Sync + Unpin>,
     /// The process's error output; empty in a terminal.
     pub stderr: Box<dyn AsyncRead + Send + Sync + Unpin>,
@@ -103,12 +103,12 @@ impl Process {
         (&mut self.ended).await.ok().flatten()
     }
 
-    /// Waits for the end, with `input` as what the process reads, for at most `limit` of wall clock, and keeps `most` bytes of each output.
+    /// Waits for the end, with `input` on the process's stdin, for at most `limit` of wall clock, and keeps `most` bytes of each output.
     pub async fn output(mut self, input: &[u8], limit: Duration, most: usize) -> Result<ProcessOutput, Error> {
         let stdin = self.stdin.take();
         let feed = async {
             if let Some(mut stdin) = stdin {
-                // A process need not read what it is given.
+                // A process need not read its stdin.
                 let _closed = stdin.write_all(input).await;
             }
         };

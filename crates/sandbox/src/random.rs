@@ -1,7 +1,6 @@
 //! Random names.
 
-/// `N` random bytes as hexadecimal digits. Without randomness from the system, what tells names apart is the process, the clock and a
-/// count.
+/// `N` random bytes as hexadecimal digits. Without randomness from the system, the process id, the clock and a counter make names unique.
 pub(crate) fn hex<const N: usize>() -> String {
     use std::sync::atomic::{AtomicU64, Ordering};
     static COUNT: AtomicU64 = AtomicU64::new(0);

@@ -1,7 +1,7 @@
-//! Templates: what a sandbox starts from.
+//! Templates: the root filesystems from which sandboxes start.
 //!
 //! A template is a root filesystem with an interpreter and its packages, made once from the host's own Python and a hash-locked list, and
-//! mounted read-only ever after. It holds everything a sandbox needs, so that nothing else of the host has to be visible.
+//! mounted read-only from then on. It holds everything a sandbox needs, so that nothing else of the host has to be visible.
 
 mod archive;
 mod bare;
@@ -45,7 +45,7 @@ pub use recipe::Recipe;
 
 /// The packages of the default template, with versions and hashes.
 const LOCK: &str = include_str!("../templates/default/requirements.lock");
-/// Part of a template's identity: to be raised when the way of building changes.
+/// Part of a template's identity; raise it when the way of building changes.
 const BUILDER: &str = "6";
 /// Prefix of the names of default templates.
 const PREFIX: &str = "default-";
@@ -58,13 +58,13 @@ const REQUIREMENTS: &str = "usr/lib/aludel/requirements.lock";
 /// The interpreter, inside.
 const PYTHON: &str = "/usr/local/bin/python3";
 
-/// A template that is ready on this host, and that is not removed as long as this value or a clone of it lives.
+/// A ready template of this host. It is not removed while this value or a clone of it lives.
 #[derive(Debug, Clone)]
 pub struct Template {
     root: PathBuf,
     manifest: Manifest,
     kernel: Arc<KernelSpec>,
-    /// A shared lock on the root; whoever removes a template takes it exclusively.
+    /// A shared lock on the root; removal takes it exclusively.
     _in_use: Arc<TemplateLock>,
 }
 
@@ -76,7 +76,7 @@ struct Manifest {
     packages: Vec<Package>,
     /// The SHA-256 of the list that the packages came from.
     lock: String,
-    /// Modules that are imported before anybody asks, besides the usual ones.
+    /// Modules that are imported ahead, besides the usual ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     preload: Vec<String>,
     /// Paths of the host that were included.
@@ -124,20 +124,19 @@ pub enum BuildProgress {
     },
 }
 
-/// Time within which somebody who locked a template to remove it has renamed it.
+/// Time within which the holder of the lock for a removal has renamed the template.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Time between two looks at a template that is locked.
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The lock on a template that somebody uses.
+/// The lock on a template in use.
 #[derive(Debug)]
 struct TemplateLock(File);
 
 impl TemplateLock {
-    /// Takes the lock on the template at `root`; `None` if it is being removed. Blocks for [`REMOVAL_TIMEOUT`] at most: whoever removes a
-    /// template renames it at once, so one that is still there is locked by somebody who cannot remove it, as every user of a shared
-    /// template can.
+    /// Takes the lock on the template at `root`; `None` if it is being removed. Blocks for [`REMOVAL_TIMEOUT`] at most: a removal renames
+    /// the template at once, so one that still exists is locked by a user who cannot remove it, as every user of a shared template can do.
     fn take(&self, root: &Path) -> Option<()> {
         let end = Instant::now() + REMOVAL_TIMEOUT;
         while let Err(TryLockError::WouldBlock) = self.0.try_lock_shared() {
@@ -157,7 +156,7 @@ impl TemplateLock {
 
 impl Drop for TemplateLock {
     fn drop(&mut self) {
-        // Closing the file would not do: a process that is just being started has a copy of it until it becomes another program.
+        // Closing the file is not enough: a process that is being started has a copy of it until its exec.
         let _released = self.0.unlock();
     }
 }
@@ -167,7 +166,7 @@ impl Drop for TemplateLock {
 pub enum TemplateState {
     /// It is.
     Ready(Template),
-    /// It will be built when it is needed, which takes a minute or two.
+    /// It will be built on first use, which takes a minute or two.
     Missing,
     /// It cannot be built; the reason says what to install.
     Unbuildable(String),
@@ -184,7 +183,7 @@ impl Template {
         &self.kernel
     }
 
-    /// The same files with another kernel, which needs no more than they hold.
+    /// The same files with another kernel, which needs no more than they contain.
     #[must_use]
     pub fn with_kernel(self, kernel: KernelSpec) -> Self {
         Self { kernel: Arc::new(kernel), ..self }
@@ -205,7 +204,7 @@ impl Template {
         self.manifest.bytes
     }
 
-    /// Modules that are imported before anybody asks, besides the usual ones.
+    /// Modules that are imported ahead, besides the usual ones.
     pub fn preload(&self) -> &[String] {
         &self.manifest.preload
     }
@@ -220,7 +219,7 @@ impl Template {
         &self.manifest.lock
     }
 
-    /// The template at `root`; `None` when there is none, or one that is just being removed.
+    /// The template at `root`; `None` if there is none or it is being removed.
     fn open(root: &Path) -> Option<Self> {
         let root = root.canonicalize().ok()?;
         let in_use = TemplateLock(File::open(&root).ok()?);
@@ -246,7 +245,7 @@ pub fn state(data: &Path) -> TemplateState {
     }
 }
 
-/// The default template that came in an archive, if one did: for hosts that cannot build it, so it needs no Python of theirs.
+/// The default template that was imported from an archive, if any: for hosts that cannot build it, so it does not need their Python.
 fn imported(directory: &Path) -> Option<Template> {
     Template::open(&directory.join(imported_name()))
 }
@@ -261,8 +260,8 @@ pub fn interpreter() -> Option<PathBuf> {
     HostPython::locate()
 }
 
-/// Returns the default template, the one that was imported where none was built, building it when it is missing or was made for another
-/// interpreter or list; `force` builds it anew. Blocks. Builders wait for one another; one that is interrupted leaves nothing that is used.
+/// Returns the default template, or the imported one if none was built. Builds it if it is missing or was made for another interpreter or
+/// list; `force` builds it anew. Blocks. Builders wait for each other; an interrupted build leaves nothing that is used.
 pub fn ensure(data: &Path, force: bool, progress: &mut dyn FnMut(BuildProgress)) -> Result<Template, Error> {
     let remembered = cache::TemplateKey::now();
     let named = |key: &cache::TemplateKey| Template::open(&directory(data).join(key.name(&directory(data))?));
@@ -286,14 +285,14 @@ pub fn ensure(data: &Path, force: bool, progress: &mut dyn FnMut(BuildProgress))
     python.require_venv()?;
     let directory = make_directory(data)?;
     let lock = lock(&directory, progress)?;
-    // Another builder may have made it while this one waited.
+    // Another builder may have made it during the wait.
     match there(&directory) {
         Some(template) => Ok(template),
         None => build::build(&python, &directory, &build::Packages::Default, force, &lock, progress),
     }
 }
 
-/// Removes templates that are neither current, nor have a name, nor are in use, and returns how many.
+/// Removes templates that are neither current nor named nor in use, and returns their number.
 pub fn prune(data: &Path) -> Result<usize, Error> {
     let current = [HostPython::find().map(|python| name(&python)).unwrap_or_default(), imported_name()];
     if !directory(data).is_dir() {
@@ -318,16 +317,16 @@ fn directory(data: &Path) -> PathBuf {
     data.join("templates")
 }
 
-/// Absolute and without links, because Python and pip write the path that they see into what they make.
+/// Absolute and without links, because Python and pip write this path into their files.
 fn make_directory(data: &Path) -> Result<PathBuf, Error> {
     let directory = directory(data);
     fs::create_dir_all(&directory).and_then(|()| directory.canonicalize()).map_err(at(&directory))
 }
 
-/// Waits until nobody else builds or removes.
+/// Waits until no other process builds or removes.
 fn lock(directory: &Path, progress: &mut dyn FnMut(BuildProgress)) -> Result<File, Error> {
     let path = directory.join(".lock");
-    // Whoever could read it could hold up builders by taking the lock.
+    // Not readable by others: a reader could block builders by taking the lock.
     let mut options = File::options();
     let lock =
         options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path).map_err(at(&path))?;
@@ -340,7 +339,7 @@ fn lock(directory: &Path, progress: &mut dyn FnMut(BuildProgress)) -> Result<Fil
     Ok(lock)
 }
 
-/// Tells default templates apart by all that goes into them.
+/// The name of a default template, a hash of all inputs.
 fn name(python: &HostPython) -> String {
     name_of(PREFIX, &[LOCK, BUILDER, &python.identity(), std::env::consts::ARCH])
 }
@@ -349,7 +348,7 @@ fn name(python: &HostPython) -> String {
 fn name_of(prefix: &str, parts: &[&str]) -> String {
     let mut hash = Sha256::new();
     for part in parts {
-        // So that parts cannot run into one another.
+        // The length keeps neighbouring parts apart.
         hash.update(part.len().to_le_bytes());
         hash.update(part);
     }
@@ -360,7 +359,7 @@ fn hex(hash: Sha256) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Removes what builders left that did not come to their end. The caller holds the lock, so none of it is being built.
+/// Removes what unfinished builds left. The caller holds the lock, so none of it is being built.
 fn remove_unfinished(directory: &Path) -> Result<(), Error> {
     for entry in tree::entries(directory)? {
         if entry.file_name().as_encoded_bytes().starts_with(UNFINISHED.as_bytes()) {
@@ -370,7 +369,7 @@ fn remove_unfinished(directory: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes a template, or a part of one, unless somebody uses it. It first gets a name under which nobody looks for one.
+/// Removes a template, or a part of one, unless it is in use. It is first renamed, so that it is not found.
 fn remove_unused(root: &Path) -> Result<bool, Error> {
     let file = File::open(root).map_err(at(root))?;
     match file.try_lock() {
@@ -383,7 +382,7 @@ fn remove_unused(root: &Path) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// Renames a template to what [`remove_unfinished`] removes when nobody uses it any more.
+/// Renames a template so that [`remove_unfinished`] removes it once it is not in use.
 fn set_aside(root: &Path) -> Result<PathBuf, Error> {
     let name = root.file_name().unwrap_or_default().to_string_lossy();
     if name.starts_with(UNFINISHED) {

@@ -1,4 +1,4 @@
-//! A trial: one real sandbox is started, used and ended, which tells more of a host than any list of its features.
+//! A trial: starts, uses and ends one real sandbox, which shows more about a host than any list of its features.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::{
 const PROGRAM: (&str, &str) = ("print(6 * 7, flush=True)", "42\n");
 
 /// Starts a sandbox, runs a program in it, and returns the time that this took. Without the default template it starts from a bare one,
-/// which is made of the host's own files within seconds and removed again; nothing is fetched.
+/// which is made of the host's own files within seconds and removed again; nothing is downloaded.
 pub async fn trial(data: &Path, require: Require) -> Result<Duration, Error> {
     let directory = data.to_path_buf();
     let template = tokio::task::spawn_blocking(move || match template::state(&directory) {

@@ -21,10 +21,9 @@ pub(crate) const SMALL: u64 = 64;
 /// Bytes that are copied at once.
 const COPY_BUFFER: usize = 256 << 10;
 
-/// The files of a session. It is made with a sandbox and outlives it; whoever drops the last hold on it removes the files.
+/// The files of a session. It is made with a sandbox and outlives it. Dropping the last reference removes the files.
 ///
-/// Names were chosen by the guest, and the guest may be changing anything at the same time. All methods block; async callers go through
-/// `blocking`.
+/// The guest chose the names and may change anything at the same time. All methods block; async callers use `blocking`.
 pub trait Workspace: Any + fmt::Debug + Send + Sync {
     /// Returns all regular files, by path.
     fn files(&self) -> Result<Vec<FileEntry>, Error>;
@@ -32,16 +31,16 @@ pub trait Workspace: Any + fmt::Debug + Send + Sync {
     /// Opens a regular file for reading, and returns it with its size. It may grow meanwhile.
     fn open(&self, path: &str) -> Result<(Box<dyn Read + Send>, u64), Error>;
 
-    /// Writes a file of at most `limit` bytes under a plain relative path, replacing what is there. On failure there is no such file.
+    /// Writes a file of at most `limit` bytes under a plain relative path, replacing an existing one. On failure there is no such file.
     fn write(&self, name: &str, source: &mut dyn Read, limit: u64) -> Result<FileEntry, Error>;
 
-    /// Removes a regular file; one that is not there is fine.
+    /// Removes a regular file. Success if it does not exist.
     fn remove(&self, name: &str) -> Result<(), Error>;
 
     /// Returns its usage and limit.
     fn usage(&self) -> Result<WorkspaceUsage, Error>;
 
-    /// Returns true if it holds so little that to visit everything takes less than to leave it to another thread.
+    /// Returns true if it contains so little that visiting everything is cheaper than starting a thread.
     fn is_small(&self) -> bool {
         false
     }
@@ -61,14 +60,14 @@ impl dyn Workspace {
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
     }
 
-    /// Visits at most `most` entries, on a thread that may block unless there are few.
+    /// Visits at most `most` entries, on a blocking thread unless there are few.
     pub(crate) async fn walk_async<T: Send + 'static>(
         self: Arc<Self>,
         most: u64,
         walk: impl FnOnce(&dyn Workspace, u64) -> T + Send + 'static,
     ) -> T {
         if self.is_small() {
-            // Whoever makes files meanwhile has its own report spoiled.
+            // A program that makes more files meanwhile only spoils the report about itself.
             return walk(&*self, most.min(2 * SMALL));
         }
         self.blocking(move |workspace| walk(workspace, most)).await
@@ -89,7 +88,7 @@ impl dyn Workspace {
         if bytes.len() as u64 > limit { Err(too_large()) } else { Ok(bytes) }
     }
 
-    /// Writes a file whose size is known, so that one of more than `limit` bytes is refused before anything is replaced. Blocks.
+    /// Writes a file of known size; one of more than `limit` bytes is refused before anything is replaced. Blocks.
     pub fn add(&self, name: &str, bytes: u64, source: &mut dyn Read, limit: u64) -> Result<FileEntry, Error> {
         if bytes > limit {
             return Err(file_error(Path::new(name), &too_large(bytes, limit)));
@@ -101,7 +100,8 @@ impl dyn Workspace {
 /// One regular file of a workspace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FileEntry {
-    /// Path relative to the workspace, `/` between parts, never absolute, never with `..`. The guest chose it: it may hold any character.
+    /// Path relative to the workspace, `/` between parts, never absolute, never with `..`. The guest chose it: it may contain any
+    /// character.
     pub path: String,
     /// Size in bytes.
     pub size: u64,
@@ -141,15 +141,15 @@ pub type Fingerprint = [u64; 6];
 pub enum WorkspaceEntry {
     /// A regular file.
     File(FileEntry, Fingerprint),
-    /// A file or directory that cannot be reported: its name is not UTF-8, or its path too long or too deep.
+    /// A file or directory that cannot be reported: its name is not UTF-8, or its path is too long or too deep.
     Unreportable(Fingerprint),
 }
 
-/// The state of a workspace at one moment, as far as it takes to see what has changed since. It keeps no names: there may be 50,000 of
-/// them, of a thousand bytes each.
+/// The state of a workspace at one moment, as far as it is needed to detect changes. It keeps no names: there may be 50,000 of a thousand
+/// bytes each.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshot {
-    /// The files, by hashes of their paths that the guest cannot foresee.
+    /// The files, by keyed hashes of their paths, which the guest cannot predict.
     files: HashMap<u64, Fingerprint>,
     unreportable: BTreeSet<Fingerprint>,
     hasher: RandomState,
@@ -170,8 +170,7 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// Returns the files that are new or different since, the first ones by path, and how many more there are that are not reported.
-    /// Blocks.
+    /// Returns the new and changed files since then, the first ones by path, and the number of those left out. Blocks.
     pub(crate) fn changes(&self, workspace: &dyn Workspace, most: u64) -> Result<(Vec<FileEntry>, u64), Error> {
         let (mut changed, mut unreportable, mut left_out) = (BTreeMap::new(), BTreeSet::new(), 0);
         workspace.walk(most, &mut |found| match found {
@@ -224,7 +223,7 @@ fn too_large(size: u64, limit: u64) -> String {
 /// Returns a plain relative path, or says why it is none.
 pub(crate) fn relative(name: &str) -> Result<PathBuf, Error> {
     let path = Path::new(name);
-    // As it would be listed: what `Path` takes for the same, such as `a/.` for `a`, is not.
+    // Only the form in which it would be listed: `Path` also accepts others, such as `a/.` for `a`.
     let plain = name.split('/').all(|part| !matches!(part, "" | "." | ".."));
     if name.len() > MAX_PATH || name.contains('\0') || !plain {
         return Err(file_error(path, "not a plain relative path"));
@@ -236,7 +235,7 @@ pub(crate) fn file_error(path: &Path, reason: &str) -> Error {
     Error::File { path: path.display().to_string(), reason: reason.to_owned() }
 }
 
-/// Endings of names and their MIME types; the usual ending of a type first.
+/// File extensions and their MIME types; the usual extension of a type first.
 const TYPES: [(&str, &str); 28] = [
     ("csv", "text/csv"),
     ("tsv", "text/tab-separated-values"),
@@ -275,7 +274,7 @@ pub fn mime_of(path: &str) -> &'static str {
     known.map_or("application/octet-stream", |(_, mime)| mime)
 }
 
-/// The usual ending of names of files of this MIME type, if it is known.
+/// The usual extension for this MIME type, if known.
 pub fn ending_of(mime: &str) -> Option<&'static str> {
     let known = mime.split(';').next().unwrap_or_default().trim();
     TYPES.iter().find(|(_, of)| of.eq_ignore_ascii_case(known)).map(|(ending, _)| *ending)
@@ -285,7 +284,7 @@ pub fn ending_of(mime: &str) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    /// A workspace of files with these fingerprints, which can only be looked at.
+    /// A workspace with these fingerprints, for `walk` only.
     #[derive(Debug)]
     struct ListedWorkspace(Vec<(String, u64)>);
 

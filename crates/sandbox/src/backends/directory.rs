@@ -1,6 +1,6 @@
 //! The files of a session below a directory, seen from the host.
 //!
-//! The guest controls every name, link and type in here, so the host walks by descriptor, follows no links, and reads regular files only.
+//! The guest controls every name, link and type in it, so the host walks by descriptor, follows no links, and reads regular files only.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -20,10 +20,10 @@ use crate::workspace::{
     mime_of, relative,
 };
 
-/// The depth to which the host looks into a workspace, directories.
+/// Depth of directories to which the host looks into a workspace.
 const MAX_DEPTH: usize = 32;
 
-/// The files below a directory of the host, which the host reaches by descriptor alone.
+/// The files below a directory of the host, accessed only through its descriptor.
 #[derive(Debug)]
 pub(crate) struct Directory {
     root: Arc<OwnedFd>,
@@ -32,12 +32,12 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    /// The files below this directory; those that the host makes belong to `owner`, or to its own user.
+    /// The files below this directory. Files that the host makes get the owner `owner`, or the host's own user.
     pub(crate) fn new(root: Arc<OwnedFd>, owner: Option<u32>) -> Self {
         Self { root, owner }
     }
 
-    /// Files that vanish or change underneath are skipped: the guest may be running.
+    /// Skips files that vanish or change during the scan: the guest may be running.
     fn scan_directory(
         &self,
         directory: &OwnedFd,
@@ -118,7 +118,7 @@ impl Directory {
 
 impl Workspace for Directory {
     fn files(&self) -> Result<Vec<FileEntry>, Error> {
-        // No more than there can be: a directory in which names change all the time need not come to an end.
+        // A bound, because a scan need not end while names change all the time.
         let stat = fstatvfs(&*self.root).map_err(|error| file_error(Path::new("."), &error.to_string()))?;
         let mut files = Vec::new();
         self.walk(stat.f_files, &mut |found| {
@@ -155,7 +155,7 @@ impl Workspace for Directory {
         self.give(&fd).map_err(failed)?;
         let copied = copy(source, &mut File::from(fd), limit);
         if copied.is_err() {
-            // Half a file is worse than none.
+            // A partial file is removed.
             let _gone = rustix::fs::unlinkat(&directory, &last, AtFlags::empty());
         }
         let size = copied.map_err(|error| match error.kind() {
@@ -170,7 +170,7 @@ impl Workspace for Directory {
         let path = relative(name)?;
         let failed = |error: rustix::io::Errno| file_error(&path, &open_reason(error));
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        // Whoever took the directory away, or put something else there, took the file away too.
+        // If the directory was removed or replaced, the file is gone too.
         let Ok(directory) = self.open_at(parent, OFlags::RDONLY | OFlags::DIRECTORY) else { return Ok(()) };
         match rustix::fs::unlinkat(&directory, path.file_name().unwrap_or_default(), AtFlags::empty()) {
             Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),

@@ -1,4 +1,4 @@
-//! The places where sandboxes run, and what several of them share.
+//! The places where sandboxes run, and code that several of them share.
 
 pub(crate) mod directory;
 #[cfg(feature = "docker")]

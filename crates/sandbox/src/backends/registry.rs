@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::{Error, SandboxId};
 
-/// All sandboxes of one backend that somebody asked for.
+/// The requested sandboxes of one backend, by id.
 #[derive(Debug)]
 pub(super) struct Registry<H>(Mutex<HashMap<SandboxId, Entry<H>>>);
 
@@ -24,7 +24,7 @@ struct Entry<H> {
     handle: Option<Weak<H>>,
 }
 
-/// A sandbox that goes by its id. Dropping it makes the id free again.
+/// A sandbox's claim to its id. Dropping it makes the id free again.
 #[derive(Debug)]
 pub(super) struct Registration<H> {
     registry: Arc<Registry<H>>,
@@ -32,7 +32,7 @@ pub(super) struct Registration<H> {
 }
 
 impl<H> Registry<H> {
-    /// Takes an id for a sandbox that is to be made.
+    /// Claims an id for a new sandbox.
     pub(super) fn register(
         registry: &Arc<Self>,
         id: SandboxId,
@@ -52,7 +52,7 @@ impl<H> Registry<H> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a sandbox is to end, and returns what there is of it.
+    /// Marks a sandbox as ending, and returns its handle if it has one.
     pub(super) fn end(&self, id: &SandboxId) -> Option<Arc<H>> {
         let mut entries = self.lock();
         let entry = entries.get_mut(id)?;
@@ -76,7 +76,7 @@ impl<H> Registration<H> {
         &self.id
     }
 
-    /// Says which sandbox goes by the id. An error means that its end was asked for already.
+    /// Binds the id to a sandbox. Fails if its end was requested already.
     pub(super) fn bind(&self, handle: &Arc<H>) -> Result<(), Error> {
         let mut entries = self.registry.lock();
         match entries.get_mut(&self.id) {

@@ -1,4 +1,4 @@
-//! The streams between the host and a kernel process of this machine: a socket for frames, pipes for what is printed.
+//! The streams between the host and a kernel process on this machine: a socket for frames, pipes for output.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,7 +21,7 @@ pub(crate) struct Streams {
     channel: Channel,
     stdout: pipe::Receiver,
     stderr: pipe::Receiver,
-    /// True if nobody writes to the pipe any more.
+    /// True once no process has the pipe open for writing.
     stdout_ended: bool,
     stderr_ended: bool,
 }
@@ -90,31 +90,31 @@ impl Streams {
         }
     }
 
-    /// Takes what was printed already, past tokio, whose `try_read` knows only of what its last poll saw.
+    /// Takes the available output. Bypasses tokio, whose `try_read` only knows the state of its last poll.
     pub(crate) fn printed(&mut self, stream: OutputStream) -> Vec<u8> {
         let pipe = match stream {
             OutputStream::Stdout => self.stdout.as_fd(),
             OutputStream::Stderr => self.stderr.as_fd(),
         };
         let mut bytes = Vec::with_capacity(PIPE_BUFFER);
-        // Nothing there, or nobody left: the same to whoever does not wait.
+        // No data and no writer are the same here.
         let _nothing = rustix::io::read(pipe, rustix::buffer::spare_capacity(&mut bytes));
         bytes
     }
 
-    /// Goes on with another socket. What a dead kernel left half-written stays in the old one.
+    /// Continues with another socket. A frame that a dead kernel left half-written stays in the old one.
     pub(crate) fn replace_channel(&mut self, channel: Channel) {
         self.channel = channel;
     }
 }
 
-/// Reads what there is once there is something. Cancel-safe: nothing is read before it is returned.
+/// Reads what is available once there is something. Cancel-safe: nothing is read before it is returned.
 async fn read_some(pipe: &mut pipe::Receiver, bytes: &mut Vec<u8>) -> io::Result<usize> {
     bytes.reserve(PIPE_BUFFER);
     pipe.read_buf(bytes).await
 }
 
-/// A pipe of which the host reads one end.
+/// A pipe whose reading end is the host's.
 pub(crate) fn output_pipe() -> io::Result<(pipe::Receiver, OwnedFd)> {
     let (receiver, sender) = io::pipe()?;
     Ok((pipe::Receiver::from_owned_fd(receiver.into())?, sender.into()))

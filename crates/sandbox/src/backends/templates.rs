@@ -1,4 +1,4 @@
-//! Several templates: a backend for each, behind one.
+//! Several templates: one backend for each, behind a common one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::backend::{Backend, BackendStatus, Capabilities, Health, OfferedTempla
 use crate::template::TemplateName;
 use crate::{Error, Template};
 
-/// A backend whose sandboxes start from one of several templates: the usual one, or a further one that a request names.
+/// A backend whose sandboxes start from the usual template or a further one that a request names.
 #[derive(Debug)]
 pub struct Templates {
     usual: Arc<dyn Backend>,

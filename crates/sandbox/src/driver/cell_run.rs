@@ -22,22 +22,22 @@ use crate::{Error, Limits, Workspace};
 
 /// The most that one execution may display, bytes of all bundles together.
 const MAX_DISPLAYED: usize = 64 << 20;
-/// The most that a kernel may send during one execution, bytes. The kernel program never comes near.
+/// The most that a kernel may send during one execution, bytes; far more than the kernel program sends.
 const MAX_RECEIVED: usize = 1 << 30;
-/// Bytes that each frame counts as beside its length: reading the smallest takes us longer than a program needs to write it.
+/// Bytes that each frame counts in addition to its length: reading the smallest frame takes longer than writing it.
 const FRAME_COST: usize = 8 << 10;
 /// The most bundles that one execution may display.
 const MAX_DISPLAYS: usize = 500;
-/// Bytes of a workspace that may be left for it to count as full: less than one large write.
+/// A workspace with fewer bytes left counts as full: less than one large write.
 const FULL_BYTES: u64 = 1 << 20;
-/// Percent of a sandbox's memory of which some were in use when its own limit ended it, and not another one above it: a large page that
-/// does not fit is none of them.
+/// Percent of a sandbox's own memory limit that must have been in use to blame this limit and not one above it. It is below 100 because a
+/// large page may not have fitted.
 const OWN_LIMIT_PERCENT: u64 = 90;
-/// The system's words for a full file system, in every library's message.
+/// The text of `ENOSPC`, which every library's message contains.
 const NO_SPACE: &str = "No space left on device";
-/// The system's words for a refused call.
+/// The text of `EPERM`, which every library's message contains.
 const NOT_PERMITTED: &str = "Operation not permitted";
-/// Time that a kernel may take to accept the answer to a display, for which it waits; deadlines wait for it.
+/// Time that a kernel has to accept the answer to a display, for which it waits; deadlines wait for it.
 const SHOWN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause between two looks at processor time where it is limited.
 const CPU_INTERVAL: Duration = Duration::from_millis(200);
@@ -57,7 +57,7 @@ enum Cause {
 /// A program that we are ending.
 struct Termination {
     cause: Cause,
-    /// When to interrupt once more: the first signal may have come before the cell began.
+    /// Time to interrupt again: the first signal may have come before the cell began.
     again_at: Option<Instant>,
     /// When to kill the kernel.
     kill_at: Instant,
@@ -111,7 +111,7 @@ pub(super) struct CellRun<C> {
     error: Option<ProgramError>,
     /// The error is a `MemoryError`, by its class.
     is_memory_error: bool,
-    /// True if its error or its output has the system's words for a refused call.
+    /// True if its error or its output contains the text of `EPERM`.
     says_not_permitted: bool,
     termination: Option<Termination>,
     /// True if the kernel was sent a signal.
@@ -129,7 +129,7 @@ enum WaitEnd {
 }
 
 impl<C: LinkControl> CellRun<C> {
-    /// One execution on this kernel, with its processor time and its files from before, and the tools that it may call.
+    /// An execution on this kernel, with the processor time and the files before it, and the tools that it may call.
     pub(super) fn new<L: Link<Control = C>>(
         driver: &Driver<L>,
         (cpu_before, before): (Duration, Snapshot),
@@ -172,7 +172,7 @@ impl<C: LinkControl> CellRun<C> {
     /// Runs it to its end, and sends its events.
     pub(super) async fn drive<L: Link<Control = C>>(mut self, mut kernel: OwnedMutexGuard<KernelState<L>>) {
         let end = self.listen(&mut kernel).await;
-        // Output from before the last frame is still in the pipes.
+        // Output from before the last frame may still be in the pipes.
         self.drain(&mut kernel.link);
         let outcome = match &end {
             WaitEnd::Done => self.outcome_of_cell().await,
@@ -196,7 +196,7 @@ impl<C: LinkControl> CellRun<C> {
         let (before, most) = (std::mem::take(&mut self.before), most_entries(&self.limits));
         let changes =
             Arc::clone(&self.workspace).walk_async(most, move |workspace, most| before.changes(workspace, most));
-        // No signal of ours is under way any more by then.
+        // After this no signal of this process is under way.
         let synced = async {
             if !is_settled {
                 self.control.synced().await;
@@ -224,7 +224,7 @@ impl<C: LinkControl> CellRun<C> {
             state,
             refused_calls: self.control.take_refused_calls(),
         };
-        // The kernel is free for the next execution before the caller learns of the end of this one.
+        // The kernel is released before the caller gets the outcome, so that the next execution can begin.
         drop(kernel);
         self.send(ExecutionEvent::Finished(finished));
     }
@@ -259,7 +259,7 @@ impl<C: LinkControl> CellRun<C> {
                         }
                     }
                     Ok(LinkInput::Printed(stream, bytes)) => self.print(stream, &bytes),
-                    // A closed or senseless channel: the program did that to its own kernel.
+                    // A closed channel or an invalid frame: the program did that to its own kernel.
                     Ok(LinkInput::Closed) | Err(_) => return WaitEnd::Exited(self.kill(kernel).await),
                 },
                 Some(answers) = self.answers.recv() => if let Some(reply) = self.answered(answers, &mut deadline)
@@ -293,7 +293,7 @@ impl<C: LinkControl> CellRun<C> {
                         self.release(&mut kernel.link).await;
                     }
                 }
-                // Its clock stands still while it waits for its client, whom the caller gives so much time as it likes.
+                // Its clock stops while it waits for its client, whose time the caller limits.
                 () = tokio::time::sleep_until(timer), if self.termination.is_some() || self.waiting.is_none() => match self.termination.as_mut().map(|ending| ending.again_at.take()) {
                     Some(Some(_)) => self.control.signal(Signal::Interrupt),
                     Some(None) => return WaitEnd::Exited(self.kill(kernel).await),
@@ -303,7 +303,7 @@ impl<C: LinkControl> CellRun<C> {
         }
     }
 
-    /// Returns true if there may be a checkpoint, and nobody wants the kernel to end.
+    /// Returns true if there may be a checkpoint, and the kernel was not ended on purpose.
     fn may_restore(&self) -> bool {
         let has_run = self.flags.has_run.load(Ordering::Relaxed) && self.control.keeps_checkpoint();
         has_run && !self.flags.is_dead.load(Ordering::Relaxed)
@@ -343,7 +343,7 @@ impl<C: LinkControl> CellRun<C> {
         self.tell_text(stream, text);
     }
 
-    /// Takes what was printed already, without waiting. Bounded: a child left behind may write for ever.
+    /// Takes the available output without waiting. Bounded: a surviving child process may write for ever.
     fn drain<L: Link>(&mut self, link: &mut L) {
         for stream in [OutputStream::Stdout, OutputStream::Stderr] {
             for _ in 0..4 {
@@ -382,14 +382,14 @@ impl<C: LinkControl> CellRun<C> {
     async fn release<L: Link>(&mut self, link: &mut L) {
         if let Some(PendingCalls { number, since, .. }) = self.waiting.take() {
             self.waited += since.elapsed();
-            // One that does not read it is killed in time.
+            // If the kernel does not read it, it is killed in time.
             FrameReply::Answers(number, Vec::new()).send(link).await;
         }
     }
 
-    /// Sends calls of the client's tools. Returns the answer to those that are not sent.
+    /// Sends calls of the client's tools. Returns the answer to calls that are refused.
     fn called(&mut self, calls: Vec<ClientCall>, number: u64) -> Option<FrameReply> {
-        // Only user code that plays with the channel sends such ones, and waits for itself.
+        // Only user code that writes to the channel sends these; it does not get an answer.
         if self.waiting.is_some() || calls.iter().any(|call| !self.tools.contains(&call.name)) {
             return None;
         }
@@ -411,20 +411,20 @@ impl<C: LinkControl> CellRun<C> {
         None
     }
 
-    /// Passes a frame on. Returns the answer to one that is to be answered at once.
+    /// Passes a frame on. Returns the reply to a frame that needs one at once.
     fn frame(&mut self, frame: FromKernel) -> Option<FrameReply> {
         match frame {
             FromKernel::Display(bundle, number) => {
                 self.display(bundle, ExecutionEvent::Display);
                 return Some(FrameReply::Shown(number));
             }
-            // All that was printed before it has just been taken.
+            // All earlier output has just been taken.
             FromKernel::Flushed(number) => return Some(FrameReply::Shown(number)),
             FromKernel::Calls(calls, number) => return self.called(calls, number),
             FromKernel::Result(bundle) => self.display(bundle, ExecutionEvent::Result),
             FromKernel::Error(error) => self.raised(error, false),
             FromKernel::MemoryError(error) => self.raised(error, true),
-            // Out of place; only user code that plays with the channel sends them.
+            // Unexpected here; only user code that writes to the channel sends them.
             FromKernel::Ready
             | FromKernel::WarmedUp
             | FromKernel::Configured
@@ -442,14 +442,14 @@ impl<C: LinkControl> CellRun<C> {
         if !self.displays_enough && self.displays < MAX_DISPLAYS && self.displayed < MAX_DISPLAYED {
             self.send(event(bundle));
         } else if !self.displays_enough {
-            // Said once: from here on nothing is displayed, whatever its size.
+            // Reported once: after it nothing is displayed, whatever its size.
             self.displays_enough = true;
             let text = "[too much was displayed; the rest is left out]".to_owned();
             self.send(event(MimeBundle(vec![("text/plain".into(), MimeData::Text(text))])));
         }
     }
 
-    /// Takes note of the cell's exception. It has one; only user code that plays with the channel sends more.
+    /// Records the cell's exception. There is one at most, unless user code writes to the channel.
     fn raised(&mut self, error: ProgramError, is_memory_error: bool) {
         if self.error.is_some() {
             return;
@@ -472,7 +472,7 @@ impl<C: LinkControl> CellRun<C> {
             }
             Some(error) if error.value.contains(NO_SPACE) => match self.full().await {
                 Some(hit) => Outcome::Limit(hit),
-                // Another place was full: /tmp, which the program's own message says.
+                // Another file system was full: /tmp, which the program's own message says.
                 None => Outcome::Failed(error),
             },
             Some(error) => Outcome::Failed(error),
@@ -489,7 +489,7 @@ impl<C: LinkControl> CellRun<C> {
         Arc::clone(&self.workspace).blocking(|workspace| workspace.usage()).await
     }
 
-    /// The limit of the workspace that is used up, if one is.
+    /// The limit of the workspace that is reached, if any.
     async fn full(&self) -> Option<LimitHit> {
         let WorkspaceUsage { used, limit, takes_files } = self.workspace_usage().await.ok()?;
         if used + FULL_BYTES > limit {
@@ -504,7 +504,7 @@ impl<C: LinkControl> CellRun<C> {
             return self.outcome_of_termination(ending.cause);
         }
         if let Some(used) = exit.out_of_memory {
-            // The limit that is known is the sandbox's own, if nobody counts.
+            // Without a count the only known limit is the sandbox's own.
             let of_host = used > 0 && used < self.limits.memory / 100 * OWN_LIMIT_PERCENT;
             return self.out_of_memory(used, of_host).await;
         }
@@ -535,14 +535,13 @@ impl<C: LinkControl> CellRun<C> {
     }
 
     fn send(&self, event: ExecutionEvent) {
-        // Nobody may be listening any more; the execution is being interrupted then.
+        // The receiver may be gone; the execution is being interrupted then.
         let _nobody = self.events.send(event);
     }
 }
 
 impl FrameReply {
-    /// Sends it. Returns false if the kernel does not take it, though it waits for it: whoever does not read it has replaced the kernel
-    /// program.
+    /// Sends it. Returns false if the kernel does not accept it, though it should be waiting: then the kernel program was replaced.
     async fn send<L: Link>(self, link: &mut L) -> bool {
         let (frame, limit) = match &self {
             Self::Shown(number) => (ToKernel::Shown { number: *number }, SHOWN_TIMEOUT),
@@ -554,18 +553,18 @@ impl FrameReply {
 
 async fn wait_for_pause(paused: &mut watch::Receiver<bool>) {
     if paused.wait_for(|paused| *paused).await.is_err() {
-        // Nobody is left who could pause it.
+        // No task is left that could pause it.
         std::future::pending().await
     }
 }
 
 async fn wait_for_resume(paused: &mut watch::Receiver<bool>) {
-    // An error means that the sandbox is going away, as its kernel's end shows.
+    // It fails if the sandbox is being dropped, which the end of its kernel shows.
     let _gone = paused.wait_for(|paused| !*paused).await.map(|paused| *paused);
 }
 
 async fn wait_for_interrupt(interrupted: &mut watch::Receiver<bool>) {
-    // An error means that everyone who could interrupt is gone, which counts as one.
+    // It fails if every interrupter was dropped, which counts as an interrupt.
     let _dropped = interrupted.wait_for(|now| *now).await.map(|now| *now);
 }
 

@@ -9,7 +9,7 @@ use tokio_util::bytes::{Bytes, BytesMut};
 
 use super::{Change, PathInfo, Problem};
 
-/// The longest frame that is taken, bytes. The program stays below it.
+/// The longest accepted frame, bytes. The program stays below it.
 const MAX_FRAME: usize = 8 << 20;
 
 /// A request with its bytes.
@@ -78,12 +78,12 @@ pub(super) async fn write_request(to: &mut (impl AsyncWrite + Unpin), request: &
     to.write_all(&frame).await
 }
 
-/// Reads the next answer. Anything that is not one is an error, never a panic.
+/// Reads the next answer. Invalid input is an error, never a panic.
 pub(super) async fn read_answer(from: &mut (impl AsyncRead + Unpin)) -> io::Result<(FilesAnswer, Bytes)> {
     let (total, length) = (from.read_u32().await? as usize, from.read_u32().await? as usize);
     let size = total.checked_sub(4).filter(|size| *size <= MAX_FRAME && length <= *size);
     let size = size.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a frame of a senseless length"))?;
-    // As it comes: a length alone takes no memory.
+    // The buffer grows as data comes: a length alone takes no memory.
     let mut frame = BytesMut::new();
     let mut from = from.take(size as u64);
     while frame.len() < size {

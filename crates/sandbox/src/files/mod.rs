@@ -1,7 +1,7 @@
-//! Files of a sandbox by absolute path, through a program of its own: the host follows no path that a guest controls.
+//! Files of a sandbox by absolute path, served by a program inside: the host follows no path that a guest controls.
 //!
-//! [`Files`] starts the program and asks it; `frame` is the way between the two. The program is the sandbox's: what it sends is bounded and
-//! typed, and believed as little as any other output.
+//! [`Files`] starts the program and sends it requests; `frame` has the protocol. The program belongs to the sandbox: its answers are
+//! bounded, typed, and as untrusted as any other output.
 
 mod frame;
 #[cfg(test)]
@@ -28,9 +28,9 @@ pub(crate) const PROGRAM: &str = "files.py";
 pub const CHUNK: usize = 256 << 10;
 /// Requests that wait for the program.
 const QUEUE: usize = 16;
-/// Requests without an answer, those that wait for changes among them.
+/// Unanswered requests, including those that wait for changes.
 const MAX_PENDING: usize = 512;
-/// The longest that an answer may take; a program that takes longer is ended.
+/// The longest wait for an answer; a program that takes longer is ended.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A failure of an operation on files.
@@ -96,7 +96,7 @@ pub struct PathInfo {
     /// For a link, the path that it leads to in the end.
     #[serde(default)]
     pub target: Option<String>,
-    /// For a link that leads somewhere, the target's type and permissions.
+    /// The target's type and permissions, for a link whose target exists.
     #[serde(default)]
     pub target_mode: Option<u32>,
     /// The client's own attributes.
@@ -111,7 +111,7 @@ pub struct Change {
     pub kind: ChangeKind,
     /// Path, relative to the directory.
     pub name: String,
-    /// The file after the change, if it was asked for and is still there.
+    /// The file after the change, if requested and if it still exists.
     #[serde(default)]
     pub entry: Option<PathInfo>,
 }
@@ -139,7 +139,7 @@ pub struct Files(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     calls: mpsc::Sender<FilesRequest>,
-    /// Handles that nobody uses any more.
+    /// Handles that are no longer in use.
     closes: mpsc::UnboundedSender<u64>,
     pending: Arc<PendingAnswers>,
     last: AtomicU64,
@@ -153,7 +153,7 @@ struct PendingAnswers(Mutex<HashMap<u64, oneshot::Sender<(FilesAnswer, Bytes)>>>
 
 impl PendingAnswers {
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<(FilesAnswer, Bytes)>>> {
-        // Nothing that could panic happens while it is held.
+        // No code that holds it can panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -162,7 +162,7 @@ impl Files {
     /// Starts the program in a sandbox. Relative paths begin at `home`.
     pub async fn start(sandbox: &dyn Sandbox, home: &str) -> Result<Self, Error> {
         let interpreter = sandbox.kernel().argv.first().cloned().ok_or(Error::NotSupported("files by path"))?;
-        // Without the user's own packages and variables: what it runs is what is in the template.
+        // Without the user's packages and variables: only the template's code runs.
         let program = format!("{}/{PROGRAM}", sandbox.scripts_directory());
         let command = Command {
             arguments: vec![interpreter, "-I".into(), "-S".into(), program],
@@ -209,7 +209,7 @@ impl Files {
         entry(self.send(operation).await?)
     }
 
-    /// Removes a file, or a directory with all below it. One that is not there is fine.
+    /// Removes a file, or a directory with everything below it. Success if it does not exist.
     pub async fn remove(&self, path: &str) -> Result<(), FilesError> {
         self.send(FilesOperation::Remove { path: path.to_owned() }).await?;
         Ok(())
@@ -220,20 +220,20 @@ impl Files {
         entry(self.send(FilesOperation::Chmod { path: path.to_owned(), mode }).await?)
     }
 
-    /// The files below a directory, at any depth, whose names match a pattern of the shell.
+    /// Searches the files below a directory, at any depth, whose names match a shell pattern.
     pub async fn search(&self, path: &str, pattern: &str) -> Result<Vec<PathInfo>, FilesError> {
         let operation = FilesOperation::Search { path: path.to_owned(), pattern: pattern.to_owned() };
         Ok(self.send(operation).await?.entries)
     }
 
-    /// Replaces a text in a file wherever it stands. Returns how often it did.
+    /// Replaces every occurrence of a text in a file, and returns their number.
     pub async fn replace(&self, path: &str, old: &str, new: &str) -> Result<u64, FilesError> {
         let operation = FilesOperation::Replace { path: path.to_owned(), old: old.to_owned(), new: new.to_owned() };
         Ok(self.send(operation).await?.count)
     }
 
-    /// Keeps a TCP port of the loopback device open as long as files are served, for those who take that as a sign of life. Whoever
-    /// connects is hung up on. A port on which a program listens is fine.
+    /// Keeps a TCP port of the loopback device open as long as files are served, for clients that take it as a sign of life. Connections
+    /// are closed at once. Success if a program listens on the port already.
     pub async fn listen(&self, port: u16) -> Result<(), FilesError> {
         self.send(FilesOperation::Listen { port }).await?;
         Ok(())
@@ -246,13 +246,13 @@ impl Files {
         Ok(OpenFile { handle: self.handle(&answer)?, size, modified })
     }
 
-    /// Makes a file, or empties the one that is there, with these attributes and no others. Directories above it are made.
+    /// Makes a file or empties an existing one, and sets exactly these attributes. Makes directories above it.
     pub async fn create(&self, path: &str, metadata: BTreeMap<String, String>) -> Result<FileWriter, FilesError> {
         let answer = self.send(FilesOperation::Create { path: path.to_owned(), metadata }).await?;
         Ok(FileWriter { handle: self.handle(&answer)? })
     }
 
-    /// Watches a directory, with all below it if `recursive`. Changes bring an [`PathInfo`] each if `entries`.
+    /// Watches a directory, and everything below it if `recursive`. With `entries`, each change comes with a [`PathInfo`].
     pub async fn watch(&self, path: &str, recursive: bool, entries: bool) -> Result<DirectoryWatch, FilesError> {
         let answer = self.send(FilesOperation::Watch { path: path.to_owned(), recursive, entries }).await?;
         Ok(DirectoryWatch { handle: self.handle(&answer)? })
@@ -267,7 +267,7 @@ impl Files {
         Ok(self.call(operation, Bytes::new(), Some(ANSWER_TIMEOUT)).await?.0)
     }
 
-    /// Asks for something and waits for the answer, at most for `limit` if there is one.
+    /// Sends a request and waits for the answer, at most for `limit` if there is one.
     async fn call(
         &self,
         operation: FilesOperation,
@@ -355,7 +355,7 @@ impl Drop for Handle {
 #[derive(Debug)]
 pub struct OpenFile {
     handle: Handle,
-    /// Its size when it was opened. Some have none and content all the same.
+    /// Its size when it was opened. Some files have size 0 and content all the same.
     pub size: u64,
     /// Time of its last change, nanoseconds since 1970.
     pub modified: i64,
@@ -402,13 +402,13 @@ pub struct DirectoryWatch {
 }
 
 impl DirectoryWatch {
-    /// Returns the changes since this was last asked, and how many more were dropped, without waiting.
+    /// Returns the changes since the last call, and the number of dropped ones, without waiting.
     pub async fn changes(&self) -> Result<(Vec<Change>, u64), FilesError> {
         let answer = self.handle.files.send(FilesOperation::Events { handle: self.handle.number }).await?;
         Ok((answer.events, answer.dropped))
     }
 
-    /// Waits until there are changes. Dropping the future may lose those that come with its answer.
+    /// Waits until there are changes. Dropping the future may lose changes that are in its answer.
     pub async fn next(&mut self) -> Result<(Vec<Change>, u64), FilesError> {
         let operation = FilesOperation::Wait { handle: self.handle.number };
         let (answer, _) = self.handle.files.call(operation, Bytes::new(), None).await?;
@@ -416,7 +416,7 @@ impl DirectoryWatch {
     }
 }
 
-/// Carries requests to the program and answers back, until either side has gone.
+/// Carries requests to the program and answers back, until either side is gone.
 async fn drive(
     mut process: Process,
     mut calls: mpsc::Receiver<FilesRequest>,
@@ -443,7 +443,7 @@ async fn drive(
         while let Ok((answer, data)) = read_answer(&mut process.stdout).await {
             let waiter = pending.lock().remove(&answer.id);
             if let Some(waiter) = waiter {
-                // Nobody waits any more: as good as sent.
+                // The caller has given up.
                 let _gone = waiter.send((answer, data));
             }
         }
@@ -453,6 +453,6 @@ async fn drive(
         () = reading => {}
         () = over.cancelled() => {}
     }
-    // The process ends as it is dropped.
+    // Dropping the process ends it.
     over.cancel();
 }

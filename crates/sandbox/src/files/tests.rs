@@ -73,7 +73,7 @@ async fn files_are_written_read_listed_moved_and_removed() {
     assert_eq!((written.name.as_str(), written.size, written.mode), ("a.bin", 2_400_000, 0o100_644));
     assert_eq!(read(&files, "~/sub/../sub/a.bin", 0).await, large);
     assert_eq!(read(&files, "sub/a.bin", 2_399_998).await, large[2_399_998..]);
-    // Shorter than before: nothing of the old content is left.
+    // Shorter than before: nothing of the old content remains.
     write(&files, "sub/a.bin", b"short").await;
     assert_eq!(read(&files, &written.path, 0).await, b"short");
 
@@ -110,7 +110,7 @@ async fn links_are_told_with_what_they_lead_to_and_odd_names_do_no_harm() {
     let odd = <std::ffi::OsString as std::os::unix::ffi::OsStringExt>::from_vec(vec![0xff]);
     std::fs::write(home.path().join(odd), "").unwrap();
     assert_eq!(files.list("", 1).await.unwrap().last().unwrap().name, "?");
-    // A pipe that nobody writes to keeps nobody waiting.
+    // A pipe without a writer does not block.
     rustix::fs::mknodat(rustix::fs::CWD, home.path().join("pipe"), rustix::fs::FileType::Fifo, 0o600.into(), 0)
         .unwrap();
     assert_eq!(problem(files.open("pipe", 0).await), Problem::Invalid);
@@ -135,7 +135,7 @@ async fn changes_are_told_as_they_happen() {
         files.remove("watched/below/new").await.unwrap();
     });
     assert_eq!(next.unwrap().0[0].kind, ChangeKind::Remove);
-    // A file made in a new directory before that is watched is told, too.
+    // A file in a new directory is reported even if it was made before that directory was watched.
     files.make_directory("watched/more").await.unwrap();
     write(&files, "watched/more/late", b"y").await;
     let names: Vec<_> = watch.changes().await.unwrap().0.into_iter().map(|change| change.name).collect();

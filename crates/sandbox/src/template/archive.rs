@@ -15,7 +15,7 @@ use super::{BUILDER, BuildProgress, LOCK, MANIFEST, Manifest, REQUIREMENTS, Temp
 use super::{at, hex, imported_name, lock, make_directory, name_of, remove_unfinished, set_aside, tree};
 use crate::Error;
 
-/// The directory of the template that only root may enter, and that is made anew.
+/// The directory of the template that only root may enter; it is made anew.
 const ROOT_HOME: &str = "root";
 
 /// Bytes of the description and of the list of packages in an archive.
@@ -27,7 +27,7 @@ const KEPT_FREE: u64 = 1 << 30;
 /// Records of 10 KiB between two looks at the room that is left.
 const RECORDS: u64 = 1000;
 
-/// Writes a template to a compressed archive, in place of what has this name. Blocks.
+/// Writes a template to a compressed archive, replacing a file of that name. Blocks.
 pub fn export(template: &Template, file: &Path, progress: &mut dyn FnMut(BuildProgress)) -> Result<(), Error> {
     let unfinished = PathBuf::from(format!("{}.partial", file.display()));
     let nothing = File::open("/dev/null").map_err(at(Path::new("/dev/null")))?;
@@ -37,14 +37,14 @@ pub fn export(template: &Template, file: &Path, progress: &mut dyn FnMut(BuildPr
     tar.arg("--file").arg(&unfinished).arg(format!("--exclude=./{ROOT_HOME}")).arg("--directory").arg(&template.root);
     let packed = run(tar.arg("."), "write the archive", &nothing, &mut |_| Ok(()));
     if packed.is_err() {
-        // It may not have been made; the error is about that.
+        // It may not exist; the error is the one to report.
         let _removed = fs::remove_file(&unfinished);
     }
     packed?;
     fs::rename(&unfinished, file).map_err(at(file))
 }
 
-/// Unpacks an archive that [`export`] wrote. The template has no name yet. Blocks.
+/// Unpacks an archive of [`export`]. The template has no name yet. Blocks.
 pub fn import(data: &Path, file: &Path, progress: &mut dyn FnMut(BuildProgress)) -> Result<Template, Error> {
     import_as(data, file, progress, |manifest| {
         let (preload, arch) = (manifest.preload.join(","), std::env::consts::ARCH);
@@ -52,7 +52,7 @@ pub fn import(data: &Path, file: &Path, progress: &mut dyn FnMut(BuildProgress))
     })
 }
 
-/// Unpacks an archive of this version's default template, to be the default here. Blocks.
+/// Unpacks an archive of this version's default template as the default. Blocks.
 pub fn import_default(data: &Path, file: &Path, progress: &mut dyn FnMut(BuildProgress)) -> Result<Template, Error> {
     import_as(data, file, progress, |manifest| {
         if manifest.lock != hex(Sha256::new_with_prefix(LOCK)) || manifest.builder != BUILDER {
@@ -64,7 +64,7 @@ pub fn import_default(data: &Path, file: &Path, progress: &mut dyn FnMut(BuildPr
     })
 }
 
-/// Unpacks an archive to the directory that its description leads to, or an error says why not.
+/// Unpacks an archive into the directory that its description determines.
 fn import_as(
     data: &Path,
     file: &Path,
@@ -93,8 +93,7 @@ fn import_as(
     Template::open(&place).ok_or_else(|| Error::Template(format!("{} cannot be opened", place.display())))
 }
 
-/// Unpacks into a new directory, as long as [`KEPT_FREE`] of the `free` bytes of its disk stay free, and returns the template's
-/// description.
+/// Unpacks into a new directory while [`KEPT_FREE`] of the `free` bytes of its disk stay free, and returns the template's description.
 fn unpack(
     file: &Path,
     root: &Path,
@@ -103,7 +102,7 @@ fn unpack(
 ) -> Result<Manifest, Error> {
     fs::create_dir(root).map_err(at(root))?;
     let wrong = |why: &str| Error::Template(format!("{}: {why}", file.display()));
-    // An archive says nothing of its size that could be believed, and a small one may be the whole disk's when it is unpacked.
+    // The stated size of an archive cannot be trusted, and a small one may fill the disk when unpacked.
     let mut require_room = |_: &str| match free()? {
         0..KEPT_FREE => Err(wrong("unpacked, it would fill the disk; make room or choose another data directory")),
         _ => Ok(()),
@@ -133,7 +132,7 @@ fn unpack(
     Ok(manifest)
 }
 
-/// Reads a file of a template that others made: a link on the way to it may lead to anything of the host.
+/// Reads a file of a foreign template: a link in its path may lead to any file of the host.
 fn read_inside(root: &Path, path: &str) -> io::Result<Vec<u8>> {
     let mut place = root.to_path_buf();
     for name in Path::new(path) {
@@ -188,7 +187,7 @@ mod tests {
         export(&Template::open(&root).unwrap(), &archive, &mut ignore).unwrap();
         let error = import(&other, &archive, &mut ignore).unwrap_err().to_string();
         assert!(error.contains("not the one that it was made from"), "{error}");
-        // The default one of this version is the default there, and is not pruned.
+        // This version's default template is the default there, and is not pruned.
         let lock = hex(Sha256::new_with_prefix(LOCK));
         let manifest =
             format!(r#"{{"python":"3.11.2","packages":[],"lock":"{lock}","bytes":7,"builder":"{BUILDER}"}}"#);

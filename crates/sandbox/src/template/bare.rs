@@ -1,4 +1,4 @@
-//! A bare template: the interpreter alone, made of the host's files, for a trial of a sandbox before packages are fetched.
+//! A bare template: the interpreter alone, made of the host's files, for a trial of a sandbox before packages are downloaded.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -9,7 +9,7 @@ use super::site::BuildSite;
 use super::{Manifest, Template, TemplateLock, UNFINISHED, at, libraries, lock, make_directory, skeleton, tree};
 use crate::{Error, KernelSpec};
 
-/// The beginning of its name: what is left of one is removed like an unfinished build.
+/// Prefix of its name: leftovers are removed like unfinished builds.
 const PREFIX: &str = "bare-";
 
 /// Makes a bare template, which takes some seconds; [`remove_bare`] removes it. Blocks.

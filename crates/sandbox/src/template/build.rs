@@ -1,4 +1,4 @@
-//! Building a template: beside its place, and renamed into it at the end.
+//! Building a template: in a directory beside its final place, renamed at the end.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -17,9 +17,9 @@ use super::{
 };
 use crate::Error;
 
-/// With less than this free, a build cannot come to its end: the packages as they are downloaded, and as they are installed.
+/// Disk space that a build needs, bytes: the packages as downloaded and as installed.
 const NEEDED_BYTES: u64 = 2_200_000_000;
-/// The same for a template of whose packages nobody knows the size: the interpreter with its library and pip.
+/// The same for a template with packages of unknown size: the interpreter with its library and pip.
 const LEAST_BYTES: u64 = 600_000_000;
 
 /// The packages that a template gets.
@@ -62,8 +62,7 @@ impl Packages<'_> {
     }
 }
 
-/// Builds a template in `directory`; one of the same packages that is there is taken instead unless `force` is set. The caller holds
-/// `lock`.
+/// Builds a template in `directory`, unless one of the same packages exists; `force` builds it anyway. The caller holds `lock`.
 pub(super) fn build(
     python: &HostPython,
     directory: &Path,
@@ -77,7 +76,7 @@ pub(super) fn build(
     require_space(directory, packages.needed_bytes())?;
     let site = BuildSite { python, root: directory.join(format!("{UNFINISHED}{}", std::process::id())), lock };
     let built = make(&site, directory, packages, force, progress);
-    // Remove a failed build, one that was not needed, or the template that was replaced.
+    // Remove a failed build, a superfluous one, or the replaced template.
     remove_unfinished(directory)?;
     let place = built?;
     let template = Template::open(&place)
@@ -148,7 +147,7 @@ fn fill(
         bytes: tree::normalize(&site.root)?,
         builder: BUILDER.to_owned(),
     };
-    // Only now is the size known; sandboxes read the file whatever the umask of the builder was.
+    // The size is known only now. Sandboxes must be able to read the file whatever the builder's umask was.
     let path = site.root.join(MANIFEST);
     let text = serde_json::to_vec_pretty(&manifest).map_err(|error| at(&path)(error.into()))?;
     fs::write(&path, text).map_err(at(&path))?;
@@ -166,7 +165,7 @@ pub(super) fn free_bytes(directory: &Path) -> Result<u64, Error> {
     Ok(system.f_bavail.saturating_mul(system.f_frsize))
 }
 
-/// Says that the disk is too full before a minute is spent on finding out.
+/// Fails if the disk is too full, instead of a minute later.
 fn require_space(directory: &Path, needed: u64) -> Result<(), Error> {
     let free = free_bytes(directory)?;
     if free >= needed {

@@ -1,4 +1,4 @@
-//! The template that was found for an interpreter before, so that the interpreter need not be run to find it again.
+//! The template found earlier for an interpreter, so that the interpreter need not run to find it again.
 
 use std::fs;
 use std::io::Read;
@@ -15,12 +15,12 @@ const FILE: &str = ".remembered";
 /// The first bytes of an executable.
 const MAGIC: [u8; 4] = *b"\x7fELF";
 
-/// All that a template's name depends on, as far as looking shows.
+/// The facts that a template's name depends on, as far as they can be seen without running the interpreter.
 #[derive(Debug)]
 pub(super) struct TemplateKey(String);
 
 impl TemplateKey {
-    /// The key of the interpreter that would be run now. A script, which may choose another interpreter each time, has none.
+    /// The key of the current interpreter. A script has none, since it may choose another interpreter each time.
     pub(super) fn now() -> Option<Self> {
         Self::of(&HostPython::locate()?)
     }
@@ -57,14 +57,14 @@ impl TemplateKey {
 
     /// Notes the name for the next time.
     pub(super) fn remember(&self, directory: &Path, name: &str) {
-        // Replaced at once, for those who read it meanwhile.
+        // Replaced atomically, for concurrent readers.
         let fresh = directory.join(format!("{FILE}-{}", std::process::id()));
         let written = || {
             fs::write(&fresh, format!("{} {name}", self.0))?;
             fs::rename(&fresh, directory.join(FILE))
         };
         if written().is_err() {
-            // The interpreter is run again the next time.
+            // The interpreter runs again the next time.
         }
     }
 }

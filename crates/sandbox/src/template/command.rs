@@ -1,4 +1,4 @@
-//! Commands of a build: their output line by line while they run, and the end of it when they fail.
+//! Commands of a build: their output line by line, and its end if they fail.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -31,8 +31,8 @@ const HINTS: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// Runs a command to its end. `lock` becomes its standard input: there is nothing to read, and the builders' lock is held until the last
-/// process that writes into the template is gone, even when this one is killed. An error of `line` ends the command.
+/// Runs a command to its end. `lock` becomes its stdin, which is empty: so the builders' lock is held until the last process that writes
+/// into the template has ended, even if this process is killed. An error of `line` ends the command.
 pub(super) fn run(
     command: &mut Command,
     what: &str,
@@ -46,7 +46,7 @@ pub(super) fn run(
     command.stdin(lock.try_clone().map_err(broken)?);
     command.stdout(writer.try_clone().map_err(broken)?).stderr(writer);
     let mut child = command.spawn().map_err(broken)?;
-    // The command keeps its ends of the pipe until it is given others.
+    // The command keeps its ends of the pipe until they are replaced.
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut last = VecDeque::new();
     for text in BufReader::new(reader).split(b'\n').map_while(Result::ok) {
@@ -98,8 +98,8 @@ mod tests {
         let path = directory.path().join(".lock");
         let lock = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         lock.lock().unwrap();
-        // As pip does when its builder is killed, a process outlives the one that started it. A shell gives its background
-        // processes no standard input unless told so.
+        // A process that outlives its parent, like pip when its builder is killed. A shell's background processes have no stdin unless it
+        // is redirected.
         let script = "exec 3<&0; sleep 60 <&3 3<&- >/dev/null 2>&1 & echo $!";
         let mut survivor = String::new();
         let mut line = |line: &str| {

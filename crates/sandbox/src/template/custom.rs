@@ -1,4 +1,4 @@
-//! Templates of the operator's own: packages of their choice, built once, and a name that leads there.
+//! Templates of the operator: packages of their choice, built once, with a name.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,7 +13,7 @@ use crate::Error;
 
 /// The directory of links from names to directories.
 const NAMES: &str = "names";
-/// Builds a template from a recipe, or takes the one that has the same packages; `force` builds it anew. It has no name yet. Blocks.
+/// Builds a template from a recipe, or takes the existing one with the same packages; `force` builds it anew. It has no name yet. Blocks.
 pub fn build_own(
     data: &Path,
     recipe: &Recipe,
@@ -28,14 +28,14 @@ pub fn build_own(
     build::build(&python, &directory, &Packages::Own(recipe), force, &lock, progress)
 }
 
-/// Gives a template a name. The one that had it goes, unless it is in use or has another name.
+/// Gives a template a name. The template that had the name is removed, unless it is in use or has another name.
 pub fn assign(data: &Path, name: &TemplateName, template: &Template) -> Result<(), Error> {
     let directory = make_directory(data)?;
     let _lock = lock(&directory, &mut |_| ())?;
     let names = directory.join(NAMES);
     fs::create_dir_all(&names).map_err(at(&names))?;
     let target = Path::new("..").join(template.root.file_name().unwrap_or_default());
-    // Replaced at once, for those who look it up meanwhile. No name of a template begins with a dot.
+    // Replaced atomically, for concurrent readers. Names of templates never begin with a dot.
     let (link, fresh) = (names.join(name.as_str()), names.join(format!("{UNFINISHED}{}", std::process::id())));
     let _left_by_another = fs::remove_file(&fresh);
     symlink(&target, &fresh).map_err(at(&fresh))?;
@@ -43,14 +43,14 @@ pub fn assign(data: &Path, name: &TemplateName, template: &Template) -> Result<(
     remove_nameless(&directory).map(drop)
 }
 
-/// Removes a template that got no name. One in use stays until templates are pruned.
+/// Removes a template without a name. If it is in use, it stays until templates are pruned.
 pub fn discard(template: Template) -> Result<(), Error> {
     let root = template.root.clone();
     drop(template);
     remove_unused(&root).map(drop)
 }
 
-/// Returns the template of this name, from the first of these directories that has it.
+/// Returns the template of this name from the first of these directories that has it.
 pub fn find(directories: &[PathBuf], name: &TemplateName) -> Result<Template, Error> {
     let found = |data: &PathBuf| Template::open(&directory(data).join(NAMES).join(name.as_str()));
     directories.iter().find_map(found).ok_or_else(|| {
@@ -63,7 +63,7 @@ pub fn find(directories: &[PathBuf], name: &TemplateName) -> Result<Template, Er
     })
 }
 
-/// Returns the templates of a directory that have names, in their order.
+/// Returns the named templates of a directory, sorted by name.
 pub fn list(data: &Path) -> Result<Vec<(TemplateName, Template)>, Error> {
     let named = |name: TemplateName| {
         let template = Template::open(&directory(data).join(NAMES).join(name.as_str()))?;
@@ -72,7 +72,7 @@ pub fn list(data: &Path) -> Result<Vec<(TemplateName, Template)>, Error> {
     Ok(names(&directory(data))?.into_iter().filter_map(named).collect())
 }
 
-/// Takes a name from a template, which goes if it has no other and is not in use. Returns whether there was one.
+/// Removes a name, and its template if it has no other and is not in use. Returns false if there was no such name.
 pub fn remove(data: &Path, name: &TemplateName) -> Result<bool, Error> {
     let link = directory(data).join(NAMES).join(name.as_str());
     if link.symlink_metadata().is_err() {
@@ -98,7 +98,7 @@ pub(super) fn names(directory: &Path) -> Result<Vec<TemplateName>, Error> {
     Ok(names)
 }
 
-/// Removes templates to which no name leads, unless they are in use, and returns how many. The caller holds the lock.
+/// Removes templates without a name, unless they are in use, and returns their number. The caller holds the lock.
 pub(super) fn remove_nameless(directory: &Path) -> Result<usize, Error> {
     let mut named = Vec::new();
     for name in names(directory)? {
@@ -145,7 +145,7 @@ mod tests {
         let error = find(&[data.path().to_path_buf()], &name("other")).unwrap_err().to_string();
         assert!(error.contains("; there are: ml ("), "{error}");
 
-        // The first is in use by `found`, and goes the next time.
+        // The first is in use by `found`, and is removed the next time.
         drop(first);
         assign(data.path(), &name("ml"), &second).unwrap();
         assert_eq!(find(&[data.path().to_path_buf()], &name("ml")).unwrap().root(), second.root());

@@ -1,5 +1,4 @@
-//! Fonts where programs look for them: `/usr/share/fonts`, with Matplotlib falling back from its own to those of Chinese, Japanese, Korean
-//! and Hindi.
+//! Fonts in the usual place, `/usr/share/fonts`, with Matplotlib falling back from its own to those of Chinese, Japanese, Korean and Hindi.
 
 use std::fs;
 use std::path::Path;
@@ -9,19 +8,19 @@ use crate::Error;
 
 /// The directory of fonts, in the root.
 const FONTS: &str = "usr/share/fonts/truetype";
-/// Packages of which the fonts are kept and nothing else: the package, its fonts, and the directory that they go to.
+/// Packages of which only the fonts are kept: the package, its fonts, and their directory.
 const PACKAGES: [(&str, &[&str], &str); 3] = [
     ("zhplot", &["NotoSansSC-Regular.ttf"], "noto"),
     ("koreanize_matplotlib", &["NanumGothic.ttf", "NanumGothicBold.ttf"], "nanum"),
     ("devanagari_fonts", &["Shobhika-1.05/Shobhika-Regular.otf", "Shobhika-1.05/Shobhika-Bold.otf"], "shobhika"),
 ];
-/// The families that Matplotlib takes signs from which its own fonts lack.
+/// Font families for characters that Matplotlib's own fonts lack.
 const FAMILIES: &str = "sans-serif, Noto Sans SC, NanumGothic, Shobhika";
 /// Matplotlib's own data.
 const MATPLOTLIB: &str = "matplotlib/mpl-data";
 
-/// Moves the fonts of packages that are installed for nothing else to the directory of fonts, and names them to Matplotlib. What is not
-/// installed is left out.
+/// Moves the fonts of packages that are installed only for them to the directory of fonts, and adds them to Matplotlib's settings. Skips
+/// packages that are not installed.
 pub(super) fn place(root: &Path, site_packages: &Path) -> Result<(), Error> {
     let fonts = root.join(FONTS);
     let mut is_there = false;
@@ -47,7 +46,7 @@ pub(super) fn place(root: &Path, site_packages: &Path) -> Result<(), Error> {
         let into = fonts.join("dejavu");
         fs::create_dir_all(&into).map_err(at(&into))?;
         for entry in tree::entries(&own)? {
-            // The same file under both names; those who search do not follow links.
+            // The same file under both names; programs that search for fonts do not follow links.
             let name = entry.file_name();
             if name.as_encoded_bytes().starts_with(b"DejaVu") {
                 fs::hard_link(entry.path(), into.join(name)).map_err(at(&entry.path()))?;
@@ -57,7 +56,7 @@ pub(super) fn place(root: &Path, site_packages: &Path) -> Result<(), Error> {
     let settings = data.join("matplotlibrc");
     if is_there && settings.is_file() {
         let text = fs::read_to_string(&settings).map_err(at(&settings))?;
-        // Matplotlib reads lines that are commented out as defaults: one of a key is enough.
+        // Matplotlib reads commented-out lines as defaults, and the key must not appear twice.
         let others = text.lines().filter(|line| !line.trim_start_matches('#').starts_with("font.family:"));
         let ours = format!("font.family: {FAMILIES}");
         let lines: Vec<&str> = others.chain([ours.as_str(), ""]).collect();

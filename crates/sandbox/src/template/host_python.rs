@@ -9,11 +9,11 @@ use serde::Deserialize;
 
 use crate::Error;
 
-/// The oldest version whose packages the list holds.
+/// The oldest version that the list of packages supports.
 const OLDEST: (u32, u32) = (3, 10);
 /// Names another interpreter than the first `python3` on the path.
 const VARIABLE: &str = "ALUDEL_PYTHON";
-/// Variables that say what pip installs, and to where. The others stay: they say from where, which is the user's to decide.
+/// Variables that change what pip installs, and to where. Those that say from where stay: that is the user's decision.
 const PIP_VARIABLES: &[&str] = &[
     "PIP_CONSTRAINT",
     "PIP_DRY_RUN",
@@ -25,10 +25,10 @@ const PIP_VARIABLES: &[&str] = &[
     "PIP_USER",
 ];
 
-/// Characters of the output of a program that is no Python, as an error shows them.
+/// Characters of the output of a program that is not Python, in an error.
 const SHOWN_CHARACTERS: usize = 200;
 
-/// Asks an interpreter about itself. A virtual environment answers for the one it was made from.
+/// The program that makes an interpreter describe itself. In a virtual environment it describes the original.
 const QUESTION: &str = "
 import importlib.util, json, os, sys, sysconfig
 print(json.dumps({
@@ -52,7 +52,7 @@ pub(super) struct HostPython {
     minor: u32,
     /// The directory of the standard library.
     pub(super) stdlib: PathBuf,
-    /// The name of the directory below the prefix that it expects its library in: `lib`, or `lib64` on some distributions.
+    /// The directory below the prefix that it expects its library in: `lib`, or `lib64` on some distributions.
     pub(super) platlibdir: String,
     has_venv: bool,
     /// The interface that compiled packages are for, such as `cpython-311-x86_64-linux-gnu`.
@@ -78,7 +78,7 @@ impl HostPython {
         Self::find_as(std::env::var_os(VARIABLE).filter(|chosen| !chosen.is_empty()).as_deref())
     }
 
-    /// Finds the interpreter that a person names, by its path or by its version, such as `3.13`.
+    /// Finds the interpreter with this path or version, such as `3.13`.
     pub(super) fn named(name: &OsStr) -> Result<Self, Error> {
         let is_version = |name: &str| name.starts_with("3.") && name[2..].bytes().all(|byte| byte.is_ascii_digit());
         let program = match name.to_str() {
@@ -134,7 +134,7 @@ impl HostPython {
         Ok(python)
     }
 
-    /// Fails if it cannot make virtual environments; Debian keeps that in a package of its own.
+    /// Fails if it cannot make virtual environments; on Debian that is a separate package.
     pub(super) fn require_venv(&self) -> Result<(), Error> {
         if self.has_venv {
             return Ok(());
@@ -151,12 +151,13 @@ impl HostPython {
         format!("python{}.{}", self.major, self.minor)
     }
 
-    /// Changes when packages have to be fetched again: with the version and the interface, not with the place of the interpreter.
+    /// A key that changes when packages have to be downloaded again: with the version and the interface, not with the path of the
+    /// interpreter.
     pub(super) fn identity(&self) -> String {
         format!("{} {}", self.version, self.soabi)
     }
 
-    /// A command that runs it without what a user's environment would add.
+    /// A command that runs it without the user's environment.
     pub(super) fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         clean(&mut command);
@@ -164,7 +165,7 @@ impl HostPython {
     }
 }
 
-/// Removes what would change how Python starts and what pip installs.
+/// Removes variables that change how Python starts and what pip installs.
 pub(super) fn clean(command: &mut Command) -> &mut Command {
     for (name, _) in std::env::vars_os() {
         let for_python = name.as_encoded_bytes().starts_with(b"PYTHON") || name == "VIRTUAL_ENV";
@@ -186,15 +187,15 @@ mod tests {
     fn fake(script: &str) -> (tempfile::TempDir, PathBuf) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("python3");
-        // Written by another process: what another test is just starting would have a copy of our descriptor until it becomes another
-        // program, and a file that somebody can still write to is not run.
+        // Written by another process: a child of a parallel test could hold a copy of this descriptor until its exec, and Linux does not
+        // run a file that is open for writing.
         let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$0\"";
         assert!(Command::new("sh").args(["-c", write]).arg(&path).arg(script).status().unwrap().success());
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
         (directory, path)
     }
 
-    /// Answers the question as an interpreter of the given facts would.
+    /// The answer of an interpreter with these facts.
     fn answer(major: u32, minor: u32, has_venv: bool) -> String {
         format!(
             r#"echo '{{"program":"/x","version":"{major}.{minor}.0","major":{major},"minor":{minor},"platlibdir":"lib","stdlib":"/l","has_venv":{has_venv},"soabi":"m"}}'"#

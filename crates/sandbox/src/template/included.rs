@@ -1,4 +1,4 @@
-//! Programs of the host that a template of the operator's own has besides its packages, such as R.
+//! Programs of the host that an operator's template has besides its packages, such as R.
 
 use std::fs;
 use std::io;
@@ -12,9 +12,9 @@ use crate::Error;
 
 /// Paths that one template may include.
 const MAX_PATHS: usize = 32;
-/// Directories below which they are: programs, and their settings.
+/// Directories from which paths may be included: programs and their settings.
 const PLACES: [&str; 3] = ["/usr", "/opt", "/etc"];
-/// Mode of a file, and of a directory, that everybody on the host may read.
+/// Mode bits of a file, and of a directory, that every user of the host may read.
 const FOR_ALL: (u32, u32) = (0o004, 0o005);
 
 /// Returns an error unless these paths can be included.
@@ -64,7 +64,7 @@ pub(super) fn digest(paths: &[PathBuf]) -> Result<String, Error> {
 pub(super) fn copy(paths: &[PathBuf], root: &Path) -> Result<(), Error> {
     visit_all(paths, &mut |path, entry| {
         let target = inside(root, path);
-        // A link that was copied may lead out of the template, to the host's own files.
+        // A copied link may lead out of the template, to the host's own files.
         if target.ancestors().skip(1).take_while(|above| *above != root).any(Path::is_symlink) {
             return Err(Error::Template(format!(
                 "--include {}: it is below a link; include where that leads",
@@ -96,9 +96,9 @@ pub(super) fn inside(root: &Path, path: &Path) -> PathBuf {
 /// Something that is included.
 enum Entry {
     Directory,
-    /// A link to a directory, which is there if it is included, too, or to a file that is included.
+    /// A link to a directory or file that is included too.
     Link(PathBuf),
-    /// A file, or what a link leads to that is one.
+    /// A file, or a link to one.
     File {
         mode: u32,
         bytes: u64,
@@ -109,8 +109,7 @@ fn visit_all(paths: &[PathBuf], each: &mut dyn FnMut(&Path, Entry) -> Result<(),
     paths.iter().try_for_each(|path| visit(path, paths, each))
 }
 
-/// Visits a path and all below it, in order. What not everybody on the host may read is left out, and so are links to nothing and special
-/// files.
+/// Visits a path and everything below it, in order. Skips what not every user of the host may read, dangling links and special files.
 fn visit(
     path: &Path,
     included: &[PathBuf],
@@ -119,7 +118,7 @@ fn visit(
     let Ok(metadata) = fs::metadata(path) else { return Ok(()) };
     let (file, directory) = FOR_ALL;
     if metadata.is_file() && metadata.mode() & file == file {
-        // Programs look for their parts beside the file that a link leads to.
+        // Programs look for their parts beside the target of a link.
         let leads = if path.is_symlink() { path.canonicalize().ok() } else { None };
         let there = leads.filter(|leads| included.iter().any(|path| leads.starts_with(path)));
         return each(path, there.map_or(Entry::File { mode: metadata.mode(), bytes: metadata.len() }, Entry::Link));
@@ -190,7 +189,7 @@ mod tests {
         for left_out in ["lib/secret", "dangling"] {
             assert!(there.join(left_out).symlink_metadata().is_err(), "{left_out}");
         }
-        // Not through the link, to the host's own file.
+        // The copy must not go through the link, to the host's own file.
         assert!(copy(&[program.join("lib/up/run")], root.path()).unwrap_err().to_string().contains("is below a link"));
         copy(&[program.join("lib/up")], root.path()).unwrap();
         assert!(!there.join("lib/up").is_symlink() && there.join("lib/up/lib/deep/data").is_file());

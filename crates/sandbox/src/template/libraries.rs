@@ -1,4 +1,4 @@
-//! Shared libraries: what the interpreter, the packages and the tools are linked against, as the host's loader finds it.
+//! Shared libraries of the interpreter, the packages and the tools, as the host's loader finds them.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -10,16 +10,15 @@ use super::site::BuildSite;
 use super::{at, included, tree};
 use crate::Error;
 
-/// Libraries that the C library opens by itself, so that no program names them: one when a thread is cancelled, the others, on older
-/// hosts, when somebody asks for a user's or a host's name.
+/// Libraries that the C library loads at run time, so that no program lists them: one when a thread is cancelled, the others, on older
+/// hosts, to look up users and host names.
 const OPENED_BY_NAME: &[&str] = &["libgcc_s.so.1", "libnss_files.so.2"];
 
 /// Files of one call of `ldd`.
 const BATCH: usize = 200;
 
-/// Copies every library that is needed to the directory that the host has its C library in, where the loader looks without being told;
-/// the loader itself keeps its path, which programs name. What comes from inside the template stays where it is. Of what is
-/// `included`, each file may be a program.
+/// Copies every needed library to the directory of the host's C library, which the loader searches by default. The loader itself keeps its
+/// path, which programs name. Libraries inside the template stay in their place. Each file of `included` may be a program.
 pub(super) fn copy(site: &BuildSite<'_>, included: &[PathBuf]) -> Result<(), Error> {
     // The copied interpreter may find its library only from the original's place.
     let mut programs = vec![site.python.program.clone()];
@@ -61,7 +60,7 @@ pub(super) fn copy(site: &BuildSite<'_>, included: &[PathBuf]) -> Result<(), Err
     Ok(())
 }
 
-/// The libraries that the loader would give to these files. One that is not there is an optional module's, and its import will say so.
+/// The libraries that the loader would use for these files. A missing one belongs to an optional module, whose import will report it.
 fn libraries_of(files: &[PathBuf]) -> Result<Vec<PathBuf>, Error> {
     let output = Command::new("ldd").args(files).env("LC_ALL", "C").stdin(Stdio::null()).output();
     let output =
@@ -69,7 +68,7 @@ fn libraries_of(files: &[PathBuf]) -> Result<Vec<PathBuf>, Error> {
     Ok(String::from_utf8_lossy(&output.stdout).lines().filter_map(library_of_line).collect())
 }
 
-/// `libm.so.6 => /lib/x86_64-linux-gnu/libm.so.6 (0x…)`, or the loader's line without an arrow.
+/// Parses a line such as `libm.so.6 => /lib/x86_64-linux-gnu/libm.so.6 (0x…)`, or the loader's line without an arrow.
 fn library_of_line(line: &str) -> Option<PathBuf> {
     let line = line.strip_prefix('\t')?;
     let path = line.split_once(" => ").map_or(line, |(_, path)| path);
@@ -77,13 +76,13 @@ fn library_of_line(line: &str) -> Option<PathBuf> {
     path.starts_with('/').then(|| path.into())
 }
 
-/// Returns true for a file of a name or a place that programs and libraries have.
+/// Returns true if a file's name or directory is typical of programs and libraries.
 fn is_named_like_one(path: &Path) -> bool {
     let is_library = path.file_name().is_some_and(|name| name.to_string_lossy().contains(".so"));
     is_library || path.parent().is_some_and(|directory| directory.ends_with("bin"))
 }
 
-/// Every file that starts like a program or library, of those that `may_be` one; of a directory, or the path itself.
+/// Collects the files with the magic number of a program or library, among those that `may_be` one, in a directory or at the path itself.
 fn collect_programs(path: &Path, may_be: &dyn Fn(&Path) -> bool, found: &mut Vec<PathBuf>) -> Result<(), Error> {
     let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
     if metadata.is_dir() {

@@ -8,8 +8,8 @@ const DEFAULT: &str = "default";
 /// Bytes of the longest name.
 const MAX_BYTES: usize = 32;
 
-/// The name of a template of the operator's own: 1 to 32 lower-case letters, digits, `-`, `_` and `.`, of which a letter or digit comes
-/// first. Names that begin with `default` are the default template's.
+/// The name of an operator's template: 1 to 32 lower-case letters, digits, `-`, `_` and `.`, beginning with a letter or digit. Names that
+/// begin with `default` are reserved for the default template.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TemplateName(String);
 
@@ -46,7 +46,7 @@ impl fmt::Display for TemplateName {
 /// A template, as a setting or a request names it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Choice {
-    /// The one that everybody has: `default`.
+    /// The reserved name: `default`.
     #[default]
     Default,
     /// One of the operator's own.

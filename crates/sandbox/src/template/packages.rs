@@ -21,13 +21,13 @@ pub(super) fn make_environment(site: &BuildSite<'_>) -> Result<(), Error> {
     let mut venv = site.python.command();
     venv.args(["-I", "-m", "venv", "--clear"]).arg(&environment);
     run(&mut venv, "make a virtual environment", site.lock, &mut |_| Ok(()))?;
-    // Up to Python 3.11 it comes along, in a version that nobody chose.
+    // Up to Python 3.11 it comes with the environment, in an unlocked version.
     let mut uninstall = pip(site);
     uninstall.args(["uninstall", "--yes", "setuptools"]);
     run(&mut uninstall, "remove setuptools", site.lock, &mut |_| Ok(()))
 }
 
-/// Installs everything of `lock` into the environment, and nothing else. `options` say where pip looks besides its own configuration.
+/// Installs exactly the packages of `lock` into the environment. `options` add sources to pip's own configuration.
 pub(super) fn install(
     site: &BuildSite<'_>,
     lock: &str,
@@ -55,7 +55,7 @@ pub(super) fn install(
 pub(super) struct PipOptions {
     /// Directories of packages that pip looks into besides its index.
     pub(super) find_links: Vec<PathBuf>,
-    /// True if packages may be built here, by the programs that they bring.
+    /// True if packages may be built here, which runs their code.
     pub(super) builds: bool,
     /// The options of a requirements file, as they stand there.
     pub(super) lines: Vec<String>,
@@ -76,7 +76,7 @@ impl PipOptions {
 pub(super) fn pip(site: &BuildSite<'_>) -> Command {
     let mut command = Command::new(site.environment().join("bin/python"));
     host_python::clean(&mut command).args(["-I", "-m", "pip", "--disable-pip-version-check", "--no-input"]);
-    // Downloads are as large as a small /tmp. The template's own is empty, and on the disk that has the room.
+    // Downloads may be larger than a small /tmp. The template's own is empty, and on the disk with enough space.
     command.env("TMPDIR", site.root.join("tmp"));
     command
 }
@@ -96,14 +96,14 @@ pub(super) fn list(site_packages: &Path) -> Result<Vec<Package>, Error> {
     Ok(found)
 }
 
-/// Compiles everything under the paths that it will have inside, so that tracebacks do not show the host's. What is compiled is never
-/// compared with its source, which nobody can write to.
+/// Compiles everything with the paths that it will have inside, so that tracebacks do not show the host's. The result is never compared
+/// with its source, which is read-only.
 pub(super) fn compile(site: &BuildSite<'_>) -> Result<(), Error> {
     let directories = [site.stdlib(), site.site_packages()];
     directories.iter().try_for_each(|directory| compile_directory(site, directory))
 }
 
-/// The same for packages of which nobody knows that all of their files are Python of this version: what does not compile stays as it is.
+/// The same for packages that may contain files other than Python of this version: files that do not compile stay as they are.
 pub(super) fn compile_leniently(site: &BuildSite<'_>) -> Result<(), Error> {
     compile_directory(site, &site.stdlib())?;
     match compile_directory(site, &site.site_packages()) {
@@ -150,7 +150,7 @@ pub(super) fn settle(site: &BuildSite<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Lets a script start with the interpreter inside. Packages may bring programs that are no text; those stay as they are.
+/// Makes a script start with the interpreter inside. Skips programs that are not text.
 fn correct_script(path: &Path, environment: &str) -> Result<(), Error> {
     match fs::read_to_string(path) {
         Ok(text) => fs::write(path, text.replace(environment, "/usr/local")).map_err(at(path)),

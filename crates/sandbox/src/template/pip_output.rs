@@ -5,7 +5,7 @@ use super::BuildProgress;
 /// Makes a count of pip's lines.
 #[derive(Debug, Default)]
 pub(super) struct PipOutput {
-    /// Entries of the list, less those that are for other versions of Python.
+    /// Entries of the list, minus those for other versions of Python.
     total: u64,
     /// Packages begun.
     done: u64,
@@ -24,7 +24,7 @@ impl PipOutput {
     pub(super) fn line(&mut self, line: &str, progress: &mut dyn FnMut(BuildProgress)) {
         let line = line.trim();
         if line.starts_with("Ignoring ") {
-            // Told before the first package.
+            // Printed before the first package.
             self.total = self.total.saturating_sub(1);
         } else if let Some(rest) = line.strip_prefix("Collecting ") {
             if self.done == 0 {

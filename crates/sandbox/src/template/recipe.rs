@@ -1,4 +1,4 @@
-//! The recipe of a template of the operator's own, and the name of the directory that it makes.
+//! The recipe of an operator's template, and the name of its directory.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -7,32 +7,32 @@ use super::host_python::HostPython;
 use super::{BUILDER, included, name_of};
 use crate::Error;
 
-/// Prefix of the names of the directories of such templates, which are hashes of all that went in.
+/// Prefix of the directory names of such templates, followed by a hash of all inputs.
 pub(super) const PREFIX: &str = "named-";
 /// Modules that one template may preload.
 const MAX_PRELOAD: usize = 32;
 /// Bytes of the longest path of a module.
 const MAX_MODULE: usize = 128;
 
-/// All that a template of one's own is made from.
+/// The inputs of an operator's template.
 #[derive(Debug, Clone)]
 pub struct Recipe {
     /// A requirements file, as pip reads it.
     pub requirements: PathBuf,
-    /// The interpreter, by its path or version; `None` for the host's usual one.
+    /// The interpreter, by path or version; `None` for the host's usual one.
     pub python: Option<OsString>,
     /// Directories of packages that pip looks into besides its index.
     pub find_links: Vec<PathBuf>,
-    /// Modules that are imported before anybody asks.
+    /// Modules that are imported ahead.
     pub preload: Vec<String>,
-    /// True if packages may be built on this host, by the programs that they bring.
+    /// True if packages may be built on this host, which runs their code.
     pub allow_source: bool,
-    /// Files and directories of this host that it has at the same paths, with the libraries that their programs need.
+    /// Files and directories of this host that it contains at the same paths, with the libraries of their programs.
     pub include: Vec<PathBuf>,
 }
 
 impl Recipe {
-    /// Returns an error unless its modules have names of modules, and it includes what can be included.
+    /// Checks the names of its modules, and the paths to include.
     pub(super) fn check(&self) -> Result<(), Error> {
         let is_word = |word: &str| {
             let is_first = |letter: char| letter == '_' || letter.is_ascii_alphabetic();
@@ -49,7 +49,7 @@ impl Recipe {
     }
 }
 
-/// Tells such templates apart by all that goes into them.
+/// The name of such a template, a hash of all inputs.
 pub(super) fn directory_name(python: &HostPython, list: &str, recipe: &Recipe) -> Result<String, Error> {
     let (preload, identity, arch) = (recipe.preload.join(","), python.identity(), std::env::consts::ARCH);
     let mut parts = vec![list, &preload, BUILDER, &identity, arch];

@@ -1,5 +1,5 @@
-//! Requirements, as a person writes them, made a list of exact versions and hashes by pip. Nothing is installed and, unless packages may be
-//! built, nothing of a package is run.
+//! Resolution of a person's requirements to a list of exact versions and hashes, by pip. Installs nothing, and runs no code of a package
+//! unless packages may be built.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -15,13 +15,13 @@ use super::site::BuildSite;
 use super::{BuildProgress, at};
 use crate::Error;
 
-/// The package that the kernel runs cells with, besides those of the requirements.
+/// The package that the kernel needs to run cells, besides the requirements.
 const KERNEL: &str = "ipython>=8,<10\n";
 /// Bytes of the longest requirements file.
 const MAX_REQUIREMENTS: u64 = 1 << 20;
 /// Packages that one template may have.
 const MAX_PACKAGES: usize = 2000;
-/// Options of a requirements file that say where packages are, and are needed again when they are installed.
+/// Options of a requirements file that say where packages are; the installation needs them too.
 const OPTIONS: &[&str] = &[
     "-i ",
     "--index-url",
@@ -94,7 +94,7 @@ pub(super) fn resolve(
     if given.hashes.is_empty() {
         command.arg(&recipe.requirements);
     } else {
-        // With hashes pip would want one for each package that the kernel needs, too. They are compared below.
+        // With hashes, pip would demand one for each package that the kernel needs as well. They are compared below.
         fs::write(&bare, &given.bare).map_err(at(&bare))?;
         command.arg(&bare);
     }
@@ -170,7 +170,7 @@ impl RequirementsFile {
     }
 }
 
-/// The list of a report: a line for each package, in order of names.
+/// The list from pip's report: a line for each package, sorted by name.
 fn list(report: Report, given: &RequirementsFile) -> Result<String, Error> {
     if report.install.len() > MAX_PACKAGES {
         return Err(Error::Template(format!("the requirements need more than {MAX_PACKAGES} packages")));

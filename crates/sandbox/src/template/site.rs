@@ -1,4 +1,4 @@
-//! The site of a build: its directories, and the interpreter that it is made from.
+//! The site of a build: its directories and its interpreter.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -26,8 +26,7 @@ impl BuildSite<'_> {
         self.environment().join("lib").join(self.python.name()).join("site-packages")
     }
 
-    /// Returns the directory of the standard library. The interpreter looks for it in the directory that it was configured with, beside its
-    /// own.
+    /// Returns the directory of the standard library. The interpreter expects it beside itself, in the directory of its configuration.
     pub(super) fn stdlib(&self) -> PathBuf {
         self.root.join("usr").join(&self.python.platlibdir).join(self.python.name())
     }

@@ -1,4 +1,4 @@
-//! The root filesystem around the packages: the interpreter, and what every Linux program expects to find.
+//! The root filesystem around the packages: the interpreter, and files that every Linux program expects.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -29,7 +29,7 @@ const DIRECTORIES: &[&str] = &[
     "tmp",
 ];
 
-/// Links, as name and target. `/home/user` is where some clients look for the workspace.
+/// Links, as name and target. Some clients expect the workspace at `/home/user`.
 const LINKS: &[(&str, &str)] = &[
     ("bin", "usr/bin"),
     ("sbin", "usr/sbin"),
@@ -67,7 +67,7 @@ const FILES: &[(&str, &str)] = &[
     ("dev/urandom", ""),
 ];
 
-/// Trees and files of the host that programs read, copied when they are there.
+/// Trees and files of the host that programs read, copied if they exist.
 const SHARED: &[(&str, &str)] = &[
     ("/usr/share/zoneinfo", "usr/share/zoneinfo"),
     ("/usr/lib/locale/C.utf8", "usr/lib/locale/C.utf8"),
@@ -77,7 +77,7 @@ const SHARED: &[(&str, &str)] = &[
     ("/usr/share/misc/magic.mgc", "usr/share/misc/magic.mgc"),
 ];
 
-/// Terminals that programs may say they are at, and the directories of their descriptions, each in one of the name's first letter.
+/// Common terminal types, and the directories of their descriptions, each in a subdirectory named by its first letter.
 const TERMINALS: &[&str] = &[
     "ansi",
     "dumb",
@@ -93,10 +93,10 @@ const TERMINALS: &[&str] = &[
 ];
 const TERMINFO: &[&str] = &["/usr/lib/terminfo", "/lib/terminfo", "/usr/share/terminfo"];
 
-/// Time zones a second and a third time, without and with leap seconds.
+/// Copies of the time zones, without and with leap seconds.
 const REPEATED_ZONES: &[&str] = &["posix", "right"];
 
-/// Parts of the standard library that nobody needs in a sandbox, which has no screen.
+/// Parts of the standard library without use in a sandbox, which has no screen.
 const LEFT_OUT: &[&str] = &[
     "__pycache__",
     "dist-packages",
@@ -138,7 +138,7 @@ pub(super) fn make(root: &Path) -> Result<(), Error> {
     copy_terminals(root)
 }
 
-/// Copies the descriptions of terminals to where every C library's programs look.
+/// Copies terminal descriptions to the directory that programs of every C library search.
 fn copy_terminals(root: &Path) -> Result<(), Error> {
     for name in TERMINALS {
         let file = Path::new(name.get(..1).unwrap_or_default()).join(name);
@@ -152,12 +152,12 @@ fn copy_terminals(root: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Copies the interpreter and its standard library to where it finds itself by its own search.
+/// Copies the interpreter and its standard library to the place where it finds itself.
 pub(super) fn copy_interpreter(site: &BuildSite<'_>) -> Result<(), Error> {
     let python = site.python;
     tree::copy_file(&python.program, &site.root.join("usr/bin").join(python.name()))?;
     let left_out = |name: &str| {
-        // `config-…` is for embedding the interpreter; the other is tkinter's part in C, with a dozen libraries behind it.
+        // `config-…` is for embedding the interpreter; the other is tkinter's C module, which needs a dozen libraries.
         LEFT_OUT.contains(&name) || name.starts_with("config-") || name.starts_with("_tkinter.")
     };
     tree::copy_tree(&python.stdlib, &site.stdlib(), &left_out)

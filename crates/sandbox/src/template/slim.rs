@@ -1,4 +1,4 @@
-//! Files of packages that nobody needs in a sandbox: about a tenth of the template.
+//! Files of packages without use in a sandbox: about a tenth of the template.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -51,7 +51,7 @@ pub(super) fn remove_the_useless(environment: &Path, site_packages: &Path) -> Re
     for part in PARTS {
         remove_part(&site_packages.join(part))?;
     }
-    // For compilers, and for JupyterLab, but for the kernels that packages declare.
+    // For compilers and JupyterLab; the declarations of kernels stay.
     remove_part(&environment.join("include"))?;
     let of_jupyter = environment.join("share/jupyter");
     if of_jupyter.is_dir() {
@@ -62,7 +62,7 @@ pub(super) fn remove_the_useless(environment: &Path, site_packages: &Path) -> Re
     remove_sources(site_packages)
 }
 
-/// Removes the tests of a package, but not what else is beside them: packages import helpers from there, as numpy does.
+/// Removes the tests of a package, but not the helpers beside them, which packages such as numpy import.
 fn remove_tests(package: &Path) -> Result<(), Error> {
     for entry in tree::directories(package)? {
         if entry.file_name() == "tests" {
@@ -94,7 +94,7 @@ fn remove_sources(directory: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes everything beside `start` whose name begins like its name. Another version of a package may not have it.
+/// Removes every sibling of `start` whose name begins with its name. Other versions of a package may have none.
 fn remove_part(start: &Path) -> Result<(), Error> {
     let (Some(directory), Some(name)) = (start.parent(), start.file_name()) else { return Ok(()) };
     if !directory.is_dir() {

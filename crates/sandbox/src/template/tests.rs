@@ -71,11 +71,11 @@ fn an_unfinished_build_is_removed_and_a_template_is_not() {
 fn a_lock_of_somebody_who_removes_nothing_does_not_hide_a_template() {
     let home = tempfile::tempdir().unwrap();
     let root = make(home.path(), "named-1");
-    // As every user may who can read a template that several share.
+    // As every user can who may read a shared template.
     let stranger = File::open(&root).unwrap();
     stranger.lock().unwrap();
     assert!(Template::open(&root).is_some());
-    // Whoever removes it renames it, whereupon there is none.
+    // A removal renames it; then there is none.
     let removing = thread::spawn({
         let root = root.clone();
         move || {
@@ -97,7 +97,7 @@ fn a_template_in_use_is_not_removed() {
     assert!(!remove_unused(&root).unwrap());
     assert_eq!(clone.bytes(), 7);
 
-    // One that is replaced while it is in use goes when it is not.
+    // A template that is replaced while in use is removed when it no longer is.
     let aside = set_aside(&root).unwrap();
     remove_unfinished(directory.path()).unwrap();
     assert!(aside.join(MANIFEST).exists());

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use super::{at, tree};
 use crate::Error;
 
-/// Tools that scripts take for granted. A host without them is not one that a template can be made from.
+/// Tools that scripts take for granted. A template can only be made on a host that has them.
 const ESSENTIAL: &[&str] = &[
     "sh", "cat", "chmod", "cp", "cut", "date", "env", "head", "id", "ls", "mkdir", "mv", "rm", "sleep", "sort", "tail",
     "touch", "tr", "uname", "wc",
 ];
 
-/// Other tools that programs call. Those that the host lacks are left out.
+/// Other tools that programs call. Those that the host lacks are skipped.
 const OPTIONAL: &[&str] = &[
     "awk",
     "base64",
@@ -98,12 +98,12 @@ const OPTIONAL: &[&str] = &[
     "zip",
 ];
 
-/// Directories of the host's tools, those of git's own among them, which it finds on the path, too.
+/// Directories of the host's tools, including git's own, which git also searches on the path.
 const DIRECTORIES: &[&str] = &["/usr/bin", "/bin", "/usr/sbin", "/sbin", "/usr/lib/git-core", "/usr/libexec/git-core"];
 
 /// Copies the tools.
 pub(super) fn copy(root: &Path) -> Result<(), Error> {
-    // One program may go by many names, on some hosts by a hundred; it is copied once.
+    // A program may have many names, up to a hundred on some hosts; it is copied once.
     let mut copied: BTreeMap<(u64, u64), &str> = BTreeMap::new();
     for tool in ESSENTIAL.iter().chain(OPTIONAL) {
         let Some(source) = find(tool) else {

@@ -20,8 +20,8 @@ pub(super) fn directories(directory: &Path) -> Result<Vec<DirEntry>, Error> {
     Ok(found)
 }
 
-/// Copies a tree but for the names that are `left_out`, following links: what a link of the host points to is not there inside. Dangling
-/// links and special files are left out too.
+/// Copies a tree except the names in `left_out`, following links, since their targets do not exist inside. Dangling links and special files
+/// are skipped too.
 pub(super) fn copy_tree(source: &Path, target: &Path, left_out: &dyn Fn(&str) -> bool) -> Result<(), Error> {
     fs::create_dir_all(target).map_err(at(target))?;
     for entry in entries(source)? {
@@ -41,7 +41,7 @@ pub(super) fn copy_tree(source: &Path, target: &Path, left_out: &dyn Fn(&str) ->
 
 /// Copies a file with its contents and mode.
 pub(super) fn copy_file(source: &Path, target: &Path) -> Result<(), Error> {
-    // One that is there already may be read-only.
+    // An existing file may be read-only.
     match fs::remove_file(target) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(at(target)(error)),
         _ => {}
@@ -50,7 +50,7 @@ pub(super) fn copy_file(source: &Path, target: &Path) -> Result<(), Error> {
     fs::copy(source, target).map(drop).map_err(at(target))
 }
 
-/// Returns true if there is nothing but files, directories and links: what others packed may have pipes and devices, too.
+/// Returns true if there are only files, directories and links: foreign archives may contain pipes and devices.
 pub(super) fn is_plain(path: &Path) -> Result<bool, Error> {
     let kind = fs::symlink_metadata(path).map_err(at(path))?.file_type();
     if !kind.is_dir() {
@@ -64,7 +64,7 @@ pub(super) fn is_plain(path: &Path) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// Makes everything readable by every sandbox and writable by none, takes set-id bits away, and returns the size on disk.
+/// Makes everything readable by every sandbox and writable by none, removes set-id bits, and returns the size on disk.
 pub(super) fn normalize(path: &Path) -> Result<u64, Error> {
     let metadata = fs::symlink_metadata(path).map_err(at(path))?;
     let mut bytes = metadata.blocks() * 512;

@@ -1,4 +1,4 @@
-//! One container, from before it is asked for until it is gone.
+//! One container, from its request to its removal.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use super::engine::DockerEngine;
 use crate::Error;
 use crate::backends::stdio::{Stdio, over};
 
-/// A container. A task of its own makes it and removes it, so that a step which has begun is seen through whoever goes away. Dropping it
-/// removes the container.
+/// A container. A task makes it and removes it, so that a step in progress is completed even if the caller gives up. Dropping this removes
+/// the container.
 #[derive(Debug)]
 pub struct Container {
     name: String,
@@ -25,12 +25,12 @@ pub struct Container {
 pub(super) struct Volume {
     pub(super) name: String,
     pub(super) options: HashMap<String, String>,
-    /// Told once the volume is there.
+    /// Set once the volume exists.
     pub(super) made: oneshot::Sender<Result<(), Error>>,
 }
 
 impl Container {
-    /// A container that is to be made, which ends with its backend.
+    /// A container to make, which ends with its backend.
     pub(super) fn new(name: String, user: u32, backend: &CancellationToken) -> Self {
         Self { name, user, ended: backend.child_token(), is_gone: watch::Sender::new(true) }
     }
@@ -50,7 +50,7 @@ impl Container {
         &self.ended
     }
 
-    /// Creates and starts it, after its volume. `needs` is held until it ends.
+    /// Makes its volume, then makes and starts the container. `needs` is held until the container has ended.
     pub(super) fn start<N: Send + 'static>(
         &self,
         engine: &Arc<DockerEngine>,
@@ -70,7 +70,7 @@ impl Container {
                     Some(Volume { name, options, made }) => {
                         let result = engine.make_volume(&name, options).await;
                         kept = Some(name);
-                        // Without it nothing else is made; the reason is told there.
+                        // Without the volume nothing else is made; the reason is reported there.
                         let is_made = result.is_ok();
                         if made.send(result).is_ok() && is_made { Ok(()) } else { Err(over()) }
                     }
@@ -97,7 +97,7 @@ impl Container {
     /// Removes it and waits until it is gone.
     pub(super) async fn remove(&self) {
         self.ended.cancel();
-        // The sender is ours.
+        // The sender is a field of this container.
         let mut gone = self.is_gone.subscribe();
         let _gone = gone.wait_for(|gone| *gone).await;
     }

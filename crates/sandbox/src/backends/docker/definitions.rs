@@ -19,13 +19,12 @@ const PLACES: [&str; 2] = ["/mnt/data", "/home/user"];
 pub(super) const MESSAGE_QUEUES: &str = "/dev/mqueue";
 /// Bytes of the kernel's scripts at most.
 const SCRIPTS_BYTES: u64 = 1 << 20;
-/// The rank below which no process gets among those that the host ends for want of memory: before its own, and after kernels and commands,
-/// which have 1000, so that the first process tells of them.
+/// The lowest `oom_score_adj` of its processes: killed before the host's own processes, and after kernels and commands, which have 1000, so
+/// that the first process can report them.
 const OOM_RANK: i64 = 900;
 /// Processes of a user at least, in all of its containers.
 const USER_PROCESSES: u64 = 4096;
-/// Limits of each process, most of them of its user. 1 byte of core file is the kernel's mark for processes which must not be dumped to a
-/// program of the host's either.
+/// Limits of each process, most of them counted by user. With a core file limit of 1 byte, Linux also starts no crash handler of the host.
 const BARE_LIMITS: [(&str, u64); 6] =
     [("core", 1), ("memlock", 64 << 10), ("msgqueue", 0), ("sigpending", 1024), ("rtprio", 0), ("nice", 0)];
 
@@ -33,8 +32,8 @@ impl Containers {
     /// A container without files, network, capabilities, a writable root or a way to get more rights.
     pub(super) fn bare(&self, user: u32, memory: u64, processes: i64, open_files: u64) -> ContainerCreateBody {
         let memory = i64::try_from(memory).unwrap_or(i64::MAX);
-        // An engine's own figures may be more than its host has to give. The bound of the control group comes first: a user has the
-        // processes of a container that ends, of the one that takes its place, and of the server of its files.
+        // An engine's defaults may be more than the host allows. The control group's limit is reached first: at most, a user has the
+        // processes of a container that ends, of its successor, and of the server of its files.
         let of_user = processes.unsigned_abs().saturating_mul(4).max(USER_PROCESSES);
         let own_limits = [("nofile", open_files), ("nproc", of_user)];
         let none = HostConfigLogConfig { typ: Some("none".to_owned()), config: None };
@@ -47,12 +46,12 @@ impl Containers {
             security_opt: Some(vec!["no-new-privileges".to_owned()]),
             log_config: Some(none),
             memory: Some(memory),
-            // No swap: the same figure for both together.
+            // The same number for memory and swap together means no swap.
             memory_swap: Some(memory),
             pids_limit: Some(processes),
             oom_score_adj: Some(OOM_RANK),
             runtime: self.runtime.clone(),
-            // Engines mount a file system of message queues there, in which everybody may make some.
+            // Engines mount a file system of message queues there, writable by all.
             tmpfs: Some(HashMap::from([(MESSAGE_QUEUES.to_owned(), "ro,noexec,nosuid,nodev,size=4096".to_owned())])),
             ulimits: Some(BARE_LIMITS.iter().chain(&own_limits).map(|(name, value)| limit(name, *value)).collect()),
             ..HostConfig::default()
@@ -64,7 +63,7 @@ impl Containers {
             working_dir: Some("/mnt/data".to_owned()),
             entrypoint: Some(COMMAND.map(str::to_owned).into()),
             cmd: Some(Vec::new()),
-            // When we go away, stdin ends, and with it the container.
+            // When this process ends, stdin closes and the container ends.
             open_stdin: Some(true),
             stdin_once: Some(true),
             attach_stdin: Some(true),
@@ -88,7 +87,7 @@ impl Containers {
             target: Some(place.to_owned()),
             source: Some(volume.to_owned()),
             typ: Some(MountType::VOLUME),
-            // The engine would give it the owner of the image's directory.
+            // Otherwise the engine would copy the owner of the image's directory.
             volume_options: Some(MountVolumeOptions { no_copy: Some(true), ..MountVolumeOptions::default() }),
             ..Mount::default()
         };
@@ -99,7 +98,7 @@ impl Containers {
 
     /// The server of a workspace's files.
     pub(super) fn files_container(&self, volume: &str, user: u32, limits: &Limits) -> ContainerCreateBody {
-        // Files that the host writes count as the server's memory.
+        // Files that the host writes count as memory of the server.
         let memory = SERVER_MEMORY.saturating_add(limits.disk);
         let body = self.with_files((volume, user), memory, 4, limits.open_files);
         self.hardening.apply(body, Profile::Data)
@@ -114,7 +113,7 @@ impl Containers {
         home: &Container,
     ) -> ContainerCreateBody {
         let user = home.user();
-        // Beside the program's own: the first process, and the kernel's checkpoint.
+        // Two more than the programs' own: the first process, and the kernel's checkpoint.
         let processes = i64::from(limits.processes) + 2;
         let mut body = self.with_files((home.name(), user), limits.memory, processes, limits.open_files);
         body.env = Some(kernel.env.iter().map(|(name, value)| format!("{name}={value}")).collect());

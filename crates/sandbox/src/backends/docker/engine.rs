@@ -1,4 +1,4 @@
-//! The way to a container engine: Docker's, or Podman's by the same protocol.
+//! Connection to a container engine: Docker's, or Podman's by the same protocol.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -19,11 +19,11 @@ use futures_util::StreamExt;
 use crate::backends::stdio::{OutputChunk, Stdio};
 use crate::{Error, Usage};
 
-/// The beginning of the names of images that are built where they run, and never pulled.
+/// Prefix of the names of images that are built locally and never pulled.
 const OWN_IMAGES: &str = "aludel/default:";
-/// The longest that an answer may take, seconds. Removing a container whose processes end slowly is the slowest.
+/// The longest wait for an answer, seconds. The slowest request is the removal of a container whose processes end slowly.
 const ANSWER_TIMEOUT: u64 = 120;
-/// Label of everything that is made in an engine: the instance that made it.
+/// Label of everything that an instance makes in an engine, with the instance's name.
 const LABEL: &str = "aludel.instance";
 /// Sockets at which engines listen.
 const SOCKETS: [&str; 2] = ["/var/run/docker.sock", "/run/podman/podman.sock"];
@@ -44,7 +44,7 @@ pub(super) struct DockerEngine {
 }
 
 impl DockerEngine {
-    /// Connects to the engine at a socket, or to the first that is there.
+    /// Connects to the engine at a socket, or to the first that exists.
     pub(super) async fn connect(host: Option<&str>, instance: String) -> Result<Self, Error> {
         let host = host.map_or_else(default_host, str::to_owned);
         let path = host.strip_prefix("unix://").unwrap_or(&host);
@@ -65,7 +65,7 @@ impl DockerEngine {
         Ok(Self { client, host, instance, enforces_resources, sockets, version })
     }
 
-    /// Makes sure that an image is there, pulling it if it is not.
+    /// Ensures that an image exists, and pulls it otherwise.
     pub(super) async fn prepare_image(
         &self,
         image: &str,
@@ -76,7 +76,7 @@ impl DockerEngine {
             Err(error) if is_missing(&error) => {}
             Err(error) => return Err(self.failed("look for the image", &error)),
         }
-        // Nobody publishes it: a registry could only have somebody else's.
+        // It is not published: a registry could only have an image of somebody else.
         if image.starts_with(OWN_IMAGES) {
             return Err(Error::Setup(format!(
                 "the image {image} is not there; build it with `docker build -t {image} templates/default`, or name another with \
@@ -134,13 +134,13 @@ impl DockerEngine {
         Ok((Stdio { output: output.boxed(), input }, warnings))
     }
 
-    /// Removes a container and waits until it is gone. One that is not there is fine.
+    /// Removes a container and waits until it is gone. Success if it does not exist.
     pub(super) async fn remove_container(&self, name: &str) {
         let options = RemoveContainerOptions { force: true, v: true, ..RemoveContainerOptions::default() };
         for _ in 0..200 {
             match self.client.remove_container(name, Some(options.clone())).await {
                 Err(error) if is_missing(&error) => return,
-                // It is being removed already, or was just now.
+                // It is already being removed, or was removed meanwhile.
                 Ok(()) | Err(EngineError::DockerResponseServerError { status_code: 409, .. }) => {}
                 Err(error) => {
                     tracing::warn!(%error, container = name, "a container could not be removed");
@@ -154,13 +154,13 @@ impl DockerEngine {
         }
     }
 
-    /// Removes a volume. One that is not there is fine.
+    /// Removes a volume. Success if it does not exist.
     pub(super) async fn remove_volume(&self, name: &str) {
         for _ in 0..200 {
             match self.client.remove_volume(name, None::<RemoveVolumeOptions>).await {
                 Ok(()) => return,
                 Err(error) if is_missing(&error) => return,
-                // Its container is gone for us before it is for the volume.
+                // The engine may still count the removed container as a user of the volume.
                 Err(EngineError::DockerResponseServerError { status_code: 409, .. }) => {}
                 Err(error) => {
                     tracing::warn!(%error, volume = name, "a volume could not be removed");

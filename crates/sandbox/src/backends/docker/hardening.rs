@@ -1,5 +1,5 @@
-//! Parts of a container's isolation that not every engine knows. Each is tried when the backend starts: what the engine refuses, or takes
-//! and does not do, is left out and reported.
+//! Parts of a container's isolation that not every engine supports. Each is tried when the backend starts; parts that the engine refuses or
+//! ignores are left out and reported.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::{Error, KernelSpec, Profile};
 
 /// Memory of a container that tries a part.
 const TRIAL_MEMORY: u64 = 64 << 20;
-/// Files that a process of it may have open. A runtime opens each hidden file under this limit.
+/// Limit of open files of its processes. A runtime opens each hidden file under this limit.
 const TRIAL_FILES: u64 = 256;
 /// The longest that it may take.
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -25,18 +25,18 @@ const TRIAL_OUTPUT: usize = 16 << 10;
 /// Warnings of an engine that are reported, and bytes of each.
 const ENGINE_WARNINGS: usize = 8;
 const ENGINE_WARNING: usize = 300;
-/// Closed connections that the kernel remembers for a minute, 250 bytes each, which no control group counts. Ports below are root's. No
-/// datagrams of ICMP.
+/// At most 4096 connections in TIME_WAIT, which Linux keeps for a minute: 250 bytes each, counted by no control group. Low ports only for
+/// root. No ICMP datagrams.
 const NETWORK_SETTINGS: [(&str, &str); 3] = [
     ("net.ipv4.tcp_max_tw_buckets", "4096"),
     ("net.ipv4.ip_unprivileged_port_start", "1024"),
     ("net.ipv4.ping_group_range", "1 0"),
 ];
-/// Bytes of a socket's buffers, least, first and most, where no control group counts them.
+/// Minimum, default and maximum size of a socket's buffers, bytes, where no control group counts them.
 const SMALL_BUFFERS: [(&str, &str); 2] =
     [("net.ipv4.tcp_rmem", "4096 16384 65536"), ("net.ipv4.tcp_wmem", "4096 16384 65536")];
-/// Files and directories that tell of the host, below `/proc` and `/sys`: all but the processes, the sandbox's own control groups, and the
-/// locks that the first process counts.
+/// Files and directories below `/proc` and `/sys` that reveal the host: all but processes, the sandbox's own control groups, and the locks
+/// that the first process counts.
 const HIDDEN: [(&str, &str); 2] = [
     (
         "/proc",
@@ -50,9 +50,9 @@ const HIDDEN: [(&str, &str); 2] = [
         "block bus class dev devices firmware hypervisor kernel module power fs/bpf fs/cgroup/unified fs/ext4 fs/fuse fs/pstore fs/selinux",
     ),
 ];
-/// Inodes of file systems in memory; without a bound, empty files use up memory that no limit counts.
+/// Inodes of in-memory file systems; without a limit, empty files use memory that is not counted.
 const INODES: [(&str, u32); 3] = [("/tmp", 32 << 10), (KernelSpec::SCRIPTS_DIRECTORY, 64), (MESSAGE_QUEUES, 1)];
-/// The program of a trial: tells the facts by which the parts are judged.
+/// The program of a trial: prints the facts that show which parts work.
 const TRIAL_PROGRAM: &str = "
 import json, os, socket, threading
 def read(path):
@@ -103,7 +103,7 @@ pub(super) struct Hardening {
     warnings: Vec<String>,
 }
 
-/// Facts that a trial tells.
+/// Facts that a trial reports.
 #[derive(Debug, Deserialize)]
 struct TrialFacts {
     version: String,
@@ -182,7 +182,7 @@ impl HardeningPart {
     }
 }
 
-/// The list of system calls as engines read it: plain data with keys of text.
+/// The list of system calls in the engine's JSON format.
 fn list(profile: Profile, sockets: SocketMemory) -> String {
     serde_json::to_string(&EngineProfile::new(profile, sockets)).unwrap_or_default()
 }
@@ -215,7 +215,7 @@ impl Hardening {
         body
     }
 
-    /// The parts that are missing, in words.
+    /// Descriptions of the missing parts.
     pub(super) fn warnings(&self) -> &[String] {
         &self.warnings
     }
@@ -229,7 +229,7 @@ impl Hardening {
 }
 
 impl Containers {
-    /// Finds the parts that containers of this engine have, all at once or one by one.
+    /// Finds the parts that this engine supports, by trying all at once, then one by one.
     pub(super) async fn find_hardening(&self) -> Result<Hardening, Error> {
         let (sockets, lists) = (self.engine.sockets, &self.hardening.lists);
         let none = || Hardening::none(sockets, lists.clone());
@@ -246,7 +246,7 @@ impl Containers {
         {
             return Ok(Hardening { parts: all.into(), ..found });
         }
-        // A failure without any of them is the reason that counts.
+        // If it fails without any of them, this is the error to report.
         self.try_out(&with(&[]), &mut found).await?;
         store_lists(lists, sockets)?;
         'parts: for ways in HardeningPart::WAYS {
@@ -293,7 +293,7 @@ impl Containers {
     }
 }
 
-/// Stores the lists of system calls for engines that read files. They are the same for all that the data directory serves.
+/// Stores the lists of system calls for engines that read files. They are the same for all instances of a data directory.
 fn store_lists(directory: &Path, sockets: SocketMemory) -> Result<(), Error> {
     let failed = |source| Error::Io { path: directory.to_path_buf(), source };
     std::fs::create_dir_all(directory).map_err(failed)?;

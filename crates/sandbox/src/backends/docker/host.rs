@@ -16,7 +16,7 @@ pub struct ContainerHost {
     pub(super) container: Container,
     engine: Arc<DockerEngine>,
     is_paused: watch::Sender<bool>,
-    /// Held by whoever pauses or resumes.
+    /// Serializes pausing and resuming.
     pausing: tokio::sync::Mutex<()>,
 }
 

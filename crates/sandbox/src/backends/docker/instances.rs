@@ -1,4 +1,4 @@
-//! Instances of the backend: each has a file with a lock, by which the next start tells which of them are dead.
+//! Instances of the backend: each has a locked file, which tells the next start whether it is alive.
 
 use std::fs::File;
 use std::path::Path;
@@ -8,7 +8,7 @@ use rustix::fs::{FlockOperation, flock};
 use super::engine::DockerEngine;
 use crate::Error;
 
-/// An instance that lives. Its file stays locked until the process ends.
+/// A living instance. Its file stays locked until the process ends.
 #[derive(Debug)]
 pub(super) struct Instance {
     pub(super) id: String,
@@ -39,7 +39,7 @@ pub(super) async fn remove(directory: &Path, engine: &DockerEngine, own: &str) {
             continue; // it lives
         }
         match engine.remove_all_of(name).await {
-            // Its note goes last, so that a start which is cut short leaves it to the next.
+            // Its file goes last, so that an interrupted start leaves the rest to the next.
             Ok(()) => {
                 let _removed_by_another = std::fs::remove_file(instance.path());
             }

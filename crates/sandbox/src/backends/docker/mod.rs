@@ -1,5 +1,5 @@
-//! The docker backend: each sandbox is a container of an engine, Docker's or Podman's, and its files are a volume in memory that a second
-//! container serves.
+//! The docker backend: each sandbox is a container of an engine, Docker's or Podman's. Its files are a volume in memory, served by a second
+//! container.
 
 mod container;
 mod definitions;
@@ -26,13 +26,13 @@ use crate::{Error, KernelSpec, Limits, Profile};
 
 /// The image of the default template.
 pub const DEFAULT_IMAGE: &str = "aludel/default:latest";
-/// The first of the users and groups of workspaces. What Linux counts for a user, such as pipes and signals that wait, is a sandbox's own
-/// so.
+/// The first user and group id of workspaces. With its own user, a sandbox has its own share of per-user limits of Linux, such as pipes and
+/// pending signals.
 const FIRST_USER: u32 = 20_000;
-/// Users that are taken in turn. Engines without root have 65,536 ids.
+/// Number of user ids used in turn. Rootless engines have 65,536 ids.
 const USERS: u64 = 40_000;
 
-/// A volume in memory, which has the name of the container that serves it.
+/// A volume in memory, named like the container that serves it.
 type VolumeFiles = StdioWorkspace<Container>;
 
 /// Settings of the docker backend.
@@ -40,11 +40,11 @@ type VolumeFiles = StdioWorkspace<Container>;
 pub struct DockerConfig {
     /// The data directory; instances are noted under `docker` in it.
     pub data: PathBuf,
-    /// The engine's socket, as `unix:///PATH`; `None` for the one of the environment or the usual places.
+    /// The engine's socket, as `unix:///PATH`; `None` for that of the environment or the usual places.
     pub host: Option<String>,
     /// The image of sandboxes, which has Python and IPython.
     pub image: String,
-    /// The runtime of containers, by the name that the engine knows, for example `runsc`; `None` for the engine's own.
+    /// The container runtime by the engine's name for it, for example `runsc`; `None` for the engine's default.
     pub runtime: Option<String>,
     /// Sandboxes that are ready before anyone asks.
     pub pool: usize,
@@ -67,15 +67,14 @@ pub struct Containers {
 }
 
 impl Docker {
-    /// Returns the engine that answers at this host, with warnings of what it does not enforce, or the reason why none does.
+    /// Returns the engine at this host with warnings about limits that it does not enforce, or the reason for which none answers.
     pub async fn probe(host: Option<&str>) -> Result<(String, Vec<String>), Error> {
         let engine = DockerEngine::connect(host, String::new()).await?;
         let warnings = warnings(&engine);
         Ok((engine.version, warnings))
     }
 
-    /// Connects to the engine, removes what dead instances left and makes sure that the image is there. `progress` is called with each
-    /// step.
+    /// Connects to the engine, removes what dead instances left and makes sure that the image exists. `progress` is called with each step.
     pub async fn start(config: DockerConfig, progress: &mut (dyn FnMut(&str) + Send)) -> Result<Self, Error> {
         let DockerConfig { data, host, image, runtime, pool, limits } = config;
         let directory = data.join("docker");
@@ -113,19 +112,19 @@ impl Docker {
         &self.provider().engine.version
     }
 
-    /// Returns the names of what this instance has in the engine: its containers and volumes.
+    /// Returns the names of this instance's containers and volumes in the engine.
     pub async fn left(&self) -> Result<Vec<String>, Error> {
         self.provider().engine.names_of(&self.provider().instance.id).await
     }
 
-    /// Returns the parts of the isolation that the engine cannot enforce, in words.
+    /// Returns the parts of the isolation that the engine cannot enforce, as texts for the operator.
     pub fn warnings(&self) -> Vec<String> {
         let provider = self.provider();
         [warnings(&provider.engine).as_slice(), provider.hardening.warnings()].concat()
     }
 }
 
-/// A number at which names and users of containers begin, so that servers beside each other have other users.
+/// The first number for names and users of containers, which differs between servers on one host.
 fn first_number() -> u64 {
     u64::from_str_radix(&crate::random::hex::<3>(), 16).unwrap_or(1)
 }
@@ -153,7 +152,7 @@ impl HostProvider for Containers {
     async fn make_workspace(&self, life: &InstanceLife, limits: &Limits) -> Result<VolumeFiles, Error> {
         let container = self.container(life, "-files");
         let (volume, user) = (container.name().to_owned(), container.user());
-        // In pages: Podman takes `size` for a quota, which a file system in memory does not have.
+        // In pages: Podman takes `size` for a quota, which an in-memory file system does not have.
         let pages = limits.disk.div_ceil(rustix::param::page_size() as u64);
         let options = HashMap::from([
             ("type".to_owned(), "tmpfs".to_owned()),

@@ -1,4 +1,4 @@
-//! The control plane: making sandboxes, putting off their end, and ending them.
+//! The control plane: making sandboxes, extending their lifetime, and ending them.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::{Error, Limits};
 
 /// The longest answer, bytes.
 const MAX_ANSWER: usize = 1 << 20;
-/// Domains whose sandboxes have one address, and are told apart by headers.
+/// Domains with one address for all sandboxes, which headers tell apart.
 const VENDORS: [&str; 4] = ["e2b.app", "e2b.dev", "e2b.pro", "e2b-staging.dev"];
 
 /// The control plane of a service.
@@ -126,7 +126,7 @@ impl ControlPlane for E2bApi {
         };
         let body = json(&wish)?;
         let mut answer = self.send(step, Method::POST, "/v2/sandboxes", Some(body.clone())).await?;
-        // Services of before the second generation.
+        // Services older than the second version of the API.
         if is_unknown(answer.status()) {
             answer = self.send(step, Method::POST, "/sandboxes", Some(body)).await?;
         }
@@ -186,7 +186,7 @@ fn seconds(time: Duration) -> i64 {
     i64::try_from(time.as_secs()).unwrap_or(i64::MAX)
 }
 
-/// Returns true if the answer is that of a service that has no such path.
+/// Returns true for the answer of a service without such a path.
 fn is_unknown(status: StatusCode) -> bool {
     matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED)
 }

@@ -1,4 +1,4 @@
-//! The commands of one sandbox: `envd`'s service `process.Process`, by Connect's JSON over HTTP.
+//! The commands of one sandbox: `envd`'s service `process.Process` over Connect's JSON.
 
 use std::time::Duration;
 
@@ -20,16 +20,16 @@ use crate::backends::stdio::OutputChunk;
 
 /// The longest that an answer may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// The longest message of a stream, bytes. A piece of output has some 32 KiB, which base64 makes longer by a third.
+/// The longest message of a stream, bytes. A piece of output has some 32 KiB before base64, which adds a third.
 const MAX_MESSAGE: usize = 4 << 20;
 /// The longest answer that says nothing, bytes.
 const MAX_ANSWER: usize = 64 << 10;
-/// The bit of a message that is compressed, which nobody asked for.
+/// The flag of a compressed message; compression is never requested.
 const COMPRESSED: u8 = 1;
 /// The bit of the last message of a stream.
 const LAST: u8 = 2;
 
-/// The way to the commands of one sandbox.
+/// The client for the commands of one sandbox.
 #[derive(Debug, Clone)]
 pub struct Envd {
     client: Client,
@@ -187,7 +187,7 @@ impl EnvdOutput {
     }
 }
 
-/// Takes the next message, if it is complete: its flags and its text.
+/// Takes the next message, flags and text, if it is complete.
 fn take(buffer: &mut BytesMut) -> Result<Option<(u8, Bytes)>, String> {
     let Some(mut header) = buffer.get(..5) else { return Ok(None) };
     let (flags, length) = (header.get_u8(), header.get_u32() as usize);

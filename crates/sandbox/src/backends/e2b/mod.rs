@@ -1,4 +1,4 @@
-//! The E2B backend: each sandbox is one of E2B's service, or of a server that speaks its protocol, and its files are in it.
+//! The E2B backend: each sandbox is one of E2B's service, or of a server that speaks its protocol. It holds its own files.
 
 mod api;
 mod envd;
@@ -17,9 +17,9 @@ pub struct E2bConfig {
     pub key: String,
     /// The domain of the service, such as [`E2bConfig::DOMAIN`].
     pub domain: String,
-    /// The address of its control plane; `None` for `https://api.` and the domain.
+    /// The control plane's address; `None` for `https://api.` and the domain.
     pub url: Option<String>,
-    /// The address of every sandbox; `None` for an address of each below the domain.
+    /// The address of every sandbox; `None` if each has its own below the domain.
     pub sandbox_url: Option<String>,
     /// The template of sandboxes, which has Python and IPython.
     pub template: String,
@@ -45,18 +45,18 @@ impl fmt::Debug for E2bConfig {
 pub type E2b = StdioBackend<Service<E2bApi>>;
 
 impl E2b {
-    /// Returns the address of the service, or the reason why it does not answer or takes no such key.
+    /// Returns the address of the service, or the reason for which it cannot be used.
     pub async fn probe(config: E2bConfig) -> Result<String, Error> {
         Ok(Service::reach(E2bApi::new(config)?).await?.url().to_owned())
     }
 
-    /// Makes sure that the service answers and takes the key.
+    /// Checks that the service answers and accepts the key.
     pub async fn start(config: E2bConfig) -> Result<Self, Error> {
         let service = Service::reach(E2bApi::new(config)?).await?;
         Ok(Self::new(service, crate::random::hex::<6>(), remote::capabilities("e2b")))
     }
 
-    /// Returns the parts of the isolation that are not enforced from here, in words.
+    /// Returns the parts of the isolation that are not enforced from here, as texts for the operator.
     pub fn warnings() -> Vec<String> {
         vec!["limits of memory, processes and disk are those of the service's template".to_owned()]
     }

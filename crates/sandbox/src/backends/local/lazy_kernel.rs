@@ -1,5 +1,5 @@
-//! The first kernel of a sandbox: made with it where a sandbox is for data, else when somebody needs it. Most sandboxes for services run
-//! commands alone.
+//! The first kernel of a sandbox: for data it is made with the sandbox, for services at its first use, since most sandboxes for services
+//! run only commands.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -15,7 +15,7 @@ use crate::execution::Execution;
 use crate::kernel::{Cell, Kernel, KernelOptions};
 use crate::{Error, Limits, Workspace};
 
-/// The first kernel, and the parts of its sandbox that starting it takes.
+/// The first kernel, and the parts of its sandbox that are needed to start it.
 #[derive(Debug)]
 pub(super) struct LazyKernel {
     handle: Arc<SandboxHandle>,
@@ -54,7 +54,7 @@ impl LazyKernel {
         &self.limits
     }
 
-    /// The kernel, if it has been started, for whoever does not keep it alive.
+    /// A weak reference to the kernel, if it has been started.
     pub(super) fn downgrade(&self) -> Weak<Driver<LocalLink>> {
         self.started.get().map_or_else(Weak::new, Arc::downgrade)
     }
@@ -66,7 +66,7 @@ impl LazyKernel {
 
     /// Starts a further kernel in the sandbox.
     pub(super) async fn start_another(&self, options: &KernelOptions) -> Result<Arc<dyn Kernel>, Error> {
-        // The first one has a place of its own.
+        // A place is kept for the first kernel.
         let first = u32::from(self.started.get().is_none() && !self.is_closed());
         let kernel = Arc::new(self.start_kernel(self.limits.kernels.saturating_sub(first)).await?);
         kernel.configure(options).await?;
@@ -81,7 +81,7 @@ impl LazyKernel {
         let start = async || self.start_kernel(self.limits.kernels).await.map(Arc::new);
         let driver = self.started.get_or_try_init(start).await?;
         if self.is_closed() {
-            // Closed while it started, when there was nothing to close.
+            // Closed while it started, when there was no kernel to close.
             driver.close().await;
             return Err(closed());
         }

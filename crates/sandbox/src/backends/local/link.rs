@@ -1,4 +1,4 @@
-//! The way to a kernel of this machine: its streams, and the warden for signals.
+//! The link to a kernel on this machine: its streams, and the warden for signals.
 
 use std::io;
 use std::sync::Arc;

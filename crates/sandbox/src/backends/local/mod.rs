@@ -1,4 +1,4 @@
-//! The local backend: a warden, its zygote, and a pool of sandboxes that are ready before anyone asks.
+//! The local backend: a warden, its zygote, and a pool of ready sandboxes.
 
 mod lazy_kernel;
 mod link;
@@ -39,12 +39,12 @@ use crate::{Error, KernelSpec, Limits, Template, Workspace};
 const CREATE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest that making a workspace may take.
 const WORKSPACE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Inodes of a sandbox's `/tmp` and `/dev/shm` together; without a bound, empty files use up memory that no limit counts.
+/// Inodes of a sandbox's `/tmp` and `/dev/shm` together; without a limit, empty files use memory that is not counted.
 const TMP_INODES: u64 = 32 << 10;
 /// The error for a workspace that is none of ours.
 const FOREIGN: Error = Error::NotSupported("the workspace of another backend");
 
-/// Settings of the local backend: [`LocalConfig::new`], and what differs from that.
+/// Settings of the local backend: [`LocalConfig::new`] with changes.
 #[derive(Debug, Clone)]
 pub struct LocalConfig {
     /// The data directory; instances live under `run` in it.
@@ -53,16 +53,16 @@ pub struct LocalConfig {
     pub template: Template,
     /// The limits of pooled sandboxes, and the default for others.
     pub limits: Limits,
-    /// The number of sandboxes that are kept ready; 0 makes each when it is asked for.
+    /// The number of sandboxes kept ready; 0 makes each on request.
     pub pool: usize,
     /// The isolation that must be enforceable.
     pub require: Require,
-    /// The way in which kernels come to life.
+    /// The way to start kernels.
     pub start: KernelStart,
 }
 
 impl LocalConfig {
-    /// The usual limits, each sandbox made when it is asked for, and missing parts reported and no error.
+    /// The usual limits, no pool, and missing protections reported instead of refused.
     pub fn new(data: impl Into<PathBuf>, template: Template) -> Self {
         let (limits, require, start) = (Limits::default(), Require::Default, KernelStart::Fork);
         Self { data: data.into(), template, limits, pool: 0, require, start }
@@ -78,7 +78,7 @@ pub enum Require {
     Strict,
 }
 
-/// The local backend. Cheap to clone; the last clone that is dropped ends everything.
+/// The local backend. Cheap to clone; dropping the last clone ends everything.
 #[derive(Debug, Clone)]
 pub struct Local(Arc<Inner>);
 
@@ -89,11 +89,11 @@ struct Inner {
     registry: Arc<Registry<SandboxHandle>>,
     capabilities: Capabilities,
     warnings: Vec<String>,
-    /// Its lock is on the root, which sandboxes see, too: one that took it would keep the template from everybody else.
+    /// Its lock is on the root, which sandboxes see: one that took the lock would keep the template from all other users.
     _template: Template,
 }
 
-/// The part of the backend that sandboxes need. They do not keep the backend alive.
+/// The part of the backend that sandboxes use. They do not keep the backend alive.
 #[derive(Debug)]
 struct Shared {
     supervisor: Arc<Supervisor>,
@@ -107,19 +107,19 @@ impl Local {
         Self::start_with(config, false, MAX_SILENCE).await
     }
 
-    /// The same, but every system call of every program is in [`crate::Finished::refused_calls`], allowed or not. For finding out what the
-    /// list of allowed calls is needed for; programs run slowly.
+    /// Like [`Local::start`], but lists every system call of every program, allowed or not, in [`crate::Finished::refused_calls`]: for
+    /// finding out which programs need an allowed call. Programs run slowly.
     pub async fn start_observing(config: LocalConfig) -> Result<Self, Error> {
         Self::start_with(config, true, MAX_SILENCE).await
     }
 
-    /// The same as [`Local::start`], but another warden takes the place of one that says nothing for this time. For tests.
+    /// Like [`Local::start`], but replaces a warden that is silent for this time. For tests.
     #[doc(hidden)]
     pub async fn start_impatient(config: LocalConfig, max_silence: Duration) -> Result<Self, Error> {
         Self::start_with(config, false, max_silence).await
     }
 
-    /// Ends everything, and blocks until nothing of it is left: [`Backend::shutdown`] for places that no runtime reaches any more.
+    /// Ends everything, and blocks until nothing of it is left: [`Backend::shutdown`] for callers outside of a runtime.
     pub fn shutdown_blocking(&self) {
         self.0.pool.clear();
         self.0.shared.supervisor.end();
@@ -158,7 +158,7 @@ impl Local {
         Ok(Self(Arc::new(inner)))
     }
 
-    /// Returns the parts that the host cannot enforce, in words; to be shown at start.
+    /// Returns the protections that the host cannot enforce, as texts to show at the start.
     pub fn warnings(&self) -> &[String] {
         &self.0.warnings
     }
@@ -233,13 +233,13 @@ impl Backend for Local {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Its thread holds the rest until it hears the end.
+        // The supervisor's thread holds the rest until the warden has ended.
         self.shared.supervisor.end();
     }
 }
 
 impl Shared {
-    /// Makes a sandbox that goes by this id on an empty workspace, once more where the warden ends meanwhile.
+    /// Makes a sandbox with this id on an empty workspace, and tries once more if the warden ends meanwhile.
     async fn make_anywhere(
         &self,
         registration: &Registration<SandboxHandle>,
@@ -256,7 +256,7 @@ impl Shared {
         }
     }
 
-    /// Makes a sandbox that goes by this id on a workspace, which is at its own warden and no other.
+    /// Makes a sandbox with this id on a workspace, which only its own warden can use.
     async fn make_on(
         &self,
         workspace: Arc<dyn Workspace>,
@@ -279,11 +279,11 @@ impl Shared {
         profile: Profile,
         workspace: Option<Arc<dyn Workspace>>,
     ) -> Result<Arc<LazyKernel>, Error> {
-        // Made before anything is asked for: from here on, giving up drops the handle, which destroys the sandbox.
+        // Made before any request: from here on, giving up drops the handle, which destroys the sandbox.
         let handle = Arc::new(SandboxHandle::new(client)?);
         registration.bind(&handle)?;
         match self.make(handle, limits, profile, workspace).await {
-            // A kernel that is gone may have gone with its warden.
+            // A kernel that ended may have ended with its warden.
             Err(Error::Setup(_) | Error::KernelGone(_)) if client.is_over().await => Err(client.over()),
             made => made,
         }
@@ -297,7 +297,7 @@ impl Shared {
         workspace: Option<Arc<dyn Workspace>>,
     ) -> Result<Arc<LazyKernel>, Error> {
         let client = handle.client();
-        // Asked for together with the sandbox on it.
+        // Requested together with the sandbox on it.
         let opening = match &workspace {
             Some(_) => None,
             None => Some(self.open_workspace(client, &limits)?),
@@ -331,7 +331,7 @@ impl Shared {
             PendingSandbox::WithKernel(kernel) => Some(kernel.driver(&workspace, &limits).await?),
             PendingSandbox::Bare(asked) => {
                 asked.answer("sandbox", CREATE_TIMEOUT).await?;
-                // Whoever asked for its end before this request was sent was answered that there is no such sandbox.
+                // A request to end it that came before this one was answered that there is no such sandbox.
                 handle.check()?;
                 None
             }
@@ -399,10 +399,10 @@ impl<'a> PendingKernel<'a> {
         let threads = (limits.cpus.ceil() as u32).max(1);
         let hard = !handle.sandbox().client().memory_is_bounded();
         let start = ToKernel::Start { memory: limits.memory, threads, hard, checkpoints: handle.keeps_checkpoint() };
-        // Waits in the socket until the kernel takes it. Where there is none, the answer says why.
+        // Waits in the socket until the kernel reads it. If there is no kernel, its answer gives the reason.
         let sent = streams.send(&start).await;
         asked.answer("sandbox", CREATE_TIMEOUT).await?;
-        // Whoever asked for its end before this request was sent was answered that there is no such sandbox.
+        // A request to end it that came before this one was answered that there is no such sandbox.
         handle.sandbox().check()?;
         sent.map_err(|error| Error::KernelGone(error.to_string()))?;
         streams.ready(CREATE_TIMEOUT).await?;

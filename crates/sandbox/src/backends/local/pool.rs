@@ -18,7 +18,7 @@ use crate::{Error, Limits, Profile};
 /// The pause after a sandbox that could not be made.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// The longest wait for the end of the first program of one that was taken: it shall have the processors.
+/// The longest wait for the first program of a taken sandbox, so that it has the processors to itself.
 const MAX_FIRST_PROGRAM_WAIT: Duration = Duration::from_millis(25);
 
 /// The pause between two looks at such a program.
@@ -38,7 +38,7 @@ pub(super) struct LocalPool {
 }
 
 impl LocalPool {
-    /// Makes a pool of `size` sandboxes, which a task keeps full until the backend is gone.
+    /// Makes a pool of `size` sandboxes. A task keeps it full until the backend is gone.
     pub(super) fn start(size: usize, limits: Limits, shared: &Arc<Shared>) -> Arc<Self> {
         let (ready, taken, failure) = (Mutex::default(), Mutex::default(), Mutex::default());
         let pool = Arc::new(Self { size, limits, ready, wanted: Notify::new(), taken, failure });
@@ -61,7 +61,7 @@ impl LocalPool {
         made
     }
 
-    /// Returns how many are ready, and lets go of those that have died.
+    /// Drops sandboxes that have died, and returns the number of ready ones.
     pub(super) fn ready(&self) -> usize {
         let mut ready = lock(&self.ready);
         ready.retain(|made| made.is_alive());
@@ -74,15 +74,15 @@ impl LocalPool {
         drop(ready);
     }
 
-    /// Returns the reason for which the last sandbox could not be made.
+    /// Returns the reason for the last failure to make a sandbox.
     pub(super) fn failure(&self) -> Option<String> {
         lock(&self.failure).clone()
     }
 
     /// Notes whether a sandbox could be made, and logs a change.
     pub(super) fn note(&self, error: Option<&Error>) {
-        // Without a pool nobody would try again, and one failure would stand for ever. The other errors say nothing of the host: there are
-        // as many sandboxes as there may be, the wrong workspace was given, or the warden has ended, which its supervisor reports.
+        // Without a pool no attempt follows, and one failure would stand for ever. Other errors say nothing about the host: the limit of
+        // sandboxes is reached, the workspace is not this backend's, or the warden has ended, which its supervisor reports.
         let is_harmless =
             matches!(error, Some(Error::Full | Error::NotSupported(_) | Error::WorkspaceLost | Error::Over(_)));
         if self.size == 0 || is_harmless {
@@ -102,7 +102,7 @@ impl LocalPool {
             let (Some(pool), Some(shared)) = (pool.upgrade(), shared.upgrade()) else { return };
             if pool.ready() >= pool.size {
                 drop(shared);
-                // Wakes up now and then to see whether the backend is still there.
+                // Wakes up now and then to check that the backend still exists.
                 let _wanted = timeout(RETRY_PAUSE, pool.wanted.notified()).await;
                 continue;
             }
@@ -111,13 +111,13 @@ impl LocalPool {
             pool.note(made.as_ref().err());
             match made {
                 Ok(made) => lock(&pool.ready).push_back(made),
-                // Whoever asks for a sandbox gets the error; here it is only tried again.
+                // Requests get this error; the pool only tries again.
                 Err(_) => tokio::time::sleep(RETRY_PAUSE).await,
             }
         }
     }
 
-    /// Waits until the first programs of those that were taken have ended.
+    /// Waits until the first programs of taken sandboxes have ended.
     async fn rest(&self) {
         let taken = std::mem::take(&mut *lock(&self.taken));
         for (since, kernel) in taken {

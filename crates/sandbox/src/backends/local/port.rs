@@ -10,7 +10,7 @@ use super::warden_client::SandboxHandle;
 use crate::Error;
 use crate::backend::Connection;
 
-/// The longest that a server may take to have room for a connection.
+/// The longest wait for a server to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Connects to a port on which something in the sandbox listens.
@@ -18,7 +18,7 @@ pub(super) async fn connect(handle: &SandboxHandle, port: u16) -> Result<Box<dyn
     let socket = std::net::TcpStream::from(handle.connect(port).await?);
     let established = async {
         socket.set_nonblocking(true)?;
-        // A proxy writes what it gets at once.
+        // Proxies write without delay.
         socket.set_nodelay(true)?;
         let stream = TcpStream::from_std(socket)?;
         stream.writable().await?;

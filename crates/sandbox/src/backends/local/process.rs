@@ -55,7 +55,7 @@ impl ProcessStreams {
     }
 }
 
-/// Starts a process under a number that no other process of the sandbox has had.
+/// Starts a process under a new number of the sandbox.
 pub(super) async fn spawn(handle: &Arc<SandboxHandle>, number: u64, command: Command) -> Result<Process, Error> {
     crate::kernel::check_environment(&command.environment)?;
     let ends = match command.pty {
@@ -77,10 +77,10 @@ pub(super) async fn spawn(handle: &Arc<SandboxHandle>, number: u64, command: Com
         resize: window.map(|window| Box::new(move |size| window.resize(size)) as _),
         ended,
     };
-    // A failure to send is left to the loop below: the other side has sent its reason.
+    // A failure to send is reported by the loop below: the other side has sent its reason.
     let _told = timeout(START_TIMEOUT, channel.send(&ToKernel::Run { command: &command })).await;
     loop {
-        // The socket is closed by the exec; until then, or without one, what went wrong comes over it.
+        // The exec closes the socket; until then, or without an exec, errors come over it.
         match timeout(START_TIMEOUT, channel.receive()).await {
             Ok(Ok(Some(FromKernel::Started(id)))) => process.id = u32::try_from(id).unwrap_or_default(),
             Ok(Ok(None)) => return Ok(process),

@@ -15,7 +15,7 @@ use crate::kernel::{Cell, Kernel, KernelOptions};
 use crate::process::{Command, Process};
 use crate::{Error, KernelSpec, Limits, Workspace};
 
-/// A live sandbox. Dropping it destroys it, once its kernels and processes are dropped, too.
+/// A live sandbox. It is destroyed when this and its kernels and processes are dropped.
 #[derive(Debug)]
 pub(super) struct LocalSandbox {
     kernel: Arc<LazyKernel>,
@@ -93,7 +93,7 @@ impl Sandbox for LocalSandbox {
     }
 
     fn pause(&self) -> BoxFuture<'_, Result<(), Error>> {
-        // In a task, as below: a caller that goes away halfway would leave it stopped with its clocks running.
+        // In a task, as below: a caller that gave up halfway would leave it stopped with its clocks running.
         let handle = Arc::clone(self.handle());
         Box::pin(finished(tokio::spawn(async move { handle.pause().await })))
     }

@@ -1,4 +1,4 @@
-//! Slots: which of the host's user ids a workspace and its sandbox use. A slot is free again when its workspace is gone.
+//! Slots: numbers of the host's user ids for workspaces and their sandboxes. A slot is free again when its workspace is gone.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,7 +27,7 @@ impl Slots {
     /// Takes a free slot; `None` when all are in use.
     pub(crate) fn take(&self) -> Option<Slot> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Fresh ids first: the longer an id rests, the less can be left that belongs to it.
+        // Unused ids first: the longer an id is unused, the less is left that belongs to it.
         let number = if state.next < MAX_SLOTS {
             state.next += 1;
             state.next - 1

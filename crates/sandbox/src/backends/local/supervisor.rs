@@ -1,4 +1,4 @@
-//! The supervisor of the warden: starts another one when the warden ends or hangs, and removes what that one left.
+//! The supervisor of the warden: replaces a warden that ends or hangs, and removes what it left.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use super::warden_client::{WardenClient, lock};
 use super::{CREATE_TIMEOUT, Require};
 use crate::Error;
 
-/// Pause before another warden is started. It doubles with every one that ends before it has made a sandbox.
+/// Pause before another warden is started. It doubles with each warden that ends before it has made a sandbox.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest such pause.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
@@ -29,7 +29,7 @@ pub(super) struct Supervisor {
 #[derive(Debug)]
 enum CurrentWarden {
     Up(Arc<WardenClient>),
-    /// Another one is being started, for this reason.
+    /// The next warden is being started; the reason for the last one's end.
     Down(String),
     /// The backend was shut down.
     Over,
@@ -44,7 +44,7 @@ pub(super) struct WardenSettings {
     pub(super) setup: Setup,
     /// The isolation that must be enforceable.
     pub(super) require: Require,
-    /// Longest silence of a warden, after which another one takes its place.
+    /// Longest silence of a warden before it is replaced.
     pub(super) max_silence: Duration,
 }
 
@@ -55,7 +55,7 @@ struct StartedWarden {
 }
 
 impl Supervisor {
-    /// Starts the first warden and returns what the host cannot enforce, in words. Blocks for as long as the template's imports take.
+    /// Starts the first warden and returns the protections that the host cannot enforce. Blocks for as long as the template's imports take.
     pub(super) fn start(settings: WardenSettings) -> Result<(Arc<Self>, Vec<String>), Error> {
         sweep::sweep(&settings.run);
         let (first, warnings) = settings.start()?;
@@ -68,14 +68,14 @@ impl Supervisor {
         Ok((supervisor, warnings))
     }
 
-    /// The way to the warden. Waits for one where there is none, as long as a sandbox may take to be made.
+    /// The client of the warden. Without a warden, waits for one, at most as long as a sandbox may take to be made.
     pub(super) async fn client(&self) -> Result<Arc<WardenClient>, Error> {
         self.client_if(|_| true).await
     }
 
-    /// The way to the warden that comes after this one.
+    /// The client of the warden that follows this one.
     pub(super) async fn client_after(&self, ended: &Arc<WardenClient>) -> Result<Arc<WardenClient>, Error> {
-        // Its end may be known here later than to whoever asked it.
+        // The caller may know of its end before the supervisor does.
         self.client_if(|client| !Arc::ptr_eq(client, ended)).await
     }
 
@@ -105,7 +105,7 @@ impl Supervisor {
         }
     }
 
-    /// Has the warden remove everything and end, and starts no other.
+    /// Makes the warden remove everything and end, and starts no other.
     pub(super) fn end(&self) {
         if let CurrentWarden::Up(client) = self.current.send_replace(CurrentWarden::Over) {
             client.hang_up();
@@ -115,10 +115,10 @@ impl Supervisor {
         }
     }
 
-    /// Waits until the last warden has removed everything. Blocks; to be called after [`Supervisor::end`].
+    /// Waits until the last warden has removed everything. Blocks; call it after [`Supervisor::end`].
     pub(super) fn wait(&self) {
         let thread = lock(&self.thread).take();
-        // A panic of the thread was printed by itself.
+        // A panic of the thread has already been printed.
         let _ended = thread.map(JoinHandle::join);
     }
 
@@ -164,7 +164,7 @@ impl Supervisor {
         }
     }
 
-    /// Starts a warden, however often that takes; `None` once all is over.
+    /// Starts a warden, with as many attempts as it takes; `None` on shutdown.
     fn start_another(&self, settings: &WardenSettings, pause: &mut Duration) -> Option<StartedWarden> {
         loop {
             self.park(*pause);
@@ -195,7 +195,7 @@ impl Supervisor {
 }
 
 impl WardenSettings {
-    /// Starts a warden in an instance of its own. One that fails leaves nothing.
+    /// Starts a warden in an instance of its own. A failed start leaves nothing.
     fn start(&self) -> Result<(StartedWarden, Vec<String>), Error> {
         let failed = |path: &Path| {
             let path = path.to_path_buf();

@@ -13,7 +13,7 @@ use tokio::net::unix::pipe;
 
 use crate::process::PtySize;
 
-/// The parts of a terminal as whoever sits at it has it.
+/// The controlling side of a terminal.
 pub(super) struct PtyMaster {
     /// Text that is shown.
     pub(super) screen: PtyOutput,
@@ -26,7 +26,7 @@ pub(super) struct PtyMaster {
 impl PtyMaster {
     pub(super) fn new(end: OwnedFd) -> io::Result<Self> {
         fcntl_setfl(&end, fcntl_getfl(&end)? | OFlags::NONBLOCK)?;
-        // Readiness is all that tokio asks of what it takes for a pipe.
+        // Tokio needs only readiness of a descriptor that it takes for a pipe.
         let screen = PtyOutput(pipe::Receiver::from_owned_fd_unchecked(end.try_clone()?)?);
         let keyboard = pipe::Sender::from_owned_fd_unchecked(end.try_clone()?)?;
         Ok(Self { screen, keyboard, window: Window(end) })
@@ -44,7 +44,7 @@ impl Window {
     }
 }
 
-/// The text that a terminal shows. It ends when no program has the terminal any more.
+/// The output of a terminal. It ends when no program has the terminal open.
 pub(super) struct PtyOutput(pipe::Receiver);
 
 impl AsyncRead for PtyOutput {
@@ -54,7 +54,7 @@ impl AsyncRead for PtyOutput {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         match Pin::new(&mut self.0).poll_read(context, buffer) {
-            // The system's way to say so.
+            // Linux reports the end this way.
             Poll::Ready(Err(error)) if Errno::from_io_error(&error) == Some(Errno::IO) => Poll::Ready(Ok(())),
             other => other,
         }

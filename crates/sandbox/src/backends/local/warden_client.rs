@@ -1,7 +1,7 @@
 //! The warden's client: requests and their answers by number, reports by sandbox.
 //!
-//! Asking blocks nobody: a request is sent at once where the warden's queue has room, and by a thread otherwise. Another thread, which is
-//! the supervisor's, hears what the warden says.
+//! Requests never block: each is sent at once if the warden's queue has room, and by a thread otherwise. The supervisor's thread receives
+//! the warden's messages.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,18 +24,18 @@ use crate::{Error, Usage};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest wait for a checkpoint to wake.
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Name of a refused system call whose number no system call has.
+/// Name of a refused system call with an unknown number.
 const UNKNOWN_CALL: &str = "(an unknown number)";
-/// Number of requests whose answer nobody waits for.
+/// Number of requests whose answer is not waited for.
 const UNANSWERED: u64 = 0;
 /// Reason of an end that the warden did not give.
 const ENDED: &str = "the warden ended";
 /// Reason of an end that came from here.
 const HANGS: &str = "the warden gave no sign of life and was ended";
-/// Longest silence of a warden. It says nothing while it waits for a shell (10 s at most) and a slow zygote (20 s), and may be short of a
-/// processor or memory like all else.
+/// Longest silence of a warden. It is silent while it waits for an init (10 s at most) and a slow zygote (20 s), and may be short of
+/// processor time or memory.
 pub(super) const MAX_SILENCE: Duration = Duration::from_secs(45);
-/// Parts of that time, after each of which a silent warden is asked for a sign of life.
+/// Divisor of that time: after each part a silent warden is pinged.
 const PARTS_OF_SILENCE: u32 = 5;
 
 /// The way to one warden.
@@ -45,7 +45,7 @@ pub(crate) struct WardenClient {
     state: Mutex<State>,
     queue: Mutex<Queue>,
     queued: Condvar,
-    /// Held by whoever takes what the warden says, until that is handed on; and the reason that it has given for its end.
+    /// Held while messages of the warden are received and passed on; contains the reason that it gave for its end.
     hearing: Mutex<Option<String>>,
     next_number: AtomicU64,
     next_id: AtomicU64,
@@ -70,11 +70,11 @@ struct State {
     over: Option<String>,
 }
 
-/// Whoever an answer is for.
+/// The receiver of an answer.
 #[derive(Debug)]
 enum Waiter {
     Caller(oneshot::Sender<AnswerWithDescriptors>),
-    /// A workspace that is being closed: its slot is free, and its files may be let go of, when the warden says that it is gone.
+    /// A workspace that is being closed. Its slot and files are released when the warden reports that it is gone.
     Workspace(#[allow(dead_code, reason = "held until the answer")] Slot, Option<Arc<OwnedFd>>),
 }
 
@@ -96,12 +96,11 @@ struct SandboxReports {
 #[derive(Debug, Default)]
 struct KernelReports {
     exit: watch::Sender<Option<KernelExit>>,
-    /// Names of refused system calls. A program may call any number: those without a name count as one, so that there are never more of
-    /// them than the system has calls.
+    /// Names of refused system calls. Calls without a name count as one, so that there are never more than Linux has calls.
     refused_calls: BTreeSet<&'static str>,
 }
 
-/// Requests that could not be sent at once, for the writer's thread.
+/// Requests that could not be sent at once, for the writer thread.
 #[derive(Debug, Default)]
 struct Queue {
     work: VecDeque<Work>,
@@ -113,12 +112,12 @@ struct Queue {
 #[derive(Debug)]
 enum Work {
     Send(NumberedRequest, Vec<OwnedFd>),
-    /// The last hold on files in memory: letting go of many takes a while.
+    /// The last reference to files in memory; dropping it may take a while.
     Close(Arc<OwnedFd>),
 }
 
 impl WardenClient {
-    /// Takes over a warden that is ready and starts the thread that writes to it.
+    /// Wraps a ready warden and starts the thread that writes to it.
     pub(super) fn start(
         warden: Warden,
         owner_base: Option<u32>,
@@ -159,33 +158,33 @@ impl WardenClient {
         self.has_made_sandbox.load(Ordering::Relaxed)
     }
 
-    /// Notes that it has made a sandbox.
+    /// Records that it has made a sandbox.
     pub(super) fn note_made_sandbox(&self) {
         self.has_made_sandbox.store(true, Ordering::Relaxed);
     }
 
-    /// A number that no other sandbox or workspace of this warden has had.
+    /// A new number for a sandbox or workspace of this warden.
     pub(super) fn next_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Tells the warden to remove everything and end.
+    /// Makes the warden remove everything and end.
     pub(super) fn hang_up(&self) {
         self.warden.hang_up();
     }
 
-    /// Waits until the warden has removed everything. Blocks; to be called after [`WardenClient::hang_up`].
+    /// Waits until the warden has removed everything. Blocks; call it after [`WardenClient::hang_up`].
     pub(super) fn wait(&self) {
         self.warden.wait();
     }
 
-    /// Returns true if nothing will be answered any more. Asks the warden: what it made may be gone before its own end is known.
+    /// Returns true if no request will be answered any more. Pings the warden: its processes may be gone before its own end is known.
     pub(super) async fn is_over(&self) -> bool {
         let nothing = WardenRequest::Ping;
         matches!(self.ask("sign of life", nothing, Vec::new(), ANSWER_TIMEOUT).await, Err(Error::Over(_)))
     }
 
-    /// Sends a request and waits for its answer, at most for `limit`. Whoever gives up leaves nothing behind here.
+    /// Sends a request and waits for its answer, at most for `limit`. Giving up leaves nothing behind here.
     pub(super) async fn ask(
         &self,
         what: &'static str,
@@ -196,7 +195,7 @@ impl WardenClient {
         self.begin(request, descriptors)?.answer(what, limit).await
     }
 
-    /// Sends a request whose answer is waited for later.
+    /// Sends a request, and returns the wait for its answer.
     pub(super) fn begin(&self, request: WardenRequest, descriptors: Vec<OwnedFd>) -> Result<PendingRequest<'_>, Error> {
         let (sender, receiver) = oneshot::channel();
         let number = self.wait_as(Waiter::Caller(sender))?;
@@ -205,7 +204,7 @@ impl WardenClient {
         Ok(asked)
     }
 
-    /// Closes a workspace, which may have been asked for and not been answered yet. The slot is given back when nothing of it is left.
+    /// Closes a workspace, even if the request to open it is not answered yet. The slot is released when nothing of it is left.
     pub(super) fn close_workspace(&self, workspace: u64, slot: Slot, root: Option<Arc<OwnedFd>>) {
         // Without a warden there is no workspace.
         if let Ok(number) = self.wait_as(Waiter::Workspace(slot, root)) {
@@ -214,9 +213,9 @@ impl WardenClient {
         }
     }
 
-    /// Sends a request that is not answered, or whose answer nobody waits for.
+    /// Sends a request whose answer is not waited for, if there is one.
     fn tell(&self, request: WardenRequest) {
-        // Without a warden there is nobody to send it to, and nothing that it would be about.
+        // Without a warden, what the request is about does not exist either.
         let _gone = self.send(NumberedRequest { number: UNANSWERED, request }, Vec::new());
     }
 
@@ -226,7 +225,7 @@ impl WardenClient {
         Ok(number)
     }
 
-    /// Sends now if that does not block and nothing else waits, else leaves it to the writer.
+    /// Sends now if that does not block and nothing else waits, otherwise leaves it to the writer thread.
     fn send(&self, request: NumberedRequest, descriptors: Vec<OwnedFd>) -> Result<(), Error> {
         let mut queue = lock(&self.queue);
         if queue.is_over {
@@ -246,7 +245,7 @@ impl WardenClient {
         Ok(())
     }
 
-    /// Does what would block others, until the warden is gone.
+    /// Does the work that could block, until the warden is gone.
     fn write(&self) {
         loop {
             let mut queue = lock(&self.queue);
@@ -263,7 +262,7 @@ impl WardenClient {
             queue.is_writing = matches!(work, Work::Send(..));
             drop(queue);
             match work {
-                // Whoever asked for it has given up: what was not begun need not be undone.
+                // The caller has given up; what was not begun need not be undone.
                 Work::Send(
                     NumberedRequest {
                         number,
@@ -273,7 +272,7 @@ impl WardenClient {
                 ) if !lock(&self.state).waiters.contains_key(&number) => {}
                 Work::Send(request, descriptors) => {
                     let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-                    // The listener learns of the warden's end by itself.
+                    // The listening thread notices the warden's end.
                     let _gone = self.warden.send(&request, &borrowed);
                 }
                 Work::Close(descriptor) => drop(descriptor),
@@ -281,7 +280,7 @@ impl WardenClient {
         }
     }
 
-    /// Hands on what the warden says until it hangs up, or hangs, and returns the reason for that.
+    /// Passes on the warden's messages until it closes the socket, or hangs; returns the reason.
     pub(super) fn listen(&self) -> String {
         let mut silences = 0;
         let over = loop {
@@ -291,7 +290,7 @@ impl WardenClient {
             if let Err(reason) = waited.and_then(|()| self.receive()) {
                 break reason;
             }
-            // Others hear it, too.
+            // Another thread has received something.
             if self.heard.load(Ordering::Relaxed) != before {
                 silences = 0;
             } else if silences == PARTS_OF_SILENCE {
@@ -317,7 +316,7 @@ impl WardenClient {
         over
     }
 
-    /// Hands on what the warden has said by now, without waiting. Fails with the reason for which it will say nothing any more.
+    /// Passes on the messages that have arrived, without waiting. The error is the reason for which no more will come.
     fn receive(&self) -> Result<(), String> {
         let mut over = lock(&self.hearing);
         loop {
@@ -393,7 +392,7 @@ impl WardenClient {
         }
     }
 
-    /// The error of whoever asks for something that will not be answered any more.
+    /// The error for requests that will not be answered any more.
     pub(super) fn over(&self) -> Error {
         Error::Over(lock(&self.state).over.clone().unwrap_or_else(|| ENDED.into()))
     }
@@ -405,7 +404,7 @@ impl State {
     }
 }
 
-/// A request that was sent. Dropping it ends the wait for its answer.
+/// A sent request. Dropping it ends the wait for its answer.
 pub(super) struct PendingRequest<'a> {
     client: &'a WardenClient,
     number: u64,
@@ -434,13 +433,13 @@ impl Drop for PendingRequest<'_> {
     }
 }
 
-/// One sandbox at the warden, from before it is asked for. Dropping it destroys the sandbox, whether it was made already or not.
+/// One sandbox of the warden, from before its request on. Dropping it destroys the sandbox, made or not.
 #[derive(Debug)]
 pub(crate) struct SandboxHandle {
     id: u64,
     client: Arc<WardenClient>,
     next_kernel: AtomicU64,
-    /// True while it is paused, or is to be.
+    /// True while it is paused or about to be.
     paused: watch::Sender<bool>,
     /// True if its end was asked for.
     ended: AtomicBool,
@@ -448,7 +447,7 @@ pub(crate) struct SandboxHandle {
     sandbox_lost: watch::Receiver<bool>,
 }
 
-/// One kernel at the warden, from before it is asked for. Dropping it ends the kernel, but for the first one, which ends with its sandbox.
+/// One kernel of the warden, from before its request on. Dropping it ends the kernel; the first kernel ends with its sandbox.
 #[derive(Debug)]
 pub(crate) struct KernelHandle {
     sandbox: Arc<SandboxHandle>,
@@ -457,7 +456,7 @@ pub(crate) struct KernelHandle {
 }
 
 impl SandboxHandle {
-    /// A handle of a sandbox that is to be made.
+    /// A handle of a new sandbox.
     pub(super) fn new(client: &Arc<WardenClient>) -> Result<Self, Error> {
         let id = client.next_id();
         let reports = SandboxReports::default();
@@ -467,12 +466,12 @@ impl SandboxHandle {
         Ok(Self { id, client: Arc::clone(client), next_kernel, paused: watch::Sender::new(false), ended, sandbox_lost })
     }
 
-    /// A handle of the kernel that it is to be made with, which keeps a checkpoint.
+    /// A handle of its first kernel, which keeps a checkpoint.
     pub(super) fn first_kernel(self: &Arc<Self>) -> Result<KernelHandle, Error> {
         self.insert_kernel(FIRST_KERNEL, 1)
     }
 
-    /// A handle of a kernel that is to be made in it, if there are fewer than `most`.
+    /// A handle of a new kernel, if there are fewer than `most`.
     pub(super) fn kernel(self: &Arc<Self>, most: u32) -> Result<KernelHandle, Error> {
         self.insert_kernel(self.next_kernel.fetch_add(1, Ordering::Relaxed), most)
     }
@@ -491,14 +490,14 @@ impl SandboxHandle {
         Ok(KernelHandle { sandbox: Arc::clone(self), number, exit })
     }
 
-    /// Returns true until its end was asked for, or its warden has ended.
+    /// Returns true until its end is requested or its warden has ended.
     pub(super) fn is_there(&self) -> bool {
         !self.ended.load(Ordering::SeqCst) && !*self.sandbox_lost.borrow() && self.client.state().is_ok()
     }
 
     /// Waits until it has ended, asked or not.
     pub(super) async fn lost(&self) {
-        // Its reports go with its warden.
+        // Reports about it end with its warden.
         let mut lost = self.sandbox_lost.clone();
         let _warden_ended = lost.wait_for(|is_lost| *is_lost).await;
     }
@@ -513,7 +512,7 @@ impl SandboxHandle {
         &self.client
     }
 
-    /// Fails if the end of the sandbox was asked for, though it may be made only after that.
+    /// Fails if the end of the sandbox was requested, even before it was made.
     pub(super) fn check(&self) -> Result<(), Error> {
         if self.ended.load(Ordering::SeqCst) {
             return Err(Error::Setup("the sandbox was destroyed while it was made".into()));
@@ -521,7 +520,7 @@ impl SandboxHandle {
         Ok(())
     }
 
-    /// Starts a process; the receiver gets its end, with `None` when it could not be made or the sandbox is gone.
+    /// Starts a process. The receiver gets its end: `None` if it could not be made or the sandbox is gone.
     pub(crate) fn spawn(
         &self,
         process: u64,
@@ -539,7 +538,7 @@ impl SandboxHandle {
         Ok(ended)
     }
 
-    /// True while it is paused, or is to be.
+    /// True while it is paused or about to be.
     pub(super) fn paused(&self) -> &watch::Sender<bool> {
         &self.paused
     }
@@ -566,7 +565,7 @@ impl SandboxHandle {
         Ok(())
     }
 
-    /// Opens a terminal, and returns the end for whoever sits at it and the end for programs.
+    /// Opens a terminal, and returns its controlling side and the side for programs.
     pub(super) async fn open_terminal(&self, size: PtySize) -> Result<[OwnedFd; 2], Error> {
         let PtySize { columns, rows } = size;
         let request = WardenRequest::OpenTerminal { id: self.id, size: TerminalSize { columns, rows } };
@@ -602,7 +601,7 @@ impl SandboxHandle {
         }
     }
 
-    /// Destroys the sandbox and waits until nothing of it is left. May be called at any time and again.
+    /// Destroys the sandbox and waits until nothing of it is left. May be called at any time, and repeatedly.
     pub(crate) async fn destroy(&self) -> Result<(), Error> {
         self.ended.store(true, Ordering::SeqCst);
         match self
@@ -610,7 +609,7 @@ impl SandboxHandle {
             .ask("end of the sandbox", WardenRequest::Destroy { id: self.id }, Vec::new(), ANSWER_TIMEOUT)
             .await
         {
-            // Nothing outlives its warden.
+            // It has ended with its warden.
             Ok(_) | Err(Error::Over(_)) => Ok(()),
             Err(error) => Err(error),
         }
@@ -620,18 +619,18 @@ impl SandboxHandle {
 impl Drop for SandboxHandle {
     fn drop(&mut self) {
         lock(&self.client.state).reports.remove(&self.id);
-        // Even if its end was asked for before: that may have been before it was made.
+        // Even if its end was requested before: that may have been before it was made.
         self.client.tell(WardenRequest::Destroy { id: self.id });
     }
 }
 
 impl KernelHandle {
-    /// The request that makes the kernel, if it is a further one.
+    /// The request that makes this kernel, for a further one.
     pub(super) fn start_request(&self, start: KernelStart) -> WardenRequest {
         WardenRequest::StartKernel { id: self.sandbox.id, kernel: self.number, start }
     }
 
-    /// Returns true if it keeps a checkpoint: the kernel does that its sandbox was made with.
+    /// Returns true if it keeps a checkpoint: only the sandbox's first kernel does.
     pub(super) fn keeps_checkpoint(&self) -> bool {
         self.number == FIRST_KERNEL
     }
@@ -641,7 +640,7 @@ impl KernelHandle {
         &self.sandbox
     }
 
-    /// The end of the kernel process, once it has ended and no checkpoint has taken over.
+    /// The end of the kernel process, set once it has ended and no checkpoint has taken over.
     pub(super) fn exit(&self) -> watch::Receiver<Option<KernelExit>> {
         self.exit.clone()
     }
@@ -658,8 +657,7 @@ impl KernelHandle {
         sandbox.client.tell(WardenRequest::EndKernel { id: sandbox.id, kernel: *kernel });
     }
 
-    /// Returns true if its checkpoint may take its place: no other kernel and no program runs in the sandbox, which the checkpoint would
-    /// end.
+    /// Returns true if its checkpoint may take over: no other kernel or program, which it would end, runs in the sandbox.
     pub(super) fn is_alone(&self) -> bool {
         let Ok(state) = self.sandbox.client.state() else { return false };
         let Some(reports) = state.reports.get(&self.sandbox.id) else { return false };
@@ -668,13 +666,13 @@ impl KernelHandle {
         self.keeps_checkpoint() && reports.processes.is_empty() && !reports.kernels.iter().any(is_other)
     }
 
-    /// Lets the checkpoint take the place of a kernel that ended. `control` is the kernel's end of its new channel.
+    /// Replaces an ended kernel by its checkpoint. `control` is the kernel's end of the new channel.
     pub(super) async fn restore(&self, control: OwnedFd) -> bool {
         let request = WardenRequest::Restore { id: self.sandbox.id };
         self.sandbox.client.ask("checkpoint", request, vec![control], RESTORE_TIMEOUT).await.is_ok()
     }
 
-    /// Names of the system calls that were refused since this was last asked. To be asked after [`KernelHandle::synced`].
+    /// Takes the names of the system calls refused since the last call of this. Call it after [`KernelHandle::synced`].
     pub(super) fn take_refused_calls(&self) -> Vec<String> {
         let Ok(mut state) = self.sandbox.client.state() else { return Vec::new() };
         let kernel = state.kernel(self.sandbox.id, self.number);
@@ -682,18 +680,18 @@ impl KernelHandle {
         names.into_iter().map(str::to_owned).collect()
     }
 
-    /// Says that a cell begins, which somebody waits for.
+    /// Reports that a cell begins for which a client waits.
     pub(super) fn foreground(&self) {
         self.sandbox.client.tell(WardenRequest::Foreground { id: self.sandbox.id });
     }
 
-    /// Takes note of what the warden has sent by now.
+    /// Handles the messages that the warden has sent by now.
     pub(super) fn catch_up(&self) {
-        // Its end is the listener's to report.
+        // The listening thread reports its end.
         let _over = self.sandbox.client.receive();
     }
 
-    /// Returns when the warden has seen to everything that it was sent, and has sent what it heard by then.
+    /// Returns when the warden has handled all requests so far, and its reports up to then have arrived.
     pub(super) async fn synced(&self) {
         let _gone = self.sandbox.client.ask("answer", WardenRequest::Ping, Vec::new(), ANSWER_TIMEOUT).await;
     }

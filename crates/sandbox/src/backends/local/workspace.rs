@@ -11,27 +11,27 @@ use crate::backends::directory::Directory;
 use crate::workspace::{FileEntry, WorkspaceEntry, WorkspaceUsage};
 use crate::{Error, Workspace};
 
-/// A file system in memory that holds one session's files. It is mounted where only the warden and the sandbox see it; the host reaches it
-/// by descriptor alone. Dropping it removes the files, as does the end of the process.
+/// An in-memory file system with one session's files. It is mounted where only the warden and the sandbox see it; the host accesses it by
+/// descriptor. Dropping it removes the files, as does the end of the process.
 #[derive(Debug)]
 pub(super) struct LocalWorkspace {
     files: Directory,
     mount: Mount,
 }
 
-/// A workspace at the warden, from before it is asked for. Dropping it removes the workspace, whether it was made already or not.
+/// A workspace of the warden, from before its request on. Dropping it removes the workspace, made or not.
 #[derive(Debug)]
 pub(super) struct Mount {
     id: u64,
     client: Arc<WardenClient>,
-    /// The user id that owns the files. `None` once it was handed on to whoever waits for the end.
+    /// The user id that owns the files; `None` once the wait for the end has taken it over.
     slot: Option<Slot>,
-    /// The files themselves, so that the warden is not the last to let go of them.
+    /// The root, so that the warden's is not the last reference to the files.
     root: Option<Arc<OwnedFd>>,
 }
 
 impl Mount {
-    /// A workspace that is to be made.
+    /// A workspace to make.
     pub(super) fn new(client: &Arc<WardenClient>, slot: Slot) -> Self {
         Self { id: client.next_id(), client: Arc::clone(client), slot: Some(slot), root: None }
     }
@@ -61,7 +61,7 @@ impl Drop for Mount {
 }
 
 impl LocalWorkspace {
-    /// Takes over an empty workspace of which `root` is the root directory.
+    /// Wraps an empty workspace with this root directory.
     pub(super) fn new(root: OwnedFd, owner: Option<u32>, mut mount: Mount) -> Self {
         let root = Arc::new(root);
         mount.root = Some(Arc::clone(&root));

@@ -1,4 +1,4 @@
-//! A scripted kernel: a task that speaks as the kernel program does.
+//! A scripted kernel: a task that speaks the kernel program's protocol.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
@@ -16,7 +16,7 @@ use crate::link::{KernelExit, Link, LinkControl, LinkInput, OutputStream, Signal
 use crate::process::{ExitStatus, SIGKILL};
 use crate::{ClientAnswer, ClientCall, Error, ProgramError, Usage};
 
-/// Messages that the host has not read yet; a program that prints more waits.
+/// Messages that the host has not read; a program that prints more waits.
 const QUEUE: usize = 16;
 /// Bytes that a flood prints at once.
 const CHUNK: usize = 16 << 10;
@@ -35,9 +35,9 @@ struct CellProgram {
 #[derive(Debug, Default)]
 pub(super) struct Kernels {
     live: Mutex<Vec<Weak<MemoryControl>>>,
-    /// True if the first one was started.
+    /// True once the first kernel was started.
     has_first: AtomicBool,
-    /// True while the sandbox is paused: then the driver takes nothing from its kernels, which soon wait for that.
+    /// True while the sandbox is paused: the driver then reads nothing, so the kernels soon wait.
     paused: watch::Sender<bool>,
     is_destroyed: AtomicBool,
 }
@@ -62,7 +62,7 @@ impl Kernels {
             return Err(Error::Full);
         }
         let link = MemoryLink::start(Arc::clone(script), Arc::clone(workspace), Arc::clone(self));
-        // Further kernels keep none, as everywhere.
+        // Further kernels keep none, as on every backend.
         link.control.has_checkpoint.store(!self.has_first.swap(true, Ordering::Relaxed), Ordering::Relaxed);
         live.push(Arc::downgrade(&link.control));
         Ok(link)
@@ -90,12 +90,12 @@ impl Kernels {
         let live: Vec<_> = self.live().iter().filter_map(Weak::upgrade).collect();
         for kernel in live {
             let mut exit = kernel.exit.subscribe();
-            // An error would mean that the sender is gone, which is held here.
+            // It cannot fail: the sender is a field of this value.
             let _ended = exit.wait_for(Option::is_some).await.map(|exit| exit.is_some());
         }
     }
 
-    /// Returns true if no other kernel runs: a checkpoint takes over only then, as everywhere.
+    /// Returns true if no other kernel runs: only then may a checkpoint take over, as on every backend.
     fn is_alone(&self, of: &Arc<MemoryControl>) -> bool {
         let is_other = |kernel: Arc<MemoryControl>| !Arc::ptr_eq(&kernel, of) && kernel.exit.borrow().is_none();
         !self.live().iter().filter_map(Weak::upgrade).any(is_other)
@@ -117,7 +117,7 @@ pub(super) struct MemoryLink {
     environment: Variables,
     kernels: Arc<Kernels>,
     cells: mpsc::Sender<CellProgram>,
-    /// Answers to calls of the client's tools, each with the number of its frame.
+    /// Answers to calls of the client's tools, each with the number of its request.
     answers: mpsc::UnboundedSender<Answers>,
     inputs: mpsc::Receiver<LinkInput>,
     /// Taken out of `inputs` and not handed on yet.
@@ -129,7 +129,7 @@ pub(super) struct MemoryLink {
 pub(super) struct MemoryControl {
     /// Interrupts so far.
     interrupts: watch::Sender<u64>,
-    /// Kills so far: a checkpoint that takes over is not killed by what killed the kernel.
+    /// Kills so far: a checkpoint that takes over is not affected by the kill that ended the kernel.
     kills: watch::Sender<u64>,
     exit: watch::Sender<Option<KernelExit>>,
     has_checkpoint: AtomicBool,
@@ -206,7 +206,7 @@ impl Link for MemoryLink {
                 let program = CellProgram { code, environment, tools: tools.to_vec() };
                 self.cells.send(program).await.map_err(gone)
             }
-            // There are no directories but the workspace.
+            // The workspace is the only directory.
             ToKernel::Configure { directory: _, environment, forms: _, command_line, language } => {
                 self.environment.extend(environment.iter().cloned());
                 let answer = match (command_line, language) {
@@ -218,7 +218,7 @@ impl Link for MemoryLink {
                 Ok(())
             }
             ToKernel::Answers { number, answers } => {
-                // One that ended meanwhile needs none.
+                // If it has ended, it needs no answer.
                 let _ended = self.answers.send((*number, answers.to_vec()));
                 Ok(())
             }
@@ -240,7 +240,7 @@ impl Link for MemoryLink {
         {
             self.pending.push_back(input);
         }
-        // Frames come after what was printed before them, so what is printed after one has to wait.
+        // Frames come after earlier output, so output that follows a frame has to wait.
         let printed = |input: &LinkInput| matches!(input, LinkInput::Printed(of, _) if *of == stream);
         let before_frames = self.pending.iter().take_while(|input| matches!(input, LinkInput::Printed(..)));
         let position = before_frames.enumerate().find(|(_, input)| printed(input)).map(|(position, _)| position);
@@ -251,7 +251,7 @@ impl Link for MemoryLink {
     }
 
     async fn restore(&mut self) -> bool {
-        // Before it is looked for the end: one that comes after the look reaches the new kernel.
+        // Subscribed before the check for its end: a later kill reaches the new kernel.
         let kills = self.control.kills.subscribe();
         if !self.control.keeps_checkpoint() || !self.kernels.is_alone(&self.control) {
             return false;
@@ -290,7 +290,7 @@ fn spawn(
         let exited = |status| KernelExit { status: Some(status), out_of_memory: None };
         let exit = tokio::select! {
             biased;
-            // An error would mean that the sender is gone, which is held here.
+            // It cannot fail: this task holds the sender.
             _killed = kills.changed() => exited(ExitStatus::Signal(SIGKILL)),
             died = kernel.run() => died.unwrap_or(exited(ExitStatus::Code(0))),
         };
@@ -320,7 +320,7 @@ enum CellEnd {
 }
 
 impl ScriptedKernel {
-    /// Runs cells until there are no more, or until it dies of one.
+    /// Runs cells until none is left or it dies of one.
     async fn run(mut self) -> Option<KernelExit> {
         while let Some(CellProgram { code, environment, tools }) = self.cells.recv().await {
             self.interrupts.mark_unchanged();
@@ -415,7 +415,7 @@ impl ScriptedKernel {
 
     async fn print(&mut self, stream: OutputStream, bytes: Vec<u8>) -> Result<(), CellEnd> {
         let inputs = self.inputs.clone();
-        // A host that reads no more kills the kernel.
+        // When the host reads no more, the kernel dies.
         self.unless_interrupted(async move { drop(inputs.send(LinkInput::Printed(stream, bytes)).await) }).await
     }
 

@@ -1,7 +1,7 @@
 //! The memory backend: scripted kernels in this process, for the tests of everything above.
 //!
-//! It needs no namespace, no template, no port and no clock of its own. What a program does is said by a [`Script`]; time, output and
-//! interrupts are enforced by the same driver as everywhere.
+//! It needs no namespace, template, port or clock. A [`Script`] decides what a program does; time, output and interrupts are enforced by
+//! the same driver as on other backends.
 
 mod kernel;
 mod script;
@@ -22,10 +22,10 @@ use crate::execution::Execution;
 use crate::kernel::{Cell, Kernel, KernelOptions};
 use crate::{Error, KernelSpec, Limits, Workspace};
 
-/// The behaviour of programs: given the code of a cell, says what the cell does.
+/// The behaviour of programs: a function of a cell's code that calls methods of the [`ScriptedCell`].
 pub type Script = dyn Fn(&str, &mut ScriptedCell) + Send + Sync;
 
-/// The memory backend. Cheap to clone; clones are the same backend.
+/// The memory backend. Cheap to clone; clones share everything.
 #[derive(Debug, Clone)]
 pub struct Memory(Arc<Inner>);
 
@@ -46,19 +46,19 @@ impl std::fmt::Debug for Inner {
 }
 
 impl Default for Memory {
-    /// A backend whose programs are [`simple`].
+    /// A backend with the script [`simple`].
     fn default() -> Self {
         Self::new(simple)
     }
 }
 
 impl Memory {
-    /// A backend whose programs are Python and behave as the script says.
+    /// A backend with Python programs that behave as the script says.
     pub fn new(script: impl Fn(&str, &mut ScriptedCell) + Send + Sync + 'static) -> Self {
         Self::with_kernel(script, KernelSpec::python(""))
     }
 
-    /// A backend whose programs are of this kernel's language and behave as the script says.
+    /// A backend with programs of this kernel's language that behave as the script says.
     pub fn with_kernel(script: impl Fn(&str, &mut ScriptedCell) + Send + Sync + 'static, kernel: KernelSpec) -> Self {
         let kernel = KernelSpec { argv: Vec::new(), env: Vec::new(), scripts: Vec::new(), ..kernel };
         let capabilities = Capabilities {
@@ -81,12 +81,12 @@ impl Memory {
         Self(Arc::new(Inner { script: Arc::new(script), capabilities, registry, failure, losses }))
     }
 
-    /// Lets the making of sandboxes fail from now on, for this reason, or succeed again.
+    /// Makes every request for a sandbox fail from now on, for this reason; `None` ends that.
     pub fn fail(&self, reason: Option<&str>) {
         *self.failure() = reason.map(str::to_owned);
     }
 
-    /// Loses every sandbox with its workspace, as a host does whose warden ends. Others can be made at once.
+    /// Loses every sandbox and its workspace, as when a warden ends. New ones can be made at once.
     pub fn lose(&self) {
         self.0.losses.fetch_add(1, Ordering::SeqCst);
         for id in self.0.registry.list(None) {
@@ -101,7 +101,7 @@ impl Memory {
     }
 
     fn make(&self, id: SandboxId, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, Error> {
-        // A script needs no profile.
+        // A script has no use for a profile.
         let SandboxSpec { limits, workspace, language, owner, profile: _, template } = spec;
         if template.is_some() {
             return Err(Error::NotSupported("several templates"));

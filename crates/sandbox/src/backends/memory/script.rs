@@ -10,7 +10,7 @@ use crate::link::KernelExit;
 use crate::process::{ExitStatus, SIGKILL};
 use crate::{ClientCall, MimeBundle, MimeData, ProgramError};
 
-/// One cell of a scripted kernel. A script calls its methods in the order in which the program does these things.
+/// One cell of a scripted kernel. A script calls its methods in the order of the program's effects.
 #[derive(Debug)]
 pub struct ScriptedCell {
     /// The kernel's variables, as the cells before left them.
@@ -80,7 +80,7 @@ impl ScriptedCell {
         self.step(ScriptStep::Result(MimeBundle(vec![("text/plain".into(), MimeData::Text(text.into()))])))
     }
 
-    /// Calls tools of the client's, all at once, and prints each answer on a line. One that failed raises a `ToolError`.
+    /// Calls tools of the client, all at once, and prints each answer on a line. A failed call raises a `ToolError`.
     pub fn call<'a>(&mut self, calls: impl IntoIterator<Item = (&'a str, &'a str)>) -> &mut Self {
         let call = |(name, arguments): (&str, &str)| ClientCall { name: name.into(), arguments: arguments.into() };
         self.step(ScriptStep::Call(calls.into_iter().map(call).collect()))
@@ -132,7 +132,7 @@ impl ScriptedCell {
         self.die(ExitStatus::Signal(signal), None)
     }
 
-    /// Ends the kernel as for want of memory, of which so many bytes were in use; 0 where nobody counts it.
+    /// Ends the kernel as if it ran out of memory with so many bytes in use; 0 stands for an unknown number.
     pub fn run_out_of_memory(&mut self, used: u64) -> &mut Self {
         self.die(ExitStatus::Signal(SIGKILL), Some(used))
     }
@@ -156,7 +156,7 @@ pub(super) fn raised(code: &str, name: &str, value: &str) -> ProgramError {
     ProgramError { name: name.to_owned(), value: value.to_owned(), traceback }
 }
 
-/// The script for tests to which programs do not matter: a few lines that are also Python. Everything else is a `NotImplementedError`.
+/// The script for tests that are not about programs: a small subset of Python. Everything else is a `NotImplementedError`.
 ///
 /// A line is `print(await TOOL({…}))`, `print(*await asyncio.gather(TOOL({…}), TOOL({…})), sep='\n')`, `print(VALUE)`, `NAME = VALUE`,
 /// `VALUE` (as the last line, the result), `raise NAME('TEXT')`, `open('PATH', 'w').write('TEXT')`, `while True: pass`, `os._exit(NUMBER)`,

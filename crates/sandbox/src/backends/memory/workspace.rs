@@ -52,7 +52,7 @@ impl MemoryWorkspace {
         self.lock().by_path.get(path).map(|file| file.bytes.to_vec())
     }
 
-    /// Writes a file as a program does: what does not fit is cut off, and `false` is returned.
+    /// Writes a file as a program does: cuts off what does not fit, and then returns `false`.
     pub(super) fn write_some(&self, path: &str, bytes: &[u8]) -> bool {
         let mut files = self.lock();
         let before = files.by_path.remove(path);

@@ -1,4 +1,4 @@
-//! The control plane: making sandboxes, putting off their end, and ending them.
+//! The control plane: making sandboxes, extending their lifetime, and ending them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,9 +17,9 @@ use super::{Network, OpenSandboxConfig};
 use crate::backends::remote::{self, ANSWER_TIMEOUT, ControlPlane, LIFETIME, client, json, reason, root, secret};
 use crate::{Error, Limits};
 
-/// The longest that a sandbox may take to run, with its image to be fetched.
+/// The longest that a sandbox may take to start, including the download of its image.
 const START_TIMEOUT: Duration = Duration::from_secs(600);
-/// The longest that its commands may take to be served, once it runs.
+/// The longest wait for the server of its commands, once the sandbox runs.
 const PING_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time between two looks at a sandbox that starts.
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
@@ -27,7 +27,7 @@ const LOOK_PAUSE: Duration = Duration::from_millis(200);
 const MAX_ANSWER: usize = 1 << 20;
 /// Memory of the programs that serve a sandbox, bytes.
 const OVERHEAD: u64 = 256 << 20;
-/// The command that a sandbox is for. It ends by itself if all else fails.
+/// The main command of a sandbox. The sandbox ends when it does.
 const ENTRYPOINT: [&str; 3] = ["tail", "-f", "/dev/null"];
 
 /// The control plane of a server. Cheap to clone.
@@ -101,7 +101,7 @@ impl OpenSandboxApi {
         if !url.contains("://") {
             url = format!("{scheme}://{url}");
         }
-        // The key is the server's own and goes nowhere else.
+        // The key belongs to the server and is sent nowhere else.
         let own = format!("{}/", self.url);
         let mut headers = if url.starts_with(&own) { self.headers.clone() } else { HeaderMap::new() };
         for (name, value) in needed {

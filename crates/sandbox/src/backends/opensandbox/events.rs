@@ -1,4 +1,4 @@
-//! The events of a command: JSON on lines, with or without the words of server-sent events before it.
+//! The events of a command: JSON on lines, with or without the `data:` of server-sent events.
 
 use aludel_wire::opensandbox::code::{EventKind, Failure};
 use futures_util::StreamExt;
@@ -70,7 +70,7 @@ impl ExecdEvents {
     }
 }
 
-/// Reads a line. There are others than those with events, and others than those of a command.
+/// Parses a line. Lines without events and unknown events are `None`.
 fn event_of(line: &[u8]) -> Result<Option<ExecdEvent>, String> {
     let line = line.strip_prefix(b"data:").unwrap_or(line).trim_ascii();
     if !line.starts_with(b"{") {

@@ -1,4 +1,4 @@
-//! The commands of one sandbox. The protocol gives them no input: a relay in the sandbox takes it at a port of its own.
+//! The commands of one sandbox. The protocol has no stdin; a relay in the sandbox receives it on a port of its own.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,18 +23,18 @@ const RELAY: &str = include_str!("../../../kernel/relay.py");
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest wait for an answer to [`Execd::answers`].
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Times that input is sent, for connections break off between two uses.
+/// Attempts to send input, since idle connections break off.
 const TRIES: u32 = 3;
 /// The longest answer that says nothing, bytes.
 const MAX_ANSWER: usize = 64 << 10;
-/// Bytes of the error output of a command that does not start that are shown.
+/// Bytes of a failed command's stderr in the error.
 const MAX_COMPLAINT: usize = 400;
-/// The longest line of the relay, bytes. Its own have some 32 KiB; a program of the sandbox may write there, too.
+/// The longest line of the relay, bytes. Its own lines have some 32 KiB; a program of the sandbox may write there too.
 const MAX_LINE: usize = 64 << 10;
 const TOKEN: HeaderName = HeaderName::from_static("x-aludel-token");
 const POSITION: HeaderName = HeaderName::from_static("x-position");
 
-/// The way to the commands of one sandbox.
+/// The client for the commands of one sandbox.
 #[derive(Debug, Clone)]
 pub struct Execd {
     api: OpenSandboxApi,
@@ -61,7 +61,7 @@ pub struct ExecdOutput {
     lines: Lines,
 }
 
-/// The lines of the relay, which end with a full stop. Spaces between them say nothing.
+/// The lines of the relay, which end with a full stop. Spaces between them are ignored.
 #[derive(Default)]
 struct Lines {
     complete: VecDeque<String>,
@@ -177,7 +177,7 @@ impl remote::CommandInput for ExecdInput {
 }
 
 impl ExecdOutput {
-    /// Waits for the command's id, and the port at which its input is taken.
+    /// Waits for the command's id and the port of its input.
     async fn started(&mut self) -> Result<(String, u16), String> {
         let mut command = None;
         let mut complaint = String::new();

@@ -1,4 +1,4 @@
-//! The OpenSandbox backend: each sandbox is one of a server that speaks OpenSandbox's protocol, and its files are in it.
+//! The OpenSandbox backend: each sandbox is one of a server that speaks OpenSandbox's protocol. It holds its own files.
 
 mod api;
 mod events;
@@ -22,7 +22,7 @@ pub struct OpenSandboxConfig {
     pub image: String,
     /// The network that programs reach.
     pub network: Network,
-    /// True if commands are reached through the server, where the sandboxes' own addresses lead nowhere from here.
+    /// True if commands are sent through the server, because the sandboxes' own addresses cannot be reached from here.
     pub use_server_proxy: bool,
 }
 
@@ -55,18 +55,18 @@ impl fmt::Debug for OpenSandboxConfig {
 pub type OpenSandbox = StdioBackend<Service<OpenSandboxApi>>;
 
 impl OpenSandbox {
-    /// Returns the address of the server, or the reason why it does not answer or takes no such key.
+    /// Returns the address of the server, or the reason for which it cannot be used.
     pub async fn probe(config: OpenSandboxConfig) -> Result<String, Error> {
         Ok(Service::reach(OpenSandboxApi::new(config)?).await?.url().to_owned())
     }
 
-    /// Makes sure that the server answers and takes the key.
+    /// Checks that the server answers and accepts the key.
     pub async fn start(config: OpenSandboxConfig) -> Result<Self, Error> {
         let service = Service::reach(OpenSandboxApi::new(config)?).await?;
         Ok(Self::new(service, crate::random::hex::<6>(), remote::capabilities("opensandbox")))
     }
 
-    /// Returns the parts of the isolation that are not enforced from here, in words.
+    /// Returns the parts of the isolation that are not enforced from here, as texts for the operator.
     pub fn warnings(network: Network) -> Vec<String> {
         let mut warnings = vec!["limits of memory, processes and disk are those of the OpenSandbox server".to_owned()];
         if network == Network::Default {
@@ -81,7 +81,7 @@ impl OpenSandbox {
     }
 }
 
-/// Returns true if a text can be the id of a sandbox or a command, which becomes a part of addresses.
+/// Returns true if a text is a valid id of a sandbox or command, which becomes a part of addresses.
 fn is_id(text: &str) -> bool {
     let is_char = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     (1..=128).contains(&text.len()) && text.bytes().all(is_char)

@@ -1,4 +1,4 @@
-//! One command in a sandbox of the service, from before it is asked for until it is gone.
+//! One command in a sandbox of the service, from its request to its end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use crate::{Error, Usage};
 
 /// Bytes of input that wait for the service.
 const INPUT: usize = 256 << 10;
-/// Pieces of output that wait for whoever reads them.
+/// Pieces of output that wait for the reader.
 const OUTPUT_PIECES: usize = 16;
-/// Time that a command has for its end once it has no input, and once it was killed.
+/// Time that a command has to end after its stdin is closed, and again after it was killed.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A command in a sandbox of the service. A task of its own starts it and ends it, so that a step which has begun is seen through whoever
-/// goes away. Dropping it ends the command.
+/// A command in a sandbox of the service. A task starts it and ends it, so that a step in progress is completed even if the caller gives
+/// up. Dropping this ends the command.
 #[derive(Debug)]
 pub struct RemoteCommand {
     ended: CancellationToken,
@@ -31,7 +31,7 @@ pub struct RemoteCommand {
 }
 
 impl RemoteCommand {
-    /// A command that is to be started, which ends with `parent`.
+    /// A command to start, which ends with `parent`.
     pub(super) fn new(parent: &CancellationToken) -> Self {
         let (is_gone, never_paused) = (watch::Sender::new(true), watch::Sender::new(false));
         Self { ended: parent.child_token(), is_gone, never_paused }
@@ -59,7 +59,7 @@ impl RemoteCommand {
                     Ok((input, output)) => {
                         tokio::select! {
                             () = follow(input, output, started, &ended) => {}
-                            // All of the sandbox ends, this with it.
+                            // The whole sandbox ends, and the command with it.
                             () = machine_end.cancelled() => {}
                         }
                     }
@@ -76,7 +76,7 @@ impl RemoteCommand {
     }
 }
 
-/// Passes on a command's streams until its end, and ends it when that is asked for.
+/// Passes on a command's streams until its end, and ends it on request.
 async fn follow(
     stdin: impl CommandInput,
     mut events: impl CommandOutput,
@@ -107,7 +107,7 @@ async fn follow(
     }
 }
 
-/// Sends what is written, as much at once as there is, until the writer is gone or the service does not take it.
+/// Sends its stdin, as much at once as there is, until the writer is gone or the service refuses.
 async fn feed(stdin: &impl CommandInput, mut input: DuplexStream) {
     let mut bytes = Vec::with_capacity(INPUT);
     loop {
@@ -123,7 +123,7 @@ async fn feed(stdin: &impl CommandInput, mut input: DuplexStream) {
     }
 }
 
-/// Passes on what is printed. Returns true at the command's end, and false if nobody reads any more or the events broke off.
+/// Passes on its output. Returns true at the command's end, and false if the reader is gone or the events broke off.
 async fn forward(events: &mut impl CommandOutput, sender: mpsc::Sender<Result<OutputChunk, String>>) -> bool {
     loop {
         let piece = match events.next().await {
@@ -138,7 +138,7 @@ async fn forward(events: &mut impl CommandOutput, sender: mpsc::Sender<Result<Ou
     }
 }
 
-/// Waits for the end of a command, whatever it prints.
+/// Waits for the end of a command, and drops its output.
 async fn over(events: &mut impl CommandOutput) {
     while let Ok(CommandEvent::Printed(_)) = events.next().await {}
 }
@@ -161,7 +161,7 @@ impl SandboxHost for RemoteCommand {
 
     async fn remove(&self) {
         self.ended.cancel();
-        // The sender is ours.
+        // The sender is a field of this command.
         let mut gone = self.is_gone.subscribe();
         let _gone = gone.wait_for(|gone| *gone).await;
     }

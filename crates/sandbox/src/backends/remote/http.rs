@@ -1,4 +1,4 @@
-//! Requests to a service, and what it answers.
+//! Requests to a service, and its answers.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::Error;
 
-/// The longest that an answer may take. Making a sandbox is the slowest.
+/// The longest wait for an answer. The slowest request makes a sandbox.
 pub(in crate::backends) const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -25,9 +25,9 @@ struct Refusal {
 
 /// Makes a client of HTTP.
 pub(in crate::backends) fn client() -> Result<Client, Error> {
-    // Another part of the program may have done so already.
+    // Another part of the program may have installed it.
     let _installed = rustls::crypto::ring::default_provider().install_default();
-    // A sandbox's own programs may answer in place of its service: they choose no address on this side.
+    // No redirects: programs of a sandbox may answer in place of its service, and must not choose an address on this side.
     let client = Client::builder().connect_timeout(CONNECT_TIMEOUT).redirect(Policy::none()).build();
     client.map_err(|error| Error::Setup(format!("make an HTTP client: {error}")))
 }
@@ -57,7 +57,7 @@ pub(in crate::backends) fn reason(body: &[u8]) -> String {
     text.get(..end).unwrap_or_default().trim().to_owned()
 }
 
-/// The innermost error, which says what went wrong. The outer ones repeat the address.
+/// The innermost error, which has the cause. The outer ones repeat the address.
 pub(in crate::backends) fn root(error: &reqwest::Error) -> String {
     let mut innermost: &dyn std::error::Error = error;
     while let Some(source) = innermost.source() {
@@ -66,7 +66,7 @@ pub(in crate::backends) fn root(error: &reqwest::Error) -> String {
     if error.is_timeout() { "the time is over".to_owned() } else { innermost.to_string() }
 }
 
-/// A value of a header that is never shown; `None` for one that cannot be sent or says nothing.
+/// A sensitive header value; `None` if the text is empty or not valid in a header.
 pub(in crate::backends) fn secret(text: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(text).ok().filter(|value| !value.is_empty())?;
     value.set_sensitive(true);

@@ -1,4 +1,4 @@
-//! One sandbox of the service, from before it is asked for until it is gone.
+//! One sandbox of the service, from its request to its end.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -10,18 +10,18 @@ use tokio_util::sync::CancellationToken;
 use super::{CommandEvent, CommandOutput, CommandRunner, ControlPlane, LIFETIME, RemoteSandbox};
 use crate::{Error, Limits};
 
-/// Time between two requests that put off the end.
+/// Interval between extensions of the lifetime.
 const KEEP_PAUSE: Duration = Duration::from_secs(60);
 /// The longest that making the directory of the files may take.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Makes the directory of the files, by whatever rights there are, and a home for those who look for one.
+/// Makes the directory of the files, with `sudo` if need be, and a home directory for clients that expect one.
 const PREPARE: &str =
     "{ mkdir -p /mnt/data && test -w /mnt/data; } 2>/dev/null || { sudo -n mkdir -p /mnt/data && sudo -n chown \"$(id -u):$(id -g)\" /mnt/data; } || exit 1
 test -e /home/user || ln -s /mnt/data /home/user 2>/dev/null || sudo -n ln -s /mnt/data /home/user 2>/dev/null
 true";
 
-/// A sandbox of the service. A task of its own makes it, keeps it and ends it, so that a step which has begun is seen through whoever goes
-/// away. Dropping it ends the sandbox.
+/// A sandbox of the service. A task makes it, keeps it alive and ends it, so that a step in progress is completed even if the caller gives
+/// up. Dropping this ends the sandbox.
 #[derive(Debug)]
 pub(super) struct Machine<S> {
     ended: CancellationToken,
@@ -29,7 +29,7 @@ pub(super) struct Machine<S> {
 }
 
 impl<S: CommandRunner> Machine<S> {
-    /// A sandbox that is to be made, which ends with its backend.
+    /// A sandbox to make, which ends with its backend.
     pub(super) fn new(backend: &CancellationToken) -> Self {
         Self { ended: backend.child_token(), shell: Arc::default() }
     }
@@ -80,7 +80,7 @@ impl<S> Drop for Machine<S> {
     }
 }
 
-/// Makes a sandbox; one that cannot be prepared is ended.
+/// Makes a sandbox; ends it if it cannot be prepared.
 async fn make<C: ControlPlane>(
     control: &C,
     limits: &Limits,
@@ -126,7 +126,7 @@ async fn make_directory<S: CommandRunner>(shell: &S) -> Result<(), Error> {
     }
 }
 
-/// Puts off the end until it is asked for. A sandbox that is gone is over.
+/// Extends its lifetime until its end is requested. Returns early if the sandbox is gone.
 async fn keep_alive<C: ControlPlane>(control: &C, made: &C::Made, ended: &CancellationToken) {
     let mut last = tokio::time::Instant::now();
     loop {
@@ -167,7 +167,7 @@ mod tests {
         let script = PREPARE.replace("/mnt/data", &place("mnt/data")).replace("/home/user", &place("user"));
         let prepared = |script: &str| {
             let mut shell = Command::new("/bin/sh");
-            // Commands of the system are there, and `sudo` is not.
+            // The usual commands exist; `sudo` does not.
             shell.args(["-c", &format!("sudo() {{ return 1; }}\n{script}")]);
             shell.status().unwrap().success()
         };

@@ -1,6 +1,7 @@
 //! Sandboxes of a service that is reached over HTTP, whatever protocol it speaks. Their files are in them.
 //!
-//! Sandboxes there end by themselves after [`LIFETIME`], which is put off as long as they are used here: a crash leaves nothing for long.
+//! Sandboxes there end by themselves after [`LIFETIME`], which is extended as long as they are used here, so that a crash leaves none for
+//! long.
 
 mod command;
 mod http;
@@ -17,17 +18,17 @@ use super::stdio::{COMMAND, HostProvider, InstanceLife, OutputChunk, Stdio, Stdi
 use crate::backend::Capabilities;
 use crate::{Error, KernelSpec, Limits, Profile};
 
-/// Time after which a sandbox ends there unless it is put off.
+/// Time after which a sandbox ends there unless its lifetime is extended.
 pub(super) const LIFETIME: Duration = Duration::from_secs(300);
 
-/// The control plane of a service: making sandboxes, putting off their end, and ending them.
+/// The control plane of a service: making sandboxes, extending their lifetime, and ending them.
 pub trait ControlPlane: Debug + Send + Sync + 'static {
     /// A sandbox that was made.
     type Made: RemoteSandbox;
     /// The way to its commands.
     type Shell: CommandRunner;
 
-    /// The address.
+    /// The client for its commands.
     fn url(&self) -> &str;
 
     /// Returns an error unless the service answers and takes the key.
@@ -36,13 +37,13 @@ pub trait ControlPlane: Debug + Send + Sync + 'static {
     /// Makes a sandbox, which may not be ready yet.
     fn create(&self, limits: &Limits) -> impl Future<Output = Result<Self::Made, Error>> + Send;
 
-    /// Returns the way to the commands of a sandbox, once it is ready.
+    /// Returns the client for the commands of a sandbox, once it is ready.
     fn open(&self, made: &Self::Made) -> impl Future<Output = Result<Self::Shell, Error>> + Send;
 
-    /// Puts off the end of a sandbox to [`LIFETIME`] from now on. Returns false if it is not there any more.
+    /// Extends the lifetime of a sandbox to [`LIFETIME`] from now. Returns false if it no longer exists.
     fn extend_lifetime(&self, made: &Self::Made) -> impl Future<Output = Result<bool, Error>> + Send;
 
-    /// Ends a sandbox. One that is not there is fine.
+    /// Ends a sandbox. Success if it does not exist.
     fn kill(&self, made: &Self::Made) -> impl Future<Output = Result<(), Error>> + Send;
 }
 
@@ -52,7 +53,7 @@ pub trait RemoteSandbox: Send + Sync + 'static {
     fn id(&self) -> &str;
 }
 
-/// The way to the commands of a sandbox.
+/// The client for the commands of a sandbox.
 pub trait CommandRunner: Clone + Debug + Send + Sync + 'static {
     /// The input of a command.
     type Input: CommandInput;
@@ -100,7 +101,7 @@ pub struct Service<C> {
 }
 
 impl<C: ControlPlane> Service<C> {
-    /// Makes sure that the service answers and takes the key.
+    /// Checks that the service answers and accepts the key.
     pub(super) async fn reach(control: C) -> Result<Self, Error> {
         control.check().await?;
         Ok(Self { control: Arc::new(control) })
@@ -114,7 +115,7 @@ impl<C: ControlPlane> Service<C> {
 
 /// The capabilities of sandboxes that are reached this way.
 pub(super) fn capabilities(backend: &'static str) -> Capabilities {
-    // A checkpoint that takes over ends all other processes, and here those that serve it are among them.
+    // A checkpoint that takes over ends all other processes; here that would end the processes that serve it.
     let kernel = Arc::new(KernelSpec { checkpoints: false, ..KernelSpec::python("python3") });
     Capabilities {
         backend,
@@ -134,7 +135,7 @@ pub(super) fn capabilities(backend: &'static str) -> Capabilities {
     }
 }
 
-/// The files of a session: in a sandbox of the service, served by a command in it.
+/// The files of a session, in a sandbox of the service and served by a command in it.
 #[derive(Debug)]
 pub struct WorkspaceHost<S> {
     machine: Arc<Machine<S>>,

@@ -32,7 +32,7 @@ pub trait HostProvider: Debug + Send + Sync + Sized + 'static {
     /// Returns a host in which nothing runs yet.
     fn new_host(&self, life: &InstanceLife) -> Arc<Self::Host>;
 
-    /// Starts a host's first process. A task of its own holds `needs` until nothing of the host is left.
+    /// Starts a host's first process. A task holds `needs` until nothing of the host is left.
     fn start<N: Send + 'static>(
         &self,
         host: &Self::Host,
@@ -44,7 +44,7 @@ pub trait HostProvider: Debug + Send + Sync + Sized + 'static {
     ) -> impl Future<Output = Result<Stdio, Error>> + Send;
 }
 
-/// A backend whose sandboxes are reached by the standard streams of a process in them. Cheap to clone; the last clone that is dropped ends
+/// A backend that reaches its sandboxes by the standard streams of a process in them. Cheap to clone; dropping the last clone ends
 /// everything.
 #[derive(Debug)]
 pub struct StdioBackend<H: HostProvider>(Arc<BackendState<H>>);
@@ -70,7 +70,7 @@ pub(super) struct BackendState<H: HostProvider> {
 pub struct InstanceLife {
     instance: String,
     end: CancellationToken,
-    /// Everything that is there holds a receiver; none is left when all is gone.
+    /// Each part holds a receiver; when there is none left, all have ended.
     alive: watch::Sender<()>,
 }
 
@@ -97,7 +97,7 @@ impl<H: HostProvider> StdioBackend<H> {
         Self::with_pool(provider, instance, capabilities, 0, Limits::default())
     }
 
-    /// The same with so many sandboxes ready before anyone asks, with these limits.
+    /// Like `new`, with a pool of ready sandboxes with these limits.
     pub(in crate::backends) fn with_pool(
         provider: H,
         instance: String,
@@ -207,7 +207,7 @@ impl<H: HostProvider> BackendState<H> {
         let failure = match error {
             Some(Error::Setup(reason)) => Some(reason.clone()),
             Some(Error::Timeout { .. }) => error.map(ToString::to_string),
-            // The others say nothing of the host.
+            // Other errors say nothing about the host.
             Some(_) => return,
             None => None,
         };

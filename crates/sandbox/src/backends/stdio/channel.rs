@@ -21,11 +21,11 @@ use crate::process::{Command, Process, PtySize};
 
 /// The longest that a program may take to start.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// The longest that a server may take to have room for a connection.
+/// The longest wait for a server to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes that are read of a stream before it may send as many again: whoever sends little at once is not answered as often.
+/// Bytes that are read of a stream before the sender is granted as many more; batching keeps small reads cheap.
 const GRANTED: usize = CHANNEL_WINDOW / 4;
-/// Bytes of a command as it is sent. The system takes 2 MiB, which may need escapes.
+/// Bytes of a command as it is sent. Linux takes 2 MiB, which escapes may enlarge.
 const MAX_COMMAND: usize = 16 << 20;
 
 /// A command or a connection. Dropping it ends it.
@@ -33,7 +33,7 @@ const MAX_COMMAND: usize = 16 << 20;
 struct MuxChannel {
     mux: Arc<Mux>,
     number: u32,
-    /// The host of the sandbox, which stays as long as something of it is used.
+    /// The host of the sandbox, kept alive as long as any part is used.
     _host: Arc<dyn Debug + Send + Sync>,
 }
 
@@ -43,11 +43,11 @@ impl Drop for MuxChannel {
     }
 }
 
-/// A way to make channels of one sandbox.
+/// The means to open channels of one sandbox.
 pub(super) struct ChannelOpener {
     /// The streams of the sandbox.
     pub(super) mux: Arc<Mux>,
-    /// The number of the channel, which no other has had.
+    /// The number of the channel, never reused.
     pub(super) number: u32,
     /// The host of the sandbox.
     pub(super) host: Arc<dyn Debug + Send + Sync>,
@@ -124,7 +124,7 @@ struct NewProcess<'a> {
     pty: Option<[u16; 2]>,
 }
 
-/// Bytes that come. Dropping it lets the program see that nobody reads them.
+/// A stream's incoming bytes. Dropping it lets the program see a closed pipe.
 struct ChannelReader {
     channel: Arc<MuxChannel>,
     stream: u8,
@@ -188,7 +188,7 @@ impl AsyncWrite for ChannelWriter {
         }
         let permit = if self.is_over { None } else { ready!(self.credit.poll_acquire(context)) };
         let Some(permit) = permit else { return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())) };
-        // Nobody else takes any.
+        // No other task takes permits.
         let more = (most - 1).min(self.credit.available_permits());
         let more = self.credit.clone_inner().try_acquire_many_owned(more as u32).map_or(0, |permits| {
             permits.forget();

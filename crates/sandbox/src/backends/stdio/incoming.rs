@@ -1,4 +1,4 @@
-//! Bytes of a stream that came and that nobody has read yet.
+//! Received bytes of a stream that have not been read.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use tokio::io::ReadBuf;
 use tokio_util::bytes::{Buf, BytesMut};
 
-/// Bytes that wait for one reader. Their number is bounded by whoever lets them be sent; one piece or many, they take the same memory.
+/// Bytes that wait for one reader. The sender's window bounds them; one piece or many, they take the same memory.
 #[derive(Debug, Default)]
 pub(super) struct Incoming(Mutex<IncomingBuffer>);
 
@@ -32,7 +32,7 @@ impl Incoming {
         waiting.wake();
     }
 
-    /// Takes bytes, and returns how many; none at the end of the stream.
+    /// Takes bytes and returns their number; 0 at the end of the stream.
     pub(super) fn poll_take(&self, context: &Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<usize> {
         let mut waiting = self.lock();
         let count = waiting.bytes.len().min(buffer.remaining());
@@ -50,7 +50,7 @@ impl Incoming {
     }
 
     fn lock(&self) -> MutexGuard<'_, IncomingBuffer> {
-        // Nothing that could panic happens while it is held.
+        // No code that holds it can panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! Frames of a kernel that nobody has taken yet, in order.
+//! Received frames and output of a kernel, in order.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,10 +9,10 @@ use tokio_util::bytes::{Bytes, BytesMut};
 use super::CHUNK;
 use crate::link::OutputStream;
 
-/// Pieces that may wait. Neighbours of the same stream are one piece, so only who changes streams all the time has more.
+/// Pieces that may wait. Neighbours of the same stream are merged, so only a program that alternates between streams has more.
 const MAX_WAITING: usize = 16 << 10;
 
-/// One thing from a kernel, in the order in which it happened.
+/// One item from a kernel, in the order in which they happened.
 #[derive(Debug)]
 pub(super) enum KernelItem {
     /// A piece of its channel.
@@ -25,7 +25,7 @@ pub(super) enum KernelItem {
     Failed(String),
 }
 
-/// Things that wait for one reader.
+/// Items that wait for one reader.
 #[derive(Debug, Default)]
 pub(super) struct Items {
     waiting: Mutex<VecDeque<KernelItem>>,
@@ -33,9 +33,9 @@ pub(super) struct Items {
 }
 
 impl KernelItem {
-    /// Takes bytes of the channel, or printed ones of a stream.
+    /// Wraps bytes of the channel, or output of a stream.
     pub(super) fn of(stream: Option<OutputStream>, bytes: &Bytes) -> Self {
-        // Of their own: the buffer in which they came is larger.
+        // Copied: the buffer in which they arrived is larger.
         let bytes = BytesMut::from(&bytes[..]);
         match stream {
             None => Self::Frames(bytes),
@@ -43,7 +43,7 @@ impl KernelItem {
         }
     }
 
-    /// Adds another item of the same stream, if both together are no larger than a message.
+    /// Appends another item of the same stream, if both together fit into a message.
     fn add(&mut self, other: &Self) -> bool {
         let (bytes, more) = match (self, other) {
             (Self::Frames(bytes), Self::Frames(more)) => (bytes, more),
@@ -94,7 +94,7 @@ impl Items {
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<KernelItem>> {
-        // Nothing that could panic happens while it is held.
+        // No code that holds it can panic.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

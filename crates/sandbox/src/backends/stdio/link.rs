@@ -1,4 +1,4 @@
-//! The way to one kernel of a sandbox.
+//! The link to one kernel of a sandbox.
 
 use std::io;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use crate::{Error, Usage};
 
 /// The longest wait for a checkpoint.
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(12);
-/// Bytes that are taken of a stream before it may send as many again: whoever sends little at once is not answered as often.
+/// Bytes that are taken of a stream before the sender is granted as many more; batching keeps small reads cheap.
 const GRANTED: usize = WINDOW / 4;
 /// The longest wait for a kernel's first word.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The shared end of the way to a kernel. Dropping it ends the kernel.
+/// The shared end of the link to a kernel. Dropping it ends the kernel.
 pub(super) struct KernelControl<P> {
     mux: Arc<Mux>,
     host: Arc<P>,
@@ -154,7 +154,7 @@ impl<P: SandboxHost> Link for StdioLink<P> {
 
     async fn receive(&mut self) -> io::Result<LinkInput> {
         loop {
-            // Output comes before the frames that are here.
+            // Earlier output comes before the frames.
             if let Some(printed) = self.next_printed() {
                 return Ok(printed);
             }
@@ -203,7 +203,7 @@ impl<P: SandboxHost> Link for StdioLink<P> {
         let first = timeout(RESTORE_TIMEOUT, async {
             loop {
                 match self.receive().await {
-                    // Last words of the dead kernel, too late for its cell.
+                    // Late output of the dead kernel, dropped.
                     Ok(LinkInput::Printed(..)) => {}
                     other => return other,
                 }

@@ -32,7 +32,7 @@ use crate::backend::Profile;
 use crate::driver::Driver;
 use crate::{Error, KernelSpec, Limits, Usage, Workspace};
 
-/// The program that stores the scripts which follow it, and becomes the first process.
+/// The program that stores the scripts that follow it, and then becomes the first process.
 const START_PROGRAM: &str = include_str!("../../../kernel/start.py");
 /// The first process's scripts, beside the kernel's: it forks kernels and passes on their streams.
 const FIRST_PROCESS_SCRIPTS: [(&str, &str); 11] = [
@@ -54,15 +54,15 @@ const WORKSPACE_PROGRAM: &str = include_str!("../../../kernel/workspace.py");
 const BOOTSTRAP: &str = "import os,struct\ndef r(n):\n b=b''\n while len(b)<n:\n  p=os.read(0,n-len(b))\n  if not p: os._exit(0)\n  b+=p\n return b\nexec(compile(r(struct.unpack('>I',r(4))[0]),'aludel','exec'))";
 /// Bytes of one message's payload.
 const CHUNK: usize = 64 << 10;
-/// The longest that the process may take to import what kernels need.
+/// The longest that the process may take to import the modules that kernels need.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The command of the process whose streams lead here.
+/// The command of the process at the other end of the streams.
 pub(super) const COMMAND: [&str; 4] = ["python3", "-I", "-c", BOOTSTRAP];
 
 /// The standard streams of a process.
 pub struct Stdio {
-    /// Its output and error output. The end, or an error, is the end of the process.
+    /// Its stdout and stderr. The end of the stream, or an error, is the end of the process.
     pub(super) output: BoxStream<'static, Result<OutputChunk, String>>,
     /// Its input.
     pub(super) input: Pin<Box<dyn AsyncWrite + Send>>,
@@ -106,8 +106,8 @@ struct ReadyHost<P> {
 }
 
 impl<P: SandboxHost> ReadyHost<P> {
-    /// Takes over the streams of a process that runs [`COMMAND`], and waits until it has imported what kernels need. `origin` is the noun
-    /// for what the host was made from.
+    /// Wraps the streams of a process that runs [`COMMAND`], and waits until it has imported the modules that kernels need. `origin` is the
+    /// noun for the host's origin, for errors.
     async fn new(host: Arc<P>, stdio: Stdio, kernel: Arc<KernelSpec>, origin: &'static str) -> Result<Self, Error> {
         let kernels = kernel.scripts.iter().map(|(name, text)| (name.as_str(), text.as_str()));
         let scripts: BTreeMap<_, _> = FIRST_PROCESS_SCRIPTS.into_iter().chain(kernels).collect();
@@ -150,7 +150,7 @@ fn framed(bytes: &[u8]) -> Bytes {
     [&length[..], bytes].concat().into()
 }
 
-/// Writes to a process, `first` and then messages as they come, until either end is gone.
+/// Writes `first` and then further messages to a process, until either end is gone.
 async fn feed(
     mut input: Pin<Box<dyn AsyncWrite + Send>>,
     first: Vec<Bytes>,

@@ -1,4 +1,4 @@
-//! The kernels, commands and connections of one sandbox over its one pair of streams. The other end is `kernel/first_process.py`.
+//! The kernels, commands and connections of one sandbox over its single pair of streams. The other end is `kernel/first_process.py`.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -21,15 +21,15 @@ use crate::process::{ExitStatus, PtySize};
 
 /// Bytes of a kernel's stream that may be under way.
 pub(super) const WINDOW: usize = 1 << 20;
-/// Bytes of a stream of a command or a connection that may be under way.
+/// Window of each stream of a command or a connection, bytes.
 pub(super) const CHANNEL_WINDOW: usize = 128 << 10;
-/// Bytes that a command may send beyond that with its end: as many as a pipe holds.
+/// Bytes that a command may send beyond the window at its end: the content of a pipe.
 const LAST_BYTES: usize = 64 << 10;
 /// Commands and connections of one sandbox at once.
 const MAX_CHANNELS: usize = 256;
 /// Bytes of a message's header.
 const HEADER_BYTES: usize = 10;
-/// Bytes of the error output that are kept, as the reason for which a sandbox ended.
+/// Bytes of stderr that are kept, as the reason for a sandbox's end.
 const LAST_WORDS_BYTES: usize = 2 << 10;
 
 /// Kinds of messages.
@@ -83,9 +83,9 @@ struct ProcessExit {
 
 /// One kernel, command or connection.
 struct Route {
-    /// Bytes that each stream may still send; `None` for one that has ended or never was.
+    /// Bytes that each stream may still send; `None` for a stream that has ended or does not exist.
     left: [Option<usize>; 3],
-    /// Room that the other end has for bytes.
+    /// Bytes that the other end accepts.
     credit: Arc<Semaphore>,
     /// The most of it.
     window: usize,
@@ -96,7 +96,7 @@ struct Route {
 enum Receiver {
     Kernel {
         items: Arc<Items>,
-        /// Answers that may still come: one about its start, and one for each wish for its checkpoint.
+        /// Answers that may still come: one about its start, and one for each request for its checkpoint.
         answers: usize,
         exit: watch::Sender<Option<KernelExit>>,
     },
@@ -105,7 +105,7 @@ enum Receiver {
         started: Option<oneshot::Sender<Result<u32, ChannelRefusal>>>,
         /// Its output and error output.
         streams: [Arc<Incoming>; 2],
-        /// The end of a command; `None` once it has ended, and for connections.
+        /// Receives the end of a command; `None` once it has ended, and for connections.
         ended: Option<oneshot::Sender<Option<ExitStatus>>>,
     },
 }
@@ -119,7 +119,7 @@ pub(super) struct ChannelRefusal {
     pub(super) reason: String,
 }
 
-/// A command or a connection that is to be had.
+/// A command or a connection to open.
 pub(super) enum ChannelTarget<'a> {
     /// A command, as JSON.
     Command(&'a [u8]),
@@ -145,7 +145,7 @@ pub(super) struct ChannelStreams {
 pub(super) struct Mux {
     out: mpsc::UnboundedSender<Bytes>,
     routes: Mutex<HashMap<u32, Route>>,
-    /// The last words of the first process, for the reason of its end.
+    /// The end of the first process's stderr, as the reason for its end.
     last_words: Mutex<String>,
     is_ready: watch::Sender<Option<bool>>,
     /// The directory of the kernel's scripts, as the first process reports it.
@@ -172,7 +172,7 @@ impl Mux {
         Self { out, routes, last_words, is_ready, scripts_directory: OnceLock::new(), end }
     }
 
-    /// Takes over the streams of a first process. `first` is what it reads first; a message that breaks the rules ends it.
+    /// Wraps the streams of a first process. `first` is its first input. A message that breaks the protocol ends it.
     pub(super) fn start(stdio: Stdio, first: Vec<Bytes>, end: &CancellationToken) -> Arc<Self> {
         let (out, messages) = mpsc::unbounded_channel();
         let mux = Arc::new(Self::new(out, end.clone()));
@@ -259,7 +259,7 @@ impl Mux {
             streams: [Arc::clone(&output), Arc::clone(&errors)],
             ended: Some(ended).filter(|_| is_command),
         };
-        // Nothing comes from an input but its end.
+        // Input streams send only their end.
         let left = if is_command {
             [Some(0), Some(CHANNEL_WINDOW + LAST_BYTES), Some(CHANNEL_WINDOW + LAST_BYTES)]
         } else {
@@ -270,7 +270,7 @@ impl Mux {
         if routes.values().filter(is_channel).count() >= MAX_CHANNELS {
             return Err(Error::Full);
         }
-        // At the end, this is set before the routes are closed.
+        // At the end, this flag is set before the routes are closed.
         if !self.is_ready() {
             return Err(Error::KernelGone("the sandbox has ended".into()));
         }
@@ -283,7 +283,7 @@ impl Mux {
         Ok(ChannelStreams { started: answer, output, errors, ended: end, credit })
     }
 
-    /// Ends a stream: nothing more goes into the input, or comes from an output.
+    /// Ends a stream: no more input goes in, or no more output comes.
     pub(super) fn close_stream(&self, number: u32, stream: u8) {
         self.send(Kind::Close, number, stream, &[]);
     }
@@ -317,12 +317,12 @@ impl Mux {
         lock(&self.routes).values().filter(is_kernel).count()
     }
 
-    /// Sends a kernel a piece of at most [`CHUNK`] bytes, for which it has room.
+    /// Sends a kernel a piece of at most [`CHUNK`] bytes, which must be within its window.
     pub(super) fn data(&self, number: u32, bytes: &[u8]) {
         self.send(Kind::Data, number, 0, bytes);
     }
 
-    /// Sends a signal; one that is for good ends the checkpoint, too.
+    /// Sends a signal; with `for_good`, to the checkpoint as well.
     pub(super) fn signal(&self, number: u32, signal: u8, for_good: bool) {
         self.send(Kind::Signal, number, u8::from(for_good), &[signal]);
     }
@@ -350,11 +350,11 @@ impl Mux {
         message.put_u8(stream);
         message.put_u32(payload.len() as u32);
         message.put_slice(payload);
-        // The end of one that has ended comes another way.
+        // If it has ended, its end is reported elsewhere.
         let _ended = self.out.send(message.freeze());
     }
 
-    /// Takes the messages that are complete; `None` for one that breaks the rules.
+    /// Handles the complete messages; `None` for one that breaks the protocol.
     fn take(&self, buffer: &mut BytesMut) -> Option<()> {
         while let Some(mut header) = buffer.get(..HEADER_BYTES) {
             let (kind, number, stream, length) =
@@ -375,7 +375,7 @@ impl Mux {
 
     fn handle(&self, kind: Kind, number: u32, stream: usize, payload: &Bytes) -> Option<()> {
         if kind == Kind::Ready {
-            // The first word counts.
+            // Only the first report counts.
             let _again = self.scripts_directory.set(String::from_utf8_lossy(payload).into_owned());
             self.is_ready.send_if_modified(|ready| ready.replace(true).is_none());
             return Some(());
@@ -385,10 +385,10 @@ impl Mux {
             return Some(());
         }
         let mut routes = lock(&self.routes);
-        // One that was forgotten meanwhile.
+        // The route was removed meanwhile.
         let Some(route) = routes.get_mut(&number) else { return Some(()) };
         match kind {
-            // An empty one would use up nothing.
+            // An empty message would not use up the window.
             Kind::Data if payload.is_empty() => None,
             Kind::Data => {
                 let left = route.left.get_mut(stream)?.as_mut()?;
@@ -397,7 +397,7 @@ impl Mux {
             }
             Kind::Grant => {
                 let count = u32::from_be_bytes(payload.get(..4)?.try_into().ok()?) as usize;
-                // No more than was used.
+                // At most the used part of the window can be granted.
                 let most = route.window.checked_sub(route.credit.available_permits())?;
                 route.credit.add_permits(count.min(most));
                 Some(())
@@ -406,7 +406,7 @@ impl Mux {
                 route.left.get_mut(stream)?.take()?;
                 match &mut route.receiver {
                     Receiver::Kernel { .. } => return None,
-                    // Whatever reads the input is gone.
+                    // The reader of the input is gone.
                     Receiver::Channel { .. } if stream == 0 => route.credit.close(),
                     Receiver::Channel { streams, .. } => streams.get(stream - 1)?.end(),
                 }
@@ -484,7 +484,7 @@ impl Receiver {
         }
     }
 
-    /// Tells the end of a process; `None` for one that ended before.
+    /// Reports the end of a process; `None` if it was reported before.
     fn exited(&mut self, status: ExitStatus, out_of_memory: Option<u64>) -> Option<()> {
         match self {
             Self::Kernel { exit, .. } => {
@@ -497,7 +497,7 @@ impl Receiver {
         Some(())
     }
 
-    /// Passes on an answer; `None` for one that nobody asked for.
+    /// Passes on an answer; `None` for one without a request.
     fn answered(&mut self, kind: Kind, stream: usize, payload: &[u8]) -> Option<()> {
         let words = || String::from_utf8_lossy(payload).into_owned();
         match (self, kind) {
@@ -538,7 +538,7 @@ mod tests {
         mux
     }
 
-    /// Tells messages of a sandbox, and returns true if they keep the rules.
+    /// Handles messages of a sandbox, and returns true if they follow the protocol.
     fn keeps(mux: &Mux, kind: Kind, stream: u8, payload: &[u8], count: usize) -> bool {
         let mut message = BytesMut::new();
         message.put_u8(kind as u8);
@@ -584,7 +584,7 @@ mod tests {
             let _streams = mux.open(1, &ChannelTarget::Port(80)).unwrap();
             assert!(!keeps(&mux, kind, stream, br#"{"code":0,"out_of_memory":null}"#, 1), "{kind:?}");
         }
-        // Small pieces take no more memory than large ones, and those of streams in turn are bounded in number.
+        // Small pieces take no more memory than large ones, and alternating streams are bounded in number.
         let mux = mux();
         let streams = mux.start_kernel(1);
         assert!(keeps(&mux, Kind::Data, 1, b"x", WINDOW));

@@ -1,4 +1,4 @@
-//! Sandboxes that are ready before anyone asks: each with an empty workspace and a first process that has imported what kernels need.
+//! Ready sandboxes: each with an empty workspace and a first process that has imported the modules that kernels need.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -9,20 +9,20 @@ use super::backend::{BackendState, HostProvider};
 use super::{ReadyHost, StdioWorkspace};
 use crate::{KernelSpec, Limits, Profile, Workspace};
 
-/// The wait after the first failure, which doubles with each further one.
+/// The pause after the first failure; it doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest wait after a failure.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Sandboxes that wait for whoever asks.
+/// Ready sandboxes.
 #[derive(Debug)]
 pub(super) struct StdioPool<H: HostProvider> {
     size: usize,
     limits: Limits,
     ready: Mutex<Vec<Member<H>>>,
-    /// The profiles that somebody asked for: there are so many of each.
+    /// The requested profiles; the pool keeps its number of each.
     profiles: Mutex<Vec<Profile>>,
-    /// Told when one was taken.
+    /// Notified when a sandbox is taken.
     taken: Arc<Notify>,
 }
 
@@ -49,7 +49,7 @@ impl<H: HostProvider> StdioPool<H> {
         Self { size, limits, ready: Mutex::default(), profiles, taken: Arc::default() }
     }
 
-    /// Takes a sandbox that has these limits and this profile, if there is one.
+    /// Takes a ready sandbox with these limits and this profile, if there is one.
     pub(super) fn take(&self, limits: &Limits, profile: Profile, instance: &str) -> Option<Member<H>> {
         if self.size == 0 || !are_alike(&self.limits, limits) {
             return None;
@@ -91,7 +91,7 @@ impl<H: HostProvider> StdioPool<H> {
     }
 }
 
-/// Returns true if hosts for these limits are alike. Those of time, output and kernels are not the host's.
+/// Returns true if hosts for these limits are equal. Limits of time, output and kernels do not concern the host.
 fn are_alike(one: &Limits, other: &Limits) -> bool {
     let Limits { timeout, cpu_time, grace, output, kernels, .. } = other.clone();
     Limits { timeout, cpu_time, grace, output, kernels, ..one.clone() } == *other
@@ -108,7 +108,7 @@ pub(super) async fn refill<H: HostProvider>(backend: Weak<BackendState<H>>, kern
         pool.lock().retain(|member| member.lives(instance));
         let Some(profile) = pool.missing() else {
             let taken = Arc::clone(&pool.taken);
-            // The last hold on the backend may be dropped meanwhile.
+            // The last reference to the backend may be dropped meanwhile.
             drop(backend);
             tokio::select! {
                 () = taken.notified() => continue,
@@ -125,7 +125,7 @@ pub(super) async fn refill<H: HostProvider>(backend: Weak<BackendState<H>>, kern
                 pause = FIRST_PAUSE;
             }
             Err(error) => {
-                // Once, until it works again.
+                // Logged once, until it works again.
                 if pause == FIRST_PAUSE {
                     tracing::warn!(%error, "no sandbox could be made ready ahead");
                 }

@@ -18,7 +18,7 @@ use crate::kernel::{Cell, Kernel, KernelOptions};
 use crate::process::{Command, Process};
 use crate::{Error, KernelSpec, Limits, Workspace};
 
-/// A live sandbox. Dropping it destroys it, once its kernels, commands and connections are dropped, too.
+/// A live sandbox. It is destroyed when this and its kernels, commands and connections are dropped.
 #[derive(Debug)]
 pub(super) struct StdioSandbox<P: SandboxHost> {
     first: Arc<Driver<StdioLink<P>>>,
@@ -43,7 +43,7 @@ impl<P: SandboxHost> StdioSandbox<P> {
         Self { first: Arc::new(first), spec, host, mux, profile, last: AtomicU32::new(1), registration }
     }
 
-    /// Returns a number that nothing of the sandbox has had; an error while it is paused.
+    /// Returns a new number; an error while the sandbox is paused.
     fn next(&self) -> Result<u32, Error> {
         if *self.host.paused().borrow() {
             return Err(Error::Paused);
@@ -56,7 +56,7 @@ impl<P: SandboxHost> StdioSandbox<P> {
     }
 
     async fn pause_or_resume(&self, pauses: bool) -> Result<(), Error> {
-        // In a task: a caller that goes away halfway would leave it stopped with its clocks running.
+        // In a task: a caller that gave up halfway would leave it stopped with its clocks running.
         let host = Arc::clone(&self.host);
         let done = tokio::spawn(async move { host.pause(pauses).await }).await;
         done.unwrap_or_else(|error| Err(Error::Setup(error.to_string())))

@@ -1,4 +1,4 @@
-//! The files of a session, which a process beside them serves. The other end is `kernel/workspace.py`.
+//! The files of a session, served by a process that runs beside them. The other end is `kernel/workspace.py`.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -82,8 +82,7 @@ struct Answer {
 }
 
 impl<H: Debug + Send + Sync + 'static> StdioWorkspace<H> {
-    /// Takes over the streams of the process that serves the files, and waits until files can be asked for. `end` is the token that ends
-    /// their home.
+    /// Wraps the streams of the process that serves the files, and waits until it is ready. `end` is the token that ends the files' host.
     pub(in crate::backends) async fn start(
         home: H,
         end: CancellationToken,
@@ -219,7 +218,7 @@ impl Read for FileReader {
 
 impl Drop for FileReader {
     fn drop(&mut self) {
-        // Without the server there is nothing to close. In a thread: the answer may be waited for.
+        // Without the server there is nothing to close. In a thread, because it may wait for the answer.
         let (server, handle) = (Arc::clone(&self.server), self.handle);
         std::thread::spawn(move || lock(&server.link).call(&Request::Close { handle }, &[]));
     }
@@ -266,13 +265,13 @@ impl<H: Debug + Send + Sync + 'static> Workspace for StdioWorkspace<H> {
     fn write(&self, name: &str, source: &mut dyn Read, limit: u64) -> Result<FileEntry, Error> {
         let path = relative(name)?;
         let failed = |error: io::Error| failed(&path, &error);
-        // All of it at once: whoever reads meanwhile waits, and `source` is no file of this workspace.
+        // Locked for the whole write: readers wait meanwhile. `source` is never a file of this workspace.
         let link = lock(&self.server.link);
         let handle = link.call(&Request::Create { path: name }, &[]).map_err(failed)?.0.handle;
         let copied = copy(source, &mut Writer { link: &link, handle }, limit);
         link.call(&Request::Close { handle }, &[]).map_err(failed)?;
         if copied.is_err() {
-            // Half a file is worse than none.
+            // A partial file is removed.
             link.call(&Request::Remove { path: name }, &[]).map_err(failed)?;
         }
         let size = copied.map_err(failed)?;
@@ -314,6 +313,6 @@ impl<H: Debug + Send + Sync + 'static> Workspace for StdioWorkspace<H> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic while holding it leaves an answer unread at worst, which the next request takes for its own and fails on.
+    // A panic while holding it leaves an answer unread at worst; the next request takes it for its own and fails.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
