@@ -5,12 +5,12 @@ use std::fmt;
 
 use crate::Error;
 
-/// Most variables of one session or sandbox, and most notes on a sandbox.
+/// Most variables of one session or sandbox, and most metadata entries of a sandbox.
 pub(crate) const MAX_ENTRIES: usize = 256;
 /// Most bytes of either, names and values together.
 pub(crate) const MAX_BYTES: usize = 64 << 10;
 
-/// Environment variables that are within the bounds and that the system can take. Its debug output has their names alone.
+/// Environment variables that are within the bounds and valid for Linux. The debug output shows only their names.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Environment(BTreeMap<String, String>);
 
@@ -25,12 +25,12 @@ impl Environment {
         Ok(Self(variables))
     }
 
-    /// These variables, and those of another set in place of the ones of the same name.
+    /// These variables with another set added, which wins on equal names.
     pub fn with(&self, others: &Self) -> Result<Self, Error> {
         Self::new(self.0.iter().chain(&others.0).map(|(name, value)| (name.clone(), value.clone())).collect())
     }
 
-    /// These variables, below those of another set. Either is within the bounds.
+    /// These variables with another set added, which wins on equal names. Each set is within the bounds.
     pub(crate) fn below(&self, others: Self) -> Self {
         Self(self.0.clone().into_iter().chain(others.0).collect())
     }
@@ -47,7 +47,7 @@ impl Environment {
 
     /// The variables as they are stored.
     pub(crate) fn to_json(&self) -> Option<String> {
-        // A map of texts: this cannot fail.
+        // It cannot fail: the keys are texts.
         (!self.is_empty()).then(|| serde_json::to_string(&self.0).unwrap_or_default())
     }
 
@@ -55,7 +55,7 @@ impl Environment {
     pub(crate) fn from_json(stored: Option<&str>) -> Result<Self, Error> {
         match stored {
             None => Ok(Self::default()),
-            // An error of the parser could quote a value.
+            // The parser's error could quote a value.
             Some(text) => Ok(Self(serde_json::from_str(text).map_err(|_| Error::internal("stored variables"))?)),
         }
     }
@@ -67,7 +67,7 @@ impl fmt::Debug for Environment {
     }
 }
 
-/// Checks that the system can take variables of these names and values.
+/// Checks that Linux accepts variables with these names and values.
 pub(crate) fn check_names(variables: &BTreeMap<String, String>) -> Result<(), Error> {
     for (name, value) in variables {
         if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {

@@ -1,4 +1,4 @@
-//! Reasons why the engine did not do what it was asked to. Dialects render them in their protocol's words.
+//! Reasons for which the engine could not do something. Dialects render them in their protocol's terms.
 
 use std::fmt;
 use std::io;
@@ -20,7 +20,7 @@ pub enum Error {
         /// Sessions that may be live at once.
         limit: usize,
     },
-    /// The tenant has its share of the sessions that may be live, and all of them are in use.
+    /// The tenant has its share of live sessions, and all of them are in use.
     #[error("all sessions of this key's share of {limit} (server.containers) are in use")]
     SessionsShared {
         /// Sessions that may be live at once, of all tenants.

@@ -1,4 +1,4 @@
-//! Executions without a turn: programs that a client itself sends, through the same gate, audit log and permits as those of a model.
+//! Executions without a turn: programs that a client sends itself, through the same gate, audit log and permits as those of a model.
 
 mod temporary;
 
@@ -25,9 +25,9 @@ pub use temporary::TemporarySession;
 
 /// Bytes of the longest program.
 pub const MAX_CODE: usize = 1 << 20;
-/// Executions under way at once, of all tenants; those that wait for a kernel or for approval are among them.
+/// Executions under way at once, of all tenants, including those that wait for a kernel or for approval.
 pub(crate) const MAX_EXECUTIONS: usize = 256;
-/// Events that may wait for their reader. With more, the execution waits.
+/// Events that may wait for their reader. Beyond that, the execution waits.
 const MAX_UNREAD: usize = 64;
 
 /// A program that a client sends.
@@ -43,7 +43,7 @@ pub struct ClientProgram {
     pub target: ProgramTarget,
     /// The program.
     pub code: String,
-    /// Time after its start when it is interrupted, if that comes before the limit of the sandbox.
+    /// Time after its start when it is interrupted, if the limit of the sandbox is not earlier.
     pub timeout: Option<Duration>,
 }
 
@@ -52,7 +52,7 @@ pub struct ClientProgram {
 pub enum ProgramTarget {
     /// A session: what the program makes is stored.
     Session(Arc<Session>),
-    /// A kernel whose files nobody stores.
+    /// A kernel whose files are not stored.
     Kernel {
         /// The kernel.
         runtime: Arc<dyn Runtime>,
@@ -61,7 +61,7 @@ pub enum ProgramTarget {
     },
 }
 
-/// Something that happened in an execution, sent after its effects are stored. [`DirectEvent::Ended`] comes exactly once and last.
+/// An event of an execution, sent after its effects are stored. [`DirectEvent::Ended`] comes exactly once and last.
 #[derive(Debug)]
 pub enum DirectEvent {
     /// It waits for a decision about this request for approval.
@@ -86,11 +86,11 @@ pub enum DirectEnd {
     },
     /// It was cancelled before it ran.
     Cancelled,
-    /// It could not be carried out: our fault or the host's, or there is no room.
+    /// It could not be carried out: a fault of the server or the host, or no room.
     Failed(Error),
 }
 
-/// An execution under way. Dropping it cancels the program; its end is noted all the same.
+/// An execution under way. Dropping it cancels the program; its end is recorded all the same.
 #[derive(Debug)]
 pub struct DirectExecution {
     events: mpsc::Receiver<DirectEvent>,
@@ -110,7 +110,7 @@ impl DirectExecution {
     }
 }
 
-/// Starts a program. It runs as a task of its own when the gate allows it and its kernel is free.
+/// Starts a program. A task runs it once the gate allows it and its kernel is free.
 pub fn start(engine: &Arc<Engine>, program: ClientProgram) -> Result<DirectExecution, Error> {
     let limit = MAX_EXECUTIONS;
     let permit = engine.executions.acquire(&program.tenant).map_err(|no_room| match no_room {
@@ -210,7 +210,7 @@ impl Task {
         self.watch(execution, traced).instrument(span).await
     }
 
-    /// Asks the gate, and sends an event when somebody has to decide.
+    /// Asks the gate, and sends an event if a person has to decide.
     async fn decided(&self) -> Result<ApprovalDecision, DirectEnd> {
         let request = ApprovalRequest { call_id: self.program.id.clone(), code: self.program.code.clone() };
         let mut pending = self.gate.pending_approval.subscribe();
@@ -230,7 +230,7 @@ impl Task {
         }
     }
 
-    /// Sends the program's events, up to its end, and interrupts it in time.
+    /// Sends the program's events up to its end, and interrupts it in time.
     async fn watch(&self, mut execution: SandboxExecution, mut traced: ProgramSpan) -> Result<DirectEnd, DirectEnd> {
         let session = self.program.target.session();
         let deadline = self.program.timeout.map(|timeout| (Instant::now() + timeout, timeout));
@@ -259,7 +259,7 @@ impl Task {
             let files = effects::FileTarget { session, publish_as: None };
             match effects::piece(event, files, &mut figures).await {
                 Ok(ExecutionPiece::Output(output)) => self.send(DirectEvent::Output(output)).await,
-                // It was given no tools.
+                // No tools were given to it.
                 Ok(ExecutionPiece::Calls(_)) => execution.answer(Vec::new()),
                 Ok(ExecutionPiece::Finished(mut finished)) => {
                     timed_out(&mut finished, overran);
@@ -287,7 +287,7 @@ impl Task {
     }
 
     async fn send(&self, event: DirectEvent) {
-        // Whoever listened may have gone: then the program is cancelled, too.
+        // If the receiver is gone, the program is cancelled as well.
         let _heard = self.events.send(event).await;
     }
 }
@@ -303,7 +303,7 @@ async fn expired(deadline: Option<(Instant, Duration)>) -> Duration {
     }
 }
 
-/// Says of a program that was interrupted since it ran for longer than its client wanted that it hit this limit.
+/// Marks a program that was interrupted by its client's timeout as having hit that limit.
 fn timed_out(finished: &mut Finished, overran: Option<Duration>) {
     if let (Outcome::Interrupted, Some(limit)) = (&finished.outcome, overran) {
         finished.outcome = Outcome::Limit(LimitHit::WallClock { limit });

@@ -1,4 +1,4 @@
-//! The failure of a turn, in words for clients.
+//! The failure of a turn, for clients.
 
 use std::error::Error as _;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, ErrorKind};
 
-/// The failure of a turn: without addresses, keys and other things that only the operator may know.
+/// The failure of a turn: without addresses, keys and other facts that only the operator may know.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// Its kind.
     pub kind: FailureKind,
-    /// The reason in words.
+    /// The message.
     pub message: String,
     /// Time after which asking again makes sense, milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -48,21 +48,21 @@ pub enum FailureKind {
     StorageFull,
     /// The file system of the state has no room.
     DiskFull,
-    /// The state could not be read or written: our fault or the host's.
+    /// The state could not be read or written: a fault of the server or the host.
     Storage,
     /// Our fault or the host's.
     Internal,
 }
 
-/// The words for a full disk.
+/// The message for a full disk.
 pub const DISK_FULL: &str =
     "The disk of the server is full, so this could not be stored; its operator has to make room.";
 
-/// The words for failures that only the log explains.
+/// The message for failures that only the log explains.
 const SEE_LOG: &str = "The server failed to do this; its log says why, under the request's id (x-request-id).";
 
 impl Failure {
-    /// A failure of a kind, with words for clients.
+    /// A failure of a kind, with a message for clients.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), retry_after_ms: None, should_retry: None, cause: None }
     }
@@ -72,7 +72,7 @@ impl Failure {
         Self { cause: Some(cause.to_string()), ..Self::new(FailureKind::Internal, SEE_LOG) }
     }
 
-    /// Makes an error of the engine's a failure, with words for the log about what it kept us from.
+    /// Converts an error of the engine into a failure. `what` says in the log what was being done.
     pub(crate) fn while_doing(what: &'static str) -> impl FnOnce(Error) -> Self {
         move |error| match error {
             Error::StorageFull { .. } => error.into(),
@@ -120,7 +120,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// An error with its causes, each printed once: some repeat theirs in their own words.
+/// An error with its causes, each printed once: some messages contain their cause's.
 fn with_causes(error: &Error) -> String {
     let mut words = error.to_string();
     let mut cause = error.source();
@@ -142,7 +142,7 @@ fn kind_of(error: &Error) -> FailureKind {
     }
 }
 
-/// An upstream's failure without what only the operator should know: addresses and keys.
+/// The text of an upstream's failure, without addresses and keys, which only the operator should know.
 fn words(error: &UpstreamError) -> String {
     match error {
         UpstreamError::RateLimited { detail, .. } => format!("The model is over its rate limit or quota: {detail}"),

@@ -10,7 +10,7 @@ pub mod executions;
 mod failure;
 mod meter;
 mod models;
-/// Executions and their outcomes, as the sandbox layer has them.
+/// Executions and their outcomes, from the sandbox layer.
 pub mod execution {
     pub use aludel_sandbox::process::{ExitStatus, SIGKILL, SIGTERM};
     pub use aludel_sandbox::{CHART, TABLE};
@@ -49,7 +49,7 @@ pub use models::{Model, Models, ProgramParts};
 pub use sessions::{Session, SessionFile, Sessions};
 pub use settings::SessionSettings;
 
-/// Time between two looks at the key to which a sandbox or a turn belongs.
+/// Interval between checks of the key that owns a sandbox or a turn.
 const KEY_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Makes the upstream of a model that takes part in traces.
@@ -70,13 +70,13 @@ pub struct Engine {
     pub packages: Vec<String>,
     /// Limits and expiry.
     pub settings: SessionSettings,
-    /// Cancelled when the process is about to end: for waits that can go on after a restart.
+    /// Cancelled when the process is about to end: stops waits that can go on after a restart.
     pub draining: CancellationToken,
-    /// Cancelled when whatever outlives its request has to end.
+    /// Cancelled to end everything that outlives its request.
     pub shutdown: CancellationToken,
-    /// Tasks that outlive their request. The process's end waits for them.
+    /// Tasks that outlive their request. The process waits for them at its end.
     pub tasks: TaskTracker,
-    /// Requests that come another way than over HTTP. The end of a server lets them finish as it does those.
+    /// Requests that come by other ways than HTTP. A server that ends lets them finish, too.
     pub visits: TaskTracker,
     /// Time of the processors for the process's own work.
     pub processor_time: processor_time::ProcessorTime,
@@ -92,7 +92,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine on this state, with sandboxes from this backend. `packages` are those of the backend's template.
+    /// An engine with this state and sandboxes of this backend. `packages` are those of the backend's template.
     pub fn new(
         store: Store,
         backend: Arc<dyn Backend>,
@@ -130,14 +130,14 @@ impl Engine {
         self.sessions.kernel()
     }
 
-    /// Packages that programs find installed in a template, or the usual one.
+    /// Packages that programs find installed in a template; `None` stands for the usual one.
     pub(crate) fn packages_of(&self, template: Option<&TemplateName>) -> &[String] {
         let Some(name) = template else { return &self.packages };
         let offers = &self.sandboxes.capabilities().templates;
         offers.iter().find(|offer| offer.name == *name).map_or(&[], |offer| &offer.packages)
     }
 
-    /// Returns the backend's health, as far as it knows: without trying.
+    /// Returns the backend's health as far as it is known, without trying.
     pub fn backend_health(&self) -> Health {
         self.sessions.backend_health()
     }
@@ -147,15 +147,15 @@ impl Engine {
         Arc::clone(&self.models.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Replaces the models. Turns under way keep those that they began with.
+    /// Replaces the models. Turns under way keep their models.
     pub fn set_models(&self, models: impl IntoIterator<Item = Model>) {
         let models = Arc::new(Models::new(models));
         *self.models.write().unwrap_or_else(PoisonError::into_inner) = models;
     }
 
-    /// Wraps the models of turns from now on. The first wrapper stays.
+    /// Wraps the models of later turns. Only the first wrapper counts.
     pub fn trace_models(&self, traced: Tracer) {
-        // A second server on one engine sees what the first one does.
+        // With two servers on one engine, the first one's wrapper is used.
         let _first_stays = self.traced.set(traced);
     }
 
@@ -172,7 +172,7 @@ impl Engine {
         Arc::clone(&self.approvals.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Replaces the approval policy. Turns under way keep the one that they began with.
+    /// Replaces the approval policy. Turns under way keep theirs.
     pub fn set_approvals(&self, approvals: ApprovalPolicy) {
         *self.approvals.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(approvals);
     }

@@ -1,4 +1,4 @@
-//! The meter: work that was done for tenants, counted in memory and stored some seconds later. A crash loses these seconds.
+//! The meter: work done for tenants, counted in memory and stored some seconds later. A crash loses these seconds.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -11,14 +11,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::error;
 
-/// Time from the first count to the moment when it is stored, with all that came meanwhile.
+/// Delay between the first count and the moment when all counts are stored.
 const STORE_DELAY: Duration = Duration::from_secs(5);
 /// Time between two counts of a command that runs on.
 const COUNT_INTERVAL: Duration = Duration::from_secs(10);
-/// Rows that wait to be stored. What more there is goes to the row without a model.
+/// Rows that wait to be stored. Further work is counted in the tenant's row without a model.
 const MAX_ROWS: usize = 10_000;
 
-/// Counts work and stores it. Cheap to clone; clones are the same.
+/// Counts work and stores it. Cheap to clone; clones share their counts.
 #[derive(Debug, Clone)]
 pub struct Meter(Arc<Inner>);
 
@@ -37,7 +37,7 @@ struct Counts {
     is_due: bool,
 }
 
-/// A sandbox that is held, whose time is counted when this is dropped.
+/// A sandbox in use. Its time is counted when this is dropped.
 #[derive(Debug)]
 pub(crate) struct SandboxTime {
     meter: Meter,
@@ -45,7 +45,7 @@ pub(crate) struct SandboxTime {
     since: Instant,
 }
 
-/// A command that runs in a sandbox. Its time is counted as it goes by, for it may run for long, and the rest when this is dropped.
+/// A command that runs in a sandbox. Its time is counted at intervals, since it may run for long, and when this is dropped.
 #[derive(Debug)]
 pub(crate) struct CommandTime {
     meter: Meter,
@@ -108,7 +108,7 @@ impl Meter {
             let key = if is_full { (key.0, key.1, String::new()) } else { key };
             *counted.rows.entry(key).or_default() += work;
         }
-        // Outside of a runtime nothing can be stored; the next count does it.
+        // Outside of a runtime it cannot be stored; the next count does it.
         if !counted.is_due && tokio::runtime::Handle::try_current().is_ok() {
             counted.is_due = true;
             let (inner, shutdown) = (Arc::downgrade(&self.0), self.0.shutdown.clone());
@@ -117,7 +117,7 @@ impl Meter {
                     () = sleep(STORE_DELAY) => {}
                     () = shutdown.cancelled() => {}
                 }
-                // Without an engine nobody counts any more, and the state is another's.
+                // Without an engine nothing more is counted, and the state may belong to another process.
                 if let Some(inner) = inner.upgrade() {
                     Self(inner).flush().await;
                 }
@@ -125,8 +125,7 @@ impl Meter {
         }
     }
 
-    /// Stores everything that was counted. Where that is not possible, such as on a full disk, it is tried again some seconds later, unless
-    /// the engine closes.
+    /// Stores all counts. If that fails, for example on a full disk, it is tried again some seconds later, unless the engine closes.
     pub async fn flush(&self) {
         let rows = {
             let mut counted = self.0.counted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -179,7 +178,7 @@ mod tests {
         shutdown.cancel();
         tasks.close();
         tasks.wait().await;
-        // Later counts are added to those in the store.
+        // Later counts are added to the stored ones.
         meter.count(&Tenant::local(), "m", one);
         tasks.wait().await;
         let metered = store.metered(0).await.unwrap();

@@ -19,17 +19,17 @@ pub struct Model {
     pub owner: String,
     /// The model itself.
     pub upstream: Arc<dyn Upstream>,
-    /// The endpoint that takes requests of its protocol as they are, if it has one.
+    /// The endpoint that takes requests of its protocol unchanged, if it has one.
     pub endpoint: Option<Arc<HttpUpstream>>,
     /// The models that step in for it, in order, by name.
     pub fallback: Vec<String>,
-    /// The parts of programs that clients see in its answers, if it has the code interpreter without being asked for it.
+    /// The parts of programs that clients see in its answers, if it always has the code interpreter.
     pub code_interpreter: Option<ProgramParts>,
     /// The template of its programs' sandboxes; `None` for the usual one.
     pub template: Option<TemplateName>,
 }
 
-/// The parts of programs that stand in an answer, for clients that know of no code interpreter.
+/// The parts of programs that appear in an answer, for clients that do not know the code interpreter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProgramParts {
     /// Programs, their output, pictures and files.
@@ -41,7 +41,7 @@ pub enum ProgramParts {
 }
 
 impl Model {
-    /// A model that takes no requests as they are, has nobody to step in for it, and the code interpreter for whoever asks for it.
+    /// A model without an endpoint, fallbacks and template, which has the code interpreter on request.
     pub fn new(name: impl Into<String>, owner: impl Into<String>, upstream: Arc<dyn Upstream>) -> Self {
         let (name, owner) = (name.into(), owner.into());
         Self { name, owner, upstream, endpoint: None, fallback: Vec::new(), code_interpreter: None, template: None }

@@ -1,19 +1,19 @@
-//! Room for requests, their memory and sessions, shared fairly between tenants: nobody waits, and nobody takes it all.
+//! Permits for requests, their memory and sessions, shared fairly between tenants: requests never wait, and no tenant takes everything.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aludel_store::Tenant;
 
-/// A tenant may use so many times the room that is left. So one that is alone gets two thirds, two get two fifths each, and whoever
-/// comes next finds room.
+/// A tenant may use so many times the remaining room. A single tenant so gets two thirds, two tenants get two fifths each, and there is
+/// always room for the next one.
 const SHARE_OF_REMAINING: usize = 2;
 
 /// A number of permits.
 #[derive(Debug)]
 pub struct Permits {
     all: usize,
-    /// The most of them that one tenant may have.
+    /// The most permits of one tenant.
     each: usize,
     in_use: Mutex<PermitCounts>,
 }
@@ -57,7 +57,7 @@ impl Permits {
         self.counts().all
     }
 
-    /// Returns the number of permits of each tenant; one that is not listed has none.
+    /// Returns the number of permits of each tenant that has any.
     pub fn in_use_by_tenant(&self) -> HashMap<Tenant, usize> {
         self.counts().by_tenant.clone()
     }
@@ -66,15 +66,15 @@ impl Permits {
         self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Acquires a permit, given a number of others that their tenants would give up for it: they count as room that is left, and
-    /// `NoRoom::AtAll` says that one of them has to be given up first.
+    /// Acquires a permit, given a number of others that their tenants would give up for it: those count as room, and `NoRoom::AtAll` says
+    /// that one of them has to be given up first.
     pub fn acquire_beside(self: &Arc<Self>, tenant: &Tenant, spare: usize) -> Result<Permit, NoRoom> {
         let mut permit = Permit { permits: Arc::clone(self), tenant: tenant.clone(), count: 0 };
         permit.acquire_more_beside(1, spare)?;
         Ok(permit)
     }
 
-    /// Acquires a permit. Without keys there is one tenant, which need not share.
+    /// Acquires a permit. Without keys there is only one tenant, which may take all.
     pub fn acquire(self: &Arc<Self>, tenant: &Tenant) -> Result<Permit, NoRoom> {
         self.acquire_many(tenant, 1)
     }
@@ -88,7 +88,7 @@ impl Permits {
 }
 
 impl Permit {
-    /// Returns the most that a tenant can have while others have none.
+    /// Returns the most permits that a tenant can have while others have none.
     pub fn most(&self) -> usize {
         self.permits.all * SHARE_OF_REMAINING / (SHARE_OF_REMAINING + 1)
     }
@@ -109,7 +109,7 @@ impl Permit {
             return Err(NoRoom::AtAll);
         }
         let own = in_use.by_tenant.get(&self.tenant).copied().unwrap_or_default() + count;
-        // So that the last one of several that are taken one by one leaves as much as all of them at once.
+        // So that taking several one by one ends with as much room as taking them at once.
         let left = free + spare - count.saturating_sub(1);
         let share = if self.tenant == Tenant::local() { *all } else { left.saturating_mul(SHARE_OF_REMAINING) };
         if own > share.min(*each) {

@@ -19,23 +19,23 @@ use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// A tenant may have the time of one in so many processors beside others.
+/// Divisor of the processors: the share of one tenant beside others.
 const ONE_IN: u32 = 2;
 /// Time that a tenant may take before its share counts.
 const AT_ONCE: Duration = Duration::from_millis(20);
-/// The most that a tenant pays for later: a step that took longer is not held against it for ever.
+/// The most debt of a tenant, so that a single long step does not count against it for ever.
 const MOST_OWED: Duration = Duration::from_millis(500);
-/// The longest wait before the others are looked at again.
+/// The longest wait before the other tenants are checked again.
 const MAX_WAIT: Duration = Duration::from_millis(10);
-/// Time after its last step for which a tenant counts as one of the others.
+/// Time after its last step for which a tenant counts as active.
 const ACTIVE_FOR: Duration = Duration::from_millis(200);
 /// Processor time after which a step is long, see [`end_long_step`].
 const LONG_STEP: Duration = Duration::from_millis(2);
-/// Tenants that are remembered before those are forgotten that owe nothing.
+/// Tenants that are remembered; beyond that, those without debt are forgotten.
 const MAX_IDLE_TENANTS: usize = 256;
 
 thread_local! {
-    /// Processor time of this thread when the step began that it is at, if it is at one.
+    /// Processor time of this thread at the beginning of its current step, if there is one.
     static STEP_BEGAN: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
@@ -56,7 +56,7 @@ struct AllShares {
 /// One tenant's time, in microseconds since the beginning, and its steps.
 #[derive(Debug, Default)]
 struct UsedTime {
-    /// The moment at which its share has made up for all that it took.
+    /// The moment at which its debt is paid off by its share.
     paid_at: AtomicU64,
     last_step: AtomicU64,
     /// Steps that are being done.
@@ -127,7 +127,7 @@ impl AllShares {
 }
 
 impl ProcessorShare {
-    /// The future, whose steps take from this share and wait for it.
+    /// Wraps a future, whose steps then take from this share and wait for it.
     pub fn pace<F: Future>(&self, future: F) -> ThrottledFuture<F> {
         ThrottledFuture { future: Box::pin(future), gate: Throttle::new(self.clone()) }
     }
@@ -197,7 +197,7 @@ impl Drop for Taking<'_> {
     }
 }
 
-/// Lets steps of one task pass when its tenant may work.
+/// Lets the steps of one task pass when its tenant may work.
 #[derive(Debug)]
 pub struct Throttle {
     share: ProcessorShare,
@@ -280,8 +280,7 @@ impl<F: Future> Future for ThrottledFuture<F> {
     }
 }
 
-/// Ends the step here if it was long: others have their turn between two parts of the work for a large request, which is then done in
-/// steps of its parts.
+/// Ends the current step here if it was long, so that others run between two parts of the work for a large request.
 pub async fn end_long_step() {
     if STEP_BEGAN.get().is_some_and(|began| thread_time().saturating_sub(began) > LONG_STEP) {
         tokio::task::yield_now().await;
@@ -319,7 +318,7 @@ mod tests {
         assert_eq!(bad.pause(), Some(MAX_WAIT));
         assert_eq!(good.pause(), None);
         let began = Instant::now();
-        // The other one goes on working, with little.
+        // The other tenant keeps working, with little load.
         let working = async {
             loop {
                 good.take(Duration::from_micros(10));
@@ -330,7 +329,7 @@ mod tests {
             () = bad.pace(async {}) => {}
             () = working => {}
         }
-        // Half of two processors is one: it waits as long as it has worked, but for what it may take at once.
+        // Half of two processors is one: it waits for as long as it has worked, except for the initial allowance.
         let waited = began.elapsed();
         assert!(waited >= Duration::from_millis(480) && waited < Duration::from_millis(500), "{waited:?}");
     }
@@ -402,7 +401,7 @@ mod tests {
         };
         assert_eq!(polls_of(Duration::ZERO).await, 1);
         assert_eq!(polls_of(LONG_STEP).await, 2);
-        // Nobody's step.
+        // Outside of a step.
         end_long_step().now_or_never().unwrap();
     }
 

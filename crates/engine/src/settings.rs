@@ -14,11 +14,11 @@ use crate::Environment;
 pub struct SessionSettings {
     /// The limits of a session that asks for none.
     pub limits: Limits,
-    /// The most memory that a session gets, however much it asks for, bytes.
+    /// The most memory of a session, bytes.
     pub max_memory: u64,
     /// Idle time after which a session expires.
     pub idle: Duration,
-    /// Idle time after which a session of [`crate::Session::linger`] gives its sandbox up.
+    /// Idle time after which a session with [`crate::Session::linger`] ends its sandbox.
     pub linger: Duration,
     /// Time that a program waits for the answers of its client's tools.
     pub answers: Duration,
@@ -30,9 +30,9 @@ pub struct SessionSettings {
     pub sandbox_lifetime: Duration,
     /// Bytes that one tenant may store.
     pub storage: u64,
-    /// Templates of tenants that do not have the usual one, by tenant. A model's own comes first.
+    /// Templates by tenant, for tenants with another than the usual one. A model's template takes precedence.
     pub templates: BTreeMap<String, TemplateName>,
-    /// Environment variables of all programs, below those of a session.
+    /// Environment variables of all programs; those of a session override them.
     pub environment: Environment,
 }
 

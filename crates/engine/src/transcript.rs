@@ -1,6 +1,6 @@
-//! A turn on paper: every program, its raw output, and the answer, as Markdown or as a notebook.
+//! The transcript of a turn: every program, its raw output, and the answer, as Markdown or as a notebook.
 //!
-//! The code and its raw output always stand beside the answer, so that a person can check.
+//! The code and its raw output are always shown beside the answer, so that a person can check it.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::turns::{EventKind, ItemId, OutputPiece, RichValue, ToolEnd, ToolOutcome};
 
-/// Output of one stream that the Markdown shows, bytes; the notebook has all of it.
+/// Output of one stream in the Markdown, bytes; the notebook has all of it.
 const MAX_SHOWN: usize = 20 << 10;
 
 /// Collects the events of a turn.
@@ -49,7 +49,7 @@ enum CellOutput {
 }
 
 impl Transcript {
-    /// Begins with the question, the name of the model that is asked, and the kernel that its programs are for.
+    /// Begins with the question, the name of the model, and the kernel of its programs.
     pub fn new(question: impl Into<String>, model: impl Into<String>, kernel: &KernelSpec) -> Self {
         let kernel = kernel.clone();
         Self { question: question.into(), model: model.into(), kernel, entries: Vec::new(), figures: 0 }
@@ -134,12 +134,13 @@ impl Transcript {
         }
     }
 
-    /// Numbers its figures from the one after these, as they are saved.
+    /// Numbers its figures, as they are saved, from the one after these.
     pub fn after_figures(self, figures: usize) -> Self {
         Self { figures, ..self }
     }
 
-    /// The transcript as Markdown. `figures` is the directory, relative to it, in which images are saved as `figure-1.png` and so on.
+    /// The transcript as Markdown. `figures` is the directory for images, relative to the transcript; they are saved as `figure-1.png` and
+    /// so on.
     pub fn markdown(&self, figures: &str) -> String {
         let mut text = format!(
             "# Transcript\n\n*Model: {}*\n\n## Question\n\n{}\n\n## Work\n\n",
@@ -185,7 +186,7 @@ impl Transcript {
             "nbformat": 4,
             "nbformat_minor": 5,
             "metadata": {
-                // Jupyter's kernels have names of their own, which it finds by the language.
+                // Jupyter finds its kernels by their language; their names differ.
                 "language_info": { "name": language },
             },
             "cells": cells,
@@ -226,7 +227,7 @@ impl TranscriptCell {
         }
     }
 
-    /// Describes the program's end, as far as the outputs themselves do not show it.
+    /// Describes the program's end, unless the outputs show it.
     fn remark(&self) -> Option<String> {
         let outcome = self.outcome.as_ref()?;
         let is_plain = matches!(outcome.end, ToolEnd::Completed | ToolEnd::Raised);
@@ -273,7 +274,7 @@ fn note(text: &str) -> String {
     format!("> **Note:** {}", literal(&excerpt::line(text, 2000)))
 }
 
-/// Text that means nothing in Markdown: it may quote an exception's name or an upstream's words.
+/// Escapes text for Markdown: it may contain an exception's name or an upstream's message.
 fn literal(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {

@@ -25,17 +25,17 @@ use super::{ApprovalMode, ApprovalPolicy, Namespace, OnTimeout};
 use crate::failure::Failure;
 use crate::{Engine, Error};
 
-/// Pause between two looks at a request for approval: another process may decide it.
+/// Pause between two checks of a request for approval, which another process may decide.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Time for which a client may answer, seconds.
 const CLIENT_DECISION_SECONDS: i64 = 30 * 86_400;
-/// Bytes of the audit log's entries about one program, besides the program.
+/// Bytes of one program's entries in the audit log, besides the program itself.
 const AUDIT_ENTRIES_BYTES: u64 = 4096;
 /// The language that rules read.
 const RULED_LANGUAGE: &str = "python";
 /// Pause between two attempts to complete the audit log.
 const AUDIT_RETRY_PAUSE: Duration = Duration::from_secs(5);
-/// Outcome in the audit log of a program whose turn ended before it.
+/// Outcome in the audit log of a program that the end of its turn cut off.
 pub(super) const CUT_OFF: &str = "The turn ended before it was known how this went.";
 
 /// The person at the terminal, in the audit log.
@@ -51,24 +51,24 @@ pub struct Gate {
     namespace: Arc<Namespace>,
     model: String,
     decider: Decider,
-    /// The terminal at which the operator is asked, if there is one.
+    /// The terminal for questions to the operator, if there is one.
     terminal: Option<TerminalApprover>,
     /// True if the request goes on after a restart while a program waits for the operator.
     outlives: bool,
     /// Programs that run, by their calls.
     running: Mutex<HashMap<String, String>>,
-    /// The stored request for approval that is undecided, if there is one.
+    /// The stored and undecided request for approval, if there is one.
     pub(crate) pending_approval: watch::Sender<Option<ApprovalRecord>>,
-    /// True once the person at the terminal allowed everything that the rules do not refuse.
+    /// True once the person at the terminal has allowed everything that the rules do not refuse.
     allows_all: AtomicBool,
-    /// The reason why a program could be neither decided about nor noted, where the turn is to end then.
+    /// The error that kept a program from being decided about or recorded, if such errors end the turn.
     failure: watch::Sender<Option<Failure>>,
 }
 
 /// The origin of the programs of one request.
 #[derive(Debug)]
 pub struct ProgramOrigin {
-    /// The response, completion or other request, by its id.
+    /// The id of the request, such as a response or completion.
     pub request: String,
     /// The names of the kernel in which they run.
     pub namespace: Arc<Namespace>,
@@ -99,7 +99,7 @@ pub struct TerminalApprover(Arc<AskFunction>);
 type AskFunction = dyn Fn(ApprovalRequest, Vec<String>) -> BoxFuture<'static, ApprovalDecision> + Send + Sync;
 
 impl TerminalApprover {
-    /// A terminal at which `ask` asks about a program. Its second argument is why, by the rules.
+    /// A terminal that asks about programs by `ask`. Its second argument is the rules' reasons for asking.
     pub fn new<F, R>(ask: F) -> Self
     where
         F: Fn(ApprovalRequest, Vec<String>) -> R + Send + Sync + 'static,
@@ -116,7 +116,7 @@ impl fmt::Debug for TerminalApprover {
 }
 
 impl Gate {
-    /// A gate for the programs of one request. `outlives` says whether the request goes on after a restart while a program waits for the
+    /// A gate for the programs of one request. `outlives` is true if the request goes on after a restart while a program waits for the
     /// operator.
     pub fn new(
         engine: &Arc<Engine>,
@@ -128,8 +128,8 @@ impl Gate {
         Arc::new(Self { decider, outlives, ..Self::build(engine, tenant, origin) })
     }
 
-    /// A gate at which the operator is asked at a terminal. There is no time limit, and nothing is stored of the question. A program that
-    /// cannot be noted in the audit log ends the turn.
+    /// A gate that asks the operator at a terminal, without a time limit. The question is not stored. A failure to write the audit log ends
+    /// the turn.
     pub fn at_terminal(
         engine: &Arc<Engine>,
         tenant: &Tenant,
@@ -168,14 +168,14 @@ impl Gate {
         self.terminal.is_none() && !matches!(self.policy.mode, ApprovalMode::Never)
     }
 
-    /// Waits until the process is about to end while a stored request for approval is undecided: it outlives the process, so there is no
-    /// need to wait any longer. Waits for ever if it does not.
+    /// Waits until the process is about to end while a stored request for approval is undecided. That request outlives the process, so the
+    /// turn need not wait any longer. Without one, waits for ever.
     pub async fn wait_for_drain(&self) {
         if !self.outlives {
             return pending().await;
         }
         self.engine.draining.cancelled().await;
-        // The sender lives as long as this does.
+        // The sender is a field of this gate.
         let _found =
             self.pending_approval.subscribe().wait_for(Option::is_some).await.map(|approval| approval.is_some());
     }
@@ -189,14 +189,14 @@ impl Gate {
         })
     }
 
-    /// Decides whether a program may run. It is in the audit log before it does.
+    /// Decides whether a program may run. The audit log has the program before it runs.
     pub async fn pass(&self, program: ApprovalRequest) -> ApprovalDecision {
         match self.decide(&program).await {
             Ok(approval) => approval,
             Err(error) => {
                 if self.terminal.is_some() {
                     self.failure.send_replace(Some(Failure::while_doing("a program was not run")(error)));
-                    // Whoever drives the turn ends it.
+                    // The driver of the turn ends it.
                     return pending().await;
                 }
                 error!("{}: a program was not run: {error}", self.request);
@@ -209,16 +209,17 @@ impl Gate {
         }
     }
 
-    /// Waits until a program could not be decided about, so that the turn has to end. Waits for ever where such a program is refused.
+    /// Waits until an error kept a program from being decided about, so that the turn has to end. For ever if such a program is refused
+    /// instead.
     pub(crate) async fn failed(&self) -> Failure {
-        // The sender lives as long as this does.
+        // The sender is a field of this gate.
         match self.failure.subscribe().wait_for(Option::is_some).await.map(|failure| failure.clone()) {
             Ok(Some(failure)) => failure,
             _ => pending().await,
         }
     }
 
-    /// Decides whether a program may run. An error when that cannot be decided or noted: then it must not run.
+    /// Decides whether a program may run. On an error, which means that it could not be decided or recorded, it must not run.
     pub async fn decide(&self, program: &ApprovalRequest) -> Result<ApprovalDecision, Error> {
         let _room = self.room(&program.code).await?;
         let (verdict, reasons) = self.verdict(&program.code).await?;
@@ -226,7 +227,7 @@ impl Gate {
             (Decision::Refuse, _) => {
                 let reason = reasons.join("; ");
                 self.note(AuditEvent::Denied, &program.code, "the rules", &reason).await?;
-                // Beside what a person decided, it is not plain who did.
+                // At a terminal, decisions of the rules are marked, to tell them from the person's.
                 let by_rules = self.terminal.is_some();
                 Ok(ApprovalDecision::Deny {
                     reason: if by_rules { format!("the rules refuse it: {reason}") } else { reason },
@@ -234,7 +235,7 @@ impl Gate {
             }
             (Decision::Allow, Decider::Client) => self.ask_client(program).await,
             (Decision::Ask, Decider::Client) => {
-                // The operator's approval is nobody else's to give.
+                // Only the operator may give this approval.
                 let decided = self.request_decision(program, reasons).await?;
                 match self.answer(program, decided).await? {
                     OperatorAnswer::Yes { .. } => self.ask_client(program).await,
@@ -252,7 +253,7 @@ impl Gate {
         }
     }
 
-    /// Asks the person at the terminal, unless everything is allowed already.
+    /// Asks the person at the terminal, unless they have allowed everything.
     async fn ask_terminal(
         &self,
         terminal: &TerminalApprover,
@@ -264,7 +265,7 @@ impl Gate {
             outcome = "all were allowed";
         } else {
             self.note(AuditEvent::Asked, code, "", &reasons.join("; ")).await?;
-            // That every program is asked about is no news to whoever is asked.
+            // In the mode that asks about every program, that is not given as a reason.
             let reasons = if matches!(self.policy.mode, ApprovalMode::Rules(_)) { reasons } else { Vec::new() };
             match (terminal.0)(program.clone(), reasons).await {
                 ApprovalDecision::Allow => {}
@@ -278,7 +279,7 @@ impl Gate {
         }
         self.note(AuditEvent::Approved, code, TERMINAL, outcome).await?;
         self.start(&program.call_id, code, TERMINAL).await?;
-        // Not all of them, as far as the turn knows: each is judged and noted.
+        // Not `AllowAll`: later programs of the turn are judged and recorded too.
         Ok(ApprovalDecision::Allow)
     }
 
@@ -295,7 +296,7 @@ impl Gate {
         Ok(ApprovalDecision::Later)
     }
 
-    /// Waits until the operator decides about a program, or the time is over, and lets it run if that is the decision.
+    /// Waits for the operator's decision or the time limit, and runs the program if it is allowed.
     async fn run_after_decision(
         &self,
         program: &ApprovalRequest,
@@ -352,12 +353,12 @@ impl Gate {
     /// Requests the operator's decision, and waits for it.
     async fn request_decision(&self, program: &ApprovalRequest, reasons: Vec<String>) -> Result<ApprovalRecord, Error> {
         let (store, policy) = (&self.engine.store, &self.policy);
-        // A turn that goes on after a restart finds what it asked before.
+        // A turn that goes on after a restart finds its earlier request.
         let before = store.approval_of_call(&self.request, &program.call_id).await?;
         let is_new = before.is_none();
         let mut waiting = ApprovalWait::new(&self.engine, self.asking(program, reasons, before), self.outlives);
         let asked = waiting.request().await?;
-        // From here on somebody may have seen it, so the turn outlives the process.
+        // From here on the request may have been seen, so the turn outlives the process.
         self.pending_approval.send_replace(Some(asked.clone()));
         if is_new && let Some(webhook) = policy.webhook.clone() {
             let telling = webhook.deliver(Arc::clone(&self.engine), asked.clone());
@@ -374,10 +375,10 @@ impl Gate {
         decided
     }
 
-    /// Waits for the decision about a program, by somebody or by the time limit.
+    /// Waits for the decision about a program, which may be made by the time limit.
     async fn wait_for_decision(&self, asked: &ApprovalRecord) -> Result<ApprovalRecord, Error> {
         let store = &self.engine.store;
-        // A clock that was set back meanwhile makes nobody wait longer.
+        // Measured from now on, so that setting back the clock does not prolong it.
         let patience = u64::try_from(asked.expires_at - now()).unwrap_or_default();
         let end = Instant::now() + self.policy.timeout.min(Duration::from_secs(patience));
         loop {
@@ -396,7 +397,7 @@ impl Gate {
         }
     }
 
-    /// Makes a program known to whoever decides, unless it is.
+    /// Announces a program to those who decide, unless it was announced before.
     fn asking(
         &self,
         program: &ApprovalRequest,
@@ -422,14 +423,14 @@ impl Gate {
         }
     }
 
-    /// Reserves room for a program's entries in the audit log. What then happens is written in any case.
+    /// Reserves storage for a program's entries in the audit log. Later entries are then written in any case.
     async fn room(&self, code: &str) -> Result<Reservation, Error> {
         let bytes = AUDIT_ENTRIES_BYTES + code.len() as u64;
         Ok(self.engine.store.reserve(&self.tenant, bytes..=bytes).await?)
     }
 
     async fn start(&self, call_id: &str, code: &str, actor: &str) -> Result<(), Error> {
-        // Known first: an entry that is written although nobody waits for it any more still gets its end.
+        // Recorded as running first, so that an entry that is written after the caller gave up still gets its end.
         self.running().insert(call_id.to_owned(), code.to_owned());
         let noted = self.note(AuditEvent::Started, code, actor, "").await;
         if noted.is_err() {
@@ -442,8 +443,8 @@ impl Gate {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Judges a program that the client says it approved, and takes the approval: it was asked about the program, and each answer counts
-    /// once. Returns the reason if it must not run.
+    /// Judges a program that the client says it approved, and takes the approval: the client must have been asked about this program, and
+    /// each answer counts once. Returns the reason if it must not run.
     pub async fn take_approval(&self, code: &str) -> Result<Option<String>, Error> {
         let _room = self.room(code).await?;
         let (verdict, reasons) = self.verdict(code).await?;
@@ -467,7 +468,7 @@ impl Gate {
     /// A program that the client refused in this request.
     pub async fn denied_by_client(&self, code: &str, reason: &str) -> Result<(), Error> {
         let _room = self.room(code).await?;
-        // Of one that nobody asked about, there is nothing to refuse.
+        // If the client was not asked about it, there is nothing to refuse.
         let _asked = self.engine.store.tenant_answered(&self.tenant, code, ApprovalStatus::Denied).await?;
         self.note(AuditEvent::Denied, code, "the client", reason).await
     }
@@ -477,7 +478,7 @@ impl Gate {
         let Some(code) = self.running().get(call_id).cloned() else { return Ok(()) };
         let program_ms = u64::try_from(finished.elapsed.as_millis()).unwrap_or(u64::MAX);
         let models = self.engine.models();
-        // A client that sends programs itself names itself as it likes.
+        // A client that sends programs itself chooses its own name.
         let model = models.get(&self.model).map_or("", |model| &model.name);
         self.engine.meter.count(&self.tenant, model, MeteredWork { programs: 1, program_ms, ..MeteredWork::default() });
         self.note(AuditEvent::Ended, &code, "", &describe_outcome(finished)).await?;
@@ -485,7 +486,7 @@ impl Gate {
         Ok(())
     }
 
-    /// Ends the programs whose turn ended before them, as the audit log has it: of some nobody waited for the end, others found no sandbox.
+    /// Records the end of programs that were cut off by the end of their turn: by a client that gave up, or for lack of a sandbox.
     pub async fn cut_off(&self) -> Result<(), Error> {
         let running = self.running().clone();
         for (call_id, code) in running {
@@ -495,7 +496,7 @@ impl Gate {
         Ok(())
     }
 
-    /// Does [`Gate::cut_off`] as soon as that is possible, such as when a full disk has room again, unless the next start does it before.
+    /// Does [`Gate::cut_off`] once it is possible, for example when a full disk has room again; the next start does it otherwise.
     pub(crate) async fn cut_off_later(self: Arc<Self>) {
         loop {
             tokio::select! {
@@ -521,11 +522,11 @@ impl Gate {
     }
 }
 
-/// A program that somebody waits for. When whoever waits goes away, nobody needs to decide any more; but for the server's end, after which
-/// the turn goes on.
+/// The wait for a decision about a program. If it is dropped, the request is withdrawn, except at the server's end, after which the turn
+/// goes on.
 struct ApprovalWait<'a> {
     engine: &'a Arc<Engine>,
-    /// The task that writes the request. It runs to its end, so that a request that was written can be withdrawn.
+    /// The task that writes the request. It always runs to its end, so that a written request can be withdrawn.
     asking: Option<JoinHandle<Result<ApprovalRecord, aludel_store::Error>>>,
     id: Option<ApprovalId>,
     /// True if the turn can go on after a restart.

@@ -1,6 +1,6 @@
 //! Approval of programs before they run: by rules, by the operator, by a webhook; and the audit log of all of it.
 //!
-//! A seat belt for honest mistakes and a record of what was done; the sandbox is the boundary.
+//! A guard against honest mistakes, and a record; the security boundary is the sandbox.
 
 mod gate;
 mod namespace;
@@ -29,7 +29,7 @@ pub struct ApprovalPolicy {
     pub timeout: Duration,
     /// The decision when that time is over.
     pub on_timeout: OnTimeout,
-    /// True if the key whose program waits may decide about it, besides the operator.
+    /// True if the program's own key may decide about it, besides the operator.
     pub by_key: bool,
     /// The webhook that is called for each program that waits.
     pub webhook: Option<Webhook>,

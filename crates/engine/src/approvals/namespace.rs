@@ -1,11 +1,11 @@
-//! The names that programs of one kernel share.
+//! The shared names of one kernel's programs.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use aludel_rules::{Judgement, Known, Rules};
 use aludel_sandbox::Language;
 
-/// The names that programs of one kernel share, as far as rules have read them.
+/// The names that programs of one kernel share, as far as the rules have read them.
 #[derive(Debug)]
 pub struct Namespace {
     id: String,
@@ -14,7 +14,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// The names of a kernel before its first program. `id` is the id of its session or sandbox, for the audit log.
+    /// The names of a kernel before its first program. `id` is the session's or sandbox's id, for the audit log.
     pub fn new(id: impl Into<String>) -> Arc<Self> {
         Self::of_language(id, None)
     }
@@ -34,7 +34,7 @@ impl Namespace {
         &self.id
     }
 
-    /// Judges a program that comes after those that were judged before. Blocks while another one is judged.
+    /// Judges a program that follows the ones judged before. Blocks while another one is judged.
     pub(super) fn judge(&self, rules: &Rules, code: &str) -> Judgement {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         rules.judge_after(&mut known, code)

@@ -1,4 +1,4 @@
-//! Questions to a person at a terminal and to clients, and the audit log of them.
+//! Questions to a person at a terminal and to clients, and the audit log about them.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -79,9 +79,9 @@ async fn a_person_decides_what_the_rules_leave_open_and_all_of_it_is_noted() {
     let mode = ApprovalMode::Rules(Arc::new(Rules::parse(RULES).unwrap()));
     let (engine, gate, asked) = gate(data.path(), mode, vec![no("keep it"), ApprovalDecision::AllowAll]).await;
     assert_eq!(decide(&gate, "import os as o").await, ApprovalDecision::Allow);
-    // Names mean what the programs before made them mean.
+    // Earlier programs decide what names mean.
     assert_eq!(decide(&gate, "o.remove('x')").await, no("keep it"));
-    // Of the turn it is this one program: the next one is judged again.
+    // Only this program of the turn is allowed: the next one is judged again.
     assert_eq!(decide(&gate, "o.remove('y')").await, ApprovalDecision::Allow);
     assert_eq!(decide(&gate, "o.remove('z')").await, ApprovalDecision::Allow);
     let ApprovalDecision::Deny { reason } = decide(&gate, "import subprocess").await else { panic!("it is refused") };
@@ -198,7 +198,7 @@ async fn an_approval_of_a_client_counts_once_and_for_its_own_program() {
     assert_eq!(decide(&gate, "print(3)").await, ApprovalDecision::Later);
     gate.denied_by_client("print(3)", "no").await.unwrap();
     assert_eq!(gate.take_approval("print(3)").await.unwrap(), unasked);
-    // Whoever vouches for it.
+    // The program that the client was asked about.
     engine.store.ask_tenant(&one, "resp_1", "c", "import subprocess", 60).await.unwrap();
     assert!(gate.take_approval("import subprocess").await.unwrap().unwrap().contains("process"));
 }

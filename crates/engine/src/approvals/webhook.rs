@@ -1,4 +1,4 @@
-//! Telling another program of programs that wait, signed as the Standard Webhooks specification has it.
+//! Announces waiting programs to another program, signed according to the Standard Webhooks specification.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::Engine;
 
 /// The beginning of a secret that is written as base64.
 const ENCODED: &str = "whsec_";
-/// The most times that it is called, with longer and longer waits between.
+/// The most attempts to deliver, with growing pauses between them.
 const ATTEMPTS: u32 = 4;
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// Time that an answer may take.
@@ -28,7 +28,7 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 /// Bytes of an answer.
 const MAX_ANSWER: usize = 64 << 10;
 
-/// The endpoint that is called, and the secret by which it knows that it is us.
+/// The endpoint, and the secret for the signature.
 #[derive(Clone)]
 pub struct Webhook {
     url: reqwest::Url,
@@ -36,7 +36,7 @@ pub struct Webhook {
     client: reqwest::Client,
 }
 
-/// An answer that decides; without it, the program goes on waiting.
+/// An answer with a decision. Without one, the program keeps waiting.
 #[derive(Deserialize)]
 struct WebhookAnswer {
     decision: OperatorDecision,
@@ -57,14 +57,14 @@ impl Webhook {
         if secret.len() < 16 {
             return Err("the secret is shorter than 16 bytes".to_owned());
         }
-        // A second installation fails, and the first one serves.
+        // A second installation fails, and the first one is used.
         let _installed = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder().timeout(TIMEOUT).redirect(reqwest::redirect::Policy::none()).build();
         let client = client.map_err(|error| format!("the HTTP client: {error}"))?;
         Ok(Self { url, secret: secret.into(), client })
     }
 
-    /// Tells of a program that waits, until it was heard; an answer may decide.
+    /// Announces a waiting program until an attempt succeeds. The answer may decide.
     pub(super) async fn deliver(self, engine: Arc<Engine>, asked: ApprovalRecord) {
         let body = json!({ "type": "approval.requested", "timestamp": now(), "data": describe(&asked) }).to_string();
         let mut wait = FIRST_WAIT;
@@ -117,7 +117,7 @@ impl Webhook {
     }
 }
 
-/// Describes a failure with its causes, without the address: a token may stand in it.
+/// Describes a failure with its causes, but without the address, which may contain a token.
 fn words(error: reqwest::Error) -> String {
     let error = error.without_url();
     let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
@@ -128,7 +128,7 @@ async fn take(engine: &Engine, asked: &ApprovalRecord, answer: &[u8]) {
     let (decision, reason) = match serde_json::from_slice(answer) {
         Ok(WebhookAnswer { decision, reason }) => (decision, reason),
         Err(error) => {
-            // Most say "ok" or nothing. What was meant as a decision should not be lost in silence.
+            // Most answers are "ok" or empty. An answer that is meant as a decision must not be ignored silently.
             if serde_json::from_slice::<serde_json::Value>(answer).is_ok_and(|value| value.get("decision").is_some()) {
                 error!("{}: the webhook's decision is not understood: {error}", asked.id);
             }

@@ -10,7 +10,7 @@ use crate::Error;
 use crate::approvals::Namespace;
 use crate::sessions::{SandboxPermit, SessionSandbox, Sessions};
 
-/// A live session that nothing is stored of, and that is ended for no other. Dropping it ends its sandbox.
+/// A live session that is not stored and not ended for others. Dropping it ends its sandbox.
 #[derive(Debug)]
 pub struct TemporarySession {
     sandbox: SessionSandbox,
@@ -19,7 +19,7 @@ pub struct TemporarySession {
 }
 
 impl Sessions {
-    /// Opens a temporary session with these limits. `id` stands for it in the audit log.
+    /// Opens a temporary session with these limits. `id` identifies it in the audit log.
     pub async fn open_temporary(&self, tenant: &Tenant, id: &str, limits: Limits) -> Result<TemporarySession, Error> {
         let permit = self.permit(tenant).await?;
         let sandbox =

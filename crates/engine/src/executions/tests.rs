@@ -129,7 +129,7 @@ async fn a_program_that_nobody_waits_for_is_interrupted_and_its_end_is_noted() {
     let target = ProgramTarget::Session(session(&engine).await);
     let mut execution = start(&engine, program(target.clone(), "forever()")).unwrap();
     while !matches!(execution.next().await, Some(DirectEvent::Output(_))) {}
-    // Another one, which waits for the kernel.
+    // Another program, which waits for the kernel.
     let waiting = start(&engine, program(target.clone(), "print(1)")).unwrap();
     let canceller = waiting.canceller();
     logged(&engine, 2).await;
@@ -177,7 +177,7 @@ async fn a_held_program_is_told_and_runs_when_it_is_approved() {
     let log = log(&engine).await;
     assert_eq!(log[1..4], ["approved|me|", "started|me|", "ended||The program ran to its end."]);
     assert_eq!(log[5], "refused|me|no reason was given");
-    // Nobody is asked any more about a program that nobody waits for.
+    // Requests for approval of an abandoned program are withdrawn.
     let mut execution = start(&engine, program(target, "print(1)")).unwrap();
     let Some(DirectEvent::ApprovalRequested(approval)) = execution.next().await else { panic!("it is not approval") };
     drop(execution);

@@ -43,8 +43,8 @@ pub struct Context {
 #[derive(Clone)]
 struct Running {
     kernel: Arc<dyn Kernel>,
-    /// True if the kernel knows its directory and its variables. The first one gets them with its first program: many sandboxes run
-    /// none, and their kernel need not be started.
+    /// True if the kernel has its directory and variables. The first kernel gets them with its first program: many sandboxes run none, and
+    /// then need not start it.
     is_configured: bool,
     namespace: Arc<Namespace>,
 }
@@ -83,7 +83,7 @@ impl Context {
         self.language.as_ref()
     }
 
-    /// Counts a program that is started in it, and returns its number, from 1 on.
+    /// Counts a program that starts in it, and returns its number, from 1.
     pub fn count(&self) -> u64 {
         self.executions.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -117,7 +117,7 @@ impl Contexts {
         Ok((language.as_str() != self.sandbox.kernel().language).then_some(language))
     }
 
-    /// Starts a further kernel, of this language or of the sandbox's own.
+    /// Starts a further kernel; without a language, of the sandbox's own.
     pub async fn create(&self, directory: Option<&str>, language: Option<Language>) -> Result<Arc<Context>, Error> {
         let directory = directory.unwrap_or(HOME);
         let running = self.start(directory, language.as_ref()).await?;
@@ -126,8 +126,7 @@ impl Contexts {
         Ok(context)
     }
 
-    /// Lists a context for each further language that the sandbox is known to have, beside those that there are. Its kernel starts when it
-    /// is first used.
+    /// Lists a context for each further language that the sandbox is known to have, unless there is one. Its kernel starts on first use.
     pub async fn list_further(&self) {
         let _one_at_a_time = self.making.lock().await;
         let mut known = self.known.lock().await;
@@ -143,7 +142,7 @@ impl Contexts {
         self.known.lock().await.clone()
     }
 
-    /// The context of this id; without one, the default one.
+    /// The context of this id; the default one without an id.
     pub async fn get(&self, id: Option<&str>) -> Result<Arc<Context>, Error> {
         let known = self.known.lock().await;
         let found = match id {
@@ -153,7 +152,7 @@ impl Contexts {
         found.cloned().ok_or_else(|| Error::NotFound(Missing::Context(id.unwrap_or("default").to_owned())))
     }
 
-    /// The context of a language's programs that name none: the first of the language, made when it is first asked for.
+    /// The context for programs that name a language and no context: the first of that language, made on first use.
     pub async fn of_language(&self, language: Option<Language>) -> Result<Arc<Context>, Error> {
         let Some(language) = language else { return self.get(None).await };
         let _one_at_a_time = self.making.lock().await;
@@ -188,7 +187,7 @@ impl Contexts {
         Ok(Running { kernel, is_configured: true, namespace })
     }
 
-    /// Ends a context. The default one is there again when it is next asked for.
+    /// Ends a context. The default context exists again on its next use.
     pub async fn remove(&self, id: &str) -> Result<(), Error> {
         let context = self.get(Some(id)).await?;
         if let Some(running) = &*context.running.lock().await {
@@ -202,7 +201,7 @@ impl Contexts {
         Ok(())
     }
 
-    /// The target of a program with these variables in a context. A kernel that has died is replaced first.
+    /// The target of a program with these variables in a context. Replaces a kernel that has died.
     pub async fn target(
         &self,
         context: &Context,
@@ -225,7 +224,7 @@ impl Contexts {
     }
 }
 
-/// In the words of whoever asked for a kernel.
+/// The error in terms of the request for a kernel.
 fn refused(error: SandboxError, language: Option<&Language>) -> Error {
     match error {
         SandboxError::Full => {
@@ -254,7 +253,7 @@ impl Runtime for ContextRuntime {
         self.sandbox.kernel()
     }
 
-    /// Nobody asks: they are the client's own matter.
+    /// Never asked for: the client manages its files.
     fn files(&self) -> BoxFuture<'_, Vec<FileEntry>> {
         Box::pin(std::future::ready(Vec::new()))
     }

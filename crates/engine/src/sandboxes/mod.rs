@@ -1,8 +1,8 @@
-//! Sandboxes that clients own by id: made when they are asked for, ended at a time, and gone at a restart.
+//! Sandboxes that clients own by id: made on request, ended at a set time, and gone after a restart.
 //!
-//! `registry` finds them, `sandbox` is one of them, `contexts` are its kernels, `programs` what runs in them, `processes` the commands that
-//! run in it and outlive their clients, `watches` the directories of which clients poll the changes. They take permits of the same number
-//! as live sessions, which nobody takes away from them.
+//! `registry` finds them, `sandbox` is one of them, `contexts` has its kernels, `programs` the programs that run in those, `processes` its
+//! commands, which outlive their clients, `watches` the directories whose changes clients poll. They share their permits with live
+//! sessions, but are never ended for others.
 
 mod contexts;
 mod processes;
@@ -23,7 +23,7 @@ pub use registry::Sandboxes;
 pub use sandbox::{ClientSandbox, NewSandbox};
 pub use watches::Watches;
 
-/// The home directory inside: where commands begin, and what relative paths are relative to.
+/// The home directory inside: the directory in which commands start, and the base of relative paths.
 pub const HOME: &str = "/home/user";
 
 /// Files of a sandbox by path.

@@ -20,17 +20,17 @@ use crate::Error;
 use crate::environment::check_names;
 use crate::meter::{CommandTime, Meter};
 
-/// Commands of one sandbox that run at once, those that are starting among them.
+/// Commands of one sandbox that run at once, including those that are starting.
 const MAX_RUNNING: usize = 128;
-/// Commands of one sandbox that have ended and are still known.
+/// Commands of one sandbox that are remembered after their end.
 const MAX_ENDED: usize = 32;
 /// Clients that follow one command at once.
 const MAX_FOLLOWERS: usize = 16;
-/// Bytes of output that are kept while nobody follows a command, or as its log, the last ones.
+/// The most recent bytes of output that are kept while a command has no follower, or as its log.
 const MAX_KEPT: usize = 64 << 10;
 /// Bytes that are read at once.
 const CHUNK_BYTES: usize = 32 << 10;
-/// Chunks that wait for the slowest follower; with more, the command waits.
+/// Chunks that wait for the slowest follower. Beyond that, the command waits.
 const MAX_QUEUED_CHUNKS: u64 = 16;
 /// Orders that wait for a command.
 const MAX_ORDERS: usize = 16;
@@ -38,14 +38,14 @@ const MAX_ORDERS: usize = 16;
 const MAX_COMMAND: usize = 1 << 20;
 /// Bytes of a client's name for a command.
 pub const MAX_TAG: usize = 128;
-/// Bytes of the audit log's entries about one command, besides the command.
+/// Bytes of one command's entries in the audit log, besides the command itself.
 const AUDIT_ENTRIES_BYTES: u64 = 4096;
-/// Time for which what a command left in its pipes is read after its end: a child of its own may hold them open for ever.
+/// Time for reading the rest of a command's pipes after its end: its children may hold them open for ever.
 const FINAL_OUTPUT_TIMEOUT: Duration = Duration::from_millis(300);
-/// Time for which input may wait for a command that does not read.
+/// The longest wait for a command to read its input.
 const INPUT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A command that is to be started.
+/// A command to start.
 #[derive(Debug, Clone, Default)]
 pub struct ProcessSpec {
     /// The program, and its arguments.
@@ -56,13 +56,13 @@ pub struct ProcessSpec {
     pub directory: Option<String>,
     /// The client's name for it.
     pub tag: Option<String>,
-    /// True if its input stays open for what clients send; always so in a terminal.
+    /// True if its stdin stays open for input of clients; always so in a terminal.
     pub input: bool,
     /// The size of its terminal; `None` for pipes.
     pub pty: Option<PtySize>,
     /// Time after which it is killed.
     pub time_limit: Option<Duration>,
-    /// True if its output is kept for [`SandboxProcess::log`], and not for whoever follows it next.
+    /// True if its output is kept for [`SandboxProcess::log`], instead of for its next follower.
     pub log: bool,
 }
 
@@ -133,7 +133,7 @@ pub struct SandboxProcess {
     output: Mutex<OutputLog>,
     /// Wakes followers: there is output, or the end.
     added: Notify,
-    /// Wakes those who read the command's pipes: a follower took a chunk, or went away.
+    /// Wakes the readers of the command's pipes: a follower took a chunk, or left.
     taken: Notify,
     ended: CancellationToken,
 }
@@ -145,7 +145,7 @@ enum ControlMessage {
     Resize(PtySize),
 }
 
-/// The output of a command, as far as followers are still to take it.
+/// The output of a command that followers have yet to take.
 #[derive(Default)]
 struct OutputLog {
     chunks: VecDeque<(ProcessStream, Bytes)>,
@@ -175,7 +175,7 @@ struct LogTail {
 pub struct LogPart {
     /// The output.
     pub bytes: Vec<u8>,
-    /// Bytes between the cursor and this part that are not kept any more.
+    /// Bytes between the cursor and this part that are no longer kept.
     pub dropped: u64,
     /// The cursor of the next part.
     pub next: u64,
@@ -187,7 +187,7 @@ impl fmt::Debug for SandboxProcess {
     }
 }
 
-/// A client's view of a command. Dropping it lets the command go on, and leaves the output that it has not taken to the next one.
+/// A client's view of a command. Dropping it leaves the command running, and its unread output for the next view.
 #[derive(Debug)]
 pub struct ProcessView {
     /// The command.
@@ -201,7 +201,7 @@ impl ProcessView {
     pub async fn next(&mut self) -> Option<ProcessEvent> {
         let process = Arc::clone(&self.process);
         loop {
-            // From here on nothing is missed.
+            // Output from here on is not missed.
             let added = process.added.notified();
             {
                 let mut output = process.output();
@@ -327,7 +327,7 @@ impl Processes {
         self.lock().by_number.values().filter(|process| !process.has_ended()).cloned().collect()
     }
 
-    /// The command of this process id that was last started, whether it runs or has ended.
+    /// The last started command with this process id, running or ended.
     pub fn of_pid(&self, pid: u32) -> Option<Arc<SandboxProcess>> {
         self.lock().by_number.values().rev().find(|process| process.pid == pid).cloned()
     }
@@ -338,7 +338,7 @@ impl Processes {
     }
 
     fn lock(&self) -> MutexGuard<'_, ProcessTable> {
-        // Nothing that could panic happens while it is held.
+        // No code that holds it can panic.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -385,7 +385,7 @@ impl SandboxProcess {
         self.output().end
     }
 
-    /// Its output from a cursor on, which is 0 for the first part. What it printed while it was asked to keep no log is not there.
+    /// Its output from a cursor on; 0 is the beginning. Output from a time without a log is missing.
     pub fn log(&self, cursor: u64) -> LogPart {
         self.output().log.part(cursor)
     }
@@ -400,7 +400,7 @@ impl SandboxProcess {
         self.ended.cancelled().await;
     }
 
-    /// Follows it, beginning with the output that nobody has taken yet.
+    /// Follows it, beginning with the output that has not been taken.
     pub fn attach(self: &Arc<Self>) -> Result<ProcessView, Error> {
         let follower = self.output().join().ok_or_else(|| {
             let reason = format!("{MAX_FOLLOWERS} clients follow this command already");
@@ -409,7 +409,7 @@ impl SandboxProcess {
         Ok(ProcessView { process: Arc::clone(self), follower, has_sent_end: false })
     }
 
-    /// Sends input. An error if it has none, has closed it, or does not read.
+    /// Sends input. Fails if its stdin does not exist or is closed, or if it does not read.
     pub async fn send(&self, bytes: &[u8]) -> Result<(), Error> {
         let invalid = |reason: &str| Error::InvalidSandbox { field: "input", reason: reason.to_owned() };
         let writing = async {
@@ -425,27 +425,27 @@ impl SandboxProcess {
         drop(self.input.lock().await.take());
     }
 
-    /// Sends a signal to it and to the rest of its process group. One that has ended hears nothing.
+    /// Sends a signal to its process group. Does nothing if it has ended.
     pub async fn signal(&self, signal: i32) {
         let _ended = self.orders.send(ControlMessage::Signal(signal)).await;
     }
 
-    /// Kills it and the rest of its process group, without waiting for anything.
+    /// Kills its process group, without waiting.
     pub fn kill(&self) {
         let _ended = self.orders.try_send(ControlMessage::Signal(SIGKILL));
     }
 
-    /// Changes the size of its terminal. One that has ended or has no terminal stays as it is.
+    /// Changes the size of its terminal. Does nothing if it has ended or has no terminal.
     pub async fn resize(&self, size: PtySize) {
         let _ended = self.orders.send(ControlMessage::Resize(size)).await;
     }
 
     fn output(&self) -> MutexGuard<'_, OutputLog> {
-        // Nothing that could panic happens while it is held.
+        // No code that holds it can panic.
         self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells followers, and waits for those that are slow; keeps output if there are none.
+    /// Passes output to followers, and waits for slow ones; keeps it if there are none.
     async fn publish(&self, stream: ProcessStream, bytes: Bytes) {
         if self.spec.log {
             self.output().log.append(&bytes);
@@ -510,7 +510,7 @@ impl OutputLog {
         self.followers.values().all(|position| self.next() - position < MAX_QUEUED_CHUNKS)
     }
 
-    /// Adds a chunk. Without followers the last ones are kept, or none if a log has them.
+    /// Adds a chunk. Without followers the last chunks are kept, or none if they are logged.
     fn add(&mut self, stream: ProcessStream, bytes: Bytes, is_logged: bool) {
         self.bytes += bytes.len();
         self.chunks.push_back((stream, bytes));
@@ -528,13 +528,13 @@ impl OutputLog {
         Some(chunk)
     }
 
-    /// Removes a follower. What nobody has taken is kept for the next one, within the bounds for output without followers.
+    /// Removes a follower. Output that has not been taken is kept for the next one, within the bounds for output without followers.
     fn leave(&mut self, follower: u64, is_logged: bool) {
         self.followers.remove(&follower);
         self.forget(is_logged);
     }
 
-    /// Removes the chunks that nobody is to get any more.
+    /// Removes the chunks that no follower needs.
     fn forget(&mut self, is_logged: bool) {
         let wanted = match self.followers.values().min() {
             Some(position) => *position,
@@ -598,7 +598,7 @@ async fn run(
             match order {
                 ControlMessage::Signal(signal) => started.signal(signal),
                 ControlMessage::Resize(size) => {
-                    // Without a terminal, or with one that is gone, there is no window.
+                    // There may be no terminal, or it may be gone.
                     let _no_window = started.resize(size);
                 }
             }
@@ -631,7 +631,7 @@ async fn run(
     process.end(exit);
 }
 
-/// Reads to the end, or once the command has ended until nothing comes any more. Time in which followers are slow does not count.
+/// Reads until the pipes are closed or, once the command has ended, until no more comes. Time spent waiting for followers does not count.
 async fn read_all(
     process: &SandboxProcess,
     stream: ProcessStream,
@@ -677,7 +677,7 @@ impl AuditNote {
     }
 }
 
-/// A command as a shell would take it.
+/// The command as a line that a shell would read back.
 fn command_line(arguments: &[String]) -> String {
     let plain = |word: &str| {
         !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_./=:,+@%".contains(&byte))

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-/// The programs that run in one sandbox. There are no more than executions under way.
+/// The programs that run in one sandbox. Their number is bounded by that of executions.
 #[derive(Debug, Clone, Default)]
 pub struct RunningPrograms(Arc<Mutex<HashMap<String, Running>>>);
 
@@ -29,7 +29,7 @@ impl RunningPrograms {
         RunningProgram { programs: self.clone(), id: id.to_owned() }
     }
 
-    /// Interrupts the program of this id, or those in the context of this id. Returns whether there was one.
+    /// Interrupts the program of this id, or the programs in the context of this id. Returns false if there was none.
     pub fn interrupt(&self, id: &str) -> bool {
         let known = self.lock();
         let wanted = known.iter().filter(|(program, running)| *program == id || running.context == id);
@@ -37,7 +37,7 @@ impl RunningPrograms {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Running>> {
-        // Nothing that could panic happens while it is held.
+        // No code that holds it can panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

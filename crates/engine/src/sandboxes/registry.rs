@@ -26,7 +26,7 @@ pub struct Sandboxes {
 }
 
 impl Sandboxes {
-    /// None at first. Permits, the store and the backend are those of the sessions; `lifetime` is the longest time that one may live.
+    /// An empty registry. It uses the permits, store and backend of the sessions; `lifetime` is the longest life of a sandbox.
     pub(crate) fn new(sessions: Sessions, tasks: TaskTracker, shutdown: CancellationToken, lifetime: Duration) -> Self {
         Self { sessions, tasks, shutdown, lifetime, known: Arc::default() }
     }
@@ -36,13 +36,13 @@ impl Sandboxes {
         self.backend().capabilities()
     }
 
-    /// The further template that goes by this name, if there is one.
+    /// The further template of this name, if there is one.
     pub fn template(&self, name: &str) -> Option<TemplateName> {
         let offers = self.capabilities().templates.iter();
         offers.map(|offer| &offer.name).find(|known| known.as_str() == name).cloned()
     }
 
-    /// The longest time from now on for which a sandbox may be asked to live.
+    /// The longest lifetime that may be requested.
     pub fn lifetime(&self) -> Duration {
         self.lifetime
     }
@@ -56,7 +56,7 @@ impl Sandboxes {
         new.check(self.lifetime)?;
         let permit = self.sessions.permit(tenant).await?;
         let mut limits = self.sessions.limits();
-        // Clients bound their own programs, and the sandbox's end bounds all of them.
+        // Clients limit their own programs, and the sandbox's end limits all of them.
         limits.timeout = self.lifetime;
         limits.cpus = new.cpus.map_or(limits.cpus, |cpus| cpus.min(limits.cpus));
         limits.memory = new.memory.map_or(limits.memory, |memory| memory.min(limits.memory));
@@ -71,7 +71,7 @@ impl Sandboxes {
         Ok(sandbox)
     }
 
-    /// Ends a sandbox when its time or that of its tenant's key is over, it has ended of itself, its end was asked for, or the process is
+    /// Ends a sandbox when its time or its tenant's key is over, when it ends by itself, when its end is requested, or when the process is
     /// about to end.
     async fn end_in_time(self, sandbox: Arc<ClientSandbox>) {
         loop {
@@ -89,18 +89,18 @@ impl Sandboxes {
         self.end(&sandbox).await;
     }
 
-    /// Waits until a tenant's key was revoked or has expired: nobody could end its sandboxes any more, or speak to them.
+    /// Waits until a tenant's key is revoked or expires: then nobody could end its sandboxes or use them.
     async fn key_ends(&self, tenant: &Tenant) {
         loop {
             sleep(KEY_CHECK_INTERVAL).await;
-            // A store that fails for a moment says nothing about the key.
+            // A temporary failure of the store says nothing about the key.
             if let Ok(false) = self.sessions.store().may_ask(tenant).await {
                 return;
             }
         }
     }
 
-    /// Pauses a sandbox for as long as one may live; then it ends. Returns false if it is paused already.
+    /// Pauses a sandbox and gives it the longest lifetime, after which it ends. Returns false if it is already paused.
     pub async fn pause(&self, sandbox: &ClientSandbox) -> Result<bool, Error> {
         let is_paused = sandbox.pause().await?;
         if is_paused {
@@ -114,12 +114,12 @@ impl Sandboxes {
         self.lock().get(id).filter(|sandbox| sandbox.tenant() == tenant).cloned()
     }
 
-    /// The sandbox that goes by this id, whoever it belongs to: for those who prove their right to it by a secret of its own.
+    /// The sandbox of this id, of any tenant: for requests that prove their right by the sandbox's own secret.
     pub fn of_any_tenant(&self, id: &str) -> Option<Arc<ClientSandbox>> {
         self.lock().get(id).cloned()
     }
 
-    /// The sandbox for which `holds`, whoever it belongs to: for those who prove their right to it by a secret of its own.
+    /// The sandbox for which `holds` is true, of any tenant: for requests that prove their right by the sandbox's own secret.
     pub fn find(&self, holds: impl Fn(&ClientSandbox) -> bool) -> Option<Arc<ClientSandbox>> {
         let all: Vec<_> = self.lock().values().cloned().collect();
         all.into_iter().find(|sandbox| holds(sandbox))
@@ -132,7 +132,7 @@ impl Sandboxes {
         own
     }
 
-    /// Ends a sandbox of a tenant, with all that runs in it. Returns whether there was one.
+    /// Ends a sandbox of a tenant, with everything in it. Returns false if there was none.
     pub async fn kill(&self, tenant: &Tenant, id: &str) -> bool {
         let Some(sandbox) = self.get(tenant, id) else { return false };
         self.end(&sandbox).await;
@@ -140,20 +140,20 @@ impl Sandboxes {
     }
 
     async fn end(&self, sandbox: &Arc<ClientSandbox>) {
-        // From here on it is not found any more.
+        // From here on it cannot be found.
         if self.lock().remove(sandbox.id()).is_some() {
             sandbox.close().await;
         }
     }
 
-    /// Sets the time from now on after which a sandbox of a tenant ends. Returns its end; `None` if there is no such sandbox.
+    /// Sets the time from now after which a sandbox of a tenant ends. Returns its end; `None` if there is no such sandbox.
     pub fn set_timeout(&self, tenant: &Tenant, id: &str, timeout: Duration) -> Result<Option<SystemTime>, Error> {
         NewSandbox::check_timeout(timeout, self.lifetime)?;
         Ok(self.get(tenant, id).map(|sandbox| sandbox.set_timeout(timeout)))
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<ClientSandbox>>> {
-        // Nothing that could panic happens while it is held.
+        // No code that holds it can panic.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -26,12 +26,12 @@ use crate::sessions::SandboxPermit;
 
 /// Connections to its programs that go on after their request.
 const MAX_TUNNELS: usize = 32;
-/// Requests to its programs that are being answered. The rest of its tenant's requests are counted apart.
+/// Concurrent requests to its programs. Other requests of its tenant are counted separately.
 const MAX_PROGRAM_REQUESTS: usize = 64;
 /// Bytes of a template's name.
 const MAX_NAME: usize = 128;
 
-/// A sandbox that is to be made.
+/// A sandbox to make.
 #[derive(Debug, Clone, Default)]
 pub struct NewSandbox {
     /// The template, as its client calls it.
@@ -46,17 +46,17 @@ pub struct NewSandbox {
     pub environment: BTreeMap<String, String>,
     /// Time after which it ends.
     pub timeout: Duration,
-    /// The environment variable that has its id, if there is to be one.
+    /// The environment variable for its id, if any.
     pub id_variable: Option<&'static str>,
-    /// True if whoever speaks to its programs needs the secret for that.
+    /// True if requests to its programs need a secret.
     pub private: bool,
-    /// Processors, up to those that the operator gives to each; `None` for all of them.
+    /// Processors, up to the operator's limit; `None` for that limit.
     pub cpus: Option<f64>,
-    /// Memory in bytes, up to what the operator gives to each; `None` for all of it.
+    /// Memory in bytes, up to the operator's limit; `None` for that limit.
     pub memory: Option<u64>,
     /// True if it is paused when its time is over, and not ended.
     pub pauses: bool,
-    /// True if it goes on by itself when somebody speaks to it while it is paused.
+    /// True if a request to it resumes it when it is paused.
     pub resumes: bool,
 }
 
@@ -97,7 +97,7 @@ fn check_entries(field: &'static str, entries: &BTreeMap<String, String>) -> Res
     Ok(())
 }
 
-/// A sandbox that a client owns. It lives until its time is over, its end is asked for, or the process ends.
+/// A sandbox that a client owns. It lives until its time is over, its end is requested, or the process ends.
 pub struct ClientSandbox {
     id: String,
     tenant: Tenant,
@@ -125,7 +125,7 @@ pub struct ClientSandbox {
 
 impl fmt::Debug for ClientSandbox {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without its secrets.
+        // The secrets are left out.
         formatter.debug_struct("ClientSandbox").field("id", &self.id).finish_non_exhaustive()
     }
 }
@@ -141,7 +141,7 @@ impl ClientSandbox {
     ) -> Self {
         static ORDER: AtomicU64 = AtomicU64::new(0);
         let now = Instant::now();
-        // A name of hosts, in lower case and without a dash.
+        // Usable in host names: lower case and without a dash.
         let id = format!("i{:.20}", random_hex());
         if let Some(name) = new.id_variable {
             new.environment.insert(name.to_owned(), id.clone());
@@ -171,12 +171,12 @@ impl ClientSandbox {
         }
     }
 
-    /// A permit for a connection to one of its programs that goes on after its request, if there is one.
+    /// A permit for a connection to one of its programs that outlives its request, if one is free.
     pub fn tunnel(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.tunnels).try_acquire_owned().ok()
     }
 
-    /// A permit for a request to one of its programs, if there is one.
+    /// A permit for a request to one of its programs, if one is free.
     pub fn program_request(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.program_requests).try_acquire_owned().ok()
     }
@@ -216,7 +216,7 @@ impl ClientSandbox {
         Ok(())
     }
 
-    /// Stops everything in it until [`Self::resume`]. It ends in time all the same. Returns false if it is paused already.
+    /// Stops everything in it until [`Self::resume`]. Its end still comes in time. Returns false if it is already paused.
     pub async fn pause(&self) -> Result<bool, Error> {
         let _one_at_a_time = self.pausing.lock().await;
         self.sandbox.pause().await?;
@@ -230,7 +230,7 @@ impl ClientSandbox {
         Ok(self.paused.swap(false, Ordering::Relaxed))
     }
 
-    /// Lets it go on, for so long from now on. Returns false if it is not paused.
+    /// Resumes it, to end after `timeout` from now. Returns false if it is not paused.
     pub async fn resume_for(&self, timeout: Duration) -> Result<bool, Error> {
         let is_resumed = self.resume().await?;
         if is_resumed {
@@ -244,12 +244,12 @@ impl ClientSandbox {
         self.paused.load(Ordering::Relaxed)
     }
 
-    /// The secret of those who may use it.
+    /// The secret that gives access to it.
     pub fn secret(&self) -> &str {
         &self.secret
     }
 
-    /// The secret of those who may speak to its programs, if one is needed.
+    /// The secret that gives access to its programs, if one is needed.
     pub fn traffic_secret(&self) -> Option<&str> {
         self.traffic_secret.as_deref()
     }
@@ -274,7 +274,7 @@ impl ClientSandbox {
         self.ends()
     }
 
-    /// Lets it live for so long from now on, if it would end before.
+    /// Extends its life to at least this time from now.
     pub fn extend(&self, timeout: Duration) {
         let end = Instant::now() + timeout;
         self.ends.send_if_modified(|ends| std::mem::replace(ends, end.max(*ends)) < end);
@@ -287,7 +287,7 @@ impl ClientSandbox {
             let end = *ends.borrow_and_update();
             tokio::select! {
                 () = sleep_until(end) => return,
-                // The sender lives as long as this does.
+                // The sender is a field of this sandbox.
                 _changed = ends.changed() => {}
             }
         }
@@ -328,7 +328,7 @@ impl ClientSandbox {
         self.sandbox.usage().await
     }
 
-    /// Its files; the program that serves them is started when it is first needed, or has ended.
+    /// Its files. Their server is started on first use, or again if it has ended.
     pub async fn files(&self) -> Result<Files, Error> {
         let mut files = self.files.lock().await;
         if let Some(running) = files.as_ref().filter(|files| files.is_alive()) {

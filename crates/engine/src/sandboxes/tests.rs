@@ -70,7 +70,7 @@ async fn a_further_language_has_a_context_before_its_kernel_starts() {
     assert_eq!(listed.last().map(|last| last.id()), Some(made.id()));
     let javascript = contexts.of_language(Some("javascript".parse().unwrap())).await.unwrap();
     assert_eq!(javascript.id(), listed[1].id());
-    // Here there is no such kernel; where there is one, this is its start.
+    // This host has no such kernel; on one that has, this is its start.
     assert!(contexts.target(&javascript, Default::default()).await.unwrap_err().to_string().contains("javascript"));
     contexts.remove(javascript.id()).await.unwrap();
     assert_eq!(contexts.list().await.len(), 2);

@@ -11,7 +11,7 @@ use crate::Error;
 /// Directories of one sandbox that clients poll at once.
 const MAX_WATCHES: usize = 32;
 
-/// The directories of one sandbox of which clients poll the changes.
+/// The directories of one sandbox whose changes clients poll.
 #[derive(Debug, Default)]
 pub struct Watches(Mutex<HashMap<String, Arc<DirectoryWatch>>>);
 
@@ -33,13 +33,13 @@ impl Watches {
         self.lock().get(id).cloned()
     }
 
-    /// Ends a watch. Returns whether there was one.
+    /// Ends a watch. Returns false if there was none.
     pub fn remove(&self, id: &str) -> bool {
         self.lock().remove(id).is_some()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<DirectoryWatch>>> {
-        // Nothing that could panic happens while it is held.
+        // No code that holds it can panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -27,7 +27,7 @@ impl MemoryTier {
         format!("{}g", self.0)
     }
 
-    /// The limits of a session that asks for this: no more memory than `max`, and the rest as usual.
+    /// The limits of a session with this memory: at most `max` of it, and otherwise the usual limits.
     pub fn limits(self, usual: &Limits, max: u64) -> Limits {
         let memory = self.bytes().min(max.max(usual.memory));
         // Files and scratch space are memory too.

@@ -4,12 +4,12 @@ use crate::Error;
 
 /// Bytes of a whole path.
 const MAX_PATH: usize = 512;
-/// Bytes of one part of a path: what file systems take.
+/// Bytes of one part of a path, the limit of file systems.
 const MAX_PART: usize = 255;
 /// Directories within each other.
 const MAX_PARTS: usize = 16;
 
-/// Checks that a name is a plain relative path, which can neither leave a directory nor fool its reader.
+/// Checks that a name is a plain relative path, which cannot leave a directory or mislead its reader.
 pub fn check_name(name: &str) -> Result<(), Error> {
     let reason = if name.is_empty() {
         "it is empty".to_owned()
@@ -34,7 +34,7 @@ pub fn check_name(name: &str) -> Result<(), Error> {
     Err(Error::InvalidName { shown: shortened(name), reason })
 }
 
-/// Control characters, and those that change the direction of text around them.
+/// Returns true for control characters, and those that change the direction of the text around them.
 fn is_unseen(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')

@@ -1,4 +1,4 @@
-//! The registry of sessions: the stored, the known and the live ones.
+//! The registry of sessions: stored, known and live ones.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -20,7 +20,7 @@ use crate::{Engine, Environment, Error, SessionSettings};
 
 /// Files that can be put into a new session by their ids.
 const MAX_FILES: usize = 50;
-/// Sandboxes that end at once while others are made in their place.
+/// Sandboxes that are ending while others are made in their place.
 const MOST_ENDS: usize = 8;
 
 /// All sessions. Cheap to clone.
@@ -33,7 +33,7 @@ pub struct Sessions {
 /// Sessions that are in use or live.
 type SessionTable = Mutex<HashMap<SessionId, Arc<Session>>>;
 
-/// A permit for one live sandbox, whose time is counted until this is dropped.
+/// A permit for one live sandbox, whose time is counted when this is dropped.
 #[derive(Debug)]
 pub(crate) struct SandboxPermit {
     _permit: Permit,
@@ -65,20 +65,20 @@ pub enum SessionChoice {
         /// The memory that it may use.
         memory: Option<MemoryTier>,
     },
-    /// The one that goes by this name, or a new one.
+    /// The session of this name, or a new one.
     Named {
         /// The name.
         name: String,
-        /// The memory that a new one may use.
+        /// The memory of a new session.
         memory: Option<MemoryTier>,
     },
-    /// The session of an earlier part of the conversation, expired or not.
+    /// The session of an earlier part of the conversation, even if it has expired.
     Reuse(SessionId),
     /// This one and no other.
     Explicit(SessionId),
 }
 
-/// A session that is to be made.
+/// A session to make.
 #[derive(Debug)]
 pub struct NewSession {
     /// Its name, which need not be unique.
@@ -100,9 +100,9 @@ struct IdleSession {
     last_active: Instant,
 }
 
-/// Returns true if a session is live and nobody uses it.
+/// Returns true if a session is live and has no users.
 fn is_idle(session: &Arc<Session>) -> bool {
-    // One reference is the map's own, and more are made only while the map is locked.
+    // One reference is the map's own, and others are only made while the map is locked.
     Arc::strong_count(session) == 1 && session.is_live()
 }
 
@@ -117,7 +117,7 @@ impl SessionContext {
         &self.settings.environment
     }
 
-    /// The limits of a session, given the memory that it may use as it stands in its row.
+    /// The limits of a session whose row has this memory.
     pub(super) fn limits_of(&self, memory: Option<&str>) -> Limits {
         match memory.and_then(MemoryTier::parse) {
             Some(asked) => asked.limits(&self.settings.limits, self.settings.max_memory),
@@ -125,7 +125,7 @@ impl SessionContext {
         }
     }
 
-    /// A permit to be live, for a tenant that has room to store what its programs make.
+    /// A permit to be live, for a tenant that has storage left.
     pub(super) async fn permit_for(&self, tenant: &Tenant) -> Result<SandboxPermit, Error> {
         self.store.check_room(tenant, 1).await?;
         loop {
@@ -140,15 +140,15 @@ impl SessionContext {
                 }
             };
             let Some(evicted) = evicted else { return Err(error) };
-            // Its files are kept; the next use of it opens another sandbox. When somebody uses it again by now, another one is found.
+            // Its files are kept; its next use opens another sandbox. If it is in use again by now, another one is found.
             if let Some(session) = self.take_if_idle(&evicted.id) {
                 session.make_room(&self.ends).await;
             }
         }
     }
 
-    /// The idle live sessions that may be ended for another one of a tenant: its own, and those of tenants that have more. Those of the
-    /// tenant that has most come first, the longest idle ones before others.
+    /// The idle live sessions that may be ended for another one of a tenant: its own, and those of tenants with more. Sorted: first those
+    /// of the tenant with most, the longest idle first.
     fn idle_sessions(&self, tenant: &Tenant) -> Vec<IdleSession> {
         let Some(known) = self.known.upgrade() else { return Vec::new() };
         let taken = self.permits.in_use_by_tenant();
@@ -167,7 +167,7 @@ impl SessionContext {
         idle
     }
 
-    /// Takes a session out of the known ones, if it is still idle.
+    /// Removes a session from the known ones, if it is still idle.
     fn take_if_idle(&self, id: &SessionId) -> Option<Arc<Session>> {
         let known = self.known.upgrade()?;
         let mut known = lock(&known);
@@ -177,7 +177,7 @@ impl SessionContext {
 }
 
 impl Sessions {
-    /// No session is known at first; those in the store are found when they are asked for.
+    /// A registry without known sessions; stored ones are found on demand.
     pub fn new(store: Store, backend: Arc<dyn Backend>, settings: SessionSettings, meter: Meter) -> Self {
         store.limit_storage(settings.storage);
         let permits = Permits::new(settings.sessions, settings.sessions);
@@ -231,12 +231,12 @@ impl Sessions {
         self.shared.limits_of(None)
     }
 
-    /// A permit to be live, for something that is no session and is not ended for others.
+    /// A permit to be live, for a sandbox that is no session and is not ended for others.
     pub(crate) async fn permit(&self, tenant: &Tenant) -> Result<SandboxPermit, Error> {
         self.shared.permit_for(tenant).await
     }
 
-    /// Returns the backend's health, as far as it knows: without trying.
+    /// Returns the backend's health as far as it is known, without trying.
     pub(crate) fn backend_health(&self) -> Health {
         self.shared.backend.health()
     }
@@ -281,7 +281,7 @@ impl Sessions {
         Ok(self.create(tenant, new).await?.0)
     }
 
-    /// Makes a session with its files, all or nothing. It has no sandbox before a program needs it.
+    /// Makes a session with its files, all or nothing. It gets a sandbox when a program needs one.
     pub async fn create(&self, tenant: &Tenant, new: NewSession) -> Result<(Arc<Session>, ContainerRecord), Error> {
         let NewSession { name, file_ids, memory, idle, environment } = new;
         if file_ids.len() > MAX_FILES {
@@ -324,12 +324,12 @@ impl Sessions {
 
     /// Returns the status of a session.
     pub fn status(&self, record: &ContainerRecord) -> SessionStatus {
-        // A session in use does not expire, however long it takes.
+        // A session in use does not expire, however long the use takes.
         let used = self.known().get(&record.id).is_some_and(|session| !session.is_expired());
         if used || !record.is_expired() { SessionStatus::Running } else { SessionStatus::Expired }
     }
 
-    /// Removes a session with its files. Returns whether there was one.
+    /// Removes a session with its files. Returns false if there was none.
     pub async fn delete(&self, tenant: &Tenant, id: &SessionId) -> Result<bool, Error> {
         if self.shared.store.container(tenant, id).await?.is_none() {
             return Ok(false);
@@ -345,7 +345,7 @@ impl Sessions {
     pub(crate) async fn reap_once(&self) {
         let (mut ended, mut used) = (Vec::new(), Vec::new());
         self.known().retain(|_, session| {
-            // One reference is the map's own, and more are made only while the map is locked.
+            // One reference is the map's own, and others are only made while the map is locked.
             let in_use = Arc::strong_count(session) > 1;
             if in_use {
                 session.touch();
@@ -363,7 +363,7 @@ impl Sessions {
         }
         for session in ended {
             session.end().await;
-            // Somebody may have opened it again since.
+            // It may have been opened again since.
             let is_over = session.is_expired() && !self.known().contains_key(session.id());
             if is_over && let Err(error) = self.shared.store.expire_container(session.tenant(), session.id()).await {
                 tracing::error!("cannot note that {} has expired: {error}", session.id());
@@ -371,7 +371,7 @@ impl Sessions {
         }
     }
 
-    /// The number of live sessions, and of those that have reserved room to be.
+    /// The number of live sessions, including those that have reserved a permit.
     pub fn in_use(&self) -> usize {
         self.shared.permits.in_use()
     }
@@ -386,7 +386,7 @@ impl Sessions {
 }
 
 fn lock(known: &SessionTable) -> MutexGuard<'_, HashMap<SessionId, Arc<Session>>> {
-    // Nothing that could panic happens while it is held.
+    // No code that holds it can panic.
     known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -404,7 +404,7 @@ fn pause(settings: &SessionSettings) -> Duration {
     (settings.idle.min(settings.linger) / 4).clamp(Duration::from_millis(50), Duration::from_secs(15))
 }
 
-/// Notes in the store that sessions are in use, until the engine closes. For a process beside a server, which keeps to its own sessions.
+/// Records in the store that sessions are in use, until the engine closes. For a process beside a server, with sessions of its own.
 pub async fn heartbeat(engine: Arc<Engine>) {
     loop {
         engine.sessions.reap_once().await;
@@ -415,7 +415,7 @@ pub async fn heartbeat(engine: Arc<Engine>) {
     }
 }
 
-/// Ends sessions that were left alone, and removes from memory and the store what has expired, until the engine closes.
+/// Ends idle sessions, and removes expired ones from memory and the store, until the engine closes.
 pub async fn reap(engine: Arc<Engine>) {
     /// Time between two passes through the store.
     const SWEEP: Duration = Duration::from_secs(60);

@@ -14,8 +14,8 @@ use tokio::sync::Mutex;
 
 use crate::{Environment, Error};
 
-/// A workspace with a sandbox. When the kernel dies, the next execution starts another one on the same files. Cheap to clone; clones are
-/// the same.
+/// A workspace with a sandbox. If the kernel dies, the next execution starts a new one on the same files. Cheap to clone; clones share
+/// everything.
 #[derive(Debug, Clone)]
 pub struct SessionSandbox(Arc<Inner>);
 
@@ -29,7 +29,7 @@ struct Inner {
 
 #[derive(Debug)]
 enum State {
-    /// Files, and a sandbox that lives or died since it was last used.
+    /// Files, and a sandbox that lives or has died since its last use.
     Open {
         workspace: Arc<dyn Workspace>,
         sandbox: Option<Arc<dyn Sandbox>>,
@@ -40,7 +40,7 @@ enum State {
 }
 
 impl SessionSandbox {
-    /// Opens an empty workspace with a kernel that is ready, from this template or the usual one.
+    /// Opens an empty workspace with a ready kernel; without a template, from the usual one.
     pub async fn create(
         backend: Arc<dyn Backend>,
         limits: Limits,
@@ -55,7 +55,7 @@ impl SessionSandbox {
         Ok(Self(Arc::new(Inner { limits, template, backend, state })))
     }
 
-    /// Returns true if the other one is a clone of this.
+    /// Returns true if the other value is a clone of this.
     pub(super) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -65,28 +65,28 @@ impl SessionSandbox {
         &self.0.limits
     }
 
-    /// Runs one cell. Executions of one session run one after another; this waits for its turn. A kernel that died is replaced first,
-    /// unless the workspace was lost with it. Dropping the returned [`Execution`] interrupts the program.
+    /// Runs one cell. Executions of a session run one at a time; the next waits here. A kernel that died is replaced first, unless the
+    /// workspace was lost with it. Dropping the returned [`Execution`] interrupts the program.
     pub async fn execute<'a>(&self, cell: impl Into<Cell<'a>>) -> Result<Execution, Error> {
         let cell = cell.into();
         let mut tries = 0;
         loop {
-            // Not held while waiting for the kernel's turn: the files are reached through the same lock.
+            // The lock is released before the wait for the kernel: access to files needs it too.
             let sandbox = self.live_sandbox().await?;
             match sandbox.first_kernel().execute(cell).await {
-                // It died while nobody was looking; nothing of this code ran.
+                // It died between two uses; nothing of this code ran.
                 Err(aludel_sandbox::Error::KernelGone(_)) if tries < 2 => tries += 1,
                 result => return Ok(result?),
             }
         }
     }
 
-    /// Sets what the cells to come find, as long as this kernel lives.
+    /// Sets options for later cells of this kernel.
     pub async fn configure(&self, options: &KernelOptions) -> Result<(), Error> {
         Ok(self.live_sandbox().await?.first_kernel().configure(options).await?)
     }
 
-    /// Sets the environment variables of this kernel, once no cell runs in it, and of those to come.
+    /// Sets the environment variables of this kernel, once no cell runs in it, and of later ones.
     pub(super) async fn set_environment(&self, variables: Environment) -> Result<(), Error> {
         let live = match &mut *self.0.state.lock().await {
             State::Open { sandbox, environment, .. } => {
@@ -95,10 +95,10 @@ impl SessionSandbox {
             }
             State::Closed => None,
         };
-        // Not held while waiting for the kernel's turn.
+        // The lock is released before the wait for the kernel.
         match live {
             Some(live) => equip(&*live, &variables).await.or_else(|error| match error {
-                // The next kernel has them.
+                // The next kernel gets them.
                 Error::Sandbox(aludel_sandbox::Error::KernelGone(_)) => Ok(()),
                 error => Err(error),
             }),
@@ -106,7 +106,7 @@ impl SessionSandbox {
         }
     }
 
-    /// The session's sandbox, a new one if the last one died.
+    /// The session's sandbox, or a new one if it died.
     async fn live_sandbox(&self) -> Result<Arc<dyn Sandbox>, Error> {
         let mut state = self.0.state.lock().await;
         let State::Open { workspace, sandbox, environment } = &mut *state else { return Err(closed()) };
@@ -124,7 +124,7 @@ impl SessionSandbox {
         Ok(live)
     }
 
-    /// Writes a file of so many bytes under `name` (a plain file name or a relative path), replacing what is there.
+    /// Writes a file of this size under `name` (a plain file name or a relative path), replacing an existing one.
     pub async fn add_file(
         &self,
         name: &str,
@@ -135,7 +135,7 @@ impl SessionSandbox {
         self.blocking(move |workspace| Ok(workspace.add(&name, bytes, &mut source, limit)?)).await
     }
 
-    /// Removes a file from the workspace; one that is not there is fine.
+    /// Removes a file from the workspace. Success if it does not exist.
     pub async fn remove_file(&self, path: &str) -> Result<(), Error> {
         let path = path.to_owned();
         self.blocking(move |workspace| Ok(workspace.remove(&path)?)).await
@@ -154,14 +154,14 @@ impl SessionSandbox {
 
     /// Opens a file of at most `limit` bytes for reading, and returns it with its size.
     ///
-    /// Whoever copies several counts: holes and hard links make any number of files, each as large as a file may be, of which the
-    /// workspace holds but one or none.
+    /// Callers that copy several files must add up their sizes: with holes and hard links, many files of the full size can occupy little or
+    /// nothing in the workspace.
     pub async fn open_file(&self, path: &str, limit: u64) -> Result<(impl Read + Send + use<>, u64), Error> {
         let path = path.to_owned();
         self.blocking(move |workspace| open_bounded(workspace, path, limit)).await
     }
 
-    /// Ends the sandbox and removes the workspace. Does nothing when it is closed already.
+    /// Ends the sandbox and removes the workspace. Does nothing if it is already closed.
     pub async fn close(&self) {
         let state = std::mem::replace(&mut *self.0.state.lock().await, State::Closed);
         if let State::Open { sandbox: Some(sandbox), .. } = state {
@@ -169,7 +169,7 @@ impl SessionSandbox {
         }
     }
 
-    /// Bytes of memory in use and at most so far, as far as the host counts them; zeros without a sandbox.
+    /// Memory in use now and at its peak, bytes, as counted by the host; zeros without a sandbox.
     pub async fn memory(&self) -> (u64, u64) {
         match &*self.0.state.lock().await {
             State::Open { sandbox: Some(sandbox), .. } => {
@@ -196,7 +196,7 @@ impl SessionSandbox {
     }
 }
 
-/// Opens a file of at most `limit` bytes. It may grow while it is read; what was announced is what is read.
+/// Opens a file of at most `limit` bytes. The file may grow, but only its announced size is read.
 pub(super) fn open_bounded(
     workspace: &dyn Workspace,
     path: String,
@@ -221,7 +221,7 @@ async fn equip(sandbox: &dyn Sandbox, environment: &Environment) -> Result<(), E
     Ok(())
 }
 
-/// Ends a sandbox. One that does not end in time goes on to end by itself.
+/// Ends a sandbox. If that takes too long, it continues in the background.
 async fn end(sandbox: &dyn Sandbox) {
     if let Err(error) = sandbox.close().await {
         tracing::warn!(sandbox = %sandbox.id(), error = %error, "a sandbox did not end in time");

@@ -1,4 +1,4 @@
-//! One session: live when something needs it, with its files kept in the store.
+//! One session: live while it is needed, with its files kept in the store.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
@@ -28,7 +28,7 @@ use super::{SandboxPermit, SessionSandbox, WORKSPACE};
 use crate::approvals::Namespace;
 use crate::{Environment, Error};
 
-/// Files that no execution reported, of which so many are kept at once.
+/// Files without a report of an execution that are stored at once.
 const MAX_UNREPORTED: usize = 1000;
 
 /// A session in use. Holding it keeps it from expiring.
@@ -41,9 +41,9 @@ pub struct Session {
     /// The template of its next sandbox; `None` for the usual one.
     template: std::sync::Mutex<Option<TemplateName>>,
     idle: Duration,
-    /// Time of the last use. Not the wall clock's, which may be set: a session would then end early, or stay for as long as that was ahead.
+    /// Time of the last use. Monotonic: if the wall clock were set, the session would end early or late.
     last_active: std::sync::Mutex<Instant>,
-    /// Idle milliseconds after which its sandbox is given up, if earlier than its expiry.
+    /// Idle milliseconds after which its sandbox is ended, if its expiry is not earlier.
     linger_ms: AtomicU64,
     state: Mutex<State>,
     namespace: Arc<Namespace>,
@@ -51,13 +51,13 @@ pub struct Session {
     deleted: CancellationToken,
 }
 
-/// The sandbox, if there is one. Locked while files move, so that the workspace and the store agree.
+/// The sandbox, if there is one. Locked while files are copied, so that the workspace and the store agree.
 #[derive(Debug)]
 enum State {
-    /// No sandbox: nothing needed one yet, or it ended. The next one starts from the files in the store, with the permit that is kept
-    /// for it if there is one.
+    /// No sandbox: none was needed yet, or it ended. The next one starts from the files in the store, with the reserved permit if there is
+    /// one.
     Dormant(Option<SandboxPermit>),
-    /// One that counts among the live sessions.
+    /// A sandbox with its permit.
     Live { sandbox: SessionSandbox, _permit: SandboxPermit },
     /// There will be none any more.
     Deleted,
@@ -80,7 +80,7 @@ pub struct SessionFile {
     pub source: FileOrigin,
     /// Time when it was first there, seconds since 1970.
     pub created_at: i64,
-    /// Its id among the tenant's files, of a file that was copied there as it was then.
+    /// The id of its latest copy among the tenant's files, if there is one.
     #[serde(rename = "kept_as", default, skip_serializing_if = "Option::is_none")]
     pub published_id: Option<String>,
 }
@@ -118,8 +118,7 @@ impl Session {
         }
     }
 
-    /// Sets the template that its next sandbox starts from, its tenant's unless one is given, and returns it. A sandbox that lives keeps
-    /// its own.
+    /// Sets the template of its next sandbox, by default its tenant's, and returns it. A living sandbox keeps its own.
     pub fn start_from(&self, template: Option<TemplateName>) -> Option<TemplateName> {
         let template = template.or_else(|| self.shared.template_of(&self.tenant));
         self.template.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&template);
@@ -141,7 +140,7 @@ impl Session {
         &self.namespace
     }
 
-    /// Reserves room for its sandbox; an error when there is none. To be given back with [`Session::release`].
+    /// Reserves a permit for its sandbox; fails if there is none. Release it by [`Session::release`].
     pub async fn reserve(&self) -> Result<(), Error> {
         let mut state = self.state.lock().await;
         if let State::Dormant(permit @ None) = &mut *state {
@@ -157,7 +156,7 @@ impl Session {
         }
     }
 
-    /// Its sandbox, opened now if there is none: a new one has the files that the store kept, and no variables.
+    /// Its sandbox, opened if there is none: a new one has the files from the store and no variables.
     pub async fn sandbox(&self) -> Result<SessionSandbox, Error> {
         let mut state = self.state.lock().await;
         let reserved = match &mut *state {
@@ -191,8 +190,7 @@ impl Session {
         Environment::from_json(self.shared.store.container_variables(&self.tenant, &self.id).await?.as_deref())
     }
 
-    /// Sets environment variables of its programs, beside those that it has: for this sandbox, once no program runs in it, and for all
-    /// later ones.
+    /// Adds environment variables for its programs: for its present sandbox, once no program runs in it, and for all later ones.
     pub async fn add_environment(&self, more: &Environment) -> Result<(), Error> {
         let state = self.state.lock().await;
         let before = self.environment().await?;
@@ -203,7 +201,7 @@ impl Session {
         }
         let sandbox = match &*state {
             State::Live { sandbox, .. } => Some(sandbox.clone()),
-            // A later sandbox reads what was stored.
+            // A later sandbox reads the stored variables.
             State::Dormant(_) | State::Deleted => None,
         };
         drop(state);
@@ -213,7 +211,7 @@ impl Session {
         }
     }
 
-    /// Runs one cell. A sandbox that was lost is replaced first, and the outcome says so.
+    /// Runs one cell. A lost sandbox is replaced first, and the outcome says so.
     pub async fn execute<'a>(&self, cell: impl Into<Cell<'a>>) -> Result<Execution, Error> {
         let cell = cell.into();
         let mut losses = 0;
@@ -231,12 +229,12 @@ impl Session {
         }
     }
 
-    /// Lets go of a sandbox that was lost; its permit is kept for the next one.
+    /// Drops a lost sandbox; keeps its permit for the next one.
     async fn drop_sandbox(&self, lost: &SessionSandbox) {
         let mut state = self.state.lock().await;
         *state = match std::mem::replace(&mut *state, State::Dormant(None)) {
             State::Live { sandbox, _permit } if sandbox.is(lost) => State::Dormant(Some(_permit)),
-            // Somebody else was faster.
+            // Another caller was faster.
             state => state,
         };
     }
@@ -258,8 +256,8 @@ impl Session {
         Ok(())
     }
 
-    /// Keeps what an execution created or changed, and forgets what is not there any more. Returns the files of `changed` that are
-    /// still there, each as a client can download it, and those that the tenant has no room for.
+    /// Stores files that an execution created or changed, and removes those that no longer exist. Returns the files of `changed` that still
+    /// exist, as clients can download them, and those that exceed the tenant's storage.
     pub async fn store_changes(&self, changed: &[FileEntry]) -> Result<StoredChanges, Error> {
         let state = self.state.lock().await;
         let State::Live { sandbox, .. } = &*state else { return Ok(StoredChanges::default()) };
@@ -274,7 +272,7 @@ impl Session {
         let stored = self.records().await?;
         let stored: HashMap<String, ContainerFileRecord> =
             stored.into_iter().map(|file| (file.path.clone(), file)).collect();
-        // An execution reports only so many files, and a program that was left behind makes some that none reports.
+        // Reports of executions are limited in number, and programs that run on after their cell make files without a report.
         let reported: HashSet<&str> = changed.iter().map(|file| file.path.as_str()).collect();
         let unknown = |file: &&FileEntry| !reported.contains(file.path.as_str()) && !stored.contains_key(&file.path);
         let unreported = present.iter().filter(unknown).take(MAX_UNREPORTED);
@@ -297,7 +295,7 @@ impl Session {
         Ok(StoredChanges { files: records.into_iter().map(Into::into).collect(), without_room })
     }
 
-    /// Keeps a picture or a page that a program showed. It is not in the workspace.
+    /// Stores a displayed picture or page. It is not in the workspace.
     pub async fn add_figure(&self, bytes: &[u8], mime: &str) -> Result<SessionFile, Error> {
         let blob = self.shared.store.write_blob(&self.tenant, bytes).await?;
         let id = ContainerFileId::new();
@@ -317,13 +315,13 @@ impl Session {
         self.put_one(file, blob).await
     }
 
-    /// Puts a client's file in, in place of the one of the same path.
+    /// Adds a client's file, replacing the one of the same path.
     pub async fn add_file(&self, path: &str, mime: &str, blob: NewBlob) -> Result<SessionFile, Error> {
         check_name(path)?;
         self.add_file_as_named(path, mime, blob).await
     }
 
-    /// The same with a name that nobody else reads: it only has to be a relative path.
+    /// Does the same for a name that is not shown to people: it only has to be a relative path.
     pub async fn add_file_as_named(&self, path: &str, mime: &str, blob: NewBlob) -> Result<SessionFile, Error> {
         let state = self.state.lock().await;
         self.touch();
@@ -337,15 +335,15 @@ impl Session {
         self.put_one(new_file(path, mime, FileOrigin::User), blob).await
     }
 
-    /// Puts one of the tenant's files in, under a name that no other file has.
+    /// Adds one of the tenant's files, under a free name.
     pub async fn add_stored_file(&self, file: &FileRecord) -> Result<SessionFile, Error> {
         let taken: HashSet<String> = self.records().await?.into_iter().map(|file| file.path).collect();
         let blob = self.shared.store.copy_blob(&self.tenant, &file.blob).await?;
         self.add_file(&free_name(&file.filename, &taken), &file.mime, blob).await
     }
 
-    /// Copies files to the tenant's files as they are now. Each of them then names its copy, unless the tenant has no room for it or it is
-    /// gone.
+    /// Copies files to the tenant's files in their present state, and sets their `published_id`, unless the file is gone or exceeds the
+    /// tenant's storage.
     pub async fn publish_files(&self, files: &mut [SessionFile], purpose: &str) -> Result<(), Error> {
         for file in files {
             file.published_id = match self.publish_file(file, purpose).await {
@@ -366,7 +364,7 @@ impl Session {
         Ok(Some(store.add_file(&self.tenant, file, copy).await?.id))
     }
 
-    /// Takes a file away. Returns whether there was one.
+    /// Removes a file. Returns false if there was none.
     pub async fn delete_file(&self, id: &ContainerFileId) -> Result<bool, Error> {
         let state = self.state.lock().await;
         self.touch();
@@ -398,7 +396,7 @@ impl Session {
         Ok(record.ok_or_else(|| Error::no_session(&self.id))?.into())
     }
 
-    /// Checks that another file will fit when there is a workspace again.
+    /// Checks that another file will fit into the next workspace.
     async fn check_room(&self, path: &str, bytes: u64) -> Result<(), Error> {
         let others = self.records().await?;
         let others = others.iter().filter(|file| file.path != path && file.location == FileLocation::Workspace);
@@ -414,7 +412,7 @@ impl Session {
         &self.deleted
     }
 
-    /// Notes that it is in use.
+    /// Records that it is in use.
     pub(super) fn touch(&self) {
         *self.last_active.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
@@ -424,7 +422,7 @@ impl Session {
         self.last_active().elapsed() >= self.idle
     }
 
-    /// Ends its sandbox when it was left alone so long. The session stays: its files are there when it is used again.
+    /// Ends its sandbox after this idle time. The session stays, and its files are there at the next use.
     pub fn linger(&self, for_: Duration) {
         let linger = u64::try_from(for_.as_millis()).unwrap_or(u64::MAX);
         self.linger_ms.store(linger, Ordering::Relaxed);
@@ -441,12 +439,12 @@ impl Session {
         *self.last_active.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns true if it has a sandbox, as far as can be seen without waiting for whoever is busy with it.
+    /// Returns true if it seems to have a sandbox, without waiting for a user of it.
     pub(super) fn is_live(&self) -> bool {
         self.state.try_lock().is_ok_and(|state| matches!(*state, State::Live { .. }))
     }
 
-    /// The tenant whose session it is.
+    /// The tenant that owns it.
     pub fn tenant(&self) -> &Tenant {
         &self.tenant
     }
@@ -456,8 +454,8 @@ impl Session {
         self.replace(State::Dormant(None)).await;
     }
 
-    /// Ends the sandbox to make room for another, which may be made when this returns: the end goes on by itself. `ends` bounds how many
-    /// do, since until then there are more sandboxes than have permits.
+    /// Ends the sandbox to make room for another, which may be made when this returns: the end completes in the background. `ends` limits
+    /// how many do, because until then there are more sandboxes than permits.
     pub(super) async fn make_room(&self, ends: &Arc<Semaphore>) {
         let end = Arc::clone(ends).acquire_owned().await;
         let last = std::mem::replace(&mut *self.state.lock().await, State::Dormant(None));
@@ -510,8 +508,8 @@ pub(super) fn new_file(path: &str, mime: &str, source: FileOrigin) -> NewContain
     NewContainerFile { id: ContainerFileId::new(), path, mime, source, location: FileLocation::Workspace }
 }
 
-/// Files of a workspace, each opened when it is asked for. Left out are those that a program that still runs has taken away, and those that
-/// are more than all files together may have: they would not fit into the next workspace.
+/// Files of a workspace, each opened on demand. Leaves out those that a running program has removed, and those beyond the total size of a
+/// workspace, which would not fit into the next one.
 fn readers(
     workspace: Arc<dyn Workspace>,
     wanted: Vec<FileEntry>,
@@ -533,7 +531,7 @@ fn refused_file(error: Error) -> Error {
     }
 }
 
-/// The name itself or, when it is taken, the name with a number before its ending.
+/// The name itself or, if it is taken, the name with a number before its extension.
 pub(super) fn free_name(name: &str, taken: &HashSet<String>) -> String {
     let start = name.rfind('/').map_or(0, |slash| slash + 1);
     let dot = name[start..].rfind('.').filter(|dot| *dot > 0).map_or(name.len(), |dot| start + dot);

@@ -80,7 +80,7 @@ fn auto() -> SessionChoice {
     SessionChoice::Auto { file_ids: Vec::new(), memory: None }
 }
 
-/// Runs a program and keeps what it made. Returns what it printed, and the paths that can be downloaded.
+/// Runs a program and stores its files. Returns its output, and the paths that can be downloaded.
 async fn run(session: &Session, code: &str) -> (String, Vec<SessionFile>) {
     let (text, finished) = execute(session, code).await;
     (text, session.store_changes(&finished.files).await.unwrap().files)
@@ -125,7 +125,7 @@ async fn clients_and_programs_see_the_same_files() {
     let session = place.open(choice).await;
     let (text, _) = run(&session, "print(open('data.csv').read(), open('data-2.csv').read())").await;
     assert_eq!(text, "first second\n");
-    // The session lives: what comes and goes now is seen at once.
+    // The session lives: added and removed files are visible at once.
     let added = session.add_file("sub/late.txt", "text/plain", blob(b"late").await).await.unwrap();
     let (text, changed) = run(&session, "print(open('sub/late.txt').read())\nopen('data.csv','a').write('!')").await;
     assert_eq!((text.as_str(), paths(&changed)), ("late\n", vec!["/mnt/data/data.csv"]));
@@ -133,7 +133,7 @@ async fn clients_and_programs_see_the_same_files() {
     assert!(session.delete_file(&added.id).await.unwrap());
     assert!(!session.delete_file(&added.id).await.unwrap());
     assert_eq!(run(&session, "import os; print(os.path.exists('sub/late.txt'))").await.0, "False\n");
-    // An uploaded file stays as it was, whatever programs do to their copy.
+    // An uploaded file does not change when programs change their copy.
     let original = place.store.file(&me(), &first.id).await.unwrap().unwrap();
     let content = place.store.read_blob(&original.blob).await.unwrap();
     assert_eq!(content.read_whole(5).await.unwrap(), b"first");
@@ -206,11 +206,11 @@ async fn an_idle_container_expires_and_one_in_use_does_not() {
     other.end().await;
     let refused = place.sessions.open(&me(), SessionChoice::Explicit(id.clone())).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Expired);
-    // Going on with an earlier conversation brings it back.
+    // Continuing an earlier conversation revives it.
     let again = place.open(SessionChoice::Reuse(id.clone())).await;
     assert_eq!(again.id(), &id);
     assert_eq!(run(&again, "print(open('a').read())").await.0, "kept\n");
-    // However long that took.
+    // Even after a long time.
     place.sessions.reap_once().await;
     assert_eq!(status().await, SessionStatus::Running);
 }
@@ -223,7 +223,7 @@ async fn a_session_expires_by_the_time_that_passes_and_not_by_the_wall_clock() {
     run(&session, "x = 1").await;
     let id = session.id().clone();
     drop(session);
-    // Time passes, and a wall clock that stands still is one that is set back.
+    // Time passes while the wall clock stands still, as if it were set back.
     tokio::time::pause();
     tokio::time::advance(settings().idle).await;
     tokio::time::resume();
@@ -276,10 +276,10 @@ async fn variables_stay_with_a_session_and_go_with_it() {
     let session = place.sessions.create(&me(), new).await.unwrap().0;
     let sees = async |name: &str| execute(&session, &format!("print(os.environ['{name}'])")).await.0;
     assert_eq!(sees("A").await, "1\n");
-    // Beside those that it has, in the sandbox that lives.
+    // In addition to its variables, in the living sandbox.
     session.add_environment(&of("B", "2")).await.unwrap();
     assert_eq!((&*sees("A").await, &*sees("B").await), ("1\n", "2\n"));
-    // In one that takes the place of another, and after the end of the sandbox.
+    // In a sandbox that replaces another, and after the end of the sandbox.
     backend.lose();
     assert_eq!((&*sees("A").await, &*sees("B").await), ("1\n", "2\n"));
     session.end().await;
@@ -309,7 +309,7 @@ async fn variables_of_all_programs_are_below_those_of_a_session() {
     let session = place.sessions.create(&me(), new).await.unwrap().0;
     let sees = async |name: &str| execute(&session, &format!("print(os.environ['{name}'])")).await.0;
     assert_eq!((&*sees("A").await, &*sees("B").await), ("all\n", "own\n"));
-    // Once more when the session gets another one, and those of all programs are not stored with it.
+    // Also after the session gets another variable; the variables of all programs are not stored with it.
     session.add_environment(&of(&[("C", "own")])).await.unwrap();
     assert_eq!((&*sees("A").await, &*sees("C").await), ("all\n", "own\n"));
     let stored = place.store.container_variables(&me(), session.id()).await.unwrap();

@@ -13,7 +13,7 @@ const MAX_PUBLISHED: usize = 100;
 pub(crate) enum ExecutionPiece {
     /// Something that it puts out.
     Output(OutputPiece),
-    /// Calls of the client's tools, for whose answers it waits.
+    /// Calls of the client's tools. The program waits for their answers.
     Calls(Vec<ClientCall>),
     /// Its end.
     Finished(Finished),
@@ -24,12 +24,12 @@ pub(crate) enum ExecutionPiece {
 pub(crate) struct FileTarget<'a> {
     /// The session of the program.
     pub(crate) session: Option<&'a Session>,
-    /// The purpose under which its files are copied to the tenant's files, if they are.
+    /// The purpose of copies of its files among the tenant's files; `None` to make no copies.
     pub(crate) publish_as: Option<&'a str>,
 }
 
 impl FileTarget<'_> {
-    /// Copies files to the tenant's files, if they have a purpose there.
+    /// Copies files to the tenant's files, if there is a purpose for them.
     pub(crate) async fn publish(self, files: &mut [SessionFile]) -> Result<(), Error> {
         match (self.session, self.publish_as) {
             (Some(session), Some(publish_as)) => session.publish_files(files, publish_as).await,
@@ -45,7 +45,7 @@ impl FileTarget<'_> {
     }
 }
 
-/// Makes a piece of an event of a program. What it showed is kept as a file of its session, and added to `figures`.
+/// Converts an event of a program. Displayed values are stored as files of its session, and added to `figures`.
 pub(crate) async fn piece(
     event: ExecutionEvent,
     target: FileTarget<'_>,
@@ -64,7 +64,7 @@ pub(crate) async fn piece(
     }))
 }
 
-/// Stores what a program made. The outcome is complete, but for its files, also where they could not be stored.
+/// Stores a program's files. The outcome is complete even if they could not be stored.
 pub(crate) async fn store(
     finished: Finished,
     target: FileTarget<'_>,
@@ -89,7 +89,7 @@ pub(crate) async fn store(
     (ToolOutcome::new(finished, stored), result)
 }
 
-/// A value that a program showed. Its image, or else its page for a browser, is kept as a file of the session.
+/// Stores a displayed value: its image, or else its page for a browser, becomes a file of the session.
 async fn shown(bundle: MimeBundle, target: FileTarget<'_>, figures: &mut Vec<SessionFile>) -> Result<RichValue, Error> {
     let image = match (bundle.image(), target.session) {
         (Some((mime, bytes)), Some(session)) => {

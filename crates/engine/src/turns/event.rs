@@ -14,17 +14,17 @@ use serde::{Deserialize, Serialize};
 use super::{Failure, FailureKind};
 use crate::sessions::{SessionFile, StoredChanges};
 
-/// Most bytes of a value's representations besides its plain text and its image.
+/// Most bytes of a value's representations other than its plain text and its image.
 const MAX_OTHERS: usize = 8 << 20;
 /// Characters of the longest id that is read.
 const MAX_ID: usize = 64;
 /// Characters of the paths that an outcome names in words.
 const MAX_PATHS: usize = 1000;
 
-/// Something that happened in a turn, published after its effects are stored.
+/// An event of a turn, published after its effects are stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TurnEvent {
-    /// Its number among the events of its request, from 0, without gaps but for those that a crash leaves.
+    /// Its number among the events of its request, from 0; only a crash leaves gaps.
     pub sequence: u64,
     /// Time, milliseconds since 1970.
     pub at_ms: i64,
@@ -41,7 +41,7 @@ fn is_zero(number: &usize) -> bool {
     *number == 0
 }
 
-/// An identifier for something that a turn produces, made before it is stored: digits that a dialect puts its own prefix to.
+/// An identifier of an item of a turn, made before the item is stored: digits, to which a dialect adds its own prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ItemId(String);
 
@@ -99,12 +99,12 @@ pub struct ToolCall {
 pub enum EventKind {
     /// The request is known under its id from now on.
     Created {
-        /// True if it runs in the background, where clients ask for it by its id.
+        /// True if it runs in the background, and clients ask for it by its id.
         background: bool,
     },
     /// The agents begin.
     Started,
-    /// The request goes on after a crash or a restart. Frames of a dialect are numbered from here on.
+    /// The request goes on after a crash or a restart. A dialect numbers its frames from here on.
     Resumed {
         /// The first number of a frame that no client was ever sent.
         next_frame: u64,
@@ -146,7 +146,7 @@ pub enum EventKind {
     ToolStarted {
         /// The call.
         item: ItemId,
-        /// The call's id as the model's server has it.
+        /// The call's id from the model's server.
         call_id: String,
         /// The tool.
         tool: ToolKind,
@@ -162,7 +162,7 @@ pub enum EventKind {
     ToolReady {
         /// The call.
         item: ItemId,
-        /// The call's id as the model's server has it. A call of an earlier request begins here.
+        /// The call's id from the model's server. A call of an earlier request begins here.
         call_id: String,
         /// The tool.
         tool: ToolKind,
@@ -210,21 +210,21 @@ pub enum EventKind {
         /// Its outcome.
         outcome: ToolOutcome,
     },
-    /// The call could not be carried out as it was written; the model is told so.
+    /// The call was invalid, and the model is told so.
     ToolRejected {
         /// The call, if it had begun.
         item: Option<ItemId>,
-        /// The call's id as the model's server has it.
+        /// The call's id from the model's server.
         #[serde(default)]
         call_id: String,
         /// The reason.
         reason: String,
     },
-    /// The model is given the result of a call: of a program, a refusal or a rejection.
+    /// The model gets the result of a call: of a program, a refusal or a rejection.
     Observed {
-        /// The call's id as the model's server has it.
+        /// The call's id from the model's server.
         call_id: String,
-        /// The result in words. Images are not repeated here.
+        /// The result as text. Images are not repeated here.
         text: String,
     },
     /// Tokens of one round.
@@ -247,7 +247,7 @@ pub enum EventKind {
     Closed,
 }
 
-/// A piece of a program's output, made by untrusted code: data, never an instruction.
+/// A piece of a program's output. It is from untrusted code: data, never an instruction.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputPiece {
@@ -270,7 +270,7 @@ pub enum OutputPiece {
     },
 }
 
-/// A value in the forms that its program gave it. A dialect takes those that its clients can show.
+/// A value in the forms that its program gave it. A dialect uses those that its clients can show.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RichValue {
     /// Its plain text.
@@ -279,7 +279,7 @@ pub struct RichValue {
     /// An image of it, kept as a file of the session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<Image>,
-    /// Its other forms, by MIME type: HTML, SVG, JSON and the like, as many as fit into 8 MB.
+    /// Its other forms, by MIME type: HTML, SVG, JSON and the like, up to 8 MB.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<(String, RichData)>,
 }
@@ -295,7 +295,7 @@ pub enum RichData {
 }
 
 impl RichValue {
-    /// The forms of a value, one of which is kept as this image.
+    /// The forms of a value; one of them is stored as this image.
     pub(crate) fn new(bundle: MimeBundle, image: Option<Image>) -> Self {
         let mut rich = Self { text: None, image, others: Vec::new() };
         let mut room = MAX_OTHERS;
@@ -348,11 +348,11 @@ impl RichValue {
 pub struct Image {
     /// The file that holds it.
     pub file: SessionFile,
-    /// Its bytes, for renderings that hold them: the file may be gone when the log is read.
+    /// Its bytes, for renderings that contain them: the file may be gone when the log is read.
     pub bytes: StoredBytes,
 }
 
-/// Bytes of an event. In a stored log they are a blob of its turn, which the event names.
+/// Bytes of an event. In a stored log they are a blob of the turn, and the event has its name.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(try_from = "WrittenBytes")]
 pub struct StoredBytes {
@@ -405,7 +405,7 @@ impl Deref for StoredBytes {
 }
 
 impl TurnEvent {
-    /// Returns the bytes of its stored form, with those in it as base64, which is how documents hold them.
+    /// Returns the bytes of its stored form, including blobs as base64, as documents contain them.
     pub(super) fn stored_bytes(&self) -> u64 {
         let mut count = ByteCounter(0);
         // Plain data can always be written.
@@ -452,23 +452,23 @@ impl std::io::Write for ByteCounter {
 pub struct ToolOutcome {
     /// The kind of its end.
     pub end: ToolEnd,
-    /// The outcome in words, as the model sees it.
+    /// The outcome as text, in the model's view.
     pub words: String,
     /// Wall clock from start to end, milliseconds.
     pub elapsed_ms: u64,
-    /// Files that it made or changed and images that it showed, all stored.
+    /// Files that it made or changed and images that it displayed, all stored.
     pub files: Vec<SessionFile>,
-    /// Paths of files that it made or changed and that are not stored, since the tenant has no room for them.
+    /// Paths of files that it made or changed and that exceed the tenant's storage.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without_room: Vec<String>,
-    /// Everything that the sandbox reported of it: the limit, the variables, refused system calls and so on. It is not in events that an
-    /// earlier version stored.
+    /// The sandbox's whole report: the limit, the variables, refused system calls and so on. Missing in events stored by an earlier
+    /// version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished: Option<Finished>,
 }
 
 impl ToolOutcome {
-    /// The outcome that the sandbox reported, with these files stored.
+    /// The sandbox's outcome, with these files stored.
     pub(crate) fn new(finished: Finished, StoredChanges { files, without_room }: StoredChanges) -> Self {
         let mut words = aludel_agent::describe_outcome(&finished);
         if !without_room.is_empty() {
@@ -545,7 +545,7 @@ pub enum EndReason {
         /// The budget in words.
         words: String,
     },
-    /// The client has tools to carry out, programs to approve, or both.
+    /// The client has to run tools, approve programs, or both.
     WaitsForClient {
         /// Programs that wait for the client's approval.
         programs: Vec<ToolCall>,
@@ -558,7 +558,7 @@ pub enum EndReason {
     Failed {
         /// The failure, as clients may know it.
         failure: Failure,
-        /// The cause, for an operator who watches: it is not stored.
+        /// The cause for the operator's display; it is not stored.
         #[serde(skip)]
         cause: Option<String>,
     },
@@ -570,7 +570,7 @@ impl EndReason {
         Self::Failed { failure, cause: None }
     }
 
-    /// Returns the end in words for whoever operates this; `None` after an answer.
+    /// Returns the end as a text for the operator; `None` after an answer.
     pub fn words(&self) -> Option<String> {
         let cut_off = |by: CutOff| format!("The answer was cut off by {by}.");
         Some(match self {

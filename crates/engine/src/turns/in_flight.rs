@@ -1,4 +1,4 @@
-//! Requests under way, and those that ended a moment ago: their frames, their followers, their repetition by clients.
+//! Requests under way, and those that ended a moment ago: their frames, their followers, and repetitions by clients.
 
 use std::any::Any;
 use std::cmp::Reverse;
@@ -17,13 +17,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Failure, FailureKind, Frame};
 
-/// Time for which an ended request is known, for clients that ask again.
+/// Time for which an ended request is remembered, for clients that repeat it.
 const ENDED_LIFE: Duration = Duration::from_secs(600);
-/// Requests that are known; of the tenant that has most, the oldest ended ones go first.
+/// Requests that are remembered. Beyond that, the oldest ended ones of the tenant with most are forgotten.
 const MAX_REQUESTS: usize = 2000;
 /// Requests that are forgotten at once when there are as many.
 const FORGOTTEN_AT_ONCE: usize = MAX_REQUESTS / 16;
-/// Bytes of all ended requests that are kept in memory; the oldest ended ones go first.
+/// Bytes of all ended requests in memory. Beyond that, the oldest ended ones are dropped.
 const MAX_BYTES: usize = 128 << 20;
 /// The same of one tenant.
 const MAX_BYTES_EACH: usize = MAX_BYTES / 4;
@@ -52,7 +52,7 @@ pub enum EarlierRequest {
     Past(PastRequest),
 }
 
-/// A request that ended and is not in memory any more: its frames and its document are in the store, unless it failed or was not stored.
+/// An ended request that is no longer in memory: its frames and its document are in the store, unless it failed or was not stored.
 #[derive(Debug, Clone)]
 pub struct PastRequest {
     /// Id.
@@ -120,7 +120,7 @@ pub struct RequestEnd {
     pub failure: Option<Failure>,
 }
 
-/// A mark by which a repeated request is known from another one.
+/// A mark that identifies repetitions of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestFingerprint {
     /// Digest of the client's own key, or of the request's contents.
@@ -132,7 +132,8 @@ pub struct RequestFingerprint {
 }
 
 impl RequestFingerprint {
-    /// By the client's key, if there is one; otherwise by the contents, which count only for a client that says it asks again.
+    /// A fingerprint of the client's idempotency key, if there is one; otherwise of the contents, which count only if the client says that
+    /// it repeats the request.
     pub fn new(key: Option<&str>, body: &str, is_retry: bool) -> Self {
         let digest = match key {
             Some(key) => Sha256::digest(["key\0", key].concat()),
@@ -141,14 +142,14 @@ impl RequestFingerprint {
         Self { digest: digest.into(), is_retry: is_retry || key.is_some(), has_key: key.is_some() }
     }
 
-    /// The mark of a request that nobody can repeat.
+    /// The fingerprint of a request that cannot be repeated.
     pub fn none() -> Self {
         Self { digest: [0; 32], is_retry: false, has_key: false }
     }
 }
 
 impl InFlightRequests {
-    /// Enters a new request; or finds the one that the same request began before.
+    /// Enters a new request, or finds an earlier one with the same fingerprint.
     pub fn begin(
         &self,
         tenant: &Tenant,
@@ -186,7 +187,7 @@ impl InFlightRequests {
         Ok(in_flight)
     }
 
-    /// Ends a request that the store has, so that it need not be in memory: only those who follow it hold it from now on.
+    /// Ends a request that is in the store, so that it need not stay in memory: only its followers hold it from now on.
     pub fn end_stored(&self, in_flight: &InFlightRequest, end: RequestEnd) {
         let failure = end.failure.clone();
         in_flight.end(end);
@@ -195,7 +196,7 @@ impl InFlightRequests {
         }
     }
 
-    /// Ends a request that nothing but memory has. It is kept there for whoever asks again, as far as there is room.
+    /// Ends a request that is only in memory. It is kept there for repetitions, as far as there is room.
     pub fn end(&self, in_flight: &InFlightRequest, end: RequestEnd, ran_code: bool) {
         let bytes = in_flight.weight() + OVERHEAD_BYTES + end.answer.get().len();
         in_flight.end(end);
@@ -235,13 +236,13 @@ impl InFlightRequests {
         self.lock().remove(id);
     }
 
-    /// Forgets the ended requests that have been known for long enough.
+    /// Forgets requests that ended long enough ago.
     pub(crate) fn forget_old(&self) {
         forget_old(&mut self.lock());
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<TurnId, Entry>> {
-        // Nothing that could panic happens while it is held.
+        // No code that holds it can panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -250,8 +251,7 @@ fn forget_old(all: &mut HashMap<TurnId, Entry>) {
     all.retain(|_, entry| !entry.has_ended() || entry.began().elapsed() < ENDED_LIFE);
 }
 
-/// Forgets ended requests, each time the oldest one of the tenant that has most of them. Many at once: looking through all of them costs
-/// more than a request does otherwise.
+/// Forgets ended requests, each time the oldest of the tenant with most. Several at once, because scanning all of them is expensive.
 fn make_room(all: &mut HashMap<TurnId, Entry>) {
     let mut by_tenant: HashMap<&Tenant, Vec<(Instant, &TurnId)>> = HashMap::new();
     for (id, entry) in all.iter().filter(|(_, entry)| entry.has_ended()) {
@@ -266,7 +266,7 @@ fn make_room(all: &mut HashMap<TurnId, Entry>) {
     }
 }
 
-/// Lets go of ended requests, the oldest ended ones first, until those of a tenant, or of all, take no more than so many bytes.
+/// Drops ended requests from memory, the oldest first, until those of a tenant, or all, take at most this many bytes.
 fn let_go(all: &mut HashMap<TurnId, Entry>, tenant: Option<&Tenant>, most: usize) {
     let mut ended: Vec<(EndedRequest, Arc<InFlightRequest>)> = Vec::new();
     for entry in all.values() {
@@ -285,7 +285,7 @@ fn let_go(all: &mut HashMap<TurnId, Entry>, tenant: Option<&Tenant>, most: usize
         }
         taken -= kept.bytes;
         if kept.ran_code {
-            // It must not run once more for whoever asks again.
+            // A repetition must not run it again.
             let words = "This request was answered before, and its answer is not kept any more. Its programs are not run again; \
                          send it under another idempotency key.";
             let gone = Failure { should_retry: Some(false), ..Failure::new(FailureKind::Unavailable, words) };
@@ -297,7 +297,7 @@ fn let_go(all: &mut HashMap<TurnId, Entry>, tenant: Option<&Tenant>, most: usize
 }
 
 impl Entry {
-    /// The entry of a request that has ended and need not be in memory.
+    /// The entry of an ended request that need not be in memory.
     fn past(in_flight: &InFlightRequest, failure: Option<Failure>, is_stored: bool) -> Self {
         Self::Past {
             tenant: in_flight.tenant.clone(),
@@ -336,7 +336,7 @@ impl Entry {
         }
     }
 
-    /// Returns true if this request is to answer another one of this mark.
+    /// Returns true if this request answers another one with this fingerprint.
     fn is_answer_to(&self, asked: &RequestFingerprint) -> bool {
         let (fingerprint, abandoned, ran_code) = match self {
             Self::InFlight(in_flight) => {
@@ -346,7 +346,7 @@ impl Entry {
                 (fingerprint, *abandoned, ran_code(past.failure.as_ref()))
             }
         };
-        // A library that repeats a request by itself must not have its programs run again.
+        // If a library repeats a request on its own, its programs must not run again.
         let is_lost = abandoned && (asked.has_key || !ran_code);
         fingerprint.digest == asked.digest && !is_lost
     }
@@ -387,7 +387,7 @@ impl InFlightRequest {
         frames.iter().map(|frame| OVERHEAD_BYTES + frame.kind.len() + frame.text.len()).sum()
     }
 
-    /// Keeps something until the request's end, such as a permit for the memory that it takes; with what was held before.
+    /// Keeps a value until the request's end, such as a permit for its memory, in addition to those kept before.
     pub fn hold(&self, held: impl Send + Sync + 'static) {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).push(HeldResource(Box::new(held)));
     }
@@ -397,16 +397,16 @@ impl InFlightRequest {
         std::mem::take(&mut *self.held.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Says that nothing more comes.
+    /// Marks it as ended.
     pub fn end(&self, end: RequestEnd) {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).clear();
         *self.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
         self.state.send_modify(|state| state.ended = true);
     }
 
-    /// Cancels it because its clients have gone, so that nobody hears its end. Whoever asks for the same again asks anew.
+    /// Cancels it because its clients are gone and nobody receives its end. A repetition starts anew.
     pub fn give_up(&self) {
-        // The connection of a client that got everything ends, too.
+        // The connection of a client that received everything closes as well.
         if !self.has_ended() {
             self.abandoned.store(true, Ordering::Relaxed);
             self.cancel.cancel();
@@ -427,18 +427,18 @@ impl InFlightRequest {
     /// Waits for the end.
     pub async fn ended(&self) -> Option<RequestEnd> {
         let mut state = self.state.subscribe();
-        // The sender lives as long as this does.
+        // The sender is a field of this request.
         let _ended = state.wait_for(|state| state.ended).await.map(|state| *state);
         self.end.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The index of the first frame after the one of this number.
+    /// The index of the first frame after this number.
     pub fn index_after(&self, sequence: Option<u64>) -> usize {
         let frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
         sequence.map_or(0, |sequence| frames.partition_point(|frame| frame.sequence <= sequence))
     }
 
-    /// The frame at an index, as soon as it is published; `None` when there will be none.
+    /// The frame at an index, as soon as it is published; `None` if there will be none.
     pub async fn frame(&self, index: usize) -> Option<Arc<Frame>> {
         let mut state = self.state.subscribe();
         let _moved = state.wait_for(|state| state.frames > index || state.ended).await.map(|state| *state);
@@ -459,7 +459,7 @@ mod tests {
         RequestFingerprint::new(Some(name), "", false)
     }
 
-    /// Begins a request whose stream has so many bytes.
+    /// Begins a request with a stream of this size.
     fn begun(all: &InFlightRequests, tenant: &Tenant, name: &str, bytes: usize) -> Arc<InFlightRequest> {
         let in_flight = all.begin(tenant, key(name), ResponseId::new().into()).unwrap();
         in_flight.publish(vec![Frame { sequence: 0, kind: String::new(), text: "x".repeat(bytes) }]);
@@ -517,7 +517,7 @@ mod tests {
             panic!("its programs would run again");
         };
         assert_eq!((past.is_stored, past.failure.unwrap().should_retry), (false, Some(false)));
-        // A log larger than the share is not kept at all, and one that ran no program may be asked anew.
+        // A log larger than the share is not kept at all; if it ran no program, a repetition starts anew.
         let large = begun(&all, &tenant, "large", MAX_BYTES_EACH);
         all.end(&large, done(&Value::Null), false);
         assert!(all.begin(&tenant, key("large"), ResponseId::new().into()).is_ok());

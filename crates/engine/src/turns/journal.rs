@@ -1,4 +1,4 @@
-//! The stored log of a request: its events, and the conversation as the model has it.
+//! The stored log of a request: its events, and the conversation as the model sees it.
 
 use std::io::Cursor;
 use std::sync::Arc;
@@ -16,34 +16,34 @@ use super::lease;
 use super::{EventKind, Frame, TurnEvent};
 use crate::Error;
 
-/// Bytes that are reserved for the last events of a request, and at once for more.
+/// Bytes that are reserved for the last events of a request; also the step of further reservations.
 const END_RESERVE_BYTES: u64 = 64 << 10;
 /// Copies of an event at a request's end: in the log, in the document and in the conversation.
 const COPIES_AT_END: u64 = 3;
-/// Numbers of frames that are reserved at once. A crash skips at most so many, and none is used twice.
+/// Numbers of frames that are reserved at once. A crash skips at most so many, and no number is used twice.
 const RESERVED_FRAMES: u64 = 4096;
 
-/// The log of one request, which this process owns as long as its lease holds.
+/// The log of one request. This process owns it as long as its lease is valid.
 #[derive(Debug)]
 pub struct Journal {
     lease: TurnLease,
     next: u64,
     events: Vec<TurnEvent>,
     items: Vec<String>,
-    /// True if the conversation is stored, too, so that the request can go on after a restart.
+    /// True if the conversation is stored too, so that the request can go on after a restart.
     stores_items: bool,
     state: DialectState,
     /// The number of the next frame.
     next_frame: u64,
     /// Room for its end.
     room: Reservation,
-    /// Bytes that are still to be stored: what waits for the next flush, and what the end will store of all of it once more.
+    /// Bytes that are yet to be stored: by the next flush, and again at the end.
     unstored: u64,
     /// True once there was no room for an event.
     is_full: bool,
 }
 
-/// A request that is to be stored.
+/// A request to store.
 #[derive(Debug)]
 pub struct NewJournal {
     /// Its id.
@@ -54,9 +54,9 @@ pub struct NewJournal {
     pub expires_at: Option<i64>,
     /// The session of its programs.
     pub session: Option<String>,
-    /// True if the session was made for it, and goes with it when its process is killed.
+    /// True if the session was made for it, and is removed with it when its process is killed.
     pub owns_session: bool,
-    /// The request as the engine resumes it, versioned JSON; `None` if it cannot be resumed.
+    /// The request in the form in which the engine resumes it, versioned JSON; `None` if it cannot be resumed.
     pub spec: Option<Value>,
     /// The dialect's own state, with which it renders the log again.
     pub own: Box<RawValue>,
@@ -97,7 +97,7 @@ impl Journal {
         Ok(record.map(|record| Self { room, ..Self::of(store, record.lease(), 0, stores_items, state) }))
     }
 
-    /// The log of a request that this process took over, from this number on. Frames are numbered from what was reserved on.
+    /// The log of a request that this process took over, from this event number on. Frame numbers continue after the reserved ones.
     pub(super) fn of(store: &Store, lease: TurnLease, next: u64, stores_items: bool, state: DialectState) -> Self {
         let (next_frame, room) = (state.reserved_frames, store.no_room(&lease.tenant));
         let (events, items) = (Vec::new(), Vec::new());
@@ -109,8 +109,8 @@ impl Journal {
         self.next
     }
 
-    /// Adds an event, to be stored by the next [`Journal::flush`]. An error when there is no room for it and for what the request's end
-    /// will store of it once more; for the end itself there always is.
+    /// Adds an event, which the next [`Journal::flush`] stores. Fails if there is no room for it and for its copies at the request's end;
+    /// for the end itself there always is.
     pub(super) async fn push(&mut self, store: &Store, event: &TurnEvent) -> Result<(), Error> {
         let is_end = matches!(event.kind, EventKind::Ended { .. } | EventKind::Closed | EventKind::Resumed { .. });
         let unstored = self.unstored + COPIES_AT_END * event.stored_bytes();
@@ -128,14 +128,14 @@ impl Journal {
         Ok(())
     }
 
-    /// Adds to the conversation, to be stored by the next [`Journal::flush`].
+    /// Adds to the conversation, which the next [`Journal::flush`] stores.
     pub(super) fn push_item(&mut self, item: &Item) {
         if self.stores_items {
             self.items.push(stored(item));
         }
     }
 
-    /// Makes sure that no other process publishes a frame of this number again, before it is published.
+    /// Ensures before a frame is published that no other process publishes one with its number.
     pub(super) async fn reserve(&mut self, store: &Store, frame: &Frame) -> Result<(), Error> {
         self.next_frame = frame.sequence + 1;
         if frame.sequence < self.state.reserved_frames {
@@ -146,7 +146,7 @@ impl Journal {
         self.append(store, update).await
     }
 
-    /// Stores what was added, and a new state if there is one. An error when this process no longer owns the request.
+    /// Stores the additions, and a new state if there is one. Fails if this process no longer owns the request.
     pub(super) async fn flush(&mut self, store: &Store, state: Option<TurnState>) -> Result<(), Error> {
         if self.events.is_empty() && self.items.is_empty() && state.is_none() {
             return Ok(());
@@ -159,7 +159,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Stores what was added, and gives back the numbers of frames that were reserved and not used: another process goes on from there.
+    /// Stores the additions, and gives back reserved and unused numbers of frames, so that another process continues from there.
     pub(super) async fn hand_on(&mut self, store: &Store, state: Option<TurnState>) -> Result<(), Error> {
         self.state.reserved_frames = self.next_frame;
         let update = self.update(store).await?;
@@ -186,7 +186,7 @@ impl Journal {
         Ok(TurnUpdate { events: events.collect(), blobs, items: self.items.clone(), ..TurnUpdate::default() })
     }
 
-    /// Stores an update with everything that was added; what cannot be stored now is stored by the next one.
+    /// Stores an update with all additions; if that fails, the next call stores them.
     async fn append_all(&mut self, store: &Store, update: TurnUpdate) -> Result<(), Error> {
         self.append(store, update).await?;
         self.events.clear();
@@ -196,7 +196,7 @@ impl Journal {
 
     async fn append(&self, store: &Store, update: TurnUpdate) -> Result<(), Error> {
         match store.append_turn(&self.lease, update).await? {
-            // A request that was deleted is no longer anybody's, and goes on for those who listen.
+            // A deleted request has no owner, and goes on for its followers.
             AppendOutcome::Stored { .. } | AppendOutcome::Gone | AppendOutcome::Ended => Ok(()),
             AppendOutcome::Fenced => Err(Error::internal("another process has taken the turn over")),
         }
@@ -208,7 +208,7 @@ fn written(state: &DialectState) -> String {
     serde_json::to_string(state).unwrap_or_default()
 }
 
-/// An item as it is stored: images that programs showed are left out, as the model has seen them.
+/// An item in its stored form: images that programs displayed are left out, as the model has seen them.
 fn stored(item: &Item) -> String {
     let without_images = match item {
         Item::Output(output) if output.parts.iter().any(|part| !matches!(part, Part::Text(_))) => {

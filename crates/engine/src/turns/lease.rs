@@ -1,4 +1,4 @@
-//! Leases of stored requests: whoever stops renewing them loses them.
+//! Leases of stored requests. A process that stops renewing its leases loses them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::Engine;
 
 /// Time for which a lease holds.
 const LEASE: Duration = Duration::from_secs(15);
-/// Pause between two renewals: two may fail before a lease is lost.
+/// Interval between renewals: two may fail before a lease is lost.
 const RENEWAL: Duration = Duration::from_secs(5);
 
 /// The end of a lease that begins now, milliseconds since 1970.

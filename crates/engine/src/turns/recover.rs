@@ -1,8 +1,8 @@
-//! Recovery: what becomes of stored requests whose process has gone.
+//! Recovery of stored requests whose process is gone.
 //!
-//! A request that waits for the operator's approval goes on from its rows: its spec, its conversation and its events. Every other one is
-//! ended, and says so: a program that was started is never started again, since nobody knows what it did. One of a dialect that is not
-//! served here, such as the terminal's, is ended without a word, and a session that was made for it alone is removed.
+//! A request that waits for the operator's approval goes on from its rows: its spec, its conversation and its events. Every other request
+//! is ended with a failure: a program that was started is never started again, since its effects are unknown. A request of a dialect that
+//! is not served here, such as the terminal's, is ended without events, and a session that was made only for it is removed.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const MAX_REQUESTS: usize = 100_000;
 /// Events of one request that are read at once.
 const MAX_EVENTS: usize = 1_000_000;
 
-/// Bytes of images and other blobs of one request that are read at once: about what its frames may have.
+/// Bytes of images and other blobs of one request that are read at once: about the limit of its frames.
 const MAX_BLOB_BYTES: u64 = 256 << 20;
 
 /// A kind of stored requests, as its dialect restores them.
@@ -42,7 +42,7 @@ pub trait StoredRequests: Send + Sync {
         own: &'a RawValue,
     ) -> BoxFuture<'a, Result<Option<RestoredRequest>, Error>>;
 
-    /// Closes documents that no stored request stands behind, once every stored request was taken up. `in_flight` goes on.
+    /// Closes documents without a stored request, after all stored requests were taken over. Those of `in_flight` go on.
     fn close_orphans<'a>(&'a self, _in_flight: &'a InFlightRequests) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async { Ok(()) })
     }
@@ -65,7 +65,7 @@ pub struct RecoveryOutcome {
     pub ended: usize,
 }
 
-/// Takes over every stored request whose owner has gone: see the module's documentation.
+/// Takes over every stored request whose owner is gone: see the module's documentation.
 pub async fn recover(engine: &Arc<Engine>, kinds: &[Arc<dyn StoredRequests>]) -> Result<RecoveryOutcome, Error> {
     let mut recovered = RecoveryOutcome::default();
     let mut resumed = Vec::new();
@@ -76,7 +76,7 @@ pub async fn recover(engine: &Arc<Engine>, kinds: &[Arc<dyn StoredRequests>]) ->
         let taken_up = match kinds.iter().find(|kind| kind.name() == turn.dialect) {
             Some(kind) => take_up(engine, kind.as_ref(), turn).await?,
             None => {
-                // Of a process that rendered it to nobody but its own user, such as a terminal's.
+                // It belongs to a process that rendered it only to its own user, such as a terminal's.
                 let _appended = engine.store.end_turn(&turn.lease()).await?;
                 ResumeOutcome::Ended
             }
@@ -91,7 +91,7 @@ pub async fn recover(engine: &Arc<Engine>, kinds: &[Arc<dyn StoredRequests>]) ->
                 if let Some(session) = own_session
                     && let Err(error) = engine.sessions.delete(&tenant, &session).await
                 {
-                    // It expires.
+                    // The session will expire.
                     error!("cannot remove the session of {id}: {error}");
                 }
             }
@@ -132,7 +132,7 @@ async fn take_up(engine: &Arc<Engine>, kind: &dyn StoredRequests, turn: TurnReco
     let events = events(engine, &turn).await?;
     let frames: Vec<Frame> = events.iter().flat_map(|event| render.render(event).frames).collect();
     if events.iter().any(|event| matches!(event.kind, EventKind::Closed)) {
-        // It has ended, and nothing but its document may be missing.
+        // It has ended, and at most its document is missing.
         documents.finish(render.document()).await?;
         let _appended = engine.store.end_turn(&turn.lease()).await?;
         return Ok(ResumeOutcome::Ended);
@@ -146,7 +146,7 @@ async fn take_up(engine: &Arc<Engine>, kind: &dyn StoredRequests, turn: TurnReco
     (run.documents, run.journal) = (Some(documents), Some(journal));
     run.resume(next_frame).await;
     if turn.state == TurnState::WaitingApproval {
-        // No request asks for it any more: whoever watches the process finds out from this span that it works again.
+        // It has no request whose span could contain it; this span shows operators that it works again.
         let span = info_span!("go on after a restart");
         match waiting(engine, &turn, &events, &in_flight).instrument(span.clone()).await {
             Ok((plan, waiting)) => {
@@ -164,7 +164,7 @@ async fn take_up(engine: &Arc<Engine>, kind: &dyn StoredRequests, turn: TurnReco
     Ok(ResumeOutcome::Ended)
 }
 
-/// The turn of a request that waits for approval, and the program that it waits for.
+/// The turn of a request that waits for approval, and the waiting program.
 async fn waiting(
     engine: &Arc<Engine>,
     turn: &TurnRecord,
@@ -178,7 +178,7 @@ async fn waiting(
     let session = engine.sessions.open(&turn.tenant, SessionChoice::Reuse(session)).await?;
     let request = turn.id.to_string();
     let started = engine.store.programs_started(&turn.tenant, &request).await?;
-    // A program is started before the event that tells of it is stored.
+    // A program is started before the event about its start is stored.
     let asked = engine.store.approval_of_call(&request, &call_id).await?;
     if started > allowed(events) || asked.is_some_and(|asked| asked.started_at.is_some()) {
         return Err(broken("its program was started, and its outcome is not known"));
@@ -193,7 +193,7 @@ async fn waiting(
     Ok((plan, PendingApproval { item, program: ApprovalRequest { call_id, code }, ran_code }))
 }
 
-/// The conversation up to the call that waits. Other calls of its round are dropped: the model makes them anew.
+/// The conversation up to the waiting call. Other calls of its round are dropped: the model makes them anew.
 async fn conversation(engine: &Engine, turn: &TurnRecord, call_id: &str) -> Result<Vec<Item>, Error> {
     let stored = engine.store.turn_items(&turn.tenant, &turn.id).await?;
     let items = stored.iter().map(|item| serde_json::from_str(item)).collect::<Result<Vec<Item>, _>>();
@@ -212,7 +212,7 @@ async fn conversation(engine: &Engine, turn: &TurnRecord, call_id: &str) -> Resu
     Ok(items)
 }
 
-/// The program that was asked about last and has not been decided about.
+/// The last program that a decision was requested for and that is undecided.
 fn open_call(events: &[TurnEvent]) -> Option<(ItemId, String, String)> {
     let asked = events.iter().rev().find_map(|event| match &event.kind {
         EventKind::ApprovalRequested { item } => Some(item.clone()),
@@ -232,7 +232,7 @@ fn open_call(events: &[TurnEvent]) -> Option<(ItemId, String, String)> {
     Some((asked, call_id, code))
 }
 
-/// The number of programs that were allowed to run, as the log has it.
+/// The number of programs that were allowed to run, according to the log.
 fn allowed(events: &[TurnEvent]) -> u32 {
     let allowed = events.iter().filter(|event| matches!(event.kind, EventKind::ApprovalDecided { denied: None, .. }));
     u32::try_from(allowed.count()).unwrap_or(u32::MAX)
@@ -264,7 +264,7 @@ async fn read(engine: &Engine, blob: &BlobName, limit: u64) -> Result<Vec<u8>, E
 }
 
 impl Run {
-    /// Says that it goes on, and from which number on frames are published.
+    /// Adds the event that it goes on, with the number of the next frame.
     async fn resume(&mut self, next_frame: u64) {
         self.emit(0, EventKind::Resumed { next_frame }).await;
     }
@@ -272,7 +272,7 @@ impl Run {
     /// Ends a request that cannot go on.
     async fn fail(mut self, failure: Failure) {
         let ended = EventKind::Ended { item: ItemId::new(), ending: EndReason::failed(failure), linked: Vec::new() };
-        // Stored together with the last event, so that no later recovery ends it once more.
+        // Stored together with the last event, so that no later recovery ends it again.
         self.last_frames = self.event(0, ended).await.frames;
         self.close(false).await;
     }

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use super::{Failure, TurnEvent};
 use crate::Error;
 
-/// A dialect's state machine from events to frames. Fed with the same events, it renders the same frames.
+/// A dialect's state machine from events to frames. The same events yield the same frames.
 pub trait Render: Send + Sync {
     /// Renders one event.
     fn render(&mut self, event: &TurnEvent) -> RenderedEvent;
@@ -19,7 +19,7 @@ pub trait Render: Send + Sync {
         self.document()
     }
 
-    /// The failure that a client gets in place of the document, if it got nothing of an answer.
+    /// The failure that a client gets in place of the document, if it has received nothing of an answer.
     fn failure(&self) -> Option<Failure>;
 }
 
@@ -57,7 +57,7 @@ pub struct Frame {
     pub text: String,
 }
 
-/// The documents that a dialect keeps of a request: what its client sent and may ask for again.
+/// The documents that a dialect stores for a request: the client's input, and objects that it may retrieve.
 pub trait Documents: Send + Sync {
     /// Stores the document as it stands.
     fn save(&self, document: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>>;

@@ -1,4 +1,4 @@
-//! The end of turns whose key is over.
+//! The end of turns whose key was revoked or has expired.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ pub async fn cancel_revoked(engine: Arc<Engine>) {
             () = engine.shutdown.cancelled() => return,
         }
         for tenant in engine.in_flight.tenants() {
-            // A store that fails for a moment says nothing about the key.
+            // A temporary failure of the store says nothing about the key.
             if let Ok(false) = engine.store.may_ask(&tenant).await {
                 engine.in_flight.cancel_all(&tenant);
             }

@@ -1,7 +1,7 @@
-//! The driver of turns: from an agent's events to ours, stored, rendered and published in this order.
+//! The driver of turns: converts an agent's events to the engine's, which are stored, rendered and published in this order.
 //!
-//! `agent_events` takes the events of agents, `emit` stores and publishes ours, `close` ends the request, `suspend` keeps a turn whose
-//! program waits for the next one.
+//! `agent_events` converts events of agents, `emit` stores and publishes the result, `close` ends the request, `suspend` keeps a turn whose
+//! program waits for the next request.
 
 mod agent_events;
 mod close;
@@ -33,7 +33,7 @@ use crate::processor_time::end_long_step;
 use crate::sessions::Session;
 use crate::{Engine, Error};
 
-/// A turn that is to be run, for one client.
+/// A turn to run, for one client.
 pub struct Run {
     /// The engine.
     pub engine: Arc<Engine>,
@@ -41,7 +41,7 @@ pub struct Run {
     pub tenant: Tenant,
     /// Receiver of its frames.
     pub in_flight: Arc<InFlightRequest>,
-    /// The choices among its answers, each made by an agent of its own, side by side.
+    /// The choices among its answers, each made by its own agent, side by side.
     pub choices: Vec<ChoicePlan>,
     /// The dialect's renderer.
     pub render: Box<dyn Render>,
@@ -53,14 +53,14 @@ pub struct Run {
     pub truncate: bool,
     /// True if it goes on after a restart while it waits for approval.
     pub outlives: bool,
-    /// False if nobody hears of it before its end.
+    /// False if no client follows it before its end.
     pub is_followed: bool,
-    /// Frames of the last choice's end, which are published when everything is stored.
+    /// Frames of the last choice's end, published when everything is stored.
     pub(super) last_frames: Vec<Frame>,
     pending: PendingFrames,
     /// The number of the next event, of a request that is not stored.
     pub(super) next: u64,
-    /// The reason for which its log cannot be stored, if that is why it was cancelled.
+    /// The reason for which its log cannot be stored, if it was cancelled for that.
     unstored: Option<Failure>,
 }
 
@@ -78,7 +78,7 @@ pub struct ChoicePlan {
     pub gate: Option<Arc<Gate>>,
     /// The fate of its session at the end.
     pub retention: SessionRetention,
-    /// The purpose under which files that its programs make are copied to the tenant's files, where clients look for them there.
+    /// The purpose of copies of its programs' files among the tenant's files, for clients that look for them there.
     pub publish_as: Option<&'static str>,
     /// True if its programs may wait for answers of the client's.
     pub may_wait: bool,
@@ -89,13 +89,13 @@ pub struct ChoicePlan {
 pub enum SessionRetention {
     /// It stays as it is.
     Keep,
-    /// It was made for this choice. It is removed when no program ran or the turn was cut; `lingers` says whether its sandbox is otherwise
-    /// kept for a moment only.
+    /// The session was made for this choice. It is removed if no program ran or the turn was cut; otherwise `lingers` says whether its
+    /// sandbox is kept only for a moment.
     Own {
         /// True if its sandbox is kept for a moment only.
         lingers: bool,
     },
-    /// It is somebody else's, too, and stays; `lingers` is as above.
+    /// The session is used by others too, and stays; `lingers` is as above.
     Shared {
         /// True if its sandbox is kept for a moment only.
         lingers: bool,
@@ -103,7 +103,7 @@ pub enum SessionRetention {
 }
 
 impl Run {
-    /// A turn with these choices, which is neither stored nor goes on after a restart.
+    /// A turn with these choices, which is not stored and does not go on after a restart.
     pub fn new(
         engine: &Arc<Engine>,
         tenant: &Tenant,
@@ -131,7 +131,7 @@ impl Run {
 }
 
 impl Run {
-    /// Adds the journal that stores the request. If there is none, what was taken for the request is given back.
+    /// Adds the journal that stores the request. If that fails, everything taken for the request is given back.
     pub async fn with_journal(mut self, new: NewJournal) -> Result<Self, Error> {
         let id = new.id.clone();
         let journal = Journal::create(&self.engine.store, &self.tenant, new).await;
@@ -147,7 +147,7 @@ impl Run {
         }
     }
 
-    /// Gives back what was taken for a request that could not be begun, and forgets it.
+    /// Gives back everything taken for a request that could not be begun, and forgets it.
     pub async fn abandon(self) {
         for plan in &self.choices {
             plan.abandon(&self.engine, &self.tenant).await;
@@ -174,7 +174,7 @@ impl ChoicePlan {
 }
 
 impl Run {
-    /// Makes the request known: whoever has its id finds it.
+    /// Makes the request known, so that clients with its id find it.
     pub async fn create(&mut self, background: bool) -> Result<(), Failure> {
         self.emit(0, EventKind::Created { background }).await;
         if let Some(failure) = self.unstored.take() {
@@ -199,7 +199,7 @@ impl Run {
         self.run_from_approval(None).await;
     }
 
-    /// Runs the turn to its end, from a program on that waits for the operator's decision, if one does.
+    /// Runs the turn to its end, beginning with the program that waits for the operator's decision, if there is one.
     pub(super) async fn run_from_approval(mut self, waiting: Option<PendingApproval>) {
         let mut progress: Vec<ChoiceProgress> = self.choices.iter().map(ChoiceProgress::of).collect();
         if let Some(PendingApproval { item, program, ran_code }) = waiting {
@@ -256,7 +256,7 @@ impl Run {
             }
             match (plan.retention, &plan.session) {
                 (SessionRetention::Keep, Some(session)) => session.release().await,
-                // A session that nobody knows of, or nobody waits for, is of no use.
+                // A session that is unknown to clients, or whose clients are gone, is of no use.
                 (SessionRetention::Own { .. } | SessionRetention::Shared { .. }, Some(_))
                     if is_cut || !progress.has_called =>
                 {
@@ -274,7 +274,7 @@ impl Run {
         self.close(ran_code).await;
     }
 
-    /// Waits for the decision about a program that an earlier process asked about.
+    /// Waits for the decision about a program that an earlier process requested.
     async fn await_decision(&mut self, program: ApprovalRequest, progress: &mut [ChoiceProgress]) -> EarlierDecision {
         let Some(gate) = self.choices.first().and_then(|plan| plan.gate.clone()) else {
             return EarlierDecision::Cancelled;
@@ -305,7 +305,7 @@ impl Run {
         } else if let Some(item) = item {
             self.emit(0, EventKind::ApprovalDecided { item, denied: None }).await;
         }
-        // An error cancels it, and is in the log.
+        // An error cancels it and is logged.
         if let Err(failure) = self.store_events(Some(TurnState::Running)).await {
             error!("{}: {}", self.in_flight.id, failure.cause.as_deref().unwrap_or(&failure.message));
         }
@@ -387,8 +387,8 @@ impl Run {
         if outlived && !in_flight.cancel.is_cancelled() { TurnResult::Outlived } else { TurnResult::Ended }
     }
 
-    /// Leaves out the older half of a conversation that is too long for its model, up to a message of the user's, before anything of an
-    /// answer came.
+    /// Returns true if the model may be asked again after it rejected the conversation before any part of an answer. The older half of the
+    /// conversation, up to a message of the user, is then left out.
     fn may_try_again(&mut self, choice: usize, event: &AgentEvent, progress: &[ChoiceProgress]) -> bool {
         let AgentEvent::Finished(AgentEnding::Upstream(UpstreamError::Rejected { status: 400 | 413 | 422, .. })) =
             event
@@ -451,7 +451,7 @@ pub(super) struct PendingApproval {
     pub(super) ran_code: bool,
 }
 
-/// The decision about a program that an earlier process asked about.
+/// The decision about a program that an earlier process requested.
 enum EarlierDecision {
     GoOn,
     Outlived,

@@ -1,4 +1,4 @@
-//! A turn as it is asked for: enough to begin it, and to go on with it after a restart.
+//! The specification of a turn: enough to begin it, and to go on with it after a restart.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub struct TurnSpec {
     pub instructions: String,
     /// Functions of the client's.
     pub functions: Vec<FunctionTool>,
-    /// Tools of the client's that programs call. A program that does so waits, and the turn with it, for a later request.
+    /// Tools of the client that programs can call. A program that does so waits, and its turn with it, for a later request.
     #[serde(default)]
     pub callable: Vec<FunctionTool>,
     /// The tool that the first round must or must not call.
@@ -35,7 +35,7 @@ pub struct TurnSpec {
     pub max_programs: Option<u32>,
     /// The party that decides about programs.
     pub decider: Decider,
-    /// True if the model has a shell and an editor beside the interpreter.
+    /// True if the model has a shell and an editor besides the interpreter.
     #[serde(default)]
     pub has_shell: bool,
 }
@@ -63,7 +63,7 @@ impl TurnSpec {
         }
     }
 
-    /// Reads a stored spec; `None` if it is of another version, or there is none.
+    /// Parses a stored spec; `None` if it is of another version, or empty.
     pub(super) fn read(text: &str) -> Option<Self> {
         let stored: VersionedSpec = serde_json::from_str(text).ok()?;
         (stored.version == VERSION).then_some(stored.spec)
@@ -74,7 +74,7 @@ impl TurnSpec {
         serde_json::to_value(VersionedSpec { version: VERSION, spec: self.clone() }).unwrap_or_default()
     }
 
-    /// A gate for the programs of this turn, of the request of this id.
+    /// A gate for the programs of this turn, in the request of this id.
     pub fn gate(
         &self,
         engine: &Arc<Engine>,
@@ -87,7 +87,7 @@ impl TurnSpec {
         Gate::new(engine, tenant, ProgramOrigin { request, namespace, model }, self.decider, outlives)
     }
 
-    /// A choice of the turn, on this conversation. With a session the model can run programs there, through the gate.
+    /// A choice of the turn, on this conversation. With a session, the model can run programs there through the gate.
     pub fn plan_choice(
         &self,
         engine: &Arc<Engine>,

@@ -1,4 +1,4 @@
-//! Turns of a terminal, and what recovery makes of them; with a scripted model and scripted programs.
+//! Turns of a terminal, and their recovery, with a scripted model and scripted programs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -49,7 +49,7 @@ fn engine(store: Store, script: Vec<Scripted>) -> Arc<Engine> {
     engine_on(store, script, Arc::new(Memory::new(program)), None, SessionSettings::default())
 }
 
-/// An engine whose model has its programs in sandboxes of a template.
+/// An engine whose model runs its programs in sandboxes of a template.
 pub(super) fn engine_on(
     store: Store,
     script: Vec<Scripted>,
@@ -93,7 +93,7 @@ pub(super) fn program(code: &str, cell: &mut ScriptedCell) {
     }
 }
 
-/// A turn of a terminal, as a process begins it: what it renders, and the session that was made for it, unless it is another's.
+/// A turn of a terminal at its beginning: the run, its renderer, and its session, which `owns_session` says was made for it.
 async fn turn(engine: &Arc<Engine>, owns_session: bool) -> (Run, RecordingRenderer, SessionId) {
     let tenant = Tenant::terminal();
     let new = NewSession {
@@ -283,7 +283,7 @@ async fn a_turn_whose_state_fails_ends_with_that() {
     for (table, words, reported) in [
         ("audit", "a program was not run: the database: it is full", None),
         ("turn_events", "cannot store what happened: the database: it is full", None),
-        // The last one that is stored is the beginning of the program.
+        // The last stored event is the beginning of the program.
         ("container_files", "cannot store the program's files: the database: it is full", Some(EventKind::Closed)),
     ] {
         let data = tempfile::tempdir().unwrap();
@@ -339,7 +339,7 @@ async fn a_turn_that_runs_out_of_storage_says_so_and_keeps_what_was_stored() {
     assert_eq!(ran(&events), 2);
     let row = engine.store.turn(&Tenant::terminal(), &id).await.unwrap().unwrap();
     assert_eq!(row.state, TurnState::Ended);
-    // Whatever was published is stored, and nothing else.
+    // Everything that was published is stored, and nothing else.
     let stored = super::recover::events(&engine, &row).await.unwrap();
     assert_eq!(stored, events);
     assert!(stored.iter().any(|event| matches!(event.kind, EventKind::ToolEnded { .. })));
@@ -431,7 +431,7 @@ async fn recovery_leaves_a_living_terminal_alone_and_ends_what_a_dead_one_left()
         assert_eq!(row.owner, *terminal.store.owner());
     }
 
-    // As if it was killed: nothing is published or stored any more.
+    // As if it was killed: nothing more is published or stored.
     drop((own, shared));
     drop(terminal);
     drop(server);

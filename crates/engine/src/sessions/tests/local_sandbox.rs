@@ -1,4 +1,4 @@
-//! Sessions with Python in them, in the local sandbox: what depends on a real file system.
+//! Sessions with Python in the local sandbox: behaviour that depends on a real file system.
 
 use aludel_testkit::Keeper;
 
@@ -42,7 +42,7 @@ async fn what_programs_make_outlives_the_session_and_the_server() {
     let id = session.id().clone();
     let kept = session.files().await.unwrap();
     assert_eq!(kept.len(), 3);
-    // As a killed process does, nobody ends the session.
+    // The session is never ended, as when the process is killed.
     std::mem::forget(session.sandbox().await.unwrap());
     drop((session, place));
 
@@ -58,7 +58,7 @@ async fn what_programs_make_outlives_the_session_and_the_server() {
     assert_eq!(all_files.iter().filter(|file| kept.contains(file)).count(), 3);
 }
 
-/// A file with a hole, or with many names, takes no room in the workspace, but would in the store.
+/// A file with a hole or several names takes no room in the workspace, but would in the store.
 #[tokio::test]
 async fn files_that_take_no_room_inside_do_not_fill_the_store() {
     let data = tempfile::tempdir().unwrap();
@@ -89,7 +89,7 @@ async fn what_a_program_leaves_cannot_lead_the_host_astray() {
         ["/mnt/data/good.txt", "/mnt/data/new\nline\u{1b}[2J.txt", "/mnt/data/same.txt", "/mnt/data/sparse"]
     );
     let (_, changed) = run(&session, "os.remove('good.txt'); os.symlink('/etc/shadow', 'good.txt')").await;
-    // Its other name has one link less.
+    // The link count of its other name is one less.
     assert_eq!(paths(&changed), ["/mnt/data/same.txt"]);
     assert!(!paths(&session.files().await.unwrap()).contains(&"/mnt/data/good.txt"));
     session.end().await;

@@ -1,4 +1,4 @@
-//! The events of agents: their effects are stored, and then ours are published.
+//! Conversion of agents' events: their effects are stored, then the engine's events are published.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,11 +17,11 @@ use crate::turns::event::{EndReason, EventKind, ItemId, OutputPiece, ToolCall, T
 use crate::turns::render::Flow;
 use crate::turns::{Failure, FailureKind};
 
-/// Bytes of all frames of one request: they are in memory as long as somebody may follow them.
+/// Bytes of all frames of one request, which are in memory as long as it may have followers.
 const MAX_FRAMES: usize = 256 << 20;
 /// The reason of a failure of the audit log.
 const UNNOTED: &str = "cannot complete the audit log";
-/// The scheme of links to files of the session, as models are told to write them.
+/// The scheme of links to files of the session, which models are told to use.
 const LINK: &str = "sandbox:";
 
 /// A choice's state between two events.
@@ -41,7 +41,7 @@ pub(super) struct ChoiceProgress {
     pub(super) has_ended: bool,
     /// Calls that its program made and waits for.
     pub(super) client_calls: Option<PendingClientCalls>,
-    /// The ids of the newest versions of files that its programs made, among the tenant's files.
+    /// The ids of the newest copies of its programs' files among the tenant's files.
     pub(super) file_ids: HashMap<ContainerFileId, String>,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct PendingClientCalls {
 pub(super) struct RunningCall {
     pub(super) item: ItemId,
     pub(super) tool: ToolKind,
-    /// All that it has put out, if it may wait for its client and go on in a later request.
+    /// All of its output, if it may wait for its client and go on in a later request.
     pub(super) output: Vec<OutputPiece>,
     pub(super) input: String,
     pub(super) is_running: bool,
@@ -64,7 +64,7 @@ pub(super) struct RunningCall {
 }
 
 impl Run {
-    /// Takes one event of an agent: stores its effects, then makes an event of it.
+    /// Handles one event of an agent: stores its effects, then makes an event of it.
     pub(super) async fn handle(
         &mut self,
         choice: usize,
@@ -159,7 +159,7 @@ impl Run {
         let Some(call) = progress.calls.get(call_id) else { return Ok(Flow::GoOn) };
         let flow = self.queue(choice, EventKind::ApprovalRequested { item: call.item.clone() }).await;
         if may_wait {
-            // The program is shown to whoever decides, and found after a restart.
+            // People who decide see the program, and it is found after a restart.
             self.store_waiting().await?;
             self.save().await?;
         }
@@ -190,7 +190,7 @@ impl Run {
         }
     }
 
-    /// Takes one event of an execution.
+    /// Handles one event of an execution.
     pub(super) async fn executed(
         &mut self,
         choice: usize,
@@ -271,7 +271,7 @@ impl Run {
             ending = EndReason::failed(failure);
         }
         if let EndReason::Failed { failure, cause } = &mut ending {
-            // Here, for streams and the background, too: whoever answers the client has nothing left to log.
+            // Logged here, for streams and the background as well, and not again where the client is answered.
             *cause = failure.cause.take();
             error!("{}: {}", self.in_flight.id, cause.as_deref().unwrap_or(&failure.message));
         }
@@ -307,7 +307,7 @@ impl Run {
         else {
             return Vec::new();
         };
-        // Without them no link is found, and the answer is still the answer.
+        // Without files no links are resolved, and the answer is still valid.
         let files = session.files().await.unwrap_or_default();
         let named = files.into_iter().filter(|file| text.contains(&format!("{LINK}{}", file.path)));
         let mut linked: Vec<SessionFile> = named.collect();
@@ -373,7 +373,7 @@ impl ChoiceProgress {
         self.calls.insert(program.call_id.clone(), call);
     }
 
-    /// Notes that a program is complete. Its start may not have been seen. Returns its item.
+    /// Records that a program is complete, even if its start was not seen. Returns its item.
     fn written(&mut self, call_id: &str, tool: ToolKind, code: &str) -> ItemId {
         let item = match self.calls.get(call_id) {
             Some(call) => call.item.clone(),

@@ -29,7 +29,7 @@ impl Run {
         let stored = self.store_end(&document).await;
         let unstored = stored.as_ref().is_err_and(may_pass).then(|| document.clone());
         let failure = self.render.failure();
-        // Only a client that saw no program may ask again.
+        // Only a client that saw no program may repeat the request.
         let failure = failure.map(|failure| Failure { should_retry: ran_code.then_some(false), ..failure });
         self.in_flight.publish(frames);
         let end = RequestEnd { answer, failure };
@@ -85,7 +85,7 @@ impl Run {
         let message = format!(
             "The server is ending, and a program of {id} waits for approval; it goes on when the server is back: retrieve {id} then."
         );
-        // Asked for again, it would be another one.
+        // A repetition would be a different request.
         let failure = Failure { should_retry: Some(false), ..Failure::new(FailureKind::Unavailable, message) };
         self.in_flight.end(RequestEnd { answer: self.render.answer(), failure: Some(failure) });
     }

@@ -18,12 +18,12 @@ use crate::turns::render::{Flow, Frame, RenderedEvent};
 
 /// Frames that are published together.
 const MAX_PENDING_FRAMES: usize = 64;
-/// Bytes of frames that are published together, but for the last one: they count for nobody before.
+/// Bytes of frames that are published together, except the last one; they are not counted for a tenant before that.
 const MAX_PENDING_BYTES: usize = 256 << 10;
-/// Time after which the events of a request that nobody follows are stored.
+/// Delay after which the events of a request without followers are stored.
 const MAX_STORE_DELAY: Duration = Duration::from_millis(50);
 
-/// Frames that were rendered, and are published when nothing more comes at once.
+/// Rendered frames that are published once no more come at once.
 #[derive(Default)]
 pub(super) struct PendingFrames {
     pub(super) frames: Vec<Frame>,
@@ -36,7 +36,7 @@ pub(super) struct PendingFrames {
 }
 
 impl PendingFrames {
-    /// Waits until they are to be published: in a request that somebody follows, at once; for ever if there are none.
+    /// Waits until they are due: at once in a request with followers; for ever if there are none.
     pub(super) fn due(&self, is_followed: bool) -> impl Future<Output = ()> + use<> {
         let is_empty = self.frames.is_empty() && !self.has_milestone;
         let delay = self.since.filter(|_| !is_followed).map(|since| sleep_until(since + MAX_STORE_DELAY));
@@ -58,15 +58,14 @@ impl Run {
         flow
     }
 
-    /// Publishes the pending frames, if somebody follows. In a request that nobody does, their events are stored together with those of the
-    /// next moment.
+    /// Publishes the pending frames, if there are followers. Otherwise their events are stored together with those of the next moment.
     pub(super) async fn publish_if_followed(&mut self) {
         if self.is_followed {
             self.publish().await;
         }
     }
 
-    /// Makes and renders an event. Its frames are published with the others of the same moment, by [`Run::publish`].
+    /// Makes and renders an event. [`Run::publish`] publishes its frames together with others of the same moment.
     pub(super) async fn queue(&mut self, choice: usize, kind: EventKind) -> Flow {
         self.pending.has_milestone |= !kind.is_piece();
         self.pending.since.get_or_insert_with(Instant::now);
@@ -90,14 +89,14 @@ impl Run {
             if let Some(documents) = &self.documents
                 && let Err(error) = documents.save(document).await
             {
-                // All of them are stored at the end once more.
+                // All of them are stored again at the end.
                 error!("{}: {error}", self.in_flight.id);
             }
         }
         self.in_flight.publish(frames);
     }
 
-    /// Makes and renders an event, which [`Run::store_events`] stores with the others. Without room there is no event and the request is
+    /// Makes and renders an event, which [`Run::store_events`] stores with others. Without room there is no event and the request is
     /// cancelled.
     pub(in crate::turns) async fn event(&mut self, choice: usize, kind: EventKind) -> RenderedEvent {
         end_long_step().await;
@@ -137,7 +136,7 @@ impl Run {
         Err(failure)
     }
 
-    /// Stores that it waits for approval. No event comes meanwhile, so another process may go on without a gap.
+    /// Stores that it waits for approval. No event follows until the decision, so another process can go on without a gap.
     pub(super) async fn store_waiting(&mut self) -> Result<(), Failure> {
         match &mut self.journal {
             Some(journal) => Ok(journal.hand_on(&self.engine.store, Some(TurnState::WaitingApproval)).await?),
@@ -157,7 +156,7 @@ impl Run {
 }
 
 impl EventKind {
-    /// A piece of a text or an output: published at once, and stored with the next milestone.
+    /// Returns true for a piece of a text or an output, which is published at once and stored with the next milestone.
     fn is_piece(&self) -> bool {
         matches!(
             self,

@@ -1,5 +1,5 @@
-//! Turns whose program waits for the answers of its client's tools: kept from the request that ends with the calls to the one that brings
-//! the answers.
+//! Turns whose program waits for the answers of its client's tools: kept from the request that ends with the calls until the one with the
+//! answers.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -24,7 +24,7 @@ use crate::turns::{Failure, RequestFingerprint};
 
 /// Turns that wait at once, of all tenants. Beyond that, calls fail.
 const MAX_WAITING: usize = 256;
-/// Programs whose calls were answered, of which so many are remembered, each so long: their calls can be answered once.
+/// Programs that are remembered after their calls were answered, and the time for it: calls can be answered once.
 const MAX_ANSWERED: usize = 4096;
 const ANSWERED_LIFE: Duration = Duration::from_secs(3600);
 
@@ -73,7 +73,7 @@ pub enum TakenSuspension {
     Waiting(Box<Suspension>),
     /// Its calls were answered before.
     Answered,
-    /// It is not there: its time was over, or the process that ran it has ended.
+    /// It does not exist: its time was over, or its process has ended.
     Lost,
 }
 
@@ -84,7 +84,7 @@ impl Default for Suspensions {
 }
 
 impl Suspensions {
-    /// Takes the turn whose program has this id, for answers that nobody else can bring then. If `check` refuses it, it waits on.
+    /// Takes the turn whose program has this id; no other answers are accepted from then on. If `check` refuses it, it keeps waiting.
     pub fn take<E>(
         &self,
         tenant: &Tenant,
@@ -140,13 +140,13 @@ impl Suspensions {
     }
 
     fn entries(&self) -> MutexGuard<'_, HashMap<ItemId, Entry>> {
-        // Nothing that could panic happens while it is held, but for a dialect's check, which changes nothing.
+        // No code that holds it can panic, except a dialect's check, which changes nothing.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Suspension {
-    /// The calls for whose answers it waits.
+    /// The calls whose answers it waits for.
     pub fn calls(&self) -> &[ToolCall] {
         &self.waits.calls
     }
@@ -166,7 +166,7 @@ impl Suspension {
         self.plan.session.as_ref().map(|session| session.id())
     }
 
-    /// Ends a turn for whose program nobody brought answers. Its end is noted, and its files are stored.
+    /// Ends a turn whose program got no answers. Its end is recorded, and its files are stored.
     async fn give_up(self, engine: Arc<Engine>) {
         let (tenant, id) = (self.tenant.clone(), TurnId::new());
         let Ok(in_flight) = engine.in_flight.begin(&tenant, RequestFingerprint::none(), id.clone()) else { return };
@@ -184,8 +184,8 @@ impl fmt::Debug for Suspension {
 }
 
 impl Run {
-    /// Ends the turn for its client, which is to answer its program's calls. If there is no room for it to wait, or nobody could bring the
-    /// answers, the calls fail, and the turn goes on.
+    /// Ends the turn for its client, which has to answer its program's calls. If it cannot wait, because there is no room or no way to
+    /// bring the answers, the calls fail and the turn goes on.
     pub(super) async fn wait_for_client(
         &mut self,
         choice: usize,
@@ -247,7 +247,7 @@ impl Run {
         self.engine.tasks.spawn(watch.in_current_span());
     }
 
-    /// Carries a turn that waited on to its end, with the answers to its calls.
+    /// Runs a waiting turn to its end, with the answers to its calls.
     pub async fn go_on(self, suspension: Box<Suspension>, answers: Vec<ClientAnswer>) {
         let share = self.engine.processor_time.share_of(&self.tenant);
         share.pace(self.take_up(*suspension, Some(answers))).await;
@@ -263,7 +263,7 @@ impl Run {
         if let Some(answers) = answers {
             self.count(0, MeteredWork { requests: 1, ..MeteredWork::default() });
             self.emit(0, EventKind::Started).await;
-            // Others of the same round have begun, too, and run after it.
+            // Other programs of the same round have begun too, and run after it.
             for running in progress.calls.values() {
                 let (item, tool, output) = (running.item.clone(), running.tool, running.output.clone());
                 self.emit(0, EventKind::ToolResumed { item, tool, output }).await;
@@ -273,14 +273,14 @@ impl Run {
         let mut progress = vec![progress];
         let outcome = self.drive_agents(agents, &mut progress).await;
         if self.render.failure().is_some() || self.in_flight.cancel.is_cancelled() {
-            // Its client heard nothing of what came of its answers, and may bring them again: the program is lost.
+            // Its client received no result for its answers, and may send them again: the program is lost.
             self.engine.suspended.forget(&program);
         }
         self.finish(outcome, progress).await;
     }
 }
 
-/// The renderer of a turn that nobody hears of.
+/// The renderer of a turn without clients.
 struct SilentRenderer;
 
 impl Render for SilentRenderer {

@@ -17,7 +17,7 @@ use crate::{Environment, SessionSettings};
 
 const ASKS: &str = "print('before')\nprint(await f({\"n\":1}))\nprint(await f({\"n\":2}))";
 
-/// An engine whose model runs these programs and then says a word.
+/// An engine whose model runs these programs and then answers.
 async fn engine(data: &Path, programs: &[&'static str], answers: Duration) -> Arc<Engine> {
     let store = Store::open(data).await.unwrap();
     let script = programs.iter().map(|program| Scripted::Python(program)).chain([Scripted::Text("It is said.")]);
@@ -31,7 +31,7 @@ fn run(engine: &Arc<Engine>, choices: Vec<ChoicePlan>) -> (Run, RecordingRendere
     (Run::new(engine, &tenant, in_flight, choices, Box::new(seen.clone())), seen)
 }
 
-/// Carries a turn out whose programs can call `f`. Returns its session and the calls with which it ended.
+/// Runs a turn whose programs can call `f`. Returns its session and its final calls.
 async fn begun(engine: &Arc<Engine>) -> (SessionId, Vec<ToolCall>, Vec<TurnEvent>) {
     let new = NewSession {
         name: "s".to_owned(),
@@ -53,7 +53,7 @@ async fn begun(engine: &Arc<Engine>) -> (SessionId, Vec<ToolCall>, Vec<TurnEvent
     (id, calls_of(&events), events)
 }
 
-/// Takes the turn of these calls, whatever it is.
+/// Takes the turn of these calls, without conditions.
 fn take(engine: &Engine, tenant: &Tenant, calls: &[ToolCall]) -> TakenSuspension {
     let program = calls[0].caller.as_ref().unwrap();
     engine.suspended.take(tenant, program, |_| Ok::<_, ()>(())).unwrap()
