@@ -42,11 +42,11 @@ pub struct App {
     link_secret: OnceCell<Arc<str>>,
     /// Permits to be answered.
     pub(crate) requests: Arc<Permits>,
-    /// Permits to be answered by programs in sandboxes: as many again, which no request for the server itself takes.
+    /// Permits for requests that programs in sandboxes answer: as many again, separate from requests to the server itself.
     pub(crate) program_requests: Arc<Permits>,
-    /// Permits to work on a large body: as many as there are processors.
+    /// Permits to parse a large body: one for each processor.
     pub(crate) parsers: Semaphore,
-    /// KiB of memory for JSON bodies, all that is made of them, and replays.
+    /// KiB of memory for JSON bodies, everything made of them, and replays.
     pub(crate) bodies: Arc<Permits>,
     /// Time after which a run of the Assistants API expires.
     pub(crate) run_lifetime: Duration,
@@ -59,11 +59,11 @@ pub struct App {
 pub struct ServerSettings {
     /// Requests that may be answered at once.
     pub requests: usize,
-    /// Requests of one tenant among them.
+    /// Concurrent requests of one tenant.
     pub requests_per_key: usize,
-    /// Bytes of memory that JSON bodies, all that is made of them, and replays may take at once.
+    /// Bytes of memory for JSON bodies, everything made of them, and replays, at once.
     pub bodies: usize,
-    /// The server's address as people reach it, such as `https://aludel.example.com`; `None` for the one that a client used.
+    /// The server's public address, such as `https://aludel.example.com`; `None` for the address that each client used.
     pub url: Option<String>,
     /// The web pages that may ask the server from a browser.
     pub origins: Origins,
@@ -71,13 +71,13 @@ pub struct ServerSettings {
     pub metrics: bool,
     /// The collector of traces, if there is one.
     pub traces: Option<Traces>,
-    /// True if prompts, programs and their output may stand in the log and in traces.
+    /// True if the log and traces may contain prompts, programs and their output.
     pub log_contents: bool,
-    /// Time after which a call of an MCP tool returns although its program goes on.
+    /// Time after which a call of an MCP tool returns while its program goes on.
     pub mcp_return_after: Duration,
-    /// Time after which a run of the Assistants API expires, done or not; whole seconds.
+    /// Time after which a run of the Assistants API expires; whole seconds.
     pub run_lifetime: Duration,
-    /// Time for which a revoked key may still be taken: what the store said of a key holds for this long.
+    /// Time for which the store's answer about a key is cached, and so a revoked key may still be accepted.
     pub keys_fresh: Duration,
 }
 
@@ -140,7 +140,7 @@ impl App {
         }
     }
 
-    /// A server for tests, on the memory backend and a store in this directory.
+    /// A server for tests, with the memory backend and a store in this directory.
     #[cfg(test)]
     pub(crate) async fn on_memory(data: &std::path::Path, settings: ServerSettings) -> Arc<Self> {
         let store = Store::open(data).await.unwrap();
@@ -155,7 +155,7 @@ impl App {
         self.link_secret.get_or_try_init(|| made).await.cloned()
     }
 
-    /// Makes a change in a task of its own: a handler is dropped with its client's connection, and what was half made would stay so.
+    /// Makes a change in a task of its own: handlers are dropped when the client disconnects, which would leave the change half made.
     pub(crate) async fn finish<T: Send + 'static>(
         &self,
         change: impl Future<Output = Result<T, ApiError>> + Send + 'static,

@@ -1,4 +1,4 @@
-//! The routes by which programs that wait are seen and decided. Not of OpenAI's API.
+//! Routes to list and decide waiting programs. Not part of OpenAI's API.
 
 use std::sync::Arc;
 
@@ -45,14 +45,15 @@ pub(crate) async fn retrieve(
     Ok(Json(describe(&approval.ok_or_else(|| unknown(&id))?)))
 }
 
-/// `POST /v1/approvals/{id}`: `decision` is `approve` or `refuse`, `sha256` says which program was seen, `reason` is for the model.
+/// `POST /v1/approvals/{id}`: `decision` is `approve` or `refuse`, `sha256` identifies the program that was seen, `reason` is for the
+/// model.
 pub(crate) async fn decide(
     State(app): State<Arc<App>>,
     Caller(tenant): Caller,
     Path(id): Path<String>,
     mut fields: Fields,
 ) -> Result<Json<Value>, ApiError> {
-    // Without keys, whoever can ask the server is the operator.
+    // Without keys, every client is the operator.
     if tenant != Tenant::local() && !app.engine.approvals().by_key {
         let message = "Only the operator decides here (approval.decided_by): see `aludel approvals`.";
         return Err(ApiError::forbidden(message).code("operator_decides"));

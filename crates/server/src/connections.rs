@@ -1,4 +1,4 @@
-//! The connections of a server. When there are too many, those that ask nothing are closed first, beginning with the address that has most.
+//! The connections of a server. Beyond the limit, idle connections are closed first, beginning with the address that has most.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -48,7 +48,7 @@ impl Connections {
         Arc::new(Self { most, open: Mutex::default() })
     }
 
-    /// Enters a connection. `None` when there are too many and each of them is being answered.
+    /// Registers a connection. `None` if the limit is reached and no connection is idle.
     pub(crate) fn enter(self: &Arc<Self>, address: Option<IpAddr>) -> Option<Arc<OpenConnection>> {
         let mut open = self.open();
         if open.by_number.len() >= self.most {
@@ -67,13 +67,13 @@ impl Connections {
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {
-        // Nothing that could panic happens while it is held.
+        // No code that holds it can panic.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Open {
-    /// Returns the connection that has been idle for longest among those of the address that has most idle ones.
+    /// Returns the longest idle connection of the address with most idle ones.
     fn most_idle(&self) -> Option<u64> {
         let idle = || self.by_number.iter().filter(|(_, entry)| entry.requests == 0);
         let mut counts: HashMap<Option<IpAddr>, usize> = HashMap::new();
@@ -87,7 +87,7 @@ impl Open {
 }
 
 impl OpenConnection {
-    /// Notes that a request came.
+    /// Records a request.
     pub(crate) fn ask(self: &Arc<Self>) -> RequestInProgress {
         self.change(|entry| {
             entry.requests += 1;
@@ -101,7 +101,7 @@ impl OpenConnection {
         self.connections.open().by_number.get(&self.number).is_some_and(|entry| entry.has_asked)
     }
 
-    /// Waits until it has to make room for another one.
+    /// Waits until this connection has to make room for another.
     pub(crate) async fn closed(&self) {
         self.closed.cancelled().await;
     }
@@ -150,7 +150,7 @@ mod tests {
         let closed = |connection: &OpenConnection| connection.closed.is_cancelled();
         assert_eq!([&other, &first, &second, &third].map(|one| closed(one)), [false, false, true, false]);
         drop(asking);
-        // The one that was asked last has been idle for a shorter time.
+        // The connection with the latest request has been idle for the shortest time.
         let _more = enter(3).await;
         assert_eq!([&other, &first, &third, &next].map(|one| closed(one)), [false, false, true, false]);
         let all: Vec<_> = [&other, &first, &next].into_iter().map(|one| one.ask()).collect();

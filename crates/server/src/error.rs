@@ -1,4 +1,4 @@
-//! Refusals of requests, for the client and for the operator. Each dialect has words of its own for them.
+//! Refusals of requests, for the client and the operator. Each dialect renders them in its own form.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use aludel_engine::turns::DISK_FULL;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
-/// A refusal of a request. Everything that a client sees of it is in the message.
+/// A refusal of a request. The client sees only the message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
@@ -65,7 +65,7 @@ impl ApiError {
             .code("missing_required_parameter")
     }
 
-    /// 401: nobody knows who is asking.
+    /// 401: the caller is unknown.
     pub(crate) fn unauthorized(message: impl Into<String>) -> Self {
         Self::new(StatusCode::UNAUTHORIZED, RefusalKind::Authentication, message).code("invalid_api_key")
     }
@@ -75,7 +75,7 @@ impl ApiError {
         Self::new(StatusCode::FORBIDDEN, RefusalKind::InvalidRequest, message)
     }
 
-    /// 404: there is no such thing, or it is somebody else's.
+    /// 404: it does not exist, or belongs to another tenant.
     pub(crate) fn not_found(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, RefusalKind::NotFound, message)
     }
@@ -145,13 +145,13 @@ impl ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = self.status.into_response();
-        // The layer around the dialect's routes puts it into the dialect's words, and writes its cause to the log.
+        // The layer around the dialect's routes renders it, and logs its cause.
         response.extensions_mut().insert(self);
         response
     }
 }
 
-/// The mark of an answer that is an error and in its dialect's words already.
+/// The mark of an error response that is already in its dialect's form.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RenderedMark;
 

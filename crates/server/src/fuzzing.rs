@@ -1,4 +1,4 @@
-//! Targets of the fuzzers in `fuzz/`, and the replay of what they kept. Not there in any other build.
+//! Fuzz targets of `fuzz/`, and the replay of their corpora. Not part of any other build.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -38,23 +38,22 @@ use crate::http::{MultipartForm, Params, body_memory, is_local_host, mime_of};
 use crate::links::{FileLink, Links};
 use crate::{ServerSettings, router};
 
-/// Requests after which a server is made anew: what they leave slows it down.
+/// Requests after which a server is made anew, because leftovers slow it down.
 const REQUESTS: u32 = 300;
-/// Time for an answer, after which nobody waits for the rest of it: a stream may have no end yet.
+/// The longest wait for an answer's body: a stream may not have ended.
 const BODY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes of an answer.
 const MAX_ANSWER: usize = 64 << 20;
-/// Bytes of memory for which a request needs no share, and for the frame around its body.
+/// Bytes of memory that a request need not reserve, and for the frame around its body.
 const FREE: usize = 512 << 10;
 /// The types that a client of MCP takes.
 const BOTH: &str = "application/json, text/event-stream";
 /// Bytes of a file in a form.
 const MAX_FILE: u64 = 1 << 20;
 
-/// Sends a request, written as in HTTP/1.1 but for the line's end, to a server that two tenants use: it fails for nobody's fault but the
-/// client's and says so in the dialect's words, and reveals nothing of the other tenant. `{file}` and the like stand for ids, `{token}` for
-/// the secret of `{sandbox}`, `{key}` for the key of a client that names none; `{frame}` at a body's beginning makes a frame of Connect of
-/// it.
+/// Sends a request, written as in HTTP/1.1 except for line ends, to a server with two tenants. Every failure must be the client's and in
+/// the dialect's form, and reveal nothing of the other tenant. `{file}` and the like stand for ids, `{token}` for the secret of
+/// `{sandbox}`, `{key}` for the key of a client that names none; `{frame}` at a body's beginning makes it a frame of Connect.
 pub fn requests(bytes: &[u8]) {
     with_server(|server| {
         let filled = server.filled(&String::from_utf8_lossy(bytes));
@@ -63,22 +62,22 @@ pub fn requests(bytes: &[u8]) {
         let words = Words::of(&request);
         let (status, head, body) = server.send(request);
         let text = String::from_utf8_lossy(&body);
-        // Scripted sandboxes have no processes and files, and a sandbox that is not there is a bad gateway.
+        // Scripted sandboxes have no processes and files, and a missing sandbox is a bad gateway.
         let is_unreached = matches!(status, StatusCode::NOT_IMPLEMENTED | StatusCode::BAD_GATEWAY);
         let may_be_unreached = matches!(words, Words::E2b | Words::Opensandbox);
         assert!(!status.is_server_error() || is_unreached && may_be_unreached, "{status}: {text}");
         assert!(head.contains_key("x-request-id"));
         assert!(!text.contains(&server.secret), "the other tenant's secret");
-        // Contents of a file are whatever it holds.
+        // A file may contain anything.
         let is_ours = !(status.is_success() && filled.contains("/content"));
         let is_json = head.get(CONTENT_TYPE).is_some_and(|kind| kind == "application/json");
-        // The code interpreter of E2B sends events as lines of JSON under this type.
+        // E2B's code interpreter sends events as lines of JSON under this type.
         let is_json = is_json && !(words == Words::E2b && status.is_success());
         if is_json && is_ours && !is_head && !body.is_empty() {
             let body: Value = serde_json::from_slice(&body).unwrap_or_else(|error| panic!("{error}: {text}"));
             let is_failure = status.is_client_error() || status.is_server_error();
             let (error, names) = match words {
-                // An answer may have such fields, too.
+                // A successful answer may have such fields, too.
                 Words::E2b | Words::Opensandbox => (is_failure.then_some(&body), ["message", "code"].as_slice()),
                 Words::Mcp => (body.get("error"), ["message", "code"].as_slice()),
                 Words::Gemini => (body.get("error"), ["message", "code", "status"].as_slice()),
@@ -87,10 +86,10 @@ pub fn requests(bytes: &[u8]) {
             };
             let error = error.filter(|error| error.is_object());
             assert!(error.is_none_or(|error| names.iter().all(|name| error.get(name).is_some())), "{status}: {text}");
-            // A call of MCP that fails is an answer.
+            // A failed call of MCP is an answer.
             assert!(error.is_some() == is_failure || words == Words::Mcp && !is_failure, "{status}: {text}");
         } else {
-            // The code interpreter of E2B refuses in plain text.
+            // E2B's code interpreter refuses in plain text.
             assert!(is_head || body.is_empty() || !status.is_client_error() || words == Words::E2b, "{status}: {text}");
         }
         if is_delete && status.is_success() {
@@ -99,7 +98,7 @@ pub fn requests(bytes: &[u8]) {
     });
 }
 
-/// The dialect whose words a refusal is in.
+/// The dialect of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Words {
     Openai,
@@ -135,7 +134,7 @@ pub struct JsonBody {
 }
 
 impl JsonBody {
-    /// Reads the input of a fuzzer; `None` if the server refuses to build anything of it.
+    /// Reads the input of a fuzzer; `None` if the server refuses it before it parses it.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let (route, body) = bytes.split_first()?;
         let path = match route {
@@ -147,7 +146,7 @@ impl JsonBody {
             route => ["/v1/responses", "/v1/responses/input_tokens", "/v1/chat/completions", "/v1/conversations"]
                 [usize::from(route % 4)],
         };
-        // The server is there before anybody measures.
+        // The server is made before memory is measured.
         let filled = with_server(|server| server.filled(&String::from_utf8_lossy(body)));
         let counted = body_memory(filled.as_bytes()).ok()?;
         Some(Self { path, counted, bytes: filled.into() })
@@ -162,13 +161,13 @@ impl JsonBody {
         });
     }
 
-    /// Bytes of memory that the server counts for it, with what it gives every request.
+    /// Bytes of memory that the server counts for it, including the free allowance of every request.
     pub fn counted(&self) -> usize {
         FREE + self.counted
     }
 }
 
-/// Sends a JSON body, without looking at the memory that it takes.
+/// Sends a JSON body, without measuring its memory.
 #[cfg(test)]
 fn bodies(bytes: &[u8]) {
     if let Some(body) = JsonBody::read(bytes) {
@@ -176,8 +175,8 @@ fn bodies(bytes: &[u8]) {
     }
 }
 
-/// Reads a form whose type is the first line: it means the same however it is cut, its file is no larger than it may be, and has a name
-/// that leads nowhere.
+/// Parses a form whose type is the first line: the result does not depend on the cuts, its file is within the limit, and the file's name is
+/// plain.
 pub fn forms(bytes: &[u8]) {
     let Some((kind, body)) = str::from_utf8(bytes).ok().and_then(|text| text.split_once('\n')) else { return };
     let Ok(kind) = HeaderValue::from_str(kind) else { return };
@@ -209,7 +208,7 @@ pub fn forms(bytes: &[u8]) {
     });
 }
 
-/// Reads a short text of a client as each of the things that it may be.
+/// Parses a short text of a client in each of its possible roles.
 pub fn texts(bytes: &[u8]) {
     let Ok(text) = str::from_utf8(bytes) else { return };
     if check_name(text).is_ok() {
@@ -250,7 +249,7 @@ pub fn texts(bytes: &[u8]) {
     }
 }
 
-/// Reads a text as one that a client sends back, which is no longer than it was, and writes it as a model's, however it is cut.
+/// Parses a text as one that a client sends back, which must not get longer, and writes it as a model's, cut in every way.
 fn markdown(text: &str) {
     let (said, _container) = read(text, "python");
     let length = |said: &AnswerPart| match said {
@@ -285,7 +284,7 @@ fn file_named(name: &str) -> SessionFile {
     }
 }
 
-/// Asserts that a name is a path that stays below its directory and fools nobody.
+/// Asserts that a name is a path that stays below its directory and does not mislead.
 fn assert_plain(name: &str) {
     let path = Path::new(name);
     assert!(
@@ -315,7 +314,7 @@ struct Server {
     app: Arc<App>,
     key: String,
     tenant: Tenant,
-    /// Words that stand for what the tenant has and, with `other_` before them, for what the other one has.
+    /// Words that stand for the tenant's objects and, with the prefix `other_`, for those of the other tenant.
     words: Vec<(String, String)>,
     /// A text in everything that the other tenant has.
     secret: String,
@@ -347,7 +346,7 @@ impl Server {
         server
     }
 
-    /// Makes one of everything that a tenant can have, with a text in it.
+    /// Makes one of each object that a tenant can have, with a text in it.
     fn furnish(&mut self, prefix: &str, text: &str) {
         let form = |part: &str| {
             format!(
@@ -393,7 +392,7 @@ impl Server {
         let connection = self.connect();
         self.words.push((format!("{{{prefix}mcp}}"), connection));
         if prefix.is_empty() {
-            // Whoever has one of these may read what they are for, whatever its key.
+            // Each of these gives access to its object without a key.
             self.words.push(("{token}".to_owned(), word("envdAccessToken")));
             let container = SessionId::parse(&self.filled("{container}")).expect("an id");
             let secret = self.runtime.block_on(self.app.link_secret()).expect("a secret");
@@ -403,7 +402,7 @@ impl Server {
         }
     }
 
-    /// Shakes hands as a client of MCP's first era and returns the connection's id.
+    /// Initializes a connection of MCP's first version and returns its id.
     fn connect(&mut self) -> String {
         let client = json!({ "name": "c", "version": "1" });
         let params = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client });
@@ -429,7 +428,7 @@ impl Server {
         self.words.push((format!("{{{prefix}{name}}}"), id.to_owned()));
     }
 
-    /// A text with ids in place of the words for them.
+    /// A text with ids in place of their placeholders.
     fn filled(&self, text: &str) -> String {
         self.words.iter().fold(text.to_owned(), |text, (word, id)| text.replace(word, id))
     }
@@ -481,7 +480,7 @@ impl Server {
     }
 }
 
-/// Two models that call a program where it is offered, and answer where it is not. The second one always has the tool.
+/// Two models that call a program if they can, and otherwise answer. The second one always has the tool.
 fn models() -> [Model; 2] {
     let options = HttpOptions {
         protocol: Protocol::ChatCompletions,
@@ -510,7 +509,7 @@ impl fmt::Debug for ScriptedPrograms {
 impl Transport for ScriptedPrograms {
     fn send(&self, request: reqwest::Request) -> BoxFuture<'static, reqwest::Result<reqwest::Response>> {
         let body = request.body().and_then(reqwest::Body::as_bytes).unwrap_or_default();
-        // Nothing is built of it, for the memory of a request is measured.
+        // Nothing is parsed, because the memory of a request is measured.
         let has = |text: &str| body.windows(text.len()).any(|part| part == text.as_bytes());
         let calls = has(r#""tools":["#) && !has(r#""role":"tool""#);
         let (delta, reason) = if calls {

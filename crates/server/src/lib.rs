@@ -1,4 +1,4 @@
-//! The HTTP server: one list of routes, keys and limits in front of it, and the dialects that programs already speak behind it.
+//! The HTTP server: one list of routes, behind keys and limits, with a dialect for each supported protocol.
 #![forbid(unsafe_code)]
 
 mod app;

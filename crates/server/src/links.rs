@@ -1,7 +1,7 @@
 //! Links to files of containers that work without a key, for people who read an answer in a chat product.
 //!
-//! A link names its file, its tenant and its end, and is signed with a secret of this server: `/v1/links/TOKEN/NAME`. The name at the end
-//! is for people alone.
+//! A link contains its file, its tenant and its expiry, and is signed with a secret of this server: `/v1/links/TOKEN/NAME`. The name at the
+//! end is only for people.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -29,11 +29,11 @@ const PATH: &str = "/v1/links/";
 pub(crate) const ROUTE: &str = "/v1/links/{token}/{name}";
 /// Bytes of a signature.
 const SIGNATURE_BYTES: usize = 32;
-/// Links that are looked at in one text, the last ones.
+/// Links that are checked in one text, the last ones.
 const MAX_LINKS: usize = 16;
 /// Characters of a token, more than any of ours has.
 const MAX_TOKEN: usize = 1024;
-/// Seconds for which a link works, unless its file is forgotten before.
+/// Seconds for which a link works, unless its file is removed before.
 const LINK_LIFE_SECONDS: i64 = 30 * 24 * 3600;
 
 /// The file that a link leads to.
@@ -50,7 +50,7 @@ pub(crate) struct FileLink {
 #[derive(Debug, Clone)]
 pub(crate) struct Links {
     secret: Arc<str>,
-    /// The server's address as people reach it, without a slash at its end.
+    /// The server's public address, without a slash at its end.
     base: String,
     tenant: Tenant,
     container: SessionId,
@@ -65,7 +65,7 @@ impl Links {
         Self { secret, base, tenant, container, expires_at: now() + LINK_LIFE_SECONDS }
     }
 
-    /// The same links at any later time: they work until then, seconds since 1970.
+    /// The links with this expiry, seconds since 1970, so that they can be made again later.
     pub(crate) fn until(self, expires_at: i64) -> Self {
         Self { expires_at, ..self }
     }
@@ -75,13 +75,13 @@ impl Links {
         self.expires_at
     }
 
-    /// Links that nobody but a test follows.
+    /// Links for tests.
     #[cfg(test)]
     pub(crate) fn for_tests(base: &str, tenant: &Tenant, container: &SessionId) -> Self {
         Self::to(Arc::from("secret"), base, tenant, container)
     }
 
-    /// The container whose files they lead to.
+    /// The container of the files.
     pub(crate) fn container(&self) -> &SessionId {
         &self.container
     }
@@ -110,7 +110,7 @@ impl Links {
 }
 
 impl FileLink {
-    /// Reads the link of this path, if it is one that this server made and that has not expired.
+    /// Parses the link of this path; `None` if it was not made by this server or has expired.
     pub(crate) async fn read(app: &App, path: &str) -> Result<Option<Self>, ApiError> {
         let Some((token, _name)) = path.strip_prefix(PATH).and_then(|rest| rest.split_once('/')) else {
             return Ok(None);
@@ -168,7 +168,7 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// Makes a token of a text, whose kind its ids show.
+/// Makes a token of a text, whose ids show its kind.
 pub(crate) fn sign(secret: &str, text: &str) -> String {
     let mut token = text.as_bytes().to_vec();
     token.extend_from_slice(&signature(secret, text.as_bytes()).finalize().into_bytes());
@@ -190,13 +190,13 @@ fn signature(secret: &str, text: &[u8]) -> Hmac<Sha256> {
     mac
 }
 
-/// The address below which links lead to this server: the operator's, or the one that a client used.
+/// The address below which links lead to this server: the operator's setting, or the one that a client used.
 pub(crate) fn base(app: &App, headers: &HeaderMap) -> String {
     let host = || headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
     app.url.clone().unwrap_or_else(|| format!("http://{}", host()))
 }
 
-/// The container that the last link of ours in a text leads to, if that is a tenant's.
+/// The container of the last link in a text that was made here, if it is a tenant's.
 pub(crate) async fn container_in(app: &App, tenant: &Tenant, text: &str) -> Result<Option<SessionId>, ApiError> {
     let secret = app.link_secret().await?;
     let tokens = text.rsplit(PATH).take(text.matches(PATH).count().min(MAX_LINKS));

@@ -1,4 +1,4 @@
-//! Requests of the server's own user, who holds its data directory and needs no key.
+//! Requests of the server's own user, who owns its data directory and needs no key.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::app::App;
 use crate::router::{self, AllRoutes};
 use crate::serve::HEAD_TIMEOUT;
 
-/// The mark of a request that came over a connection of the server's own user.
+/// The mark of a request over a connection of the server's own user.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LocalUserMark;
 
-/// Answers over connections that only the server's own user can make. Without a key, they are of the tenant that a server without keys has.
+/// Answers over connections that only the server's own user can make. Requests without a key belong to the tenant of a server without keys.
 #[derive(Debug)]
 pub struct LocalUserService {
     routes: AllRoutes,
@@ -44,7 +44,7 @@ impl LocalUserService {
         http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
         let mut served = pin!(http.serve_connection(TokioIo::new(stream), answer).with_upgrades());
         tokio::select! {
-            // A client that breaks the protocol or goes away harms itself alone.
+            // A client that breaks the protocol or disconnects harms only itself.
             _broken = &mut served => {}
             () = self.draining.cancelled() => {
                 served.as_mut().graceful_shutdown();

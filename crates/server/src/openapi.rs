@@ -1,4 +1,4 @@
-//! OpenAPI documents of everything that is served, one for each dialect, made of its routes; and a page that shows them.
+//! OpenAPI documents for each dialect, made from its routes; and a page that shows them.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -19,7 +19,7 @@ use crate::router;
 
 /// The page of all documents.
 pub(crate) const DOCS: &str = "/docs";
-/// The documents: the server's own, and below it one for each dialect.
+/// The path of the documents: the server's own, and below it one for each dialect.
 pub(crate) const OPENAPI: &str = "/openapi.json";
 /// The beginning of the paths of dialects' documents.
 pub(crate) const OF_DIALECTS: &str = "/openapi/";
@@ -141,12 +141,12 @@ fn parameters(path: &str) -> impl Iterator<Item = &str> {
     path.split('{').skip(1).filter_map(|rest| rest.split_once('}')).map(|(name, _)| name.trim_start_matches('*'))
 }
 
-/// A path as OpenAPI has it: it knows no parameters of several segments.
+/// A path in OpenAPI's form, which has no parameters of several segments.
 fn plain(path: &str) -> String {
     path.replace("{*", "{")
 }
 
-/// All documents, made once: they are served to everybody, so each answer costs no more than its bytes.
+/// All documents, made once, so that serving them costs no more than their bytes.
 static DOCUMENTS: LazyLock<HashMap<&'static str, Bytes>> = LazyLock::new(|| {
     let text = |document: Document| (document.manual.name, Bytes::from(document.json().to_string()));
     Document::all().into_iter().map(text).collect()

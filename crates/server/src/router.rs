@@ -23,10 +23,10 @@ use crate::{approvals, links, openapi};
 /// All routes as one service.
 pub(crate) type AllRoutes = BoxCloneSyncService<Request, Response, Infallible>;
 
-/// The routes of a dialect whose paths others have, too, and the requests that are its own.
+/// The routes of a dialect whose paths others also have, and the test for its requests.
 type ClaimedRoutes = (fn(&Request) -> bool, Router);
 
-/// All routes. Those of a dialect that claims requests are a router of their own, and the others share one.
+/// All routes. Each dialect that claims requests has its own router, and the others share one.
 pub(crate) fn routes(app: &Arc<App>) -> AllRoutes {
     let claimed = dialects::ALL.iter().filter_map(|dialect| {
         let routes = (dialect.routes)().into_router().fallback(no_route);
@@ -39,7 +39,7 @@ pub(crate) fn routes(app: &Arc<App>) -> AllRoutes {
     }))
 }
 
-/// The routes of the server itself, and of the dialects whose paths are theirs alone.
+/// The routes of the server itself, and of the dialects with unique paths.
 fn shared(app: &Arc<App>) -> Router {
     let own = with_middleware(own().into_router().fallback(no_route), app, &dialects::ALL[0]);
     let dialects = dialects::ALL.iter().filter(|dialect| dialect.claims.is_none());
@@ -69,7 +69,7 @@ pub(crate) fn own() -> Routes {
         .gives_any(JSON)
 }
 
-/// Puts the layer around routes, whose refusals are in the words of `dialect`.
+/// Adds the layer around routes, whose refusals are rendered by `dialect`.
 fn with_middleware(routes: Router<Arc<App>>, app: &Arc<App>, dialect: &'static Dialect) -> Router {
     let app = Arc::clone(app);
     let layer = from_fn_with_state((Arc::clone(&app), dialect), middleware);

@@ -28,13 +28,13 @@ use crate::http::GuardedBody;
 use crate::timed_connection::TimedConnection;
 use crate::{dialects, router};
 
-/// Connections at once. For one more, one that asks nothing is closed.
+/// Concurrent connections. For one more, an idle one is closed.
 const MAX_CONNECTIONS: usize = 2048;
-/// Bytes of the head of a request, and of a body that are read ahead.
+/// Bytes of a request's head, and of a body that are read ahead.
 pub(crate) const MAX_HEAD: usize = 64 << 10;
-/// Time that a connection may take to send the head of a request, or may be idle between two.
+/// The longest that a connection may take to send the head of a request, or be idle between two.
 pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
-/// Time that a new connection may take to send the head of its first request.
+/// The longest that a new connection may take to send the head of its first request.
 const FIRST_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for which requests may go on after the server was asked to end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
@@ -46,10 +46,10 @@ pub trait Listener: Send {
     /// A connection.
     type Connection: AsyncRead + AsyncWrite + Send + Unpin + 'static;
 
-    /// Returns the address by which other machines can reach it; `None` if only this one can.
+    /// Returns the address at which other machines can reach it; `None` if only this machine can.
     fn public_address(&self) -> io::Result<Option<SocketAddr>>;
 
-    /// Returns the address of a connection's other end, if it has one of its own.
+    /// Returns the address of a connection's other end, if it has one.
     fn peer(_connection: &Self::Connection) -> Option<IpAddr> {
         None
     }
@@ -94,7 +94,7 @@ impl Listener for Receiver<DuplexStream> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// Anybody could reach it.
+    /// Everybody could reach it.
     #[error(
         "{0} can be reached from other machines, and there are no API keys; make one with `aludel keys create`, or \
          listen on 127.0.0.1"
@@ -108,7 +108,7 @@ pub enum ServeError {
     Store(#[from] aludel_store::Error),
 }
 
-/// Serves until `shutdown` is done, then lets requests finish and ends what runs.
+/// Serves until `shutdown` completes, then lets requests finish and ends everything that runs.
 pub async fn serve(
     app: impl Into<Arc<App>>,
     mut listener: impl Listener,
@@ -132,7 +132,7 @@ pub async fn serve(
     drop(listener);
     app.shutdown.cancel();
     app.tasks.close();
-    // Tasks that do not end by themselves end with the process.
+    // Tasks that have not ended by then end with the process.
     let _in_time = timeout(DRAIN_TIMEOUT, app.tasks.wait()).await;
     app.engine.sessions.close_all().await;
     app.engine.meter.flush().await;
@@ -140,7 +140,7 @@ pub async fn serve(
     Ok(())
 }
 
-/// Takes up what an earlier process left, and says what became of it. Without it the server is not ready.
+/// Takes over the requests of an earlier process, and logs the result. Until then the server is not ready.
 async fn recover(app: &Arc<App>) {
     let dropped = app.store.dropped_by_upgrade();
     if dropped.streams > 0 || dropped.approvals > 0 {
@@ -153,7 +153,7 @@ async fn recover(app: &Arc<App>) {
     if let Err(error) = turns::recover(&app.engine, &stored).await {
         let cause = error.to_string();
         error!("cannot take up unfinished turns, so the server is not ready: {cause}");
-        // It is set once, here.
+        // Set once, here.
         let _set = app.unrecovered.set(cause);
     }
 }
@@ -169,7 +169,7 @@ async fn accept<L: Listener>(app: &Arc<App>, listener: &mut L, shutdown: impl Fu
         let stream = tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok(stream) => stream,
-                // A client that went away, or no descriptors left: neither is a reason to stop listening.
+                // The client disconnected, or no descriptors are left: neither is a reason to stop listening.
                 Err(_) => {
                     sleep(NO_DESCRIPTORS_PAUSE).await;
                     continue;
@@ -177,7 +177,7 @@ async fn accept<L: Listener>(app: &Arc<App>, listener: &mut L, shutdown: impl Fu
             },
             () = &mut shutdown => break,
         };
-        // With every connection being answered, one more is closed at once.
+        // If all connections are busy, a further one is closed at once.
         let Some(connection) = connections.enter(L::peer(&stream)) else { continue };
         let (asked, service) = (Arc::clone(&connection), service.clone());
         let answer = service_fn(move |request: Request<Incoming>| {
@@ -195,7 +195,7 @@ async fn accept<L: Listener>(app: &Arc<App>, listener: &mut L, shutdown: impl Fu
                 }
             };
             tokio::select! {
-                // A client that breaks the protocol or goes away harms itself alone.
+                // A client that breaks the protocol or disconnects harms only itself.
                 _broken = &mut served => {}
                 () = connection.closed() => {}
                 () = silent => {}
@@ -213,7 +213,7 @@ async fn accept<L: Listener>(app: &Arc<App>, listener: &mut L, shutdown: impl Fu
         tokio::join!(open.wait(), app.engine.visits.wait());
     });
     if timeout(DRAIN_TIMEOUT / 2, &mut drained).await.is_err() {
-        // Turns that go on hear of it, and their clients hear how they ended.
+        // Cancels the turns that still run; their clients get the end.
         app.shutdown.cancel();
         let _in_time = timeout(DRAIN_TIMEOUT / 2, drained).await;
     }

@@ -1,4 +1,4 @@
-//! A connection that ends when its client reads nothing of what is there for it.
+//! A connection that ends when its client does not read its data.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -8,14 +8,13 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// Time for which a client may read nothing while there is something for it.
+/// The longest that a client may not read while there is data for it.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A connection on which a write fails when nothing of it was taken for [`READ_TIMEOUT`]. An answer has its permit and its frames as long
-/// as it is not read.
+/// A connection whose writes fail when nothing was read for [`READ_TIMEOUT`]. An unread answer keeps its permit and its frames.
 pub(crate) struct TimedConnection<S> {
     stream: S,
-    /// The end of the wait, if one has begun.
+    /// The deadline, while a write waits.
     patience: Option<Pin<Box<Sleep>>>,
 }
 
@@ -24,7 +23,7 @@ impl<S> TimedConnection<S> {
         Self { stream, patience: None }
     }
 
-    /// Passes on what a write has come to, but for one that has been pending for too long.
+    /// Passes on the result of a write, or fails one that has been pending for too long.
     fn wait<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.patience = None;

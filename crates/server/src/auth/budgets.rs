@@ -1,4 +1,4 @@
-//! Budgets of keys: requests that cost something are refused when one is used up.
+//! Budgets of keys: once a budget is used up, requests that cost something are refused.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::error::ApiError;
 /// Seconds of a day.
 const DAY: i64 = 24 * 3600;
 
-/// Budgets that are used up, asked of the store at most once a second for each tenant.
+/// The used-up budgets, read from the store at most once a second for each tenant.
 #[derive(Debug)]
 pub(crate) struct DailyBudgets {
     known: TtlCache<Tenant, Option<UsedUp>>,
@@ -24,7 +24,7 @@ impl DailyBudgets {
         Self { known: TtlCache::new(fresh) }
     }
 
-    /// Refuses a request of a tenant that has used up its budget of the day. It may still read, delete and cancel.
+    /// Refuses a request of a tenant that has used up its daily budget. It may still read, delete and cancel.
     pub(crate) async fn check(
         &self,
         store: &Store,

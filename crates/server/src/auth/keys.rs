@@ -1,4 +1,4 @@
-//! Keys and their tenants: asked of the store at most once a second for each key, for every request brings one.
+//! Keys and their tenants. Since every request has a key, each is read from the store at most once a second.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::ttl_cache::TtlCache;
 
-/// Time for which an answer holds, if nothing else is said.
+/// Time for which an answer is valid by default.
 pub(crate) const FRESH: Duration = Duration::from_secs(1);
 
 /// SHA-256 of a key.
@@ -22,10 +22,10 @@ pub(crate) enum KeyRefusal {
     Expired,
 }
 
-/// A cache of the store's answers about keys. A key that was revoked, or has expired, is refused when its entry is too old.
+/// A cache of the store's answers about keys. A revoked or expired key is refused once its entry is too old.
 #[derive(Debug)]
 pub(crate) struct KeyCache {
-    /// The tenants of keys, by the keys' hashes: what strangers send as one may be long.
+    /// Tenants by hashes of keys: a text that is sent as a key may be long.
     tenants: TtlCache<KeyHash, Result<Tenant, KeyRefusal>>,
     /// The tenants that may ask.
     allowed: TtlCache<Tenant, bool>,
@@ -54,7 +54,7 @@ impl KeyCache {
         Ok(tenant)
     }
 
-    /// Returns true if a tenant's key is let in still, for requests that bring something else than it.
+    /// Returns true if a tenant's key is still valid, for requests with another credential.
     pub(crate) async fn may_ask(&self, store: &Store, tenant: &Tenant) -> Result<bool, Error> {
         if let Some(may) = self.allowed.get(tenant) {
             return Ok(may);
@@ -87,7 +87,7 @@ mod tests {
     async fn keys_are_known_for_a_second() {
         let data = tempfile::tempdir().unwrap();
         let store = Store::open(data.path()).await.unwrap();
-        // Answers that hold for a test, and answers that do not hold at all.
+        // A cache that outlasts the test, and one without any time to live.
         let (callers, asking) = (KeyCache::new(Duration::from_secs(600)), KeyCache::new(Duration::ZERO));
         assert!(!callers.has_keys(&store).await.unwrap() && !asking.has_keys(&store).await.unwrap());
         let key = store.create_key("a", None).await.unwrap();

@@ -1,4 +1,4 @@
-//! Callers that are let in: keys, budgets of a day, and web pages of other origins.
+//! Access control: keys, daily budgets, and web pages of other origins.
 
 mod budgets;
 mod keys;

@@ -1,4 +1,4 @@
-//! Web pages of other origins, which a browser lets ask this server only if it says so.
+//! Cross-origin requests, which browsers let pages make only with the server's consent.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use tower_http::cors::{AllowHeaders, AllowMethods, AllowOrigin, CorsLayer};
 
 /// Time for which a browser need not ask again.
 const MAX_AGE: Duration = Duration::from_secs(3600);
-/// Headers of answers that pages may read, besides those that all may.
+/// Response headers that pages may read, besides those that are always readable.
 const EXPOSED: [HeaderName; 9] = [
     HeaderName::from_static("content-disposition"),
     HeaderName::from_static("mcp-session-id"),
@@ -22,9 +22,8 @@ const EXPOSED: [HeaderName; 9] = [
     HeaderName::from_static("x-should-retry"),
 ];
 
-/// The web pages that may ask the server from a browser, written as a list of origins, such as
-/// `https://app.example.com,http://localhost:3000`, or `*` for all. Without any, browsers keep the server's answers from pages of other
-/// origins.
+/// The origins whose pages may make requests from a browser, written as a list such as `https://app.example.com,http://localhost:3000`, or
+/// `*` for all. Without any, browsers keep the server's answers from pages of other origins.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Origins {
     listed: Vec<HeaderValue>,
@@ -32,7 +31,7 @@ pub struct Origins {
 }
 
 impl Origins {
-    /// Returns true if this one is listed by its name.
+    /// Returns true if this origin is listed by name.
     pub(crate) fn lists(&self, origin: &HeaderValue) -> bool {
         self.listed.contains(origin)
     }
@@ -65,7 +64,7 @@ impl FromStr for Origins {
                 origins.any = true;
                 continue;
             }
-            // Browsers send them in lower case, without a slash and without the port that goes without saying.
+            // Browsers send origins in lower case, without a slash and without a default port.
             let parsed: Uri = origin.parse().map_err(|_| WRONG)?;
             let plain = parsed.scheme_str().zip(parsed.authority());
             let plain = plain.map(|(scheme, authority)| format!("{scheme}://{authority}").to_ascii_lowercase());

@@ -1,4 +1,4 @@
-//! Answers of the store that hold for a moment, for what every request asks.
+//! Short-lived cache of the store's answers that every request needs.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -42,7 +42,7 @@ impl<K: Hash + Eq, V: Clone> TtlCache<K, V> {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<K, (Instant, V)>> {
-        // Nothing that could panic happens while it is held.
+        // No code that holds it can panic.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -9,7 +9,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{BoxStream, Stream, unfold};
 use futures_util::{StreamExt, TryStreamExt};
 
-/// Returns an answer whose body breaks off when the sandbox ends; `None` if that ends before there is one.
+/// Returns an answer whose body breaks off when the sandbox ends; `None` if the sandbox ends before there is an answer.
 pub(crate) async fn while_alive(
     sandbox: &Arc<ClientSandbox>,
     answer: impl Future<Output = Response>,
@@ -21,7 +21,7 @@ pub(crate) async fn while_alive(
     };
     let sandbox = Arc::clone(sandbox);
     Some(answered.map(|body| {
-        // One without a length would be no empty body to clients.
+        // Without a length, clients would not see an empty body.
         if body.is_end_stream() {
             return body;
         }
@@ -36,7 +36,7 @@ pub(crate) async fn while_alive(
 
 type Chunk = Result<Bytes, std::io::Error>;
 
-/// The chunks of a stream, up to its end or `cut`, which is the last then.
+/// Passes on a stream until its end, or until `cut`, whose chunk then is the last.
 fn until(
     chunks: BoxStream<'static, Chunk>,
     cut: BoxFuture<'static, Chunk>,

@@ -1,4 +1,4 @@
-//! Lines of JSON in ASCII: one of the SDKs also ends a line at separators of Unicode, the other one decodes each piece by itself.
+//! Lines of JSON in ASCII: one SDK also splits lines at Unicode's separators, the other decodes each chunk separately.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use serde_json::ser::{Formatter, Serializer};
 /// A message as a line.
 pub(crate) fn line(message: &impl Serialize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(128);
-    // Plain data: nothing of it can fail.
+    // Plain data can always be written.
     let written = message.serialize(&mut Serializer::with_formatter(&mut bytes, Ascii));
     debug_assert!(written.is_ok(), "{written:?}");
     bytes.push(b'\n');
@@ -23,7 +23,7 @@ impl Formatter for Ascii {
         write_ascii(writer, fragment)
     }
 
-    /// JSON of a program, whose characters beyond ASCII can only be in strings.
+    /// Raw JSON of a program, where characters beyond ASCII can only be in strings.
     fn write_raw_fragment<W: ?Sized + io::Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
         write_ascii(writer, fragment)
     }

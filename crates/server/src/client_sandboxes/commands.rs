@@ -18,8 +18,8 @@ pub(crate) fn variables(sandbox: &ClientSandbox) -> BTreeMap<String, String> {
     own.into_iter().chain(sandbox.spec().environment.clone()).collect()
 }
 
-/// Refuses commands where the operator decides about programs: nobody reads a command as rules read a program, and clients of this protocol
-/// wait for no decision.
+/// Refuses commands where the operator decides about programs: the rules do not read commands, and clients of this protocol do not wait for
+/// a decision.
 pub(crate) fn check_approval(app: &App) -> Result<(), ApiError> {
     match app.engine.approvals().mode {
         ApprovalMode::Never => Ok(()),
@@ -29,7 +29,7 @@ pub(crate) fn check_approval(app: &App) -> Result<(), ApiError> {
     }
 }
 
-/// A directory as the client means it: a relative one begins at home.
+/// The absolute form of a client's directory: a relative one begins at the home directory.
 pub(crate) fn absolute(directory: &str) -> String {
     match directory.strip_prefix('~') {
         Some(rest) if rest.is_empty() || rest.starts_with('/') => format!("{HOME}{rest}"),

@@ -27,7 +27,7 @@ pub(crate) async fn download(sandbox: &ClientSandbox, path: &str, headers: &Head
     let opened = files.open(path, 0).await.map_err(missing).map_err(refused_file)?;
     let size = opened.size;
     let wanted = match headers.get(RANGE) {
-        // A file without a size has no range, and content all the same.
+        // Files of size 0, such as those in /proc, have content but no ranges.
         Some(range) if size > 0 => range_of(range, size)?,
         _ => None,
     };
@@ -46,7 +46,7 @@ pub(crate) async fn download(sandbox: &ClientSandbox, path: &str, headers: &Head
     headers.insert(CONTENT_TYPE, mime.unwrap_or(HeaderValue::from_static("application/octet-stream")));
     headers.insert(CONTENT_DISPOSITION, HeaderValue::from_static("inline"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    // A page that a program wrote is shown, and is nobody's here: it has no scripts and no origin.
+    // A browser would show a page that a program wrote. It gets no scripts and no origin.
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
     if wanted.is_some() {
         let range = format!("bytes {first}-{}/{size}", first + left - 1);
@@ -56,7 +56,7 @@ pub(crate) async fn download(sandbox: &ClientSandbox, path: &str, headers: &Head
     Ok(response)
 }
 
-/// The first and the last byte that are wanted; `None` for all of them. Several ranges are answered by all of it.
+/// The first and last byte of a range; `None` for the whole file, also if several ranges are requested.
 fn range_of(range: &HeaderValue, size: u64) -> Result<Option<(u64, u64)>, ApiError> {
     let Some(range) = range.to_str().ok().and_then(|range| range.trim().strip_prefix("bytes=")) else {
         return Ok(None);
@@ -80,7 +80,7 @@ fn range_of(range: &HeaderValue, size: u64) -> Result<Option<(u64, u64)>, ApiErr
     }
 }
 
-/// The bytes of a file: so many if that is known, and no more. A file that became shorter breaks the answer off.
+/// The bytes of a file, at most `left` if its size is known. If the file became shorter, the answer breaks off.
 fn body(opened: OpenFile, left: Option<u64>) -> Body {
     let chunks = unfold(Some((opened, left)), async |state| {
         let (mut opened, left) = state?;

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use crate::error::ApiError;
 
-/// The pairs of a query within a query, whose keys and values are escaped once more.
+/// The pairs of a query string that is a value within a query, and so is escaped twice.
 pub(crate) fn pairs(text: &str) -> Result<BTreeMap<String, String>, ApiError> {
     let parse = |text: &str| {
         let uri = format!("/?{text}").parse().ok()?;
         Some(axum::extract::Query::<Vec<(String, String)>>::try_from_uri(&uri).ok()?.0)
     };
     let pairs = parse(text).ok_or_else(|| ApiError::bad_request("invalid metadata: it must be an escaped query"))?;
-    // A text that is not escaped is taken as it is.
+    // A text that is not escaped is used unchanged.
     let again = |text: String| match parse(&format!("text={text}")).map(|pairs| pairs.into_iter().next()) {
         Some(Some((_, text))) => text,
         Some(None) | None => text,

@@ -1,9 +1,8 @@
-//! Parts of the dialects whose clients own sandboxes, in no protocol's words.
+//! Common parts of the dialects whose clients own sandboxes, independent of their protocols.
 //!
-//! `programs` run in contexts, `commands` beside them; `download` sends files, `ports` hands requests on to servers that programs start,
-//! and `tunnel` goes on where they change the protocol. `alive` ends all of it with the sandbox. `refusal` puts errors into words,
-//! `ascii_json` events into JSON; `constant_time` compares secrets, and `metadata_query` reads the query within a query that asks for
-//! metadata.
+//! `programs` run in contexts, `commands` beside them; `download` sends files, `ports` forwards requests to servers that programs start,
+//! and `tunnel` takes over when those switch protocols. `alive` ends answers with the sandbox. `refusal` renders errors, `ascii_json`
+//! events as JSON; `constant_time` compares secrets, and `metadata_query` parses the nested query for metadata.
 
 pub(crate) mod alive;
 pub(crate) mod ascii_json;

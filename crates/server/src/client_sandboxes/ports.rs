@@ -1,4 +1,4 @@
-//! Ports of a sandbox's programs: requests are handed on to them, and what they answer is hostile.
+//! Ports of a sandbox's programs: requests are forwarded to them, and their answers are untrusted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of the head of an answer, and its headers.
 const MAX_HEAD: usize = 64 << 10;
 const MAX_HEADERS: usize = 128;
-/// Headers that are of one connection alone.
+/// Headers of a single connection.
 const HOP_BY_HOP: [HeaderName; 8] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -51,7 +51,7 @@ const OURS: [&str; 9] = [
     "x-execd-access-token",
 ];
 
-/// The beginnings of keys of this server, as its clients write them.
+/// Prefixes of this server's keys, in the forms that clients send.
 const KEYS: [&str; 2] = [KEY_PREFIX, "e2b_"];
 
 /// A failure to hand a request on.
@@ -65,7 +65,7 @@ pub(crate) enum PortError {
     Silent,
 }
 
-/// Hands a request on to whatever listens on a port of the sandbox. The work takes from the share of the sandbox's tenant.
+/// Forwards a request to the program that listens on a port of the sandbox. The work counts for the sandbox's tenant.
 pub(crate) async fn hand_on(
     sandbox: &Arc<ClientSandbox>,
     share: &ProcessorShare,
@@ -87,7 +87,7 @@ async fn speak(
     let mut http = http1::Builder::new();
     http.max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS);
     let (mut sender, driver) = http.handshake(connection).await.map_err(|_| PortError::NoHttp)?;
-    // Ends with the answer's body, or with the tunnel. What a program sends is read for its tenant's account.
+    // Ends with the answer's body, or with the tunnel. Reading what a program sends counts for its tenant.
     let driver = AbortOnDropHandle::new(tokio::spawn(share.pace(driver.with_upgrades())));
     let mut tunnel = Tunnel::asked_for(sandbox, &mut request);
     let (mut parts, body) = request.into_parts();
@@ -106,14 +106,14 @@ async fn speak(
     let mut response = sender.send_request(request).await.map_err(refused)?;
     let is_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     if is_switched && tunnel.is_none() {
-        // A client, or a proxy before it, that asked for no tunnel would take what follows for something else.
+        // A client or proxy that did not ask for a tunnel would misread what follows.
         return Err(PortError::NoHttp);
     }
     tunnel = tunnel.filter(|_| is_switched);
     let program = hyper::upgrade::on(&mut response);
     let (mut parts, body) = response.into_parts();
     if parts.headers.contains_key(TRANSFER_ENCODING) {
-        // It says where the body ends; a length beside it says something else.
+        // The chunked encoding determines the body's end; a length would contradict it.
         parts.headers.remove(CONTENT_LENGTH);
     }
     without_hops(&mut parts.headers);
@@ -126,12 +126,12 @@ async fn speak(
     }
     let body = Body::new(GuardedBody::new(Body::new(body), (driver, sender)));
     let mut response = Response::from_parts(parts, body);
-    // Its errors are the program's words, not ours.
+    // Its errors are the program's own and are not rendered again.
     response.extensions_mut().insert(RenderedMark);
     Ok(response)
 }
 
-/// Removes what is of one connection alone, and what that connection says is.
+/// Removes the headers of a single connection, including those that its `Connection` header lists.
 fn without_hops(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
@@ -145,7 +145,7 @@ fn without_hops(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes headers that have a key of this server: a program would learn it. Those of the program's own clients stay.
+/// Removes headers with a key of this server, which a program must not learn. Credentials of the program's own clients stay.
 fn without_keys(headers: &mut HeaderMap) {
     let has_key = |value: &HeaderValue| KEYS.iter().any(|key| value.to_str().is_ok_and(|text| text.contains(key)));
     let named = headers.iter().filter(|(_, value)| has_key(value)).map(|(name, _)| name.clone());

@@ -33,7 +33,7 @@ pub(crate) struct StartedProgram {
 pub(crate) enum ContextChoice<'a> {
     /// The one of this id.
     Context(&'a str),
-    /// The one of this language, or of the sandbox's own.
+    /// The default context of this language; `None` for the sandbox's own language.
     Language(Option<&'a str>),
 }
 

@@ -1,4 +1,4 @@
-//! Connections to programs of a sandbox that stop speaking HTTP, as WebSockets do.
+//! Connections to programs of a sandbox that switch from HTTP to another protocol, such as WebSocket.
 
 use std::io;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Time for which one end may go on after the other has ended: a program that ignores the end of its client would keep the tunnel.
+/// Time for which one end may go on after the other has closed, so that a program that ignores its client's end does not keep the tunnel.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// A tunnel that a client asked for. There are so many for each sandbox, and none beyond them: the program then sees a request like others.
+/// A tunnel that a client asked for. Their number is limited for each sandbox; beyond it the program sees an ordinary request.
 pub(super) struct Tunnel {
     sandbox: Arc<ClientSandbox>,
     protocol: HeaderValue,
@@ -45,7 +45,7 @@ impl Tunnel {
         headers.insert(UPGRADE, self.protocol.clone());
     }
 
-    /// Carries bytes in both directions until one end is gone, and the other for [`LINGER`] more, or the sandbox ends.
+    /// Carries bytes in both directions until one end closes, and the other for [`LINGER`] more, or the sandbox ends.
     pub(super) async fn carry<T>(self, program: OnUpgrade, _driver: AbortOnDropHandle<T>) {
         let Self { sandbox, client, permit, .. } = self;
         let carried = async {
@@ -69,7 +69,7 @@ impl Tunnel {
     }
 }
 
-/// Passes bytes on until their end, and then the end. An end that breaks off is an end of both.
+/// Copies bytes until their end, and then closes the other side. An error ends both directions.
 async fn pass(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) -> io::Result<()> {
     copy(&mut from, &mut to).await?;
     to.shutdown().await

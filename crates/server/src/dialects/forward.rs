@@ -1,7 +1,7 @@
-//! Requests that programs have no part in: the model's server gets them as they are, and the client gets its answer as it is.
+//! Requests without programs: they are forwarded to the model's server, and its answer to the client.
 //!
-//! Two things change: the key, and the model's name where the server calls it something else, which is replaced in place. Headers pass by
-//! the two lists of a protocol, and no others.
+//! Two things change: the key, and the model's name if the server has another one for it, which is replaced in place. Only the headers of
+//! the protocol's two lists are forwarded.
 
 use std::borrow::Cow;
 
@@ -23,7 +23,7 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::telemetry::passed_on;
 
-/// The client's headers that a model's server hears, besides those of its protocol.
+/// Request headers that are forwarded, besides those of the protocol.
 const TO_THE_SERVER: [HeaderName; 6] = [
     ACCEPT,
     ACCEPT_ENCODING,
@@ -32,7 +32,7 @@ const TO_THE_SERVER: [HeaderName; 6] = [
     HeaderName::from_static("tracestate"),
     HeaderName::from_static("x-client-request-id"),
 ];
-/// The server's headers that the client hears, besides those of its protocol.
+/// Response headers that are forwarded, besides those of the protocol.
 const TO_THE_CLIENT: [HeaderName; 7] = [
     CACHE_CONTROL,
     CONTENT_ENCODING,
@@ -43,14 +43,14 @@ const TO_THE_CLIENT: [HeaderName; 7] = [
     HeaderName::from_static("x-should-retry"),
 ];
 
-/// A protocol whose requests are handed on.
+/// A protocol whose requests are forwarded.
 #[derive(Debug)]
 pub(crate) struct ForwardProtocol {
     /// The method of the model's server.
     pub(crate) target: ForwardTarget,
-    /// The client's headers of this protocol that a model's server hears.
+    /// Request headers of this protocol that are forwarded.
     pub(crate) to_the_server: &'static [&'static str],
-    /// Beginnings of the server's headers of this protocol that the client hears.
+    /// Prefixes of response headers of this protocol that are forwarded.
     pub(crate) to_the_client: &'static [&'static str],
 }
 
@@ -63,14 +63,15 @@ pub(crate) struct ForwardRequest<'a> {
     pub(crate) model: Option<ModelName<'a>>,
 }
 
-/// As much of a tool in a body as tells its type.
+/// The type of a tool in a body.
 #[derive(Deserialize)]
 struct ToolHead<'a> {
     #[serde(borrow, rename = "type")]
     kind: Option<Cow<'a, str>>,
 }
 
-/// Returns true if a tool of these is of a type that `is_ours` knows. Anything but a list of tools is for the model's server to refuse.
+/// Returns true if one of these tools has a type for which `is_ours` is true. Anything but a list of tools is left to the model's server to
+/// refuse.
 pub(crate) fn has_tool(tools: Option<&RawValue>, is_ours: impl Fn(&str) -> bool) -> bool {
     let tools: Vec<ToolHead> = tools.and_then(|tools| serde_json::from_str(tools.get()).ok()).unwrap_or_default();
     tools.iter().any(|tool| tool.kind.as_deref().is_some_and(&is_ours))
@@ -85,8 +86,7 @@ pub(crate) enum ModelName<'a> {
     Plain(&'a str),
 }
 
-/// Hands a request on, to the server of the model of this name or to those that step in for it. `None` if there is no server that takes it
-/// as it is.
+/// Forwards a request to the server of the named model or of its fallbacks. `None` if no server takes requests of this protocol.
 pub(crate) async fn on(
     app: &App,
     tenant: &Tenant,
@@ -130,7 +130,7 @@ fn is_unavailable(status: StatusCode) -> bool {
     status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error()
 }
 
-/// Returns true if an answer is about what no client can mend: the key or the name that is sent for it, or the server itself.
+/// Returns true for an answer that only the operator can fix: about the key or the model's name, or a failure of the server.
 fn is_for_the_operator(status: StatusCode) -> bool {
     use StatusCode as Of;
     matches!(status, Of::UNAUTHORIZED | Of::PAYMENT_REQUIRED | Of::FORBIDDEN | Of::NOT_FOUND) || is_unavailable(status)
@@ -162,7 +162,7 @@ fn respond(answer: ForwardedResponse, passage: &ForwardProtocol) -> Response {
             response.headers_mut().append(name.clone(), value.clone());
         }
     }
-    // An error that is not ours keeps its own words.
+    // Foreign errors are not rendered again.
     response.extensions_mut().insert(crate::error::RenderedMark);
     response
 }

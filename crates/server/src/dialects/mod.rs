@@ -1,4 +1,4 @@
-//! The protocols that programs already speak, one folder each.
+//! The protocols of existing clients, one folder each.
 
 pub(crate) mod anthropic;
 pub(crate) mod assistants;
@@ -32,19 +32,20 @@ pub(crate) struct Dialect {
     pub(crate) routes: fn() -> Routes,
     /// Its documentation.
     pub(crate) manual: Manual,
-    /// True for requests of its clients, of a dialect whose paths others have, too. Those of any other are its own by their paths.
+    /// For a dialect whose paths others also have: returns true for requests of its clients. Other dialects are recognized by their paths.
     pub(crate) claims: Option<fn(&Request) -> bool>,
     /// The key that a request brings.
     pub(crate) key: fn(&HeaderMap) -> Option<Cow<'_, str>>,
-    /// Finds the tenant of a request that brings a token of something that was made for it; `None` for one that needs a key.
+    /// Finds the tenant of a request with a token of an object, such as a sandbox; `None` for one that needs a key.
     pub(crate) authenticate: fn(&App, &mut Request) -> Option<Result<Tenant, ApiError>>,
-    /// True if web pages may ask it, where the operator lets them: not where programs in sandboxes answer, who say so themselves.
+    /// True if web pages may make requests where the operator allows it. False where programs in sandboxes answer, which set their own
+    /// headers.
     pub(crate) answers_pages: bool,
-    /// The header in which clients look for their request's id, besides `x-request-id`.
+    /// The response header in which clients look for the request's id, besides `x-request-id`.
     pub(crate) request_id: &'static str,
-    /// True if the id that a request brings in `x-request-id` is told back in place of one of ours.
+    /// True if a request's own `x-request-id` is returned in place of a new id.
     pub(crate) keeps_request_ids: bool,
-    /// The answer to a request of this id that is refused before or in place of its own answer: a status and a body.
+    /// The response to a request with this id that is refused: status and body.
     pub(crate) refuse: fn(&ApiError, &str) -> Response,
     /// Its kinds of stored requests.
     pub(crate) stored: fn(&Store) -> Vec<Arc<dyn turns::StoredRequests>>,
@@ -58,13 +59,13 @@ pub(crate) struct Manual {
     pub(crate) title: &'static str,
     /// The address of the protocol's own reference.
     pub(crate) reference: &'static str,
-    /// The header that brings the key; `authorization` brings it as a Bearer token.
+    /// The header with the key; `authorization` has it as a Bearer token.
     pub(crate) key: &'static str,
     /// The form of its errors, where it is JSON of its own.
     pub(crate) error: Option<MediaType>,
 }
 
-/// All of them. The first one's words are used where no dialect is asked, such as for unknown routes.
+/// All of them. Requests of no dialect, such as unknown routes, are answered in the terms of the first.
 pub(crate) const ALL: &[Dialect] = &[
     openai::OPENAI,
     e2b::E2B,

@@ -1,4 +1,4 @@
-//! Reasoning of a model in a form that a client can keep and send back.
+//! Reasoning of a model in a form that a client can store and send back.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;

@@ -1,6 +1,6 @@
 //! Times as RFC 3339 writes them.
 
-/// Writes a time, seconds since 1970, as RFC 3339 has it.
+/// Formats a time, seconds since 1970, by RFC 3339.
 pub(crate) fn rfc3339(seconds: i64) -> String {
     jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::MAX).to_string()
 }

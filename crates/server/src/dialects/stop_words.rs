@@ -1,4 +1,4 @@
-//! The client's stop words. They end the answer that it reads; programs may contain them.
+//! The client's stop words. They end the answer; programs may contain them.
 
 /// Watches a text that comes in pieces.
 #[derive(Debug, Clone)]
@@ -26,7 +26,7 @@ impl StopWords {
     pub(crate) fn scan(&mut self, piece: &str) -> StopScan {
         let mut text = std::mem::take(&mut self.pending);
         text.push_str(piece);
-        // The word that was complete first, as a model would have stopped: how the text is cut changes nothing.
+        // The word that was complete first, as a model would have stopped; the cuts between pieces do not matter.
         let found = self.words.iter().filter_map(|word| text.find(word).map(|place| (place + word.len(), place, word)));
         if let Some((_, place, word)) = found.min() {
             text.truncate(place);

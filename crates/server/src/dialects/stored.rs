@@ -1,12 +1,12 @@
-//! Conversations that are put together from stored requests, as a model gets them.
+//! Conversations that are combined from stored requests, in the form for a model.
 
 use aludel_agent::Item;
 
 use crate::error::ApiError;
 
-/// Longest chain of requests, each built on the one before.
+/// Longest chain of requests that continue each other.
 const MAX_CHAIN: usize = 1000;
-/// Bytes of JSON that make up one conversation.
+/// Bytes of JSON in one conversation.
 pub(crate) const MAX_CONTEXT: u64 = 64 << 20;
 
 /// The size of a conversation.
@@ -17,7 +17,7 @@ pub(crate) struct Length {
 }
 
 impl Length {
-    /// Adds a request of so many bytes; an error if it makes the conversation too long.
+    /// Adds a request of this size; fails if it makes the conversation too long.
     pub(crate) fn add(&mut self, bytes: usize) -> Result<(), ApiError> {
         self.requests += 1;
         self.bytes += bytes as u64;
@@ -31,7 +31,7 @@ pub(crate) fn too_long() -> ApiError {
     ApiError::bad_request(message).code("context_length_exceeded")
 }
 
-/// Answers calls that were never answered with words that say so: models see no call without an answer.
+/// Adds a placeholder answer to each unanswered call: models expect none without an answer.
 pub(crate) fn answered(items: Vec<Item>, is_open: impl Fn(&str) -> bool) -> Vec<Item> {
     let mut finished = Vec::with_capacity(items.len());
     for item in items {

@@ -1,14 +1,14 @@
-//! Work on large JSON texts, where no other request waits for it.
+//! Parsing of large JSON texts on a thread where no other request waits.
 
 use aludel_engine::processor_time::ProcessorShare;
 
 use crate::app::App;
 use crate::error::ApiError;
 
-/// Bytes of a body from which on it is large: less takes less than a millisecond.
+/// Bytes from which a body is large: smaller ones take less than a millisecond.
 pub(super) const LARGE: usize = 128 << 10;
 
-/// Works on a JSON text of so many bytes. For a large one that takes long, and happens where nobody else's request waits for it.
+/// Works on a JSON text of this size. The work for a large one runs on a thread where no other request waits.
 pub(super) async fn in_background<T: Send + 'static>(
     app: &App,
     share: &ProcessorShare,

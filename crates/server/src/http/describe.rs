@@ -1,4 +1,4 @@
-//! Descriptions of bodies and answers, taken from the types of handlers.
+//! Descriptions of bodies and answers, derived from the types of handlers.
 
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderMap, StatusCode, Uri};
@@ -8,7 +8,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use super::{Caller, Fields, Params, RawBody, RawJson};
 
-/// A content of a body or an answer: its media type, and its schema where it has one.
+/// A content of a body or an answer: its media type, and its schema if it has one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MediaType {
     pub(crate) media: &'static str,
@@ -22,11 +22,11 @@ pub(crate) struct Description {
     pub(crate) body: Vec<MediaType>,
     /// Names of the query's parameters.
     pub(crate) query: Vec<&'static str>,
-    /// The forms in which the answer comes; none if it is a status alone.
+    /// The forms of the answer; none if it is only a status.
     pub(crate) answers: Vec<MediaType>,
-    /// True if the types do not describe the body, if there is one: the route has to.
+    /// True if the body is not described by its type, so that the route has to describe it.
     pub(crate) lacks_body: bool,
-    /// True if the types do not describe the answer: the route has to.
+    /// True if the answer is not described by its type, so that the route has to describe it.
     pub(crate) lacks_answer: bool,
 }
 
@@ -53,7 +53,7 @@ pub(crate) const PAGE: &[&str] = &["limit", "after", "order"];
 
 /// An argument of a handler.
 pub(crate) trait DescribeArgument {
-    /// Adds what it says of the route; nothing unless it is the body or the query.
+    /// Adds its part of the route's description; only the body and the query have one.
     fn describe(_: &mut Description) {}
 }
 

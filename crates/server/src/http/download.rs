@@ -17,7 +17,7 @@ use crate::error::ApiError;
 /// Pictures that browsers show without running anything of them.
 const PICTURES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
-/// Answers with what a blob holds. It may be anything, so browsers save it and do not show it.
+/// Answers with the content of a blob. It may be anything, so browsers save it instead of showing it.
 pub(crate) async fn download(
     store: &Store,
     blob: &BlobName,
@@ -36,7 +36,7 @@ pub(crate) async fn download(
     Ok(response)
 }
 
-/// The same for people: pictures that cannot hold a program are shown.
+/// The same for people: pictures that cannot contain scripts are shown.
 pub(crate) async fn show(
     store: &Store,
     blob: &BlobName,
@@ -53,7 +53,7 @@ pub(crate) async fn show(
     Ok(response)
 }
 
-/// The name to save under: the last part of the path, in the form that takes any character (RFC 6266).
+/// The name to save under: the last part of the path, encoded so that any character is allowed (RFC 6266).
 fn disposition(kind: &str, path: &str) -> HeaderValue {
     let name = path.rsplit('/').next().unwrap_or(path);
     let mut text = format!("{kind}; filename*=UTF-8''");

@@ -32,7 +32,7 @@ pub(crate) struct MultipartForm {
     texts: HashMap<String, String>,
 }
 
-/// A file that is on disk, but nobody's yet. Dropping it removes it.
+/// A file on disk that belongs to no object yet. Dropping it removes it.
 #[derive(Debug)]
 pub(crate) struct Upload {
     /// The client's name for it; a plain relative path.
@@ -50,7 +50,7 @@ impl MultipartForm {
         said.trim_start().to_ascii_lowercase().starts_with("multipart/")
     }
 
-    /// Reads a form whose file is in the part `file` and has at most `max` bytes.
+    /// Reads a form with a file of at most `max` bytes in the part `file`.
     pub(crate) async fn read(
         app: &Arc<App>,
         tenant: &Tenant,
@@ -108,7 +108,7 @@ pub(crate) struct FormPart<'a> {
 impl FormParts {
     /// The parts of a request's form, of which there may be so many.
     pub(crate) async fn of(mut request: Request, most: usize) -> Result<Self, ApiError> {
-        // Bytes are counted by whoever reads them, where the error can say more.
+        // The readers count bytes themselves, because their errors are more precise.
         DefaultBodyLimit::disable().apply(&mut request);
         let pace = Pace::default();
         let announced = request.body().size_hint().exact().unwrap_or_default();
@@ -158,7 +158,7 @@ async fn read_file(
     param: &str,
     max: u64,
 ) -> Result<Upload, ApiError> {
-    // Parts of uploads have no name of their own that matters.
+    // Parts of uploads need no name.
     let name = part.file_name()?.unwrap_or(param).to_owned();
     aludel_engine::sessions::check_name(&name)?;
     let mime = mime_of(&name, part.field.content_type());
@@ -197,7 +197,7 @@ async fn in_time<T>(pace: &Pace, next: impl Future<Output = Result<T, MultipartE
     }
 }
 
-/// An error with what is behind it: the parser itself says only where it was.
+/// An error with its causes: the parser's own message only says where it was.
 fn causes(error: &dyn Error) -> String {
     let (mut text, mut next) = (error.to_string(), error.source());
     while let Some(cause) = next {

@@ -13,13 +13,13 @@ pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && !key.is_empty()).then_some(key)
 }
 
-/// Returns true if a name means this machine by itself: one that is looked up may mean anything.
+/// Returns true for a host name that always means this machine, without a lookup.
 pub(crate) fn is_local_host(host: &str) -> bool {
     let Ok(authority) = host.parse::<Authority>() else { return false };
     let (text, host) = (host, authority.host());
     let is_port =
         |rest: &str| rest.strip_prefix(':').is_some_and(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
-    // The parser finds the host `[::1]` in `[::1].example.com`, too.
+    // The parser also finds the host `[::1]` in `[::1].example.com`.
     if !text.strip_prefix(host).is_some_and(|rest| rest.is_empty() || is_port(rest)) {
         return false;
     }

@@ -1,5 +1,4 @@
-//! JSON bodies: bounded in bytes, depth, number of values and speed, and counted by the memory that they take, before anything is built of
-//! them.
+//! JSON bodies: bounded in bytes, depth, number of values and speed, with their memory counted before anything is built of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,8 +58,8 @@ pub(crate) fn body_memory(bytes: &[u8]) -> Result<usize, ApiError> {
     Ok(bytes.len() + Shape::of_body(bytes)?.memory(bytes.len()))
 }
 
-/// A body that is a JSON object, of which the fields are read one by one so that an error can name its parameter. What is not read is
-/// ignored, and what its `Content-Type` says does not matter.
+/// A body that is a JSON object. Its fields are read one by one, so that an error can name its parameter. Unread fields and the
+/// `Content-Type` are ignored.
 #[derive(Debug, Clone)]
 pub(crate) struct Fields {
     pub(crate) map: Map<String, Value>,
@@ -102,7 +101,7 @@ impl FromRequest<Arc<App>> for RawJson {
 }
 
 impl RawJson {
-    /// Counts the memory that everything made of it takes. It is in use until the second part is dropped.
+    /// Counts the memory of everything made of it, until the second value is dropped.
     pub(crate) fn counted(self) -> Result<(Bytes, impl Send + Sync + Unpin + 'static), ApiError> {
         let Self { bytes, shape, memory } = self;
         memory.count(shape.memory(bytes.len()))?;
@@ -172,7 +171,7 @@ impl Fields {
         }
     }
 
-    /// Returns the memory that is counted for it, to be held as long as anything that was made of it.
+    /// Returns the memory counted for it; hold it as long as anything made of it.
     pub(crate) fn memory(&self) -> impl Send + Sync + 'static + use<> {
         self.memory.clone()
     }
@@ -182,7 +181,7 @@ impl Fields {
         serde_json::to_string(&self.map).unwrap_or_default()
     }
 
-    /// Reads a message, field by field in the order in which its type declares them. Null is the same as absent.
+    /// Parses a message, field by field in the order of its type's declaration. Null is the same as absent.
     pub(crate) fn read<T: DeserializeOwned>(self) -> Result<T, ApiError> {
         message::read(self.map)
     }
@@ -226,7 +225,7 @@ mod tests {
         request.extensions_mut().insert(Caller(Tenant::local()));
         let reading = Fields::from_request(request, &app);
         tokio::pin!(reading);
-        // The one thread is free for others until it is done.
+        // The single thread is free for others until it is done.
         let mut turns = 0_u32;
         loop {
             tokio::select! {

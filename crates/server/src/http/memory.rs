@@ -1,4 +1,4 @@
-//! Memory that requests take for JSON and files, counted before anything is built of them and shared between tenants.
+//! Memory of requests for JSON and files, counted before anything is built of them and shared between tenants.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::background::in_background;
 use crate::app::App;
 use crate::error::ApiError;
 
-/// Levels of objects and lists within each other, in a body.
+/// Levels of nesting in a body.
 const MAX_DEPTH: usize = 100;
 /// Values in one body: each takes far more memory than its text.
 const MAX_VALUES: usize = 500_000;
@@ -20,18 +20,18 @@ const MAX_VALUES: usize = 500_000;
 const MAX_OTHER_VALUES: usize = 50_000;
 /// The fields that bring a conversation.
 const HISTORY: [&[u8]; 4] = [b"input", b"messages", b"items", b"contents"];
-/// Bytes of memory that an object takes besides its values, in all copies that are made of it.
+/// Bytes of memory of an object besides its values, in all copies that are made of it.
 const BYTES_PER_OBJECT: usize = 3800;
 /// The same of any value.
 const BYTES_PER_VALUE: usize = 320;
-/// The same of an escape in a text: in JSON within JSON it is escaped again.
+/// Bytes for an escape in a text: in JSON within JSON it is escaped again.
 const BYTES_PER_ESCAPE: usize = 5;
 /// Copies of a text or a file that are in memory at the same time.
 const COPIES_OF_TEXT: usize = 8;
-/// Bytes of memory for which a request needs no share: every tenant may send small ones at any time.
+/// Bytes of memory that a request need not reserve, so that every tenant can always send small ones.
 const FREE_BYTES: usize = 256 << 10;
 
-/// Memory that is counted for a tenant, and is in use until the last clone of this is dropped.
+/// Memory that is counted for a tenant until the last clone of this is dropped.
 #[derive(Debug, Clone)]
 pub(crate) struct MemoryCharge {
     counted: Arc<Mutex<TenantMemory>>,
@@ -65,7 +65,7 @@ impl MemoryCharge {
         let more = kib(all) - kib(counted.bytes);
         let most = counted.permit.most();
         counted.permit.acquire_more(more).map_err(|no_room| match no_room {
-            // Nobody would ever get as much.
+            // More than any tenant can have.
             _ if kib(all) > most => ApiError::too_large(
                 "The request, with the conversation and the images that it refers to, would take more memory than one request may.",
             ),
@@ -75,17 +75,17 @@ impl MemoryCharge {
         Ok(())
     }
 
-    /// Counts a file of so many bytes that is in memory for a model, in all its copies.
+    /// Counts a file of this size that is in memory for a model, in all its copies.
     pub(crate) fn count_file(&self, bytes: u64) -> Result<(), ApiError> {
         self.count(usize::try_from(bytes).unwrap_or(usize::MAX).saturating_mul(COPIES_OF_TEXT))
     }
 
-    /// Counts everything that is made of a JSON text that is in memory once more.
+    /// Counts everything made of a further JSON text in memory.
     pub(crate) fn count_json(&self, text: &str) -> Result<(), ApiError> {
         self.count(text.len() + Shape::of(text.as_bytes()).memory(text.len()))
     }
 
-    /// Reads stored JSON texts, of which each is counted before anything is built of it.
+    /// Reads stored JSON texts. Each is counted before anything is built of it.
     pub(crate) async fn read<T: DeserializeOwned + Send + 'static>(
         &self,
         app: &App,
@@ -102,7 +102,7 @@ impl MemoryCharge {
     }
 }
 
-/// Counts bytes of memory for a tenant, which are in use until this is dropped.
+/// Counts bytes of memory for a tenant until the result is dropped.
 pub(crate) fn memory(app: &App, tenant: &Tenant, bytes: usize) -> Result<Permit, ApiError> {
     app.bodies.acquire_many(tenant, bytes.saturating_sub(FREE_BYTES) >> 10).map_err(busy)
 }
@@ -115,7 +115,7 @@ fn busy(no_room: NoRoom) -> ApiError {
     ApiError::too_many(message, Duration::from_secs(1))
 }
 
-/// The shape of a JSON text, seen without building anything of it.
+/// The shape of a JSON text, found without building values.
 #[derive(Debug, Default)]
 pub(super) struct Shape {
     depth: usize,
@@ -131,7 +131,7 @@ impl Shape {
     pub(super) fn of(bytes: &[u8]) -> Self {
         let mut shape = Self::default();
         let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);
-        // The last text at the first level, and whether the field that it named brings a conversation.
+        // The last text at the first level, and true if the field of that name has a conversation.
         let (mut text, mut is_history) = (0..0, false);
         for (index, byte) in bytes.iter().enumerate() {
             let mut is_value = false;
@@ -184,7 +184,7 @@ impl Shape {
         Ok(shape)
     }
 
-    /// Bytes of memory that is taken besides the text itself, in all copies.
+    /// Bytes of memory besides the text itself, in all copies.
     pub(super) fn memory(&self, text: usize) -> usize {
         text * (COPIES_OF_TEXT - 1)
             + self.escapes * BYTES_PER_ESCAPE

@@ -1,4 +1,4 @@
-//! Reading a message field by field, so that an error names the field that is wrong, and of several the first.
+//! Parsing of a message field by field, so that an error names the first wrong field.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::error::ApiError;
 
-/// Reads a message of a JSON object. What its type does not declare is ignored.
+/// Parses a message from a JSON object. Fields that its type does not declare are ignored.
 pub(super) fn read<T: DeserializeOwned>(fields: Map<String, Value>) -> Result<T, ApiError> {
     T::deserialize(Message(fields)).map_err(|wrong| match wrong {
         MessageError::Missing(name) => ApiError::missing(name),
@@ -49,7 +49,7 @@ impl serde::de::Error for MessageError {
     }
 }
 
-/// A message of which the fields are read in the order of their declaration.
+/// A message whose fields are read in the order of their declaration.
 struct Message(Map<String, Value>);
 
 impl<'de> Deserializer<'de> for Message {

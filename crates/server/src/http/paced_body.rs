@@ -1,8 +1,8 @@
-//! A body that its reader cannot hoard.
+//! A body that limits how much its reader buffers.
 //!
-//! The multipart parser reads for as long as the body has something, and looks at it afterwards: from a fast client that is a whole file in
-//! memory, and a header without an end is for ever. So a chunk is followed by a pause, in which the parser must look, and it gets only so
-//! much before it has to come up with something.
+//! The multipart parser reads as long as the body has data, and parses afterwards: a fast client could so fill memory with a whole file, or
+//! with a header without an end. So each chunk is followed by a pause, in which the parser parses, and it gets a limited amount until it
+//! produces output.
 
 use std::io;
 use std::pin::Pin;
@@ -13,10 +13,10 @@ use std::task::{Context, Poll};
 use axum::body::{Body, BodyDataStream, Bytes};
 use futures_util::{Stream, StreamExt};
 
-/// Bytes that a parser gets before it must come up with something.
+/// Bytes that a parser gets before it must produce output.
 const AT_ONCE: u64 = 1 << 20;
 
-/// Bytes that were read since the parser last came up with something.
+/// Bytes that were read since the parser last produced output.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pace(Arc<AtomicU64>);
 

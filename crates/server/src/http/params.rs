@@ -19,7 +19,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Params {
 }
 
 impl Params {
-    /// A parameter that may be given many times, with or without brackets.
+    /// The values of a parameter that may be repeated, with or without brackets.
     pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         let same = move |key: &str| key.strip_suffix("[]").unwrap_or(key) == name;
         self.0.iter().filter(move |(key, _)| same(key)).map(|(_, value)| value.as_str())
@@ -30,7 +30,7 @@ impl Params {
         self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
     }
 
-    /// Reads `limit`, `after` and `order` of a list; at most `max` entries, `default` without a limit.
+    /// Parses `limit`, `after` and `order` of a list; at most `max` entries, `default` without a limit.
     pub(crate) fn page(&self, default: usize, max: usize) -> Result<PageQuery, ApiError> {
         let limit = match self.get("limit").map(str::parse) {
             None => default,

@@ -1,4 +1,4 @@
-//! Requests for servers that programs in sandboxes start: whoever sends them may be a stranger to the sandbox's tenant.
+//! Requests for servers that programs in sandboxes start. Their clients need not belong to the sandbox's tenant.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Routes that know their documentation: a route cannot be served without it.
+//! Routes with their documentation: a route cannot be served without it.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -93,7 +93,7 @@ impl Routes {
         Self { router: self.router.route(path, on(filter, handler)), ..self }
     }
 
-    /// Says that the body of the route added last is JSON of a type.
+    /// Declares that the body of the last added route is JSON of a type.
     pub(crate) fn takes<T: JsonSchema>(self) -> Self {
         self.described(|description| {
             description.body.push(MediaType::json::<T>(JSON));
@@ -101,7 +101,7 @@ impl Routes {
         })
     }
 
-    /// Says that the body of the route added last is of a media type, and no JSON of ours.
+    /// Declares that the body of the last added route is of a media type, and not JSON with a schema.
     pub(crate) fn takes_any(self, media: &'static str) -> Self {
         self.described(|description| {
             description.body.push(MediaType::plain(media));
@@ -109,17 +109,17 @@ impl Routes {
         })
     }
 
-    /// Says that the route added last reads no field of a body.
+    /// Declares that the last added route reads no field of a body.
     pub(crate) fn takes_nothing(self) -> Self {
         self.described(|description| description.lacks_body = false)
     }
 
-    /// Names the parameters that the route added last reads of its query.
+    /// Declares the query parameters of the last added route.
     pub(crate) fn asks(self, names: &[&'static str]) -> Self {
         self.described(|description| description.query.extend(names))
     }
 
-    /// Says that the answer of the route added last is JSON of a type.
+    /// Declares that the answer of the last added route is JSON of a type.
     pub(crate) fn gives<T: JsonSchema>(self) -> Self {
         self.described(|description| {
             description.answers.push(MediaType::json::<T>(JSON));
@@ -127,7 +127,7 @@ impl Routes {
         })
     }
 
-    /// Says that the answer of the route added last may be a stream whose events carry JSON of a type.
+    /// Declares that the answer of the last added route may be a stream whose events have JSON of a type.
     pub(crate) fn streams<T: JsonSchema>(self, media: &'static str) -> Self {
         self.described(|description| {
             description.answers.push(MediaType::json::<T>(media));
@@ -135,7 +135,7 @@ impl Routes {
         })
     }
 
-    /// Says that the answer of the route added last is of a media type, and no JSON of ours.
+    /// Declares that the answer of the last added route is of a media type, and not JSON with a schema.
     pub(crate) fn gives_any(self, media: &'static str) -> Self {
         self.described(|description| {
             description.answers.push(MediaType::plain(media));
@@ -143,7 +143,7 @@ impl Routes {
         })
     }
 
-    /// Says that the answer of the route added last is a status alone.
+    /// Declares that the answer of the last added route is only a status.
     pub(crate) fn gives_nothing(self) -> Self {
         self.described(|description| description.lacks_answer = false)
     }
@@ -155,7 +155,7 @@ impl Routes {
         self
     }
 
-    /// Answers every method of a path with a refusal in the dialect's words; that is no part of the documentation.
+    /// Answers every method of a path with a refusal of the dialect; not part of the documentation.
     pub(crate) fn refuse<H: Handler<T, Arc<App>>, T: 'static>(self, path: &str, handler: H) -> Self {
         Self { router: self.router.route(path, any(handler)), ..self }
     }
@@ -173,7 +173,7 @@ impl Routes {
         Self { router: self.router.nest(path, other.router), ..self }
     }
 
-    /// Puts a layer around the routes that are there, whatever the method that they are asked with.
+    /// Adds a layer around the routes so far, for all methods.
     pub(crate) fn layer<L>(self, layer: L) -> Self
     where
         L: Layer<Route> + Clone + Send + Sync + 'static,

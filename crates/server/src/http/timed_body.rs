@@ -9,10 +9,10 @@ use tokio::time::{Sleep, sleep};
 
 use super::json::BODY_READ_TIMEOUT;
 
-/// A client's body that is handed on as it comes. What waits for it has one of the permits of requests.
+/// A client's body that is forwarded as it comes. The request that waits for it holds a permit.
 pub(crate) struct TimedBody {
     body: Body,
-    /// The end of the wait, if one has begun.
+    /// The deadline, while it waits.
     patience: Option<Pin<Box<Sleep>>>,
 }
 

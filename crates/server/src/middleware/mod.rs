@@ -32,25 +32,25 @@ use crate::local_user::LocalUserMark;
 use crate::openapi::{DOCS, OF_DIALECTS, OPENAPI};
 use crate::telemetry::{METRICS, Scope};
 
-/// The path that says whether the server lives, to anybody.
+/// The path that tells anyone whether the server lives.
 pub(crate) const HEALTH: &str = "/healthz";
 /// The path at which the server says whether it can run programs.
 pub(crate) const READY: &str = "/readyz";
-/// The header with the id of a request, whatever else its dialect calls it.
+/// The header with the id of a request; dialects may add others.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Bytes of a request's id that a client chose.
 const MAX_GIVEN_ID: usize = 128;
-/// Tells a proxy whether to collect an answer before it passes it on.
+/// Tells a proxy whether to buffer an answer.
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 /// Address of the client of a proxy.
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// Types of answers that are sent piece by piece.
 const STREAMS: [&[u8]; 3] = [b"text/event-stream", b"application/connect+", b"application/x-ndjson"];
-/// The header that names the backend whose sandboxes run programs.
+/// The header with the name of the backend of the programs' sandboxes.
 const BACKEND: HeaderName = HeaderName::from_static("x-aludel-backend");
-/// Said to whoever brings a sandbox's token, a link or the ticket of an upload.
+/// The refusal of a sandbox's token, a link or the ticket of an upload whose key is gone.
 const NO_KEY_BEHIND: &str = "The API key for which this was made was revoked or has expired.";
-/// Tells OpenAI's and Anthropic's clients whether to try again, whatever the status says.
+/// Tells OpenAI's and Anthropic's clients whether to try again, whatever the status.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// The layer around all routes.
@@ -62,7 +62,7 @@ pub(crate) async fn middleware(
     let (scope, span, open) = Scope::begin(&app.telemetry, &request);
     let given = dialect.keeps_request_ids.then(|| given_id(request.headers())).flatten();
     let (request, rest) = unread_body::share(request);
-    // A path may have the token of a link.
+    // The route instead of the path, which may contain the token of a link.
     let line = format!("{} {}", request.method(), scope.route());
     let answered = AssertUnwindSafe(admit(&app, dialect, request, next).instrument(span.clone())).catch_unwind().await;
     let mut response = match answered {
@@ -84,7 +84,7 @@ pub(crate) async fn middleware(
     let backend = HeaderValue::from_static(app.engine.sandboxes.capabilities().backend);
     response.headers_mut().insert(BACKEND, backend);
     if is_stream(&response) {
-        // Nginx, and others that follow it, would hold a stream back until it ends.
+        // Nginx and similar proxies would buffer a stream until it ends.
         response.headers_mut().insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
     }
     scope.note_status(response.status());
@@ -103,13 +103,13 @@ fn is_stream(response: &Response) -> bool {
     kind.is_some_and(|kind| STREAMS.iter().any(|stream| kind.starts_with(stream)))
 }
 
-/// Returns the refusal that an answer stands for, if it is one and not in the dialect's words yet.
+/// Returns the refusal in an answer that has not been rendered yet.
 fn refusal(response: &Response) -> Option<ApiError> {
     let extensions = response.extensions();
     let is_error = response.status().is_client_error() || response.status().is_server_error();
     match extensions.get::<ApiError>() {
         Some(refusal) => Some(refusal.clone()),
-        // The frame around us refuses some requests in words of its own, such as paths that are no text.
+        // Axum itself refuses some requests, such as paths that are not UTF-8.
         None => {
             (is_error && extensions.get::<RenderedMark>().is_none()).then(|| ApiError::of_status(response.status()))
         }
@@ -131,13 +131,13 @@ fn refused(refusal: &ApiError, dialect: &Dialect, request_id: &str) -> Response 
 
 async fn admit(app: &Arc<App>, dialect: &Dialect, mut request: Request, next: Next) -> Result<Response, ApiError> {
     if request.headers().get_all(HOST).iter().count() > 1 {
-        // A proxy before this server may have gone by the other one.
+        // A proxy may have used the other one.
         return Err(ApiError::bad_request("The request has more than one Host header."));
     }
     let path = request.uri().path();
-    // A dialect that claims requests has none of the server's own paths: there they are of programs in sandboxes.
+    // A dialect that claims requests has none of the server's own paths: they belong to programs in sandboxes.
     let may_be_own = dialect.claims.is_none();
-    // The documentation is the same for everybody, and reveals nothing of anybody.
+    // The documentation is the same for all clients, and contains nothing about tenants.
     if may_be_own && (matches!(path, HEALTH | READY | DOCS | OPENAPI) || path.starts_with(OF_DIALECTS)) {
         return Ok(next.run(request).await);
     }
@@ -151,7 +151,7 @@ async fn admit(app: &Arc<App>, dialect: &Dialect, mut request: Request, next: Ne
         }
     };
     if may_be_own && request.uri().path() == METRICS {
-        // Most wanted when there is no room.
+        // It is needed most when there are no permits.
         return Ok(next.run(request).await);
     }
     Scope::note_tenant(&caller.0);
@@ -164,7 +164,7 @@ async fn admit(app: &Arc<App>, dialect: &Dialect, mut request: Request, next: Ne
     request.extensions_mut().insert(caller);
     request.extensions_mut().insert(share.clone());
     let response = share.pace(next.run(request)).await;
-    // A stream has its permit until its end.
+    // A stream keeps its permit until its end.
     Ok(response.map(|body| Body::new(GuardedBody::new(Body::new(ThrottledBody::new(body, &share)), permit))))
 }
 
@@ -181,7 +181,7 @@ fn acquire_permit(requests: &Arc<Permits>, tenant: &Tenant) -> Result<Permit, Ap
     })
 }
 
-/// Acquires the permits for a request to a program of a sandbox: one of the sandbox's and one of its tenant's.
+/// Acquires the permits for a request to a program of a sandbox: one of the sandbox and one of its tenant.
 fn acquire_program_permits(
     app: &App,
     tenant: &Tenant,
@@ -194,7 +194,7 @@ fn acquire_program_permits(
     Ok((acquire_permit(&app.program_requests, tenant)?, Some(of_sandbox)))
 }
 
-/// The caller of a request that brings something made for it earlier in place of a key: a sandbox's token, a link, the ticket of an upload.
+/// The caller of a request that has a token of an earlier object in place of a key: a sandbox's token, a link, the ticket of an upload.
 async fn authenticate_by_token(
     app: &Arc<App>,
     dialect: &Dialect,
@@ -239,7 +239,7 @@ async fn authenticate_by_key(
             None => "You didn't provide an API key. Send it as: Authorization: Bearer YOUR_KEY.",
         }));
     }
-    // Without keys the server is this machine's alone, but a browser on it also runs what strangers wrote.
+    // Without keys the server is only for this machine, but a browser on it also runs foreign pages.
     if headers.get(ORIGIN).is_some_and(|origin| !is_local_origin(origin) && !app.origins.lists(origin)) {
         let message =
             "Web pages of other origins may not ask a server that has no keys; `server.origins` can name this one.";
@@ -257,7 +257,7 @@ async fn authenticate_by_key(
     Ok(Caller(Tenant::local()))
 }
 
-/// Returns true if all the addresses that a request came from are of this machine.
+/// Returns true if all addresses that a request passed through are of this machine.
 fn is_local_chain(addresses: &HeaderValue) -> bool {
     let mut addresses = addresses.to_str().unwrap_or_default().split(',');
     addresses.all(|address| address.trim().parse::<IpAddr>().is_ok_and(|address| address.is_loopback()))

@@ -7,8 +7,8 @@ use std::time::Duration;
 use aludel_engine::processor_time::{ProcessorShare, Throttle};
 use axum::body::{Body, Bytes, HttpBody};
 
-/// Nanoseconds of a processor that are counted for each byte besides the body's own work: reading it from a file, and the system's sending.
-/// An estimate, 500 MB a second, which nobody measured apart.
+/// Nanoseconds of processor time that are counted for each byte besides the body's own work: reading it from a file, and sending it. An
+/// estimate, 500 MB a second, not measured separately.
 const EACH_BYTE: u64 = 2;
 
 pub(crate) struct ThrottledBody {

@@ -1,7 +1,7 @@
-//! Bodies of requests that were answered before they were read.
+//! Bodies of requests that were answered before the body was read.
 //!
-//! Most clients send a head and its body one after the other. The connection of a request that is refused by its head can only be used
-//! again when the body has been taken off it; a client that is not told of the end sends its next request into a closed connection.
+//! Most clients send a head and its body one after the other. If a request is refused by its head, its connection can only be used again
+//! after the body has been read; otherwise the client has to be told that it closes, or it sends its next request into a closed connection.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,15 +17,15 @@ use futures_util::StreamExt;
 use hyper::body::{Frame, SizeHint};
 use tokio::time::timeout;
 
-/// The most bytes that are read for nobody.
+/// The most bytes of a body that are read only to be dropped.
 const MAX_DISCARDED_BYTES: u64 = 64 << 10;
 /// Time in which they have to come.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The body of a request, beside whoever answers it.
+/// A second handle on the body of a request, beside the handler's.
 pub(super) struct UnreadBody {
     body: Arc<Mutex<Body>>,
-    /// True if the client sends it only when somebody reads.
+    /// True if the client sends it only on request (`Expect: 100-continue`).
     waits: bool,
 }
 
@@ -39,8 +39,8 @@ pub(super) fn share(request: Request) -> (Request, UnreadBody) {
 }
 
 impl UnreadBody {
-    /// Takes what is left of the body off the connection, or tells the client that the connection ends with this answer. A body that is
-    /// still being read is left alone.
+    /// Reads the rest of the body, or tells the client that the connection closes after this answer. A body that is still being read is
+    /// left alone.
     pub(super) async fn clear(self, response: &mut Response) {
         let Some(body) = Arc::into_inner(self.body) else { return };
         let body = body.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -56,7 +56,7 @@ impl UnreadBody {
     }
 }
 
-/// Reads a body to its end; false if there is more of it than is read for nobody.
+/// Reads a body to its end and drops it; false if it is too long for that.
 async fn drain(body: Body) -> bool {
     let (mut pieces, mut read) = (body.into_data_stream(), 0);
     while let Some(piece) = pieces.next().await {
@@ -68,7 +68,7 @@ async fn drain(body: Body) -> bool {
     true
 }
 
-/// A body that is read while somebody else keeps it.
+/// A body that is read while another handle keeps it.
 struct SharedBody(Arc<Mutex<Body>>);
 
 impl HttpBody for SharedBody {

@@ -1,7 +1,7 @@
-//! The subscriber of `tracing`: writes events to the log, with the request that they are about.
+//! The subscriber of `tracing`: writes events to the log, with their request.
 //!
-//! It is the process's, while every server has a [`super::Telemetry`] of its own. So a request's root span carries its [`Scope`], and
-//! whoever needs one finds it on the way from a span to its root.
+//! It belongs to the process, while every server has its own [`super::Telemetry`]. So a request's root span carries its [`Scope`], which is
+//! found on the way from a span to its root.
 
 use std::sync::{Arc, Once};
 use std::time::{Instant, SystemTime};
@@ -19,16 +19,16 @@ use super::tracked_span::TrackedSpan;
 use super::values::Values;
 use super::{Scope, Telemetry, log, model, sandbox, turn};
 
-/// Prefix of the targets of our crates. Libraries are not listened to.
+/// Prefix of the targets of our crates. Events of libraries are ignored.
 const TARGET: &str = "aludel";
-/// Target that is enabled where prompts, programs and outputs may be logged.
+/// Target that is enabled if prompts, programs and outputs may be logged.
 const CONTENTS: &str = "aludel::contents";
 
 /// Installs the subscriber of this process, once.
 pub(super) fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
-        // A program that uses this crate may have a subscriber of its own, which then hears everything instead.
+        // A program that uses this crate may have its own subscriber, which then gets everything instead.
         let _installed = tracing::subscriber::set_global_default(Registry::default().with(SpanTracker));
     });
 }
@@ -46,7 +46,7 @@ impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for SpanTracker {
         }
     }
 
-    // Asked of contents alone: one server may log them while another one does not.
+    // Only for the target of contents: one server may log them while another does not.
     fn enabled(&self, metadata: &Metadata<'_>, context: Context<'_, S>) -> bool {
         let scope = || context.lookup_current().and_then(|span| Scope::of_span(&span));
         metadata.target() != CONTENTS || scope().is_some_and(|scope| scope.tells_contents())
@@ -142,7 +142,7 @@ mod tests {
         Arc::new(Telemetry::new(true, None, contents))
     }
 
-    /// The same place in the code for all servers, since `tracing` remembers its first answer for a place.
+    /// The same call site for all servers, since `tracing` caches the first answer for a call site.
     fn are_contents_wanted() -> bool {
         enabled!(target: CONTENTS, Level::INFO)
     }

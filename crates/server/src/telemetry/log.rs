@@ -1,4 +1,4 @@
-//! The log: events and notices. There is one for the process, as there is one standard error.
+//! The log: events and notices. One for the process, as there is one stderr.
 
 use serde_json::Value;
 
@@ -37,7 +37,7 @@ fn listed(fields: &[(&'static str, Value)]) -> String {
     text
 }
 
-/// Tells the operator something that is about no request. Returns whether the log takes it; when it does not, it is for the caller to say.
+/// Logs a message to the operator that concerns no request. Returns false if the log does not take it; then the caller has to print it.
 pub fn notice(level: LogLevel, message: &str) -> bool {
     let is_taken = LogFormat::current() == LogFormat::Json;
     if is_taken {

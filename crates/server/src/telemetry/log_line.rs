@@ -67,7 +67,7 @@ pub(super) fn set_format(format: LogFormat) {
 pub enum LogLevel {
     /// It is as it should be.
     Info,
-    /// It works, but somebody should look at it.
+    /// It works, but should be looked at.
     Warning,
     /// It does not work.
     Error,
@@ -116,23 +116,23 @@ impl LogLine {
 
     /// Returns its text.
     pub(super) fn render(self) -> String {
-        // In the order in which people would read them.
+        // In an order that is convenient for people.
         let mut line = Vec::new();
         let mut serializer = serde_json::Serializer::new(&mut line);
-        // Text and numbers can all be written, and memory takes them.
+        // Texts and numbers can always be written.
         let _written = serializer.collect_map(self.0);
         String::from_utf8(line).unwrap_or_default()
     }
 }
 
-/// Paths and names come from outside, so nothing may move a terminal's cursor.
+/// Escapes control characters, since paths and names are untrusted and must not move a terminal's cursor.
 pub(super) fn plain(text: &str) -> String {
     text.chars().map(|character| if character.is_control() { ' ' } else { character }).collect()
 }
 
 /// Writes a line.
 pub(super) fn write(line: &str) {
-    // Nobody is left to hear of that.
+    // There is no other place to report it.
     let _written = std::io::stderr().lock().write_all(format!("{line}\n").as_bytes());
 }
 

@@ -1,6 +1,6 @@
-//! Figures for a monitor that asks for them now and then.
+//! Metrics for a monitor that scrapes them.
 //!
-//! Every label has few values: routes as they are written in the router, names of models from the configuration, words from our own enums.
+//! Every label has few values: route patterns, names of models from the configuration, words of our own enums.
 
 use std::fmt;
 use std::sync::Arc;
@@ -101,7 +101,7 @@ pub(super) struct Buckets(&'static [f64]);
 
 /// From an answer out of the store to a turn with many rounds.
 const LONG: Buckets = Buckets(&[0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0]);
-/// Making a sandbox: milliseconds when one can be copied, seconds when not.
+/// Making a sandbox: milliseconds when it is forked, seconds when not.
 const SHORT: Buckets = Buckets(&[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]);
 
 impl MetricConstructor<Histogram> for Buckets {
@@ -111,7 +111,7 @@ impl MetricConstructor<Histogram> for Buckets {
 }
 
 impl Metrics {
-    /// All of them at nothing. Traces count by themselves what they lose.
+    /// All metrics, at zero. Traces count their own losses.
     pub(super) fn new(traces: Option<&Traces>) -> Self {
         let metrics = Self {
             registry: Registry::with_prefix("aludel"),
@@ -171,7 +171,7 @@ impl Metrics {
         self
     }
 
-    /// Returns the figures as Prometheus reads them, with those of this engine as they are now.
+    /// Returns the metrics in Prometheus' format, with the engine's present values.
     pub(crate) fn scrape(&self, engine: &Engine) -> Result<Response, fmt::Error> {
         const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
         let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);

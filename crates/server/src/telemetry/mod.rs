@@ -1,11 +1,10 @@
-//! Everything that the operator can see of a server that works: lines of a log, figures to scrape, and traces.
+//! Telemetry for the operator: a log, metrics and traces.
 //!
-//! Other modules and crates speak `tracing`, and `layer` listens to them.
-//! `scope` is one request and finds its way into everything that the request causes; `turn`, `model` and `sandbox` watch what happens there
-//! and put it into words; `log` with `log_line`, `metrics` and `traces` are where the words go.
-//! `tracked_span` is a span until its end, `values` its fields, and `tail` the end of an answer that is passed on, where its tokens stand.
-//! All of it is off, but for failures in the log, until it is asked for. `Telemetry::contents` decides whether prompts, programs and what
-//! they put out may be logged.
+//! Other modules and crates use `tracing`, and `layer` receives their spans and events. `scope` is one request, known to everything that
+//! the request causes; `turn`, `model` and `sandbox` report what happens there; `log` with `log_line`, `metrics` and `traces` are the
+//! outputs. `tracked_span` is a span until its end, `values` its fields, and `tail` the end of a forwarded answer, which has its token
+//! counts. Everything except failures in the log is off by default. `Telemetry::contents` decides whether prompts, programs and their
+//! output may be logged.
 
 use std::sync::Arc;
 
@@ -48,14 +47,14 @@ impl Telemetry {
         Self { metrics: metrics.then(|| Metrics::new(traces.as_ref())), traces, contents }
     }
 
-    /// Returns a span for work of this server that no request asks for.
+    /// Returns a span for work of this server without a request.
     pub(crate) fn span(self: &Arc<Self>) -> Span {
         let span = info_span!(parent: None, "server");
         attach(&span, Arc::clone(self));
         span
     }
 
-    /// Returns true if anybody looks at what succeeds, too.
+    /// Returns true if successful work is reported, too.
     pub(crate) fn is_watching(&self) -> bool {
         self.metrics.is_some() || self.traces.is_some() || LogFormat::is_json()
     }

@@ -18,7 +18,7 @@ use super::tail::Tail;
 use super::tracked_span::{self, TrackedSpan};
 use super::values::Values;
 
-/// Returns a model for the current request, whose server learns which trace it works for.
+/// Returns a model for the current request, whose server gets the request's trace context.
 pub(crate) fn watched(model: &Model) -> Arc<dyn Upstream> {
     let upstream = Arc::clone(&model.upstream);
     let Some(scope) = Scope::current() else { return upstream };
@@ -26,7 +26,7 @@ pub(crate) fn watched(model: &Model) -> Arc<dyn Upstream> {
     Arc::new(TracedUpstream(upstream))
 }
 
-/// A model whose calls carry the trace of the span that they are made in.
+/// A model whose calls carry the trace context of the current span.
 struct TracedUpstream(Arc<dyn Upstream>);
 
 impl Upstream for TracedUpstream {
@@ -47,7 +47,7 @@ impl Upstream for TracedUpstream {
     }
 }
 
-/// Hands a request of the client's on to the model's server as it is, and watches the answer to its end, where its tokens stand.
+/// Forwards a client's request to the model's server, and watches the answer to its end, which has the token counts.
 pub(crate) async fn passed_on<F>(
     (model, provider): (&str, &str),
     mut headers: HeaderMap,
@@ -56,7 +56,7 @@ pub(crate) async fn passed_on<F>(
 where
     F: Future<Output = Result<ForwardedResponse, UpstreamError>>,
 {
-    // The client's own trace is among the headers already.
+    // The client's own trace context is already among the headers.
     let Some(scope) = Scope::current().filter(Scope::is_watched) else { return forward(headers).await };
     scope.facts().model = Some(model.into());
     let mut call = ModelCall::begin(model, provider);
@@ -150,7 +150,7 @@ pub(super) fn ended(watched: &TrackedSpan, result: &str, values: &Values) {
     span.end();
 }
 
-/// Returns the name of the model that a call is for: the configuration's where the client asked for one, rather than its server's.
+/// Returns the name of the model of a call: the configuration's name if the client used one, rather than the server's.
 fn name(scope: &Scope, values: &Values) -> Arc<str> {
     let asked = scope.facts().model.clone();
     asked.unwrap_or_else(|| values.text("model").unwrap_or_default().into())

@@ -1,4 +1,4 @@
-//! One request, as whatever it causes knows it: its id, its span, and what is to be said of it at its end.
+//! One request, shared by everything that it causes: its id, its span, and the facts to report at its end.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -19,7 +19,7 @@ use super::{Telemetry, Traces, attach};
 /// Headers with the trace that a request belongs to.
 const TRACE: [HeaderName; 2] = [HeaderName::from_static("traceparent"), HeaderName::from_static("tracestate")];
 
-/// The status of a request whose client did not wait for one, as other servers have it.
+/// The status of a request whose client disconnected before one, as in other servers.
 const GONE: u16 = 499;
 
 /// One request. Cheap to clone.
@@ -33,7 +33,7 @@ struct Inner {
     method: &'static str,
     route: Arc<str>,
     began: Instant,
-    /// The client's own trace, if it sent one.
+    /// The client's own trace context, if it sent one.
     trace: HeaderMap,
     /// Holds the request's span, if there is one.
     context: Context,
@@ -66,8 +66,8 @@ pub(super) struct RequestWork {
 }
 
 impl Scope {
-    /// Begins a request, with the span in which all that it causes is to be done. It ends when the last of the three is dropped: with
-    /// the answer's last byte, or with a client that goes away.
+    /// Begins a request, and returns the span for everything that it causes. The request ends when the last of the three values is dropped:
+    /// after the answer's last byte, or when the client disconnects.
     pub(crate) fn begin(telemetry: &Arc<Telemetry>, request: &Request) -> (Self, Span, OpenRequest) {
         let method = word_of(request.method());
         let route = request.extensions().get::<MatchedPath>().map_or("other", MatchedPath::as_str);
@@ -111,13 +111,13 @@ impl Scope {
         }
     }
 
-    /// Begins work that no request asks for any more: a turn that goes on after a restart.
+    /// Begins work without a request: a turn that goes on after a restart.
     pub(super) fn after_restart(telemetry: &Arc<Telemetry>) -> Self {
         let context = match &telemetry.traces {
             Some(traces) => traces.start(&Context::new(), "go on after a restart", SpanKind::Internal, []),
             None => Context::new(),
         };
-        // There is no other line for it.
+        // It gets no other line.
         let facts = Mutex::new(Facts { logged: Some(RequestWork::default()), ..Facts::default() });
         Self(Arc::new(Inner {
             telemetry: Arc::clone(telemetry),
@@ -131,7 +131,7 @@ impl Scope {
         }))
     }
 
-    /// Returns the request that the current span works for, if it works for one.
+    /// Returns the request of the current span, if it has one.
     pub(crate) fn current() -> Option<Self> {
         dispatcher::get_default(|dispatch| {
             let current = dispatch.current_span();
@@ -139,7 +139,7 @@ impl Scope {
         })
     }
 
-    /// Returns the request of a span, or of the nearest one above that has one.
+    /// Returns the request of a span, or of its nearest ancestor with one.
     pub(super) fn of_span<'s, S: LookupSpan<'s>>(span: &SpanRef<'s, S>) -> Option<Self> {
         span.scope().find_map(|span| span.extensions().get::<Self>().cloned())
     }
@@ -154,7 +154,7 @@ impl Scope {
         &self.0.route
     }
 
-    /// Notes who is asking, for the current request.
+    /// Records the tenant of the current request.
     pub(crate) fn note_tenant(tenant: &Tenant) {
         if let Some(scope) = Self::current() {
             scope.facts().tenant = Some(tenant.clone());
@@ -166,7 +166,7 @@ impl Scope {
         self.facts().status = Some(status.as_u16());
     }
 
-    /// Headers that let another program go on with the trace: in the span of this context, or in the client's own where there are no spans.
+    /// Headers with the trace context for another program: this context's span, or without spans the client's own.
     pub(super) fn headers(&self, context: &Context) -> HeaderMap {
         let mut headers = self.0.trace.clone();
         if self.0.telemetry.traces.is_some() {
@@ -183,7 +183,7 @@ impl Scope {
         self.0.telemetry.traces.as_ref()
     }
 
-    /// Returns true if anybody looks at what succeeds, too.
+    /// Returns true if successful work is reported, too.
     pub(super) fn is_watched(&self) -> bool {
         self.0.telemetry.is_watching()
     }
@@ -198,7 +198,7 @@ impl Scope {
     }
 
     pub(super) fn facts(&self) -> MutexGuard<'_, Facts> {
-        // Nothing that could panic happens while it is held.
+        // No code that holds it can panic.
         self.0.facts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -214,7 +214,7 @@ impl Scope {
         line.with("request", self.id()).with("trace", trace)
     }
 
-    /// Tells of what the request caused and its own line came too early for.
+    /// Reports work of the request that ended after its own line was written.
     pub(super) fn has_answered(&self) {
         let facts = self.facts().clone();
         if facts.logged.as_ref().is_some_and(|logged| *logged != facts.work) {
@@ -237,7 +237,7 @@ impl Scope {
             let elapsed = inner.began.elapsed().as_secs_f64();
             metrics.request_seconds.get_or_create(&RouteLabels { method, route: Arc::clone(&route) }).observe(elapsed);
             metrics.requests.get_or_create(&RequestLabels { method, route, status }).inc();
-            // The last, so that whoever sees none in flight finds all of them counted.
+            // Last, so that when none is in flight all of them are counted.
             metrics.requests_in_flight.dec();
         }
         let span = inner.context.span();
@@ -276,7 +276,7 @@ impl Scope {
 pub(crate) struct OpenRequest(Scope);
 
 impl Drop for OpenRequest {
-    // A client may go away at any time, and all that is seen of it is that nobody asks for the rest.
+    // A client may disconnect at any time; the only sign is that the rest is never asked for.
     fn drop(&mut self) {
         self.0.end();
     }

@@ -1,9 +1,9 @@
-//! The end of an answer that is handed on: there stands what it cost, if the model's server says so.
+//! The end of a forwarded answer, which has its token counts if the model's server sends them.
 
 use aludel_agent::upstream::TokenUsage;
 use serde::Deserialize;
 
-/// Bytes of the end that are kept: more than any usage takes, and than what comes after it.
+/// Bytes of the end that are kept: longer than any usage with what follows it.
 const SIZE: usize = 8 << 10;
 const USAGE: &[u8] = b"\"usage\":";
 
@@ -29,10 +29,10 @@ impl Tail {
         self.0.extend_from_slice(piece);
     }
 
-    /// The last usage that was read. None of packed answers, and none of those that leave it out.
+    /// The last usage in it. `None` for compressed answers, and those without usage.
     pub(super) fn usage(&self) -> Option<TokenUsage> {
         let mut end = self.0.len();
-        // Most events of a stream say that there is none yet.
+        // Most events of a stream have a null usage.
         while let Some(at) = self.0.get(..end)?.windows(USAGE.len()).rposition(|bytes| bytes == USAGE) {
             let value = self.0.get(at + USAGE.len()..)?;
             if let Ok(Some(Tokens { input_tokens, output_tokens })) =

@@ -1,7 +1,7 @@
 //! Traces: spans of OpenTelemetry, sent to a collector in the background.
 //!
-//! Spans wait in a queue of bounded length. When it is full or the collector does not take them in time they are lost, and counted; nothing
-//! that answers a request ever waits for it.
+//! Spans wait in a bounded queue. When it is full or the collector does not take them in time they are lost, and counted; requests never
+//! wait for it.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -31,12 +31,12 @@ const MAX_BATCH_SPANS: usize = 512;
 const BATCH_DELAY: Duration = Duration::from_secs(1);
 /// Time that the collector may take for a batch.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time for which the end of the server may wait for the last batches.
+/// The longest that the end of the server waits for the last batches.
 const FINAL_FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
-/// Attributes of one span, more than we ever set.
+/// Attributes of one span, more than are ever set.
 const MAX_ATTRIBUTES: u32 = 32;
 
-/// A collector of traces, and what is on its way to it. Cheap to clone.
+/// A collector of traces, with the spans that are yet to be sent. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Traces {
     tracer: SdkTracer,
@@ -47,18 +47,18 @@ pub struct Traces {
 }
 
 impl Traces {
-    /// Sends spans to the collector at this address, by OTLP over HTTP. Must be called in a runtime. The error says what is wrong with the
+    /// Sends spans to the collector at this address, by OTLP over HTTP. Must be called in a runtime. The error describes an invalid
     /// address.
     ///
-    /// OpenTelemetry's own variables hold for what the address does not say: `OTEL_EXPORTER_OTLP_HEADERS` for a collector that wants a key,
+    /// OpenTelemetry's own variables set the rest: `OTEL_EXPORTER_OTLP_HEADERS` for a collector that wants a key,
     /// `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER`.
     pub fn to(address: &str) -> Result<Self, String> {
         let (endpoint, is_near) = endpoint(address)?;
-        // A second installation fails, and the first one serves.
+        // A second installation fails, and the first one is used.
         let _installed = rustls::crypto::ring::default_provider().install_default();
         let mut client = reqwest::Client::builder().timeout(SEND_TIMEOUT).redirect(reqwest::redirect::Policy::none());
         if is_near {
-            // A proxy of the environment leads elsewhere.
+            // A proxy of the environment would not reach this machine.
             client = client.no_proxy();
         }
         let client = client.build().map_err(|error| format!("cannot be used: {error}"))?;
@@ -104,7 +104,7 @@ impl Traces {
         self.lost.clone()
     }
 
-    /// Starts a span below the one in this context, and returns the context that holds it.
+    /// Starts a span below the one in this context, and returns a context with it.
     pub(super) fn start(
         &self,
         parent: &Context,
@@ -212,7 +212,7 @@ async fn send(
             None => sent.inc_by(count),
             Some(_) => lost.inc_by(count),
         };
-        // Once, not every second.
+        // Logged once, not every second.
         if let Some(failure) = &failure
             && !is_down
         {
@@ -236,7 +236,7 @@ mod tests {
         for _ in 0..spans {
             let _ended = traces.start(&Context::new(), "span", SpanKind::Internal, []);
         }
-        // Nobody has taken any of them from the queue yet.
+        // None of them has been taken from the queue yet.
         assert_eq!(traces.lost.get(), (2 * MAX_BATCH_SPANS) as u64);
         tokio::time::sleep(SEND_TIMEOUT * 3).await;
         assert!(traces.lost.get() >= (3 * MAX_BATCH_SPANS) as u64, "{} are lost", traces.lost.get());

@@ -25,7 +25,7 @@ pub(super) struct TrackedSpan {
     pub(super) spent: (u64, u64),
 }
 
-/// Returns headers that let another program go on with the trace of the span that this thread is in.
+/// Returns headers with the trace context of this thread's span, for another program.
 pub(super) fn headers() -> HeaderMap {
     let found = dispatcher::get_default(|dispatch| {
         let current = dispatch.current_span();

@@ -10,7 +10,7 @@ use super::metrics::{ApiLabels, OutcomeLabels, TurnLabels};
 use super::tracked_span::TrackedSpan;
 use super::values::Values;
 
-/// Characters of a call's id in a span: the model's server makes it up.
+/// Characters of a call's id in a span: the model's server chooses it.
 const MAX_ID: usize = 200;
 
 /// Counts a program that ran.
@@ -52,7 +52,7 @@ pub(super) fn executed(span: &TrackedSpan, outcome: &str, values: &Values) {
     context.span().end();
 }
 
-/// Counts the tokens that a turn has used since it was last asked.
+/// Counts the tokens that a turn has used since the last call of this.
 pub(super) fn spent(span: &mut TrackedSpan, values: &Values) {
     let (Some(input), Some(output)) = (values.count("input_tokens"), values.count("output_tokens")) else { return };
     let (input_before, output_before) = std::mem::replace(&mut span.spent, (input, output));

@@ -26,7 +26,7 @@ impl Values {
         self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
     }
 
-    /// Takes the words out, which `tracing` has as one of the fields.
+    /// Takes the message, which `tracing` treats as one of the fields.
     pub(super) fn take_message(&mut self) -> String {
         let at = self.0.iter().position(|(name, _)| *name == "message");
         match at.map(|at| self.0.remove(at).1) {

@@ -1,7 +1,6 @@
-//! The ways in which a client hears of a turn: events as they come, one frame each, with a comment when there is nothing to send for a
-//! while; or the end alone.
+//! Delivery of a turn to its client: events as they come, one frame each, with comments as keep-alives; or only the end.
 //!
-//! No `id:` and no `retry:` lines: the Python client takes the blank line after a comment for an event then.
+//! No `id:` and no `retry:` lines: with them the Python client takes the blank line after a comment for an event.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -22,14 +21,14 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Fields, GuardedBody, memory};
 
-/// Time for which nothing may be said: proxies and clients give up on a silent connection.
+/// The longest silence of a stream: proxies and clients give up on a silent connection.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-/// Time that an answer may take before its status is sent for the sake of [`KEEPALIVE_INTERVAL`]. An error that comes later can only stand
-/// in the body. Proxies wait for a minute.
+/// Time after which an answer's status is sent to keep the connection alive, see [`KEEPALIVE_INTERVAL`]. A later error can only be in the
+/// body. Proxies wait for a minute.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(45);
-/// Time for which a turn goes on without the client that asked for it: clients that gave up ask again, and then find it.
+/// Time for which a turn goes on after its client disconnected, so that a repeated request finds it.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time that a cancelled request has to end before its client is answered all the same.
+/// The longest that the client of a cancelled request waits for its end.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 const JSON: &str = "application/json";
 const COMMENT: &str = ": keep-alive\n\n";
@@ -50,7 +49,7 @@ impl StreamFormat {
     }
 }
 
-/// A frame as it stands in a stream whose events have names.
+/// A frame of a stream with named events.
 pub(crate) fn framed(frame: &Frame) -> String {
     format!("event: {}\ndata: {}\n\n", frame.kind, frame.text)
 }
@@ -62,7 +61,7 @@ pub(crate) fn fingerprint(headers: &HeaderMap, fields: &Fields) -> RequestFinger
     RequestFingerprint::new(text("idempotency-key"), &fields.to_json(), is_retry)
 }
 
-/// The frames of a request under way, those after a number if one is given. `guard` is dropped with the client's connection.
+/// The frames of a request under way: all, or those after a number. `guard` is dropped with the client's connection.
 pub(crate) fn follow(
     in_flight: Arc<InFlightRequest>,
     after: Option<u64>,
@@ -85,14 +84,14 @@ pub(crate) fn follow(
     respond(Body::from_stream(futures_util::StreamExt::map(frames, Ok::<_, Infallible>)))
 }
 
-/// Frames of events that are in the store. They take memory until they are sent, which counts for the tenant.
+/// Frames of stored events. Their memory counts for the tenant until they are sent.
 pub(crate) fn replay(app: &App, tenant: &Tenant, frames: Vec<Frame>, form: StreamFormat) -> Result<Response, ApiError> {
     let memory = memory(app, tenant, frames.iter().map(|frame| frame.text.len()).sum())?;
     let frames = frames.into_iter().map(move |frame| Ok::<_, Infallible>((form.framed)(&frame)));
     Ok(respond(Body::new(GuardedBody::new(Body::from_stream(iter(frames)), memory))))
 }
 
-/// Ends the turn some time after it is dropped, unless it has ended by itself; at once where the client was listening to every word.
+/// Ends the turn some time after the guard is dropped, unless it has ended by itself; at once if the client was following a stream.
 pub(crate) fn cancel_on_disconnect(in_flight: &Arc<InFlightRequest>, streams: bool) -> DropGuard {
     let dropped = CancellationToken::new();
     let (token, in_flight) = (dropped.clone(), Arc::clone(in_flight));
@@ -109,7 +108,7 @@ pub(crate) fn cancel_on_disconnect(in_flight: &Arc<InFlightRequest>, streams: bo
     dropped.drop_guard()
 }
 
-/// Returns the failure of a turn that sent nothing but that, in a frame that `is_failure` knows: it is an error like any other.
+/// Returns the failure of a turn whose only frame is one for which `is_failure` is true: it is answered like any error.
 pub(crate) async fn first_failure(
     in_flight: &InFlightRequest,
     is_failure: impl Fn(&Frame) -> bool,

@@ -1,4 +1,4 @@
-//! One request that is carried out: its start, and the ways in which its client hears of it.
+//! One request: its start, and its delivery to clients.
 
 mod delivery;
 mod start;

@@ -1,4 +1,4 @@
-//! The start of a request, which does not stop halfway when its client goes away.
+//! The start of a request, which completes even if the client disconnects.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -13,8 +13,7 @@ use tracing::{Instrument, Span};
 use crate::app::App;
 use crate::error::ApiError;
 
-/// Begins a request of a client's, which holds this memory to its end, or joins the same one that is under way. Returns true with a new
-/// one.
+/// Begins a client's request, which holds this memory to its end, or joins the same request under way. Returns true for a new one.
 pub(crate) fn begin(
     app: &App,
     tenant: &Tenant,
@@ -37,7 +36,7 @@ pub(crate) fn not_stored(past: PastRequest) -> ApiError {
     past.failure.map_or_else(|| ApiError::internal(format!("{} was taken for stored", past.id)), ApiError::from)
 }
 
-/// Makes a stored request known, and carries it out in a task of its own.
+/// Makes a stored request known, and runs it in a task.
 pub(crate) async fn spawn_run(app: &App, mut run: Run, background: bool, span: Span) -> Result<(), ApiError> {
     if let Err(failure) = run.create(background).await {
         run.abandon().await;
@@ -47,24 +46,24 @@ pub(crate) async fn spawn_run(app: &App, mut run: Run, background: bool, span: S
     Ok(())
 }
 
-/// Runs what starts a request's turns in a task of its own, and forgets the request when it fails.
+/// Starts a request's turns in a task of its own, and forgets the request if that fails.
 ///
-/// A handler is dropped with its client's connection. Dropped between two steps it would leave room that is reserved for no program, a
-/// stored turn that nobody drives, and a request that a client which asks again would wait for without end.
+/// A handler is dropped when its client disconnects. Between two steps this would leave reserved room without a program, a stored turn
+/// without a driver, and a request that a repetition would wait for without end.
 pub(crate) async fn launch(
     app: &Arc<App>,
     in_flight: &Arc<InFlightRequest>,
     starting: impl Future<Output = Result<(), ApiError>> + Send + 'static,
 ) -> Result<(), ApiError> {
     let (engine, in_flight) = (Arc::clone(&app.engine), Arc::clone(in_flight));
-    // All that is made of a large request is made here.
+    // Everything that is made of a large request is made here.
     let share = engine.processor_time.share_of(in_flight.tenant());
     let task = async move {
         let started = AssertUnwindSafe(starting).catch_unwind().await;
         let started = started.unwrap_or_else(|_| Err(ApiError::internal("a panic at the start of a turn")));
         if started.is_err() {
             engine.in_flight.forget(&in_flight.id);
-            // Whoever asked again meanwhile waits for it.
+            // Repetitions of the request may wait for it.
             let failure = Failure::new(FailureKind::Unavailable, "The request could not be started; try again.");
             in_flight.end(RequestEnd { answer: Box::default(), failure: Some(failure) });
         }

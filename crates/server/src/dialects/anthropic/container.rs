@@ -1,4 +1,4 @@
-//! The place of a request's programs: a session, with the files that messages put in.
+//! The container of a request's programs: a session, with the files of the messages.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::error::{no_container, of_engine};
 use crate::app::App;
 use crate::error::ApiError;
 
-/// Opens the container that a client names, or a new one. One that expired is made anew from its files.
+/// Opens the container that a client names, or a new one. An expired container is made again from its files.
 pub(super) async fn open(
     app: &App,
     tenant: &Tenant,
@@ -31,8 +31,8 @@ pub(super) async fn open(
     Ok((app.engine.sessions.open(tenant, choice).await.map_err(of_engine)?, retention))
 }
 
-/// Puts the files of messages in. Clients repeat the old ones: they are there unless the container is new, and programs may have changed
-/// them.
+/// Copies the files of the messages into the session. Clients repeat old ones: they are skipped unless the container is new, because
+/// programs may have changed them.
 pub(super) async fn copy_into(app: &App, session: &Session, uploads: &[Upload]) -> Result<(), ApiError> {
     if uploads.is_empty() {
         return Ok(());

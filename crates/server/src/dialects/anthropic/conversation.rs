@@ -1,4 +1,4 @@
-//! The conversation of a request, as the model and the container get it.
+//! The conversation of a request, in the form for the model and the container.
 
 use std::collections::{HashMap, HashSet};
 
@@ -25,7 +25,7 @@ use crate::http::MemoryCharge;
 
 /// Bytes of a file that the model is shown.
 const MAX_SHOWN: u64 = 8 << 20;
-/// Files that one conversation names.
+/// Files in one conversation.
 const MAX_FILES: usize = 100;
 /// The result of a program that can go on no more, for the model.
 const LOST: &str = "The program was lost while it waited for the answers of the user's tools: they came too late, or the server was started \
@@ -39,7 +39,7 @@ pub(super) struct Conversation {
     pub(super) items: Vec<Item>,
     /// Files for the container, each once.
     pub(super) uploads: Vec<Upload>,
-    /// Calls of the client's tools that are not answered yet, with the messages that they are in.
+    /// Unanswered calls of the client's tools, with the numbers of their messages.
     open: HashMap<String, usize>,
     /// Calls of our tool that have no result yet.
     running: HashSet<String>,
@@ -55,7 +55,7 @@ pub(super) struct Conversation {
 #[derive(Debug)]
 pub(super) struct Upload {
     pub(super) file: Stored,
-    /// True if the model has answered since: the file is there, unless the container is a new one.
+    /// True if the model has answered since then: the file exists unless the container is new.
     pub(super) is_old: bool,
 }
 
@@ -91,8 +91,7 @@ struct Reader<'a> {
 }
 
 impl Conversation {
-    /// Reads the messages of a request, in which the model called tools of ours by these names; `memory` counts the files that the model
-    /// is shown.
+    /// Parses the messages of a request, whose calls of our tools have these names; `memory` counts the files for the model.
     pub(super) async fn read(
         app: &App,
         tenant: &Tenant,
@@ -183,7 +182,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// Checks that calls of the client's tools in messages before this one are answered.
+    /// Checks that calls of the client's tools in earlier messages are answered.
     fn check_answers(&self, index: usize) -> Result<(), ApiError> {
         match self.open.iter().find(|(_, place)| **place < index) {
             None => Ok(()),
@@ -388,7 +387,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// Ends the programs that have no result: nothing that a client wrote is ever run.
+    /// Ends the programs without a result: no program that a client wrote is ever run.
     fn end_programs(&mut self) {
         let mut left: Vec<String> = self.running.drain().collect();
         left.sort();
@@ -411,7 +410,7 @@ impl ToolNames {
         Self { python: CodeInterpreter::name_beside(kernel, others), shell: has_shell.then(shell) }
     }
 
-    /// An earlier call as the model made it: a tool that it has now, and the arguments.
+    /// An earlier call in the model's own form: a tool that it has now, with the arguments.
     fn call(&self, tool: &ServerTool, input: Map<String, Value>) -> Option<(&str, String)> {
         let text = |name: &str| input.get(name).and_then(Value::as_str).unwrap_or_default();
         let python = |program: &str| (self.python.as_str(), arguments_of(program));

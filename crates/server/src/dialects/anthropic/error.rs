@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::error::{ApiError, RefusalKind};
 
-/// The code by which clients know that they have to send a conversation whole.
+/// The error code that makes clients send the whole conversation.
 pub(super) const THREAD_UNSUPPORTED: &str = "thread_unsupported_request";
 
 /// Renders a refusal.
@@ -40,7 +40,7 @@ fn kind_of(error: &ApiError) -> &'static str {
     }
 }
 
-/// The message with the parameter that is wrong in front: clients show nothing else.
+/// The message, preceded by the wrong parameter: clients show nothing else.
 fn message_of(error: &ApiError) -> String {
     match &error.param {
         Some(param) if error.code == Some("missing_required_parameter") => format!("{param}: Field required"),
@@ -54,12 +54,12 @@ pub(super) fn no_container(id: &str) -> ApiError {
     ApiError::not_found(format!("Container not found: {id}"))
 }
 
-/// 404, for a file that is not there or somebody else's.
+/// 404, for a file that does not exist or belongs to another tenant.
 pub(super) fn no_file(id: &str) -> ApiError {
     ApiError::not_found(format!("File not found: {id}"))
 }
 
-/// An error of the engine, where this protocol has words of its own for it.
+/// An error of the engine, with this protocol's own texts where it has them.
 pub(super) fn of_engine(error: Error) -> ApiError {
     match error {
         Error::NotFound(Missing::Session(id)) => no_container(&id),

@@ -25,7 +25,7 @@ const PAGE: usize = 20;
 const MAX_PAGE: usize = 1000;
 /// Files that can be asked for by their ids.
 const MAX_IDS: usize = 100;
-/// The life that a file may be given, seconds: from an hour to ninety days.
+/// The range of a file's lifetime, seconds: from an hour to ninety days.
 const LIVES: std::ops::RangeInclusive<i64> = 3600..=90 * 24 * 3600;
 /// The purpose under which OpenAI's clients see these files.
 const PURPOSE: &str = "user_data";

@@ -1,4 +1,4 @@
-//! Requests without our tool, to a model whose server speaks this protocol itself: they are handed on.
+//! Requests without our tool to a model whose server speaks this protocol: they are forwarded.
 
 use aludel_agent::upstream::http::{ForwardTarget, Protocol};
 use aludel_store::Tenant;
@@ -20,10 +20,10 @@ const MESSAGES: ForwardProtocol = ForwardProtocol {
 };
 /// Beginning of the types of our tool.
 const CODE_EXECUTION: &str = "code_execution_";
-/// Types of blocks that only we can make sense of, as they stand in a body.
+/// Types of blocks that only this server understands, as they appear in a body.
 const OUR_BLOCKS: [&str; 2] = ["code_execution_tool_result\"", "\"container_upload\""];
 
-/// As much of a request as tells who is to answer it.
+/// The fields of a request that decide who answers it.
 #[derive(Deserialize)]
 struct Head<'a> {
     #[serde(borrow)]
@@ -35,7 +35,7 @@ struct Head<'a> {
 }
 
 impl Head<'_> {
-    /// Returns true if programs of ours are or were part of the conversation.
+    /// Returns true if the conversation has or had our tools.
     fn is_ours(&self) -> bool {
         let asks = forward::has_tool(self.tools, |kind| kind.starts_with(CODE_EXECUTION));
         let has = |messages: &RawValue| OUR_BLOCKS.iter().any(|kind| messages.get().contains(kind));
@@ -43,7 +43,7 @@ impl Head<'_> {
     }
 }
 
-/// Hands a request on. `None` if it is ours to answer, or to refuse.
+/// Forwards a request; `None` if this server has to answer or refuse it.
 pub(super) async fn on(
     app: &App,
     tenant: &Tenant,

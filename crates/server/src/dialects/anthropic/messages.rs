@@ -73,7 +73,7 @@ fn empty(request: ParsedRequest) -> Response {
     ([(CONTENT_TYPE, "text/event-stream; charset=utf-8")], events).into_response()
 }
 
-/// Checks everything that can be wrong with a request, and starts the turn, or goes on with one that waits for its answers.
+/// Validates a request, and starts its turn, or continues one that waits for its answers.
 async fn start_message(
     app: Arc<App>,
     tenant: Tenant,
@@ -145,7 +145,7 @@ async fn prepare(
     let choice = spec.plan_choice(&app.engine, conversation.items, Some((Arc::clone(&session), gate)), retention)?;
     let placed = async {
         container::copy_into(app, &session, &conversation.uploads).await?;
-        // Known now: a request for which there is no room hears so at once.
+        // Reserved now, so that a lack of room is reported at once.
         Ok(session.reserve().await?)
     };
     if let Err(error) = placed.await {

@@ -1,8 +1,8 @@
-//! Anthropic's API: Messages with code execution, and the files and models that they name.
+//! Anthropic's API: Messages with code execution, files and models.
 //!
-//! `request` understands a request, `conversation` the messages in it, `container` the place of its programs; `messages` starts the turn,
-//! `resume` finds the one that waits for answers to its program's calls, `render` and `writer` put what happens into the words of the
-//! protocol, `program` the output of a program; `forward` hands requests on, `error` refuses.
+//! `request` parses a request, `conversation` its messages, `container` opens the session of its programs; `messages` starts the turn,
+//! `resume` finds one that waits for answers to its program's calls, `render` and `writer` render the turn, `program` the output of a
+//! program; `forward` forwards requests, `error` renders refusals.
 
 use std::borrow::Cow;
 
@@ -28,7 +28,7 @@ mod resume;
 mod tokens;
 mod writer;
 
-/// The header that all clients of this protocol send, and no others.
+/// The header that all clients of this protocol send, and only they.
 const VERSION: &str = "anthropic-version";
 const API_KEY: &str = "x-api-key";
 
@@ -83,7 +83,7 @@ fn claims(request: &Request) -> bool {
         || (path.starts_with("/v1/") && has_own_key)
 }
 
-/// Clients before the autumn of 2026 send `x-api-key`, later ones `Authorization`; where both are there, the first one counts.
+/// Clients before the autumn of 2026 send `x-api-key`, later ones `Authorization`; with both, the first one counts.
 fn key(headers: &HeaderMap) -> Option<Cow<'_, str>> {
     let key = headers.get(API_KEY).and_then(|key| key.to_str().ok()).map(str::trim);
     key.filter(|key| !key.is_empty()).or_else(|| bearer(headers)).map(Cow::Borrowed)

@@ -3,7 +3,7 @@
 use aludel_engine::turns::{OutputPiece, RichValue, ToolEnd, ToolKind, ToolOutcome};
 use aludel_wire::anthropic::{Block, CodeExecutionResult, EditorResult, ErrorCode, OutputFile, ProgramResult};
 
-/// Exit status of a program that a signal ended, as shells have it: 128 and the signal's number.
+/// Exit status of a program that a signal ended, as in shells: 128 and the signal's number.
 const SIGNALLED: i64 = 128;
 const INTERRUPTED: i64 = 130;
 const KILLED: i64 = 137;
@@ -15,13 +15,13 @@ pub(super) struct CollectedOutput {
     tool: ToolKind,
     stdout: String,
     stderr: String,
-    /// The value of the last expression of a program that is not the model's own: a command's exit status, or the figures of the editor.
+    /// The last expression's value of a program that stands for a shell or editor call: a command's exit status, or the editor's figures.
     value: String,
     /// The exception that ended it.
     error: Option<(String, String)>,
 }
 
-/// The result of a call, as the block of its tool has it.
+/// The result of a call, in the form of its tool's block.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Outcome {
     Python(CodeExecutionResult),
@@ -123,13 +123,13 @@ impl CollectedOutput {
     }
 }
 
-/// The exit status of a command as shells have it: Python counts those that a signal ended below zero.
+/// The exit status of a command as in shells: Python gives that of a signal as a negative number.
 fn status(value: i32) -> i64 {
     let value = i64::from(value);
     if value < 0 { SIGNALLED - value } else { value }
 }
 
-/// The outcome of a call of the editor, of which `value` is a list of figures.
+/// The outcome of a call of the editor; `value` is a list of figures.
 fn edited(stdout: &str, value: &str, error: Option<(String, String)>) -> EditorResult {
     if let Some((name, value)) = error {
         let error_code = match name.as_str() {
@@ -160,7 +160,7 @@ fn edited(stdout: &str, value: &str, error: Option<(String, String)>) -> EditorR
 }
 
 impl ProgramEnd {
-    /// The end of one that was not run, or not to its end.
+    /// The end of a program that was not run, or not to its end.
     pub(super) fn error(tool: ToolKind, error_code: ErrorCode) -> Self {
         let outcome = match tool {
             ToolKind::Python => Outcome::Python(CodeExecutionResult::CodeExecutionToolResultError { error_code }),
@@ -170,7 +170,7 @@ impl ProgramEnd {
         Self { outcome, rest: String::new() }
     }
 
-    /// The end of one that somebody did not allow.
+    /// The end of a program that was not allowed.
     pub(super) fn refused(tool: ToolKind, reason: &str) -> Self {
         let stderr = format!("It was not allowed to run: {reason}");
         let result = ProgramResult { stderr, return_code: FAILED, ..ProgramResult::default() };
@@ -178,7 +178,7 @@ impl ProgramEnd {
     }
 }
 
-/// The output until then has no field in an error, so it is put into words.
+/// An error has no field for the output so far, so its text contains it.
 fn timed_out(tool: ToolKind, mut printed: String, stderr: &str) -> ProgramEnd {
     line(&mut printed, stderr);
     let printed = printed.trim();

@@ -38,7 +38,7 @@ impl MessageRenderer {
             EventKind::Ended { ending, .. } => return self.end(ending),
             EventKind::Closed => self.close(),
             EventKind::Usage { usage, .. } => self.writer.use_tokens(*usage),
-            // A stop sequence came; the rest is not for the client.
+            // After a stop sequence nothing more is sent.
             _ if self.writer.has_finished() => {}
             EventKind::Text { delta, .. } => {
                 if !self.writer.text(delta) {
@@ -104,7 +104,7 @@ impl MessageRenderer {
             EndReason::Answered => StopReason::EndTurn,
             EndReason::Refused | EndReason::Filtered => StopReason::Refusal,
             EndReason::TooLong => StopReason::MaxTokens,
-            // Sent back as it is, the model goes on from the last result.
+            // If the client sends it back unchanged, the model goes on from the last result.
             EndReason::TokenBudget { .. } | EndReason::Budget { .. } if self.writer.ends_with_result() => {
                 StopReason::PauseTurn
             }

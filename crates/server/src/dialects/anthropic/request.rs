@@ -17,7 +17,7 @@ use super::error::{THREAD_UNSUPPORTED, no_container};
 use crate::error::ApiError;
 use crate::http::Fields;
 
-/// Messages of one request; more is no conversation.
+/// Messages of one request.
 const MAX_MESSAGES: usize = 10_000;
 /// Tools of one request.
 const MAX_TOOLS: usize = 256;
@@ -43,7 +43,7 @@ const CALLER: &str = "code_execution_20260120";
 pub(super) enum CodeTool {
     /// The first one: Python.
     Python,
-    /// All others: Python, a shell and an editor.
+    /// The later versions of the tool: Python, a shell and an editor.
     Shell,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct ParsedRequest {
     pub(super) instructions: String,
     /// The tool by which the model may run programs, if it may.
     pub(super) code: Option<CodeTool>,
-    /// The container of its programs, if it is to be a certain one.
+    /// The container of its programs, if the request names one.
     pub(super) container: Option<SessionId>,
     pub(super) functions: Vec<FunctionTool>,
     /// Tools that programs call.
@@ -307,7 +307,7 @@ fn sampling(request: &Request) -> Sampling {
     }
 }
 
-/// The effort that is asked for: in a word, or as tokens of thoughts.
+/// The requested effort: a word, or a number of tokens for thinking.
 fn effort(request: &Request, config: Option<&OutputConfig>) -> Option<Effort> {
     let said = config.and_then(|config| config.effort);
     match request.thinking.as_ref()? {

@@ -1,4 +1,4 @@
-//! `POST /v1/messages/count_tokens`: an estimate, for only the model's own server could count.
+//! `POST /v1/messages/count_tokens`: an estimate, since only the model's own server could count.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::http::Fields;
 
-/// Bytes of JSON that make about one token.
+/// Average bytes of JSON in a token.
 const BYTES_PER_TOKEN: usize = 4;
 
 pub(super) async fn count(State(app): State<Arc<App>>, fields: Fields) -> Result<Json<TokenCount>, ApiError> {

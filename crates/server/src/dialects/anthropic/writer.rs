@@ -1,4 +1,4 @@
-//! From what happens in a turn to a message, whole and in events.
+//! The writer of a message, whole and in events.
 //!
 //! Blocks are numbered without gaps, and one is written at a time. A program's result is a block of its own, sent whole.
 
@@ -19,13 +19,13 @@ use super::program::{Outcome, ProgramEnd};
 use crate::dialects::rfc3339::rfc3339;
 use crate::dialects::stop_words::{StopScan, StopWords};
 
-/// Stands for the proof that thoughts are the model's own. Some clients leave out thoughts that have none.
+/// A placeholder for the signature of thinking blocks. Some clients drop blocks without one.
 const SIGNATURE: &str = "aludel";
 /// The prefix of the ids of calls of our tools.
 pub(super) const SERVER_TOOL_USE: &str = "srvtoolu_";
 /// The prefix of the ids of calls that programs make.
 pub(super) const TOOL_USE: &str = "toolu_";
-/// The end of the arguments of a call whose text is sent as it is written.
+/// The end of the arguments of a call whose text is streamed.
 const END: &str = "\"}";
 
 /// A message that is being written.
@@ -40,9 +40,9 @@ pub(super) struct Writer {
     content: Vec<Block>,
     /// The last block, if it is being written.
     open: Option<Open>,
-    /// Programs that have no result yet, with the places of their calls.
+    /// Programs without a result, with the positions of their calls.
     programs: HashMap<ItemId, Program>,
-    /// True if one of them waits for answers of the client's.
+    /// True if a program waits for answers of the client's.
     waits: bool,
     usage: TokenUsage,
     stop_reason: Option<StopReason>,
@@ -61,7 +61,7 @@ pub(super) struct MessageContainer {
     pub(super) idle: i64,
     /// Time that a program waits for answers of the client's, seconds.
     pub(super) answers: i64,
-    /// True if the client knows of it: it named it, or a program was begun there.
+    /// True if the client knows it, because it named it or a program began there.
     pub(super) is_known: bool,
     /// The word for its programs as callers of tools.
     pub(super) caller: &'static str,
@@ -89,11 +89,11 @@ struct Program {
     /// Index of its call; `None` if that is in an earlier message.
     index: Option<usize>,
     tool: ToolKind,
-    /// The text that the model wrote; of the editor, its arguments in JSON.
+    /// The text that the model wrote; for the editor, its arguments in JSON.
     code: String,
 }
 
-/// The name of a tool, and the key of its arguments that is sent as it is written.
+/// The name of a tool, and the key of its argument that is streamed.
 fn words_of(tool: ToolKind) -> (ServerTool, Option<&'static str>) {
     match tool {
         ToolKind::Python => (ServerTool::CodeExecution, Some("code")),
@@ -148,7 +148,7 @@ impl Writer {
         self.stop_reason.is_some()
     }
 
-    /// Returns true if the last thing in it is the result of a program, from which a model can go on.
+    /// Returns true if its last block is the result of a program, from which a model can go on.
     pub(super) fn ends_with_result(&self) -> bool {
         matches!(
             self.content.last(),
@@ -197,7 +197,7 @@ impl Writer {
         self.sequence += 1;
     }
 
-    /// Begins a block: `block` is as it is sent, which is what is kept until it is complete.
+    /// Begins a block: sends `block`, and keeps it until it is complete.
     fn begin(&mut self, block: Block) -> usize {
         self.end_block();
         let index = self.content.len();
@@ -216,7 +216,7 @@ impl Writer {
         self.emit(&Event::ContentBlockStop { index });
     }
 
-    /// Ends the block that is being written, if one is.
+    /// Ends the open block, if there is one.
     fn end_block(&mut self) {
         match &self.open {
             None => return,
@@ -241,7 +241,7 @@ impl Writer {
         self.stop_block();
     }
 
-    /// The model writes. Returns whether it is to go on: a stop sequence ends the message.
+    /// Adds text of the model. Returns false after a stop sequence, which ends the message.
     pub(super) fn text(&mut self, piece: &str) -> bool {
         match self.stop.scan(piece) {
             StopScan::Text(text) => {
@@ -274,7 +274,7 @@ impl Writer {
 
     /// Ends the text so far.
     pub(super) fn end_text(&mut self) {
-        // Text that may begin a stop sequence is held, perhaps all that there is.
+        // Text that may begin a stop sequence is held back, possibly all of it.
         let held = self.stop.end();
         self.say(&held);
         if matches!(self.open, Some(Open::Text)) {
@@ -370,7 +370,7 @@ impl Writer {
         self.result(item, ProgramEnd::error(tool, ErrorCode::Unavailable).outcome);
     }
 
-    /// A program waits for the answers to its calls, and those after it for their turn: their results come in a later message.
+    /// Ends the message because a program waits for answers to its calls. The results of it and of later programs come in a later message.
     pub(super) fn wait_for_client(&mut self) {
         self.end_text();
         self.end_block();
@@ -384,7 +384,7 @@ impl Writer {
     /// The program ended.
     pub(super) fn end_program(&mut self, item: &ItemId, ended: ProgramEnd) {
         let ProgramEnd { outcome, rest } = ended;
-        // The call may be open still, and ends with what it has.
+        // The call may still be open, and ends with what it has.
         self.end_block();
         if self.take_program(item).is_none() {
             return;

@@ -23,7 +23,7 @@ pub(super) fn annotations(value: &str, linked: &[LinkedFile]) -> Vec<Annotation>
         }
     }
     found.sort_by_key(|(byte, ..)| *byte);
-    // Counted once, from one to the next.
+    // Counted incrementally, from one link to the next.
     let (mut counted, mut start_index) = (0, 0);
     let annotation = |(byte, words, file_id): (usize, &String, &String)| {
         start_index += value.get(counted..byte).unwrap_or_default().chars().count();
@@ -48,7 +48,7 @@ pub(super) fn numbered(annotations: &[Annotation]) -> Vec<Annotation> {
     numbered.collect()
 }
 
-/// Returns true if the name of a file goes on with this text. A dot may be the end of a sentence.
+/// Returns true if the name of a file continues with this text. A dot may be the end of a sentence.
 fn goes_on(rest: &str) -> bool {
     let is_of_a_name = |character: char| character.is_alphanumeric() || matches!(character, '_' | '-' | '/');
     rest.strip_prefix('.').unwrap_or(rest).starts_with(is_of_a_name)

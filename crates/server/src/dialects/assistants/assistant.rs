@@ -108,7 +108,7 @@ fn parse(id: &str) -> Result<AssistantId, ApiError> {
     AssistantId::parse(id).ok_or_else(|| none_found("assistant", id))
 }
 
-/// The assistant with what a client sent; the rest stays as it is.
+/// The assistant with a client's changes; other fields stay as they are.
 async fn changed(app: &App, tenant: &Tenant, before: Assistant, sent: CreateAssistant) -> Result<Assistant, ApiError> {
     tools::check_word("model", sent.model.as_deref())?;
     tools::check_word("reasoning_effort", sent.reasoning_effort.as_deref())?;

@@ -15,7 +15,7 @@ use crate::error::ApiError;
 const MAX_TEXT: usize = 256_000;
 /// Parts of one message.
 const MAX_PARTS: usize = 100;
-/// Files that come with one message.
+/// Attachments of one message.
 const MAX_ATTACHMENTS: usize = 20;
 
 /// A message of a client's, checked.
@@ -105,7 +105,7 @@ async fn checked_part(app: &App, tenant: &Tenant, part: ContentPart, at: &str) -
         }
         ContentPart::ImageUrl { image_url: ImageUrl { url, detail } } => {
             if !url.starts_with("https://") && !url.starts_with("http://") {
-                // Whatever is no address brings its bytes.
+                // Any other URL contains the bytes.
                 let inline = inline_file(None, Some(&url), None).map_err(|error| error.param(param()))?;
                 inline.ok_or_else(|| ApiError::invalid(param(), "Images are taken by 'https:' or 'data:' URLs."))?;
             }

@@ -13,9 +13,9 @@ use crate::dialects::openai::program::replayed_program;
 use crate::error::ApiError;
 use crate::http::MemoryCharge;
 
-/// Bytes of messages and steps of one thread that a model gets.
+/// Bytes of a thread's messages and steps for a model.
 const MAX_CONTEXT: u64 = 64 << 20;
-/// Bytes of all images of one thread that a model gets; older ones are left out.
+/// Bytes of a thread's images for a model; older ones are left out.
 const MAX_IMAGES: u64 = 64 << 20;
 
 /// The messages of a thread and the calls between them, oldest first.
@@ -33,7 +33,7 @@ enum Entry {
 }
 
 impl Context {
-    /// Reads a thread, or its last messages with the calls after the first of them.
+    /// Reads a thread, or its last messages with the calls after the first of those.
     pub(super) async fn of(
         app: &App,
         tenant: &Tenant,
@@ -65,7 +65,7 @@ impl Context {
         Ok(Self { entries, memory })
     }
 
-    /// The memory that is counted for it, to be held as long as anything that was made of it.
+    /// The memory counted for it; hold it as long as anything made of it.
     pub(super) fn memory(&self) -> MemoryCharge {
         self.memory.clone()
     }
@@ -79,7 +79,7 @@ impl Context {
         messages.flat_map(|message| &message.attachments).map(|attached| attached.file_id.clone()).collect()
     }
 
-    /// The conversation as the model gets it. `tool` is the name of ours, `paths` are those of files by their ids.
+    /// The conversation for the model. `tool` is the name of our tool, `paths` are those of files by id.
     pub(super) async fn items(
         self,
         app: &App,
@@ -152,7 +152,7 @@ async fn user_parts(
     Ok(parts)
 }
 
-/// An image of the Files API, unless it was deleted, or is larger than what is left.
+/// An image of the Files API, unless it was deleted or is larger than the rest of the allowance.
 async fn image(
     (app, tenant, memory): (&App, &Tenant, &MemoryCharge),
     id: &str,

@@ -4,7 +4,7 @@ use aludel_store::{AddOutcome, ThreadId};
 
 use crate::error::ApiError;
 
-/// The refusal of everything about vector stores: any status but this would be tried again.
+/// The refusal of vector stores: clients would repeat the request on any other status.
 pub(super) async fn no_vector_stores() -> ApiError {
     unsupported()
 }
@@ -21,12 +21,12 @@ pub(super) fn first_version() -> ApiError {
         .code("invalid_beta")
 }
 
-/// 404, for something that is not there or somebody else's.
+/// 404, for an object that does not exist or belongs to another tenant.
 pub(super) fn none_found(kind: &str, id: &str) -> ApiError {
     ApiError::not_found(format!("No {kind} found with id '{id}'."))
 }
 
-/// The outcome of adding a message, in words that clients read.
+/// The outcome of adding a message, with texts that clients parse.
 pub(super) fn added_message(added: AddOutcome, thread: &ThreadId) -> Result<(), ApiError> {
     match added {
         AddOutcome::Locked(run) => {
@@ -36,7 +36,7 @@ pub(super) fn added_message(added: AddOutcome, thread: &ThreadId) -> Result<(), 
     }
 }
 
-/// The outcome of beginning a run, in words that clients read.
+/// The outcome of beginning a run, with texts that clients parse.
 pub(super) fn begun(added: AddOutcome, thread: &ThreadId) -> Result<(), ApiError> {
     match added {
         AddOutcome::Locked(run) => {

@@ -26,7 +26,7 @@ pub(super) async fn create(
     let thread = threads::parse(&thread)?;
     threads::find(&app, &tenant, &thread).await?;
     runs::expire(&app, &tenant, &thread).await?;
-    // It counts until all that is made of it is gone.
+    // Counted until everything made of it is gone.
     let _memory = fields.memory();
     let CheckedMessage { id, message, files } = CheckedMessage::of(&app, &tenant, &thread, fields.read()?, "").await?;
     threads::add_files(&app, &tenant, &thread, &files).await?;

@@ -1,9 +1,8 @@
 //! OpenAI's Assistants API, version 2: assistants, threads, messages, runs and steps; also on the paths of Azure's.
 //!
 //! A thread is a conversation with one session, a run is one turn on it, or several where its client answers functions in between.
-//! `assistant`, `threads`, `messages`, `runs` and `steps` are the routes; `tools` understands tools, `workspace` brings the files of a run
-//! to its session, `context` is the thread as the model gets it, `start` begins a turn, `render` and `writer` put what happens into the
-//! words of the protocol.
+//! `assistant`, `threads`, `messages`, `runs` and `steps` are the routes; `tools` parses tools, `workspace` copies the files of a run into
+//! its session, `context` is the thread in the form for the model, `start` begins a turn, `render` and `writer` render it.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -76,7 +75,7 @@ pub(crate) const ASSISTANTS: Dialect = Dialect {
 };
 
 fn routes() -> Routes {
-    // OpenAI's clients find files beside these.
+    // On Azure's base path, OpenAI's clients also look for files.
     let azure = || api().merge(file_routes());
     let routes = Routes::new().nest("/v1", api()).nest("/openai", azure()).nest("/openai/v1", azure());
     routes.layer(from_fn(versioned))
@@ -158,7 +157,7 @@ fn key(headers: &HeaderMap) -> Option<Cow<'_, str>> {
     key.filter(|key| !key.is_empty()).or_else(|| bearer(headers)).map(Cow::Borrowed)
 }
 
-/// The layer around all routes: the first version of the API is refused, and answers say when to poll.
+/// The layer around all routes: refuses the first version of the API, and tells clients when to poll.
 async fn versioned(request: Request, next: Next) -> Response {
     let beta = request.headers().get(BETA).and_then(|beta| beta.to_str().ok());
     if beta.is_some_and(|beta| beta.split(',').any(|beta| beta.trim() == "assistants=v1")) {
@@ -207,7 +206,7 @@ fn stored<T: DeserializeOwned>(object: Value) -> Result<T, ApiError> {
 
 /// Writes an object.
 fn written(object: &impl Serialize) -> Value {
-    // Plain data with texts for keys: this cannot fail.
+    // Plain data with texts for keys can always be written.
     serde_json::to_value(object).unwrap_or_default()
 }
 

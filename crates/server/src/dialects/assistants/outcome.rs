@@ -7,7 +7,7 @@ use aludel_wire::assistants::{LastError, Run, RunStatus, RunStep, StepStatus};
 pub(super) enum StepEnd {
     /// As it should.
     Completed,
-    /// Cut off by a limit, which is the reason for which its message is incomplete.
+    /// Cut off by a limit; the text is the reason why its message is incomplete.
     CutOff(&'static str),
     /// With the run.
     Cancelled,

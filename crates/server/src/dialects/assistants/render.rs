@@ -46,13 +46,13 @@ struct Made {
     messages: Vec<Message>,
 }
 
-/// The renderer of a run, from its beginning or from its client's answer to its end or its next question.
+/// The renderer of one leg of a run: from its beginning or its client's answer to its end or its next question.
 pub(super) struct RunRenderer {
     start: RendererStart,
     writer: Writer,
-    /// Steps that wait until the one before has ended, with everything that happened in them.
+    /// Steps that wait for the end of the one before, with their events.
     waiting: VecDeque<(ItemId, Vec<EventKind>)>,
-    /// True if the open program was interrupted: with the whole run, unless something else follows.
+    /// True if the open program was interrupted: the whole run was, unless another event follows.
     is_interrupted: bool,
     /// Steps and messages that were handed over to be stored.
     saved: (usize, usize),
@@ -96,7 +96,7 @@ impl RunRenderer {
         }
     }
 
-    /// Takes an event of a step: now, or when the step before has ended.
+    /// Handles an event of a step: now, or when the step before has ended.
     fn of_step(&mut self, item: &ItemId, kind: &EventKind) {
         if std::mem::take(&mut self.is_interrupted) {
             self.writer.end_program(&StepEnd::Completed);
@@ -149,7 +149,7 @@ impl RunRenderer {
             OutputPiece::Display(RichValue { text, .. }) => {
                 self.writer.logs(&format!("{}\n", text.as_deref().unwrap_or_default()));
             }
-            // As a notebook shows it: without a line end.
+            // Without a line's end, as in a notebook.
             OutputPiece::Result(RichValue { text, .. }) => self.writer.logs(text.as_deref().unwrap_or_default()),
             OutputPiece::Error { traceback, .. } => self.writer.logs(&format!("{traceback}\n")),
         }
@@ -179,7 +179,7 @@ impl RunRenderer {
     }
 
     fn end(&mut self, item: &ItemId, ending: &EndReason, linked: &[SessionFile], at_ms: i64) {
-        // Nothing of a step that never began is sent.
+        // Steps that never began are not sent.
         self.waiting.clear();
         let expired = self.start.run.expires_at.is_some_and(|expires_at| at_ms >= expires_at.saturating_mul(1000));
         let (status, end, words) = match ending {
@@ -229,7 +229,7 @@ impl RunRenderer {
     }
 }
 
-/// The files that a text names, each with the words that it is named by.
+/// The files that a text names, each with the text of the link.
 fn links(linked: &[SessionFile]) -> Vec<LinkedFile> {
     let link = |file: &SessionFile| {
         let file_id = file.published_id.clone()?;
@@ -294,7 +294,7 @@ impl Stored {
         let has_ended = run.as_ref().is_some_and(|run| is_end && run.status.is_terminal());
         let object = run.filter(|_| is_end).map(|run| written(&run));
         let update = RunUpdate { object, has_ended, next: None, steps, messages: messages.collect() };
-        // A run that was deleted with its thread is no longer anybody's. The turn has reserved room for all of it.
+        // A run that was deleted with its thread has no row. The turn has reserved room for the update.
         self.store.update_run(&self.tenant, &self.run, &self.turn, update, QuotaCheck::Reserved).await.map(drop)?;
         Ok(())
     }
@@ -334,7 +334,7 @@ impl StoredRequests for Runs {
             let ids = (ThreadId::parse(&start.run.thread_id), RunId::parse(&start.run.id));
             let (Some(thread), Some(run)) = ids else { return Ok(None) };
             let record = self.store.thread_run(&turn.tenant, &thread, &run).await?;
-            // Deleted with its thread, or never begun.
+            // It was deleted with its thread, or never begun.
             if record.is_none_or(|record| record.turn != turn.id) {
                 return Ok(None);
             }
@@ -344,7 +344,7 @@ impl StoredRequests for Runs {
         })
     }
 
-    /// Fails runs that a server which was killed had not begun to carry out.
+    /// Fails runs that a killed server had not begun to carry out.
     fn close_orphans<'a>(&'a self, in_flight: &'a InFlightRequests) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             for (tenant, thread, id) in self.store.active_runs().await? {

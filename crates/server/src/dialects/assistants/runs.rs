@@ -64,7 +64,7 @@ pub(super) async fn create_with_thread(
     let id = threads::parse(&thread.id)?;
     let answer = begun(&app, &tenant, memory, found, sent, id.clone(), Some(thread)).await;
     if answer.is_err() {
-        // Nobody was told of it.
+        // The client never got its id.
         threads::remove(&app, &tenant, &id).await?;
     }
     answer
@@ -118,7 +118,7 @@ async fn started(
     let (sender, receiver) = tokio::sync::oneshot::channel();
     turn::launch(app, in_flight, async move {
         let run = starting.await?;
-        // A client that went away needs no answer.
+        // The client may be gone.
         let _unheard = sender.send(run);
         Ok(())
     })
@@ -287,7 +287,7 @@ pub(super) async fn cancel(
     Err(ApiError::bad_request(format!("Cannot cancel run with status '{status}'.")))
 }
 
-/// Cancels a run whose turn had stored that it waits for its client before it heard of the cancel.
+/// Cancels a run whose turn stored that it waits for its client just before the cancellation.
 async fn cancel_waiting(app: &App, tenant: &Tenant, thread: &ThreadId, id: &RunId) -> Result<(), ApiError> {
     let record = find(app, tenant, thread, id).await?;
     if record.is_active && underway(app, tenant, &record).is_none() {
@@ -349,7 +349,7 @@ fn answered(mut step: RunStep, outputs: Vec<ToolOutput>) -> Result<RunStep, ApiE
     Ok(step)
 }
 
-/// A run of the tenant's. One whose time is over has expired.
+/// Finds a run of the tenant. If its time is over, it is expired first.
 pub(super) async fn find(app: &App, tenant: &Tenant, thread: &ThreadId, id: &RunId) -> Result<RunRecord, ApiError> {
     let find = async || {
         let found = app.store.thread_run(tenant, thread, id).await?;
@@ -373,7 +373,7 @@ pub(super) async fn expire(app: &App, tenant: &Tenant, thread: &ThreadId) -> Res
     }
 }
 
-/// Returns true for a run that nothing ends but its time, which is over.
+/// Returns true for a run whose time is over and which no turn will end.
 fn is_over(app: &App, tenant: &Tenant, record: &RunRecord) -> bool {
     record.is_active && record.expires_at <= now() && underway(app, tenant, record).is_none()
 }
@@ -400,7 +400,7 @@ async fn end(
     });
     let steps = step.iter().filter_map(|step| Some((StepId::parse(&step.id)?, written(step)))).collect();
     let update = RunUpdate { object: Some(written(&run)), has_ended: true, steps, ..RunUpdate::default() };
-    // Of two who end it, the second finds it ended.
+    // If two requests end it, the second finds it ended.
     app.store.update_run(tenant, &id, &turn, update, QuotaCheck::Reserved).await?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Starting a run, and going on with it when its client has answered.
+//! Starting a run, and continuing it after its client's answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::raw_json::raw_json;
 
 /// The purpose of files that programs make.
 const PURPOSE: &str = "assistants_output";
-/// Randomness of an assistant that sets none, and its share of words.
+/// Default temperature and `top_p` of an assistant.
 pub(super) const USUAL: f64 = 1.0;
 /// Time for which the log of a run is kept after its expiry, seconds.
 const LOG_LIFE_SECONDS: i64 = 600;
@@ -43,7 +43,7 @@ pub(super) struct RunLeg {
 pub(super) enum LegStart {
     /// There is none yet; the thread gets these messages with it.
     Nothing { messages: Vec<(MessageId, Value)>, files: Vec<String> },
-    /// It waits for its client, who is to answer this step.
+    /// It waits for its client, which has to answer this step.
     Waiting { record: RunRecord, step: Box<RunStep> },
 }
 
@@ -54,7 +54,7 @@ struct Asked {
     format: Option<AnswerFormat>,
 }
 
-/// Checks everything that can be wrong with a run, and starts its turn.
+/// Validates a run, and starts its turn.
 pub(super) async fn run_leg(
     app: Arc<App>,
     tenant: Tenant,
@@ -75,7 +75,7 @@ pub(super) async fn run_leg(
         false => None,
     };
     if let Some(session) = &session {
-        // Known now: a run for which there is no room hears so at once.
+        // Reserved now, so that a lack of room is reported at once.
         session.reserve().await?;
     }
     let started = enter(&app, &tenant, &leg, asked, &in_flight, session.clone()).await;
@@ -87,7 +87,7 @@ pub(super) async fn run_leg(
     started
 }
 
-/// Makes the run the active one of its thread, and carries it out; or leaves everything as it was.
+/// Makes the run the active one of its thread, and carries it out; on failure leaves everything as it was.
 async fn enter(
     app: &Arc<App>,
     tenant: &Tenant,
@@ -153,7 +153,7 @@ async fn undo(
     Ok(())
 }
 
-/// Carries out a run that is the active one of its thread.
+/// Carries out the active run of its thread.
 async fn carry(
     app: &Arc<App>,
     tenant: &Tenant,
@@ -184,7 +184,7 @@ async fn carry(
         functions: asked.tools.functions,
         tool_choice: asked.choice,
         sampling: Sampling {
-            // The usual is not sent: some models take no such word.
+            // The default is not sent: some models do not accept the parameter.
             temperature: run.temperature.filter(|value| *value != USUAL),
             top_p: run.top_p.filter(|value| *value != USUAL),
             max_output_tokens: run.max_completion_tokens,

@@ -19,9 +19,9 @@ use crate::error::ApiError;
 use crate::http::{Caller, Fields};
 use crate::turn;
 
-/// Files of one thread, with those of its messages.
+/// Files of one thread, including those of its messages.
 const MAX_FILES: usize = 200;
-/// Attempts to change a thread that others change at the same time. Each attempt that fails is one of theirs that did not.
+/// Attempts to change a thread while others change it. Each failed attempt means that another change succeeded.
 const MAX_TRIES: usize = 300;
 /// Messages of one request.
 pub(super) const MAX_MESSAGES: usize = 1000;
@@ -31,7 +31,7 @@ pub(super) async fn create(
     Caller(tenant): Caller,
     fields: Fields,
 ) -> Result<Json<Thread>, ApiError> {
-    // It counts until all that is made of it is gone.
+    // Counted until everything made of it is gone.
     let _memory = fields.memory();
     Ok(Json(add(&app, &tenant, fields.read()?).await?))
 }
@@ -91,7 +91,7 @@ pub(super) async fn remove(app: &App, tenant: &Tenant, id: &ThreadId) -> Result<
     if let Some(session) = session
         && let Err(error) = app.engine.sessions.delete(tenant, &session).await
     {
-        // It expires.
+        // The session will expire.
         error!("cannot remove the session of {id}: {error}");
     }
     Ok(())
@@ -145,7 +145,7 @@ fn check_files(resources: &ToolResources) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Changes a thread. What others change meanwhile stays: then it is changed once more, from what they left.
+/// Changes a thread. If others change it meanwhile, the change is applied again to their result.
 async fn change(
     app: &App,
     tenant: &Tenant,

@@ -1,4 +1,4 @@
-//! The tools of assistants and runs, and what else assistants and runs have in common.
+//! The tools of assistants and runs, and other fields that both have.
 
 use aludel_agent::CodeInterpreter;
 use aludel_agent::upstream::{AnswerFormat, FunctionTool, ToolChoice};
@@ -22,7 +22,7 @@ use crate::error::ApiError;
 
 /// Tools of one assistant.
 const MAX_TOOLS: usize = 128;
-/// Bytes of all tools of one assistant, of the choice between them, and of the form of an answer: each event of a run repeats them.
+/// Bytes of all tools of one assistant, of its tool choice, and of its response format: each event of a run repeats them.
 const MAX_TOOLS_BYTES: usize = 256 << 10;
 const MAX_CHOICE: usize = 1 << 10;
 const MAX_FORMAT: usize = 64 << 10;
@@ -44,7 +44,7 @@ pub(super) struct Tools {
 }
 
 impl Tools {
-    /// Reads tools. A search in files becomes programs that read them.
+    /// Parses tools. File search is replaced by programs that read the files.
     pub(super) fn read(tools: &[ToolDocument]) -> Result<Self, ApiError> {
         if tools.len() > MAX_TOOLS {
             return Err(ApiError::invalid("tools", format!("Too many 'tools': at most {MAX_TOOLS}.")));
@@ -115,7 +115,7 @@ fn any_object() -> Map<String, Value> {
     [("type".to_owned(), "object".into()), ("properties".to_owned(), Map::new().into())].into_iter().collect()
 }
 
-/// The headers of an answer about these tools: one warns of a search in files that is none.
+/// The headers of an answer about these tools: a warning if file search is replaced.
 pub(super) fn notes(tools: &[ToolDocument]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     if tools.iter().any(|tool| tool.text("type") == Some("file_search")) {
@@ -169,7 +169,7 @@ pub(super) fn check_sampling(temperature: Option<f64>, top_p: Option<f64>) -> Re
     Ok(())
 }
 
-/// Checks the length of what is repeated as it was sent, bytes of JSON.
+/// Checks the length of a field that is repeated in answers, bytes of JSON.
 fn check_size(name: &str, sent: &impl Serialize, most: usize) -> Result<(), ApiError> {
     if written(sent).to_string().len() > most {
         return Err(ApiError::invalid(name, format!("Invalid '{name}': at most {} KB of JSON.", most >> 10)));

@@ -13,10 +13,10 @@ use crate::error::ApiError;
 
 /// Files of one run: of its assistant, its thread and all messages.
 const MAX_FILES: usize = 200;
-/// Attempts to give a thread its session, beside others who do the same.
+/// Attempts to give a thread its session while others try the same.
 const ATTEMPTS: usize = 3;
 
-/// Opens the session of a thread, which gets one at its first run.
+/// Opens the session of a thread; the first run makes it.
 pub(super) async fn open(app: &App, tenant: &Tenant, thread: &ThreadId) -> Result<Arc<Session>, ApiError> {
     for _ in 0..ATTEMPTS {
         let before = threads::find(app, tenant, thread).await?.session;
@@ -42,8 +42,8 @@ pub(super) async fn open(app: &App, tenant: &Tenant, thread: &ThreadId) -> Resul
 pub(super) struct FilePaths(Vec<(String, String)>);
 
 impl FilePaths {
-    /// Puts files into a session that are not there yet. Each is there under its id, and the first of a name under its name, too. Files
-    /// that were deleted meanwhile are left out.
+    /// Copies files into a session that does not have them yet: each under its id, and the first of a name also under its name. Deleted
+    /// files are skipped.
     pub(super) async fn copy_into(
         app: &App,
         tenant: &Tenant,
@@ -57,7 +57,7 @@ impl FilePaths {
             let Some(file) = app.store.file(tenant, &parsed).await? else { continue };
             let (by_id, by_name) = (format!("{WORKSPACE}/{id}"), format!("{WORKSPACE}/{}", file.filename));
             let is_new = !present.contains(&by_id);
-            // A program may have taken the name, or the file of that name away.
+            // A program may have used the name, or removed the file of that name.
             let is_named = names.insert(file.filename.clone()) && present.contains(&by_name) != is_new;
             if is_new {
                 let wanted = [Some(id.as_str()), is_named.then_some(file.filename.as_str())];

@@ -1,7 +1,7 @@
-//! The objects and events of a run that is being written.
+//! The writer of a run's objects and events.
 //!
-//! Clients take one step at a time: the next begins when the one before has ended. A message begins with its first text, and what a step
-//! or a message gets is sent in pieces that add up.
+//! Clients expect one step at a time: the next begins when the one before has ended. A message begins with its first text. The content of
+//! steps and messages is sent in deltas.
 
 use aludel_engine::turns::{Frame, ItemId, ToolCall as AskedCall};
 use aludel_wire::assistants::{
@@ -30,13 +30,13 @@ pub(super) struct Writer {
     /// Tokens of the rounds since the last step.
     used_by_step: Option<Usage>,
     open: Option<Open>,
-    /// Ended steps, and the one that the client is to answer.
+    /// Ended steps, and the one that the client has to answer.
     pub(super) steps: Vec<RunStep>,
     /// Ended messages.
     pub(super) messages: Vec<Message>,
     /// Images that no message has shown yet.
     images: Vec<String>,
-    /// Files that programs made and no text has named, by their paths.
+    /// Files that programs made and no text has named, by path.
     files: Vec<(String, String)>,
     frames: Vec<Frame>,
     sequence: u64,
@@ -96,7 +96,7 @@ impl Writer {
         self.emit(name, &run);
     }
 
-    /// Tells that the run is there: all of it at its beginning, with the thread that was made for it, or that the client has answered.
+    /// Announces the run: at its beginning all of it, with the thread that was made for it, or that the client has answered.
     pub(super) fn create(&mut self, thread: Option<&Thread>, answered: Option<&RunStep>) {
         if let Some(thread) = thread {
             self.emit(EventName::ThreadCreated, thread);
@@ -164,7 +164,7 @@ impl Writer {
         self.emit(EventName::StepInProgress, step);
     }
 
-    /// Writes the next characters of a message. The first ones begin it, after the images that were shown before.
+    /// Adds text to a message. The first text begins it, after the images that were displayed before.
     pub(super) fn text(&mut self, item: &ItemId, delta: &str) {
         if delta.is_empty() {
             return;
@@ -173,7 +173,7 @@ impl Writer {
             self.start_message(item);
         }
         let Some(Open::Message { message, text, .. }) = &mut self.open else { return };
-        // Annotations are a list from the first piece on.
+        // The first delta has a list of annotations.
         let annotations = text.is_empty().then(Vec::new);
         text.push_str(delta);
         let (id, index) = (message.id.clone(), message.content.len());
@@ -221,7 +221,7 @@ impl Writer {
         }
     }
 
-    /// Ends the message that is being written, which names these files. The last one of a run takes the files along that none named.
+    /// Ends the open message, which names these files. The last message of a run also has the files that no message named.
     pub(super) fn end_message(&mut self, linked: &[LinkedFile], is_last: bool, end: &StepEnd) {
         let open = self.open.take();
         let Some(Open::Message { step, mut message, text, .. }) = open else { return self.open = open };
@@ -325,7 +325,7 @@ impl Writer {
         self.tell_code(&id, None, CodeDelta { input: None, outputs });
     }
 
-    /// Shows an image that the program put out: in its step, and in the next message.
+    /// Adds an image that the program displayed: to its step, and to the next message.
     pub(super) fn image(&mut self, file_id: String) {
         let Some(Open::Program { step, call, .. }) = &mut self.open else { return };
         let output = CodeOutput::Image { image: FilePath { file_id: file_id.clone() } };
@@ -406,7 +406,7 @@ impl Writer {
         self.tell_text(EventName::Done, "[DONE]".to_owned());
     }
 
-    /// Returns true if an image or a file waits for a message that brings it.
+    /// Returns true if an image or a file still waits for a message.
     pub(super) fn owes(&self) -> bool {
         !self.images.is_empty() || !self.files.is_empty()
     }

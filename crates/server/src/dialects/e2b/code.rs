@@ -1,4 +1,4 @@
-//! The code interpreter of a sandbox: programs, and the contexts that they run in.
+//! The code interpreter of a sandbox: programs and their contexts.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use crate::client_sandboxes::programs::{self, ContextChoice, ProgramFailure, Sta
 use crate::client_sandboxes::refusal;
 use crate::http::Fields;
 
-/// Pause after which a silent stream says that it lives; so it is found out, too, whether the client does.
+/// Pause after which a silent stream sends a keep-alive, which also detects a client that is gone.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 /// The name of these clients, for people who decide about their programs.
 const SENDER: &str = "E2B";
@@ -56,7 +56,7 @@ fn refused(refusal: Error) -> Refusal {
     }
 }
 
-/// `GET /contexts`: clients expect that JavaScript has a context, too, where there is JavaScript.
+/// `GET /contexts`: clients expect JavaScript to have a context if it is available.
 pub(super) async fn list_contexts(TargetSandbox { sandbox, .. }: TargetSandbox) -> Json<Vec<Context>> {
     sandbox.contexts().list_further().await;
     Json(sandbox.contexts().list().await.iter().map(|context| shown(context)).collect())
@@ -69,7 +69,7 @@ pub(super) async fn create_context(
 ) -> Result<Json<Context>, Refusal> {
     let request: CreateContext = body.read()?;
     let contexts = sandbox.contexts();
-    // Before this one, which is the last in their list.
+    // They are listed before the last one.
     contexts.list_further().await;
     let language = request.language.as_deref().map(|name| contexts.language(name)).transpose().map_err(refused)?;
     let context = contexts.create(request.cwd.as_deref(), language.flatten()).await.map_err(refused)?;
@@ -119,7 +119,7 @@ pub(super) async fn execute(
     Ok(response)
 }
 
-/// A program whose events are sent.
+/// A program whose events are streamed.
 struct ProgramStream {
     execution: DirectExecution,
     /// Its number, until that is sent.
@@ -191,7 +191,7 @@ fn result(rich: &RichValue, is_main_result: bool) -> ResultLine {
             "application/pdf" => line.pdf = Some(text),
             "text/latex" => line.latex = Some(text),
             "application/javascript" => line.javascript = Some(text),
-            // JSON that is none is no form of anything.
+            // Invalid JSON is not passed on as JSON.
             "application/json" => line.json = RawValue::from_string(text).ok(),
             TABLE => line.data = RawValue::from_string(text).ok(),
             CHART => line.chart = RawValue::from_string(text).ok(),

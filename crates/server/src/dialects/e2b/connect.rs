@@ -28,7 +28,7 @@ use crate::http::{DescribeArgument, Description, MediaType, RawBody};
 pub(super) const FRAMES: &str = "application/connect+json";
 /// Flag of a stream's last frame.
 const END: u8 = 2;
-/// Pause after which a silent stream says that it lives, and the bounds of what clients may ask for.
+/// Default pause after which a silent stream sends a keep-alive, and the range that clients may ask for.
 const KEEPALIVE: Duration = Duration::from_secs(90);
 const KEEPALIVE_SECONDS: std::ops::RangeInclusive<u64> = 1..=600;
 
@@ -49,7 +49,7 @@ impl Failure {
         Self::new(ConnectCode::NotFound, message)
     }
 
-    /// The end of a stream whose sandbox ended first, in the words that the SDKs have for it.
+    /// The end of a stream whose sandbox ended first, with the SDKs' text for it.
     pub(super) fn sandbox_ended() -> Self {
         Self::new(ConnectCode::Unavailable, "the sandbox was killed or reached its end of life")
     }
@@ -117,7 +117,7 @@ impl From<FilesError> for Failure {
     }
 }
 
-/// A failure before the first message of a stream, which clients of streams read in its last frame alone.
+/// A failure before the first message of a stream, which clients look for only in the last frame.
 #[derive(Debug)]
 pub(super) struct StreamFailure(Failure);
 
@@ -159,7 +159,7 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<App>> for Message<T> 
     }
 }
 
-/// The one message of a client that gets a stream.
+/// The single message of a client that gets a stream.
 pub(super) struct FirstFrame<T>(pub(super) T);
 
 impl<T: JsonSchema> DescribeArgument for FirstFrame<T> {
@@ -172,7 +172,7 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<App>> for FirstFrame<
     type Rejection = Response;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Response> {
-        // Nobody knows how a client that speaks otherwise would read frames.
+        // A client of another encoding might misread frames.
         is_json(request.headers(), FRAMES).map_err(IntoResponse::into_response)?;
         first_message(request, app).await.map(Self).map_err(|failure| StreamFailure(failure).into_response())
     }
@@ -200,7 +200,7 @@ fn first_frame(bytes: &[u8]) -> Option<&[u8]> {
 }
 
 fn frame(flags: u8, message: &impl Serialize) -> Bytes {
-    // Plain data: nothing of it can fail.
+    // Plain data can always be written.
     let message = serde_json::to_vec(message).unwrap_or_default();
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
     let mut frame = Vec::with_capacity(5 + message.len());
@@ -210,7 +210,7 @@ fn frame(flags: u8, message: &impl Serialize) -> Bytes {
     frame.into()
 }
 
-/// The way to a client that reads a stream: the frame that it gets next.
+/// The sending side of a stream: the next frame for the client.
 #[derive(Clone)]
 pub(super) struct Client(Arc<Mutex<Option<Bytes>>>);
 
@@ -218,18 +218,18 @@ impl Client {
     /// Sends a message; waits until the connection has taken it.
     pub(super) async fn send(&self, message: &impl Serialize) {
         *self.frame() = Some(frame(0, message));
-        // The body that takes it goes on with this the next time that it is asked.
+        // The body that takes it polls this again the next time.
         poll_fn(|_| if self.frame().is_none() { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 
     fn frame(&self) -> MutexGuard<'_, Option<Bytes>> {
-        // Nothing that could panic happens while it is held.
+        // No code that holds it can panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// An answer that is a stream of what `tell` sends. The body itself polls it: it goes on as far as the connection takes it, has nothing
-/// in hand when that is gone, and is dropped with it.
+/// An answer that streams what `tell` sends. The body itself polls `tell`, so it runs only as fast as the connection takes data, buffers at
+/// most one frame, and is dropped with the connection.
 pub(super) fn stream<F>(tell: impl FnOnce(Client) -> F) -> Response
 where
     F: Future<Output = Result<(), Failure>> + Send + 'static,

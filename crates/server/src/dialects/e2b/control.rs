@@ -19,9 +19,9 @@ use crate::client_sandboxes::refusal::refused;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params};
 
-/// Names of templates that stand for the usual one.
+/// Template names that stand for the usual one.
 const TEMPLATES: [&str; 3] = ["base", "code-interpreter-v1", "code-interpreter"];
-/// Seconds until a sandbox ends for which nothing is said.
+/// Default lifetime of a sandbox, seconds.
 const DEFAULT_TIMEOUT_SECONDS: i64 = 300;
 /// The same for the first generation of paths.
 const V1_TIMEOUT_SECONDS: i64 = 15;
@@ -101,7 +101,7 @@ async fn make(
     Ok((StatusCode::CREATED, Json(describe::sandbox(&sandbox, describe::domain(headers)))).into_response())
 }
 
-/// Names of all templates, those of the usual one first.
+/// Names of all templates, first those of the usual one.
 fn known_templates(app: &App) -> Vec<&str> {
     let further = app.engine.sandboxes.capabilities().templates.iter().map(|offer| offer.name.as_str());
     TEMPLATES.into_iter().chain(further).collect()

@@ -12,24 +12,24 @@ use jiff::Timestamp;
 
 use crate::http::is_local_host;
 
-/// The version of E2B's own server of files and commands that is answered like: what it can do, this can.
+/// The version of E2B's own server of files and commands whose features this server has.
 pub(super) const ENVD_VERSION: &str = "0.6.4";
 /// The machine that sandboxes are on.
 const CLIENT_ID: &str = "aludel";
 
-/// A time in words, to the microsecond.
+/// A time in RFC 3339, to the microsecond.
 pub(super) fn time(time: SystemTime) -> String {
     let micros = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
     let micros = i64::try_from(micros).unwrap_or(i64::MAX);
     Timestamp::from_microsecond(micros).unwrap_or_default().to_string()
 }
 
-/// The domain below which sandboxes are reached: the name by which the client reached us.
+/// The domain of the sandboxes' host names: the name by which the client reached this server.
 pub(super) fn domain(headers: &HeaderMap) -> String {
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
     let host = host.strip_prefix("api.").unwrap_or(host);
     if is_local_host(host) {
-        // Names below an address mean nothing.
+        // An IP address has no subdomains.
         let port =
             host.rsplit_once(':').map(|(_, port)| port).filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
         return port.map_or("localhost".to_owned(), |port| format!("localhost:{port}"));

@@ -8,9 +8,9 @@ use axum::response::{IntoResponse, Response};
 use crate::client_sandboxes::ports::PortError;
 use crate::error::{ApiError, RenderedMark};
 
-/// Code of the refusal for a sandbox that is not there; its parameter is the sandbox.
+/// Code of the refusal for a sandbox that does not exist; its parameter is the sandbox's id.
 const NO_SANDBOX: &str = "sandbox_not_found";
-/// Tells the SDKs whether to try again, whatever the status says.
+/// Tells the SDKs whether to try again, whatever the status.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("should-retry");
 
 /// Renders a refusal.
@@ -23,7 +23,7 @@ pub(super) fn refuse(error: &ApiError, _request_id: &str) -> Response {
         (error.status, Json(e2b::Error { code, message })).into_response()
     };
     if error.status.is_server_error() || error.status == StatusCode::TOO_MANY_REQUESTS {
-        // An error that may heal has `Retry-After`; without this header, the SDKs would try anything three times.
+        // Temporary errors have `Retry-After`. Without this header, the SDKs would try everything three times.
         let again = if error.retry_after.is_some() { "true" } else { "false" };
         response.headers_mut().insert(SHOULD_RETRY, HeaderValue::from_static(again));
     }
@@ -37,7 +37,7 @@ pub(super) fn no_sandbox(id: &str) -> ApiError {
     ApiError { message, param: Some(id.to_owned()), code: Some(NO_SANDBOX), ..error }
 }
 
-/// The refusal of the control plane for a sandbox that is not there.
+/// The control plane's refusal for a sandbox that does not exist.
 pub(super) fn unknown(id: &str) -> ApiError {
     let shown: String = id.chars().take(64).collect();
     ApiError::not_found(format!("Sandbox \"{shown}\" doesn't exist or you don't have access to it"))

@@ -27,7 +27,7 @@ use crate::http::{BODY_READ_TIMEOUT, FormParts, MultipartForm};
 
 /// Files of one form.
 const MAX_FILES: usize = 1000;
-/// Compressed bytes that are unpacked at once: few, because they may become a thousand times as many.
+/// Compressed bytes that are decompressed at once: few, because they may expand a thousandfold.
 const UNPACK: usize = 1 << 10;
 /// The beginning of headers with a client's attributes.
 const METADATA: &str = "x-metadata-";
@@ -134,10 +134,10 @@ fn unpacked(request: Request) -> Request {
 /// A packed body.
 struct GzipBody {
     body: BodyDataStream,
-    /// Bytes that are to be unpacked.
+    /// Bytes to decompress.
     packed: Bytes,
     decoder: GzDecoder<Vec<u8>>,
-    /// Bytes that were unpacked and nobody has taken yet.
+    /// Decompressed bytes that have not been read.
     ready: Bytes,
     /// Bytes that were unpacked.
     size: u64,

@@ -96,7 +96,7 @@ pub(super) async fn watcher_events(
     Message(request): Message<WatcherRequest>,
 ) -> Result<Json<WatcherEvents>, Failure> {
     let watch = reached.sandbox.watches().get(&request.watcher_id).ok_or_else(|| no_watcher(&request))?;
-    // Of a flood, the first ones are sent; more than that no client could use.
+    // Of too many changes only the first are sent; no client could use more.
     let (changes, _dropped) = watch.changes().await?;
     Ok(Json(WatcherEvents { events: changes.into_iter().map(event).collect() }))
 }
@@ -125,14 +125,14 @@ pub(super) async fn watch_dir(
     Ok(stream(move |client| tell(client, watch, pause)))
 }
 
-/// Tells a client of changes for as long as it listens.
+/// Sends changes to a client for as long as it listens.
 async fn tell(client: Client, mut watch: DirectoryWatch, pause: Duration) -> Result<(), Failure> {
     client.send(&WatchMessage::Start(Empty {})).await;
     loop {
         let next = watch.next();
         tokio::pin!(next);
         let read = loop {
-            // The same wait goes on: one that is given up could take changes along.
+            // The same future is polled again: a dropped one could lose changes.
             match tokio::time::timeout(pause, &mut next).await {
                 Ok(read) => break read,
                 Err(_) => client.send(&WatchMessage::Keepalive(Empty {})).await,

@@ -1,8 +1,8 @@
 //! E2B's API, for its unchanged SDKs: sandboxes that clients own, and of each its code interpreter, its commands and its files.
 //!
-//! `control` makes and lists sandboxes, `describe` describes them; `target` finds the sandbox that a request of the data plane is for, and
-//! checks its token. `code` runs programs, `process` and `filesystem` are services of Connect, whose codec is `connect`; `files` are plain
-//! uploads and downloads, `sign` their signed addresses. The parts that no protocol has to itself are in `client_sandboxes`.
+//! `control` makes and lists sandboxes, `describe` describes them; `target` finds the sandbox of a request to the data plane, and checks
+//! its token. `code` runs programs, `process` and `filesystem` are services of Connect, whose codec is `connect`; `files` are plain uploads
+//! and downloads, `sign` their signed addresses. Parts that are common to several protocols are in `client_sandboxes`.
 
 mod code;
 mod connect;
@@ -72,7 +72,8 @@ fn claims(request: &Request) -> bool {
     path == "/health" || PATHS.iter().any(is_below) || target::names_a_sandbox(request)
 }
 
-/// The key of a request to the control plane. Some versions of the SDKs want keys to be `e2b_` and hexadecimal digits: the digits of ours.
+/// The key of a request to the control plane. Some versions of the SDKs require the form `e2b_` with hexadecimal digits: the digits of this
+/// server's key.
 fn key(headers: &HeaderMap) -> Option<Cow<'_, str>> {
     let sent = headers.get("x-api-key").and_then(|key| key.to_str().ok());
     let key = sent.or_else(|| bearer(headers)).map(str::trim).filter(|key| !key.is_empty())?;
@@ -164,7 +165,7 @@ fn routes() -> Routes {
         .post("/filesystem.Filesystem/RemoveWatcher", filesystem::remove_watcher, "End a watcher")
         .refuse("/process.Process/{method}", connect::unknown_method)
         .refuse("/filesystem.Filesystem/{method}", connect::unknown_method)
-        // Any path may be one of a sandbox's programs; the layer hands those on.
+        // Any path may belong to a sandbox's programs; the layer forwards those.
         .refuse("/", error::no_route)
         .refuse("/{*path}", error::no_route)
         .layer(from_fn(target::sandbox_middleware))

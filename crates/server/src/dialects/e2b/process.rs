@@ -1,4 +1,4 @@
-//! Commands in a sandbox: the service `process.Process`, and what else its server answers.
+//! Commands in a sandbox: the service `process.Process`, and other routes of its server.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::app::App;
 use crate::client_sandboxes::commands::{USER, absolute, check_approval, variables};
 use crate::error::ApiError;
 
-/// Time for which the end of a command is waited for that was killed.
+/// The longest wait for the end of a killed command.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// `List`
@@ -91,12 +91,12 @@ pub(super) async fn start(
         time_limit: deadline(&headers),
         log: false,
     };
-    // In a task: a client that goes away leaves no command behind of which nobody knows.
+    // In a task: if the client disconnects, the command is still registered.
     let started = app.finish(async move { Ok(sandbox.processes().start(spec).await) }).await?;
     Ok(follow(started?, keepalive(&headers)))
 }
 
-/// The size of a terminal, which is at least one character.
+/// The size of a terminal, at least one character each way.
 fn window(size: process::PtySize) -> PtySize {
     let bounded = |count: u32| u16::try_from(count.max(1)).unwrap_or(u16::MAX);
     PtySize { columns: bounded(size.cols), rows: bounded(size.rows) }
@@ -115,7 +115,7 @@ fn follow(attached: ProcessView, pause: Duration) -> Response {
     stream(move |client| tell(client, attached, pause))
 }
 
-/// Tells a client of a command until it ends.
+/// Sends a command's events to a client until its end.
 async fn tell(client: Client, mut attached: ProcessView, pause: Duration) -> Result<(), Failure> {
     let event = |event| EventMessage { event };
     let alive = event(process::ProcessEvent::Keepalive(Empty {}));
@@ -181,7 +181,7 @@ fn find(sandbox: &ClientSandbox, selector: &Selector) -> Result<Arc<SandboxProce
     }
 }
 
-/// One that still runs.
+/// A running command.
 fn find_running(sandbox: &ClientSandbox, selector: &Selector) -> Result<Arc<SandboxProcess>, Failure> {
     let process = find(sandbox, selector)?;
     if process.has_ended() {
@@ -225,7 +225,7 @@ pub(super) async fn send_signal(
     let process = find_running(&sandbox, &request.process)?;
     process.signal(signal).await;
     if request.signal == Signal::Kill {
-        // Whoever looks next must not find it; where that takes long, nobody waits.
+        // A later request must not find it; the wait is bounded.
         let _late = timeout(KILL_TIMEOUT, process.ended()).await;
     }
     Ok(Json(Empty {}))

@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::client_sandboxes::constant_time::is_same;
 use crate::error::ApiError;
 
-/// Bytes of a path and a user's name, as the system has them: an address is tried with the secret of each sandbox.
+/// Bytes of a path and a user's name, Linux's limit. A signature is checked with the secret of each sandbox, so longer ones are refused.
 const MAX_SIGNED: usize = 4096;
 
 /// The query of an address of a file.
@@ -75,7 +75,7 @@ pub(super) fn check(sandbox: &ClientSandbox, request: &Request) -> Result<(), Ap
     query.check_expiration()
 }
 
-/// The sandbox by whose secret a request was signed.
+/// The sandbox whose secret signed a request.
 pub(super) fn find(app: &App, request: &Request) -> Result<Arc<ClientSandbox>, ApiError> {
     let query = FileQuery::of(request)?;
     if query.signature.is_none() {

@@ -1,4 +1,4 @@
-//! The data plane: the sandbox and the port that a request is for, and its token.
+//! The data plane: the sandbox and port of a request, and its token.
 
 use std::sync::Arc;
 
@@ -25,9 +25,9 @@ const ENVD: u16 = 49983;
 /// The port of the code interpreter.
 pub(super) const INTERPRETER: u16 = 49999;
 
-/// Paths that the port of commands and files serves, and those below them.
+/// Paths on the port of commands and files, and those below them.
 const ENVD_PATHS: [&str; 6] = ["/health", "/files", "/envs", "/metrics", "/process.Process", "/filesystem.Filesystem"];
-/// Paths that the port of the code interpreter serves, and those below them.
+/// Paths on the port of the code interpreter, and those below them.
 const INTERPRETER_PATHS: [&str; 3] = ["/health", "/execute", "/contexts"];
 
 /// The sandbox that a request is for.
@@ -48,7 +48,7 @@ impl FromRequestParts<Arc<App>> for TargetSandbox {
     }
 }
 
-/// Returns true for a request of the data plane, by its headers alone.
+/// Returns true for a request to the data plane, judged by its headers alone.
 pub(super) fn names_a_sandbox(request: &Request) -> bool {
     named(request.headers()).is_some()
 }
@@ -57,7 +57,7 @@ pub(super) fn names_a_sandbox(request: &Request) -> bool {
 fn named(headers: &HeaderMap) -> Option<(&str, u16)> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     if let Some(id) = text("e2b-sandbox-id") {
-        // One that is no port is of a sandbox all the same, where nothing listens on it: the control plane must not answer.
+        // An invalid port still means a sandbox, on which nothing listens: the control plane must not answer.
         let port = headers.get("e2b-sandbox-port");
         let port = port.map_or(ENVD, |port| port.to_str().ok().and_then(|port| port.parse().ok()).unwrap_or(0));
         return Some((id, port));
@@ -69,11 +69,11 @@ fn named(headers: &HeaderMap) -> Option<(&str, u16)> {
     Some((id, port.parse().ok().filter(|_| is_id)?))
 }
 
-/// The tenant of a request of the data plane, which brings its sandbox's token and no key. Notes the sandbox for the handlers.
+/// The tenant of a request to the data plane, which has its sandbox's token instead of a key. Adds the sandbox for the handlers.
 pub(super) fn authenticate(app: &App, request: &mut Request) -> Option<Result<Tenant, ApiError>> {
     let reached = match named(request.headers()) {
         Some((id, port)) => check(app, request, id, port),
-        // An address that was signed names no sandbox, and its signature is of one only.
+        // A signed address does not name a sandbox; its signature belongs to one.
         None if request.uri().path() == "/files" => {
             sign::find(app, request).map(|sandbox| TargetSandbox { sandbox, port: ENVD })
         }
@@ -89,8 +89,8 @@ pub(super) fn authenticate(app: &App, request: &mut Request) -> Option<Result<Te
     }))
 }
 
-/// Returns true for a path that is served at a port of a sandbox. The dialect's other routes are its control plane's, which takes a key:
-/// who speaks to a sandbox counts as its tenant, with its token or, for some paths, without.
+/// Returns true for a path that is served at a port of a sandbox. Other routes of the dialect belong to the control plane, which requires a
+/// key; here the token, or for some paths just the sandbox's id, makes the client act as the sandbox's tenant.
 fn is_served(port: u16, path: &str) -> bool {
     let paths: &[&str] = match port {
         ENVD => &ENVD_PATHS,
@@ -117,7 +117,7 @@ fn check(app: &App, request: &Request, id: &str, port: u16) -> Result<TargetSand
             return sign::check(&sandbox, request).map(|()| TargetSandbox { sandbox, port });
         }
         ENVD => brings("x-access-token", sandbox.secret()),
-        // Some SDKs send no token for contexts; who knows the id of a sandbox got it from its owner.
+        // Some SDKs send no token for contexts; only the owner tells the id of a sandbox.
         INTERPRETER if path != "/execute" => {
             sandbox.traffic_secret().is_none_or(|secret| brings("e2b-traffic-access-token", secret))
         }
@@ -130,8 +130,8 @@ fn check(app: &App, request: &Request, id: &str, port: u16) -> Result<TargetSand
     Ok(TargetSandbox { sandbox, port })
 }
 
-/// The layer around the dialect's routes: resumes a sandbox that is paused, forwards requests to the ports of its programs, and cuts
-/// answers off when it ends.
+/// The layer around the dialect's routes: resumes paused sandboxes, forwards requests to the ports of their programs, and cuts answers off
+/// when they end.
 pub(super) async fn sandbox_middleware(
     Extension(share): Extension<ProcessorShare>,
     request: Request,

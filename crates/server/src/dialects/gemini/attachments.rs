@@ -40,8 +40,7 @@ pub(super) struct NamedFile<'a> {
 }
 
 impl AttachedFiles {
-    /// Finds files. The model is shown images, and texts if there is no place for
-    /// files (`has_place`); `memory` counts those.
+    /// Finds files. The model gets images, and texts if there is no place for files (`has_place`); `memory` counts those.
     pub(super) async fn find(
         app: &App,
         tenant: &Tenant,

@@ -1,4 +1,4 @@
-//! The conversation of a request, as the model and the session get it.
+//! The conversation of a request, in the form for the model and the session.
 
 use aludel_agent::{Call, CallOutput, Item, Part, framed};
 use aludel_store::SessionId;
@@ -9,7 +9,7 @@ use super::attachments::{AttachedFiles, NamedFile};
 use super::inputs::{Inline, Inputs};
 use crate::error::ApiError;
 
-/// Calls that wait for their answers at once: each answer is looked for among them.
+/// Concurrent open calls: each answer is searched among them.
 const MAX_OPEN: usize = 1000;
 /// Output of a program that came back without its result.
 const NOT_REPEATED: &str = "The client did not repeat its output.";
@@ -18,11 +18,11 @@ const NOT_REPEATED: &str = "The client did not repeat its output.";
 #[derive(Debug)]
 pub(super) struct Conversation {
     pub(super) items: Vec<Item>,
-    /// The session in which its last program ran, as the program's id tells.
+    /// The session of its last program, taken from the program's id.
     pub(super) session: Option<SessionId>,
     /// Its files.
     pub(super) inputs: Inputs,
-    /// Calls of the client's functions that are not answered yet: ids and names.
+    /// Unanswered calls of the client's functions: ids and names.
     open: Vec<(String, String)>,
     /// The program of the last part, which its results follow.
     program: Option<Program>,
@@ -30,7 +30,7 @@ pub(super) struct Conversation {
     invented_ids: usize,
 }
 
-/// A program whose results are being read.
+/// A program whose results are being parsed.
 #[derive(Debug)]
 struct Program {
     id: String,
@@ -42,7 +42,7 @@ pub(super) fn program_id(session: &SessionId, item: &str) -> String {
     format!("{session}.{item}")
 }
 
-/// A program that a client repeats as the call of a function, without its result, as Vercel's does.
+/// A program that a client repeats as the call of a function without a result, as Vercel's does.
 fn repeated_program(call: &FunctionCall) -> Option<ExecutableCode> {
     let is_program = call.name == "code_execution" && call.args.contains_key("language");
     let code = call.args.get("code").filter(|_| is_program)?.as_str()?.to_owned();
@@ -61,7 +61,7 @@ pub(super) fn named_in(contents: &[Content]) -> impl Iterator<Item = NamedFile<'
 }
 
 impl Conversation {
-    /// Reads messages, which name the files `attached`. `tool` is the name of our tool, for the model; without it there is no place for
+    /// Parses messages that name the files `attached`. `tool` is the name of our tool, for the model; without it there is no place for
     /// files.
     pub(super) fn read(contents: &[Content], attached: &AttachedFiles, tool: Option<&str>) -> Result<Self, ApiError> {
         let inputs = Inputs::new(tool.is_some());
@@ -171,7 +171,7 @@ impl Conversation {
                 gemini::Part { text: Some(text), .. } if !text.is_empty() => {
                     self.items.push(Item::Assistant(text.clone()))
                 }
-                // Images that programs showed, and what other servers put here.
+                // Images that programs displayed, and parts of other servers.
                 _ => {}
             }
         }
@@ -183,7 +183,7 @@ impl Conversation {
     fn program(&mut self, code: &ExecutableCode, tool: &str) {
         let named = code.id.as_deref().and_then(|id| SessionId::parse(id.split_once('.')?.0));
         self.session = named.or(self.session.take());
-        // Servers of models take short ids only.
+        // Models' servers accept only short ids.
         let id = self.make_up("program");
         let arguments = json!({ "code": code.code }).to_string();
         self.items.push(Item::Call(Call { id: id.clone(), name: tool.to_owned(), arguments }));

@@ -22,7 +22,7 @@ const MAX_PAGE: usize = 100;
 /// The method of a file that gives its content.
 const DOWNLOAD: &str = ":download";
 
-/// Finds a file of the tenant's by its id, with or without `files/`.
+/// Finds a file of the tenant by its id, with or without `files/`.
 pub(super) async fn find(app: &App, tenant: &Tenant, name: &str) -> Result<FileRecord, ApiError> {
     let missing = || ApiError::not_found(format!("The file '{name}' does not exist; it may have expired."));
     let id = name.strip_prefix("files/").unwrap_or(name);
@@ -30,7 +30,7 @@ pub(super) async fn find(app: &App, tenant: &Tenant, name: &str) -> Result<FileR
     app.store.file(tenant, &id).await?.ok_or_else(missing)
 }
 
-/// Returns the name of the file to which an address leads, whoever's.
+/// Returns the name of the file at an address of any host.
 pub(super) fn name_of(uri: &str) -> Option<&str> {
     match uri.strip_prefix("files/") {
         Some(_) => Some(uri),
@@ -43,7 +43,7 @@ pub(super) fn name_of(uri: &str) -> Option<&str> {
     }
 }
 
-/// A file in the words of the protocol; addresses are below `base`.
+/// A file in the form of the protocol; addresses are below `base`.
 pub(super) fn render(file: FileRecord, base: &str) -> File {
     let id = file.id.as_str().strip_prefix(FileId::PREFIX).unwrap_or(file.id.as_str());
     let name = format!("files/{id}");

@@ -30,9 +30,9 @@ use crate::links::{self, Links};
 use crate::raw_json::into_text;
 use crate::turn::{self, StreamFormat, cancel_on_disconnect, fingerprint, first_failure, follow, not_stored, wait};
 
-/// Sent when there is nothing else to send for a while: the clients understand nothing else between two frames.
+/// Keep-alive of a stream: the clients accept nothing else between two frames.
 const BLANK: &str = "\n";
-/// Bytes of JSON that make about one token.
+/// Average bytes of JSON in a token.
 const BYTES_PER_TOKEN: usize = 4;
 
 /// The form of an answer.
@@ -42,7 +42,7 @@ enum Form {
     Whole,
     /// Frames, as they come.
     Stream,
-    /// A list of one object: a stream for clients that do not read frames.
+    /// A list of one object: a stream for clients that do not parse frames.
     List,
 }
 
@@ -70,7 +70,7 @@ pub(super) async fn call(
             return Err(ApiError::not_found(message));
         }
     };
-    // A repetition of this request is one of the same model.
+    // A repetition of this request must be for the same model.
     let mut fields = fields;
     fields.map.insert("model".into(), model.clone().into());
     let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
@@ -111,7 +111,7 @@ fn count(mut fields: Fields) -> Result<Response, ApiError> {
     Ok(Json(TokenCount { total_tokens }).into_response())
 }
 
-/// Checks everything that can be wrong with a request, and starts the turn. Links lead to below `base`.
+/// Validates a request, and starts the turn. Links lead to below `base`.
 async fn start_generation(
     app: Arc<App>,
     tenant: Tenant,
@@ -167,7 +167,7 @@ async fn prepare(
     let choice = spec.plan_choice(&app.engine, items, Some((Arc::clone(&session), gate)), retention)?;
     let placed = async {
         conversation.inputs.copy_into(app, &session).await?;
-        // Known now: a request for which there is no room hears so at once.
+        // Reserved now, so that a lack of room is reported at once.
         Ok(session.reserve().await?)
     };
     if let Err(error) = placed.await {

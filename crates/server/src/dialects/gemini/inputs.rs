@@ -1,4 +1,4 @@
-//! The files of a conversation, as the model and the session get them.
+//! The files of a conversation, in the form for the model and the session.
 
 use aludel_agent::Part;
 use aludel_engine::Session;
@@ -19,7 +19,7 @@ pub(super) struct Inputs {
     /// True if there is a session that they go into.
     has_session: bool,
     files: Vec<File>,
-    /// The number of files, the first ones, that an earlier request has put into the session.
+    /// The number of files, counted from the first, that an earlier request has copied into the session.
     repeated: usize,
 }
 
@@ -55,12 +55,12 @@ impl Inputs {
         Self { has_session, files: Vec::new(), repeated: 0 }
     }
 
-    /// Says that all that there are so far were there in an earlier request.
+    /// Marks all files so far as copied by an earlier request.
     pub(super) fn are_repeated(&mut self) {
         self.repeated = self.files.len();
     }
 
-    /// Reads a file that comes in a message; `param` is its place there.
+    /// Parses a file inside a message; `param` is its place there.
     pub(super) fn inline(&mut self, file: Inline<'_>, param: &str, parts: &mut Vec<Part>) -> Result<(), ApiError> {
         let Inline { mime, data, name } = file;
         let data = BASE64_STANDARD.decode(data).or_else(|_| BASE64_URL_SAFE.decode(data));
@@ -75,7 +75,7 @@ impl Inputs {
         self.take(name, mime, FileContent::Inline(bytes), param, parts)
     }
 
-    /// Reads a file of the Files API that a message names; `param` is the path of its address there.
+    /// Parses a reference to a file of the Files API; `param` is the path of its address in the message.
     pub(super) fn named(
         &mut self,
         uri: &str,
@@ -94,7 +94,7 @@ impl Inputs {
             parts.push(mention(&known.name));
             return Ok(());
         }
-        // Names for people often have no ending, by which programs know files.
+        // Display names often have no extension, by which programs recognize files.
         let name = match ending_of(&file.mime) {
             Some(ending) if !file.filename.contains('.') => format!("{}.{ending}", file.filename),
             _ => file.filename.clone(),
@@ -102,7 +102,7 @@ impl Inputs {
         self.take(Some(name), &file.mime, content, param, parts)
     }
 
-    /// Takes a file, under this name if no other has it.
+    /// Adds a file, under this name if it is free.
     fn take(
         &mut self,
         name: Option<String>,
@@ -128,7 +128,7 @@ impl Inputs {
         Ok(())
     }
 
-    /// Shows the model a file: an image, or a text for which there is no other place.
+    /// Adds a file to the model's input: an image, or a text for which there is no other place.
     fn show(&self, mime: &str, content: Option<&[u8]>, param: &str, parts: &mut Vec<Part>) -> Result<(), ApiError> {
         match content {
             Some(bytes) if mime.starts_with("image/") => {
@@ -150,7 +150,7 @@ impl Inputs {
         }
     }
 
-    /// Puts the files into the session. Those of earlier requests are there unless the session is new.
+    /// Copies the files into the session. Those of earlier requests are there unless the session is new.
     pub(super) async fn copy_into(&self, app: &App, session: &Session) -> Result<(), ApiError> {
         if self.files.is_empty() {
             return Ok(());

@@ -1,9 +1,8 @@
 //! Google's Gemini API: `generateContent`, whole and streamed, with code execution; files, models and the token counter; interactions.
 //!
-//! `request` understands a request, `conversation` the messages in it; `generate` starts the turn, `render` and `writer` put what happens
-//! into the words of the protocol; `files` keeps files, which `upload` takes in pieces and `attachments` finds for a request; `inputs` are
-//! the files of a conversation, `program_output` is the output of a program; `interactions` are a protocol of their own beside it; `error`
-//! refuses.
+//! `request` parses a request, `conversation` its messages; `generate` starts the turn, `render` and `writer` render it; `files` has the
+//! routes of files, `upload` receives them in pieces, `attachments` finds them for a request; `inputs` are the files of a conversation,
+//! `program_output` is the output of a program; `interactions` is a separate protocol; `error` renders refusals.
 
 use std::borrow::Cow;
 
@@ -108,7 +107,7 @@ fn routes() -> Routes {
         .nest("/upload/v1beta", uploads())
 }
 
-/// Beginning of the paths of interactions, which no other dialect has.
+/// Prefix of the paths of interactions, which no other dialect has.
 const INTERACTIONS: &str = "/v1/interactions";
 
 /// Paths such as `/v1/models` are OpenAI's, too.

@@ -1,4 +1,4 @@
-//! The models, as this protocol has them.
+//! The models, in the form of this protocol.
 
 use std::sync::Arc;
 

@@ -33,7 +33,7 @@ impl CollectedOutput {
         }
     }
 
-    /// All of it, with the end in words where the output does not show it.
+    /// The whole output, with a note about the end if the output does not show it.
     pub(super) fn end(mut self, outcome: &ToolOutcome) -> Self {
         let is_plain = matches!(outcome.end, ToolEnd::Completed | ToolEnd::Raised);
         if !is_plain || !outcome.without_room.is_empty() {

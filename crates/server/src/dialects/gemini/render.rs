@@ -32,7 +32,7 @@ impl ContentRenderer {
             EventKind::Ended { ending, .. } => return self.end(ending),
             EventKind::Closed => self.close(),
             EventKind::Usage { round, usage } => self.writer.use_tokens(*round, *usage),
-            // A stop sequence came; the rest is not for the client.
+            // After a stop sequence nothing more is sent.
             _ if self.writer.has_finished() => {}
             EventKind::Text { delta, .. } => {
                 if !self.writer.text(delta) {
@@ -143,7 +143,7 @@ impl Render for ContentRenderer {
     }
 }
 
-/// A frame as it stands in a stream: nothing but this line is understood.
+/// A frame of the stream: clients understand only this line.
 pub(super) fn framed(frame: &Frame) -> String {
     format!("data: {}\n\n", frame.text)
 }

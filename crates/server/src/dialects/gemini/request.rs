@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use crate::error::ApiError;
 use crate::http::Fields;
 
-/// Messages of one request; more is no conversation.
+/// Messages of one request.
 const MAX_CONTENTS: usize = 10_000;
 /// Functions of one request.
 pub(super) const MAX_FUNCTIONS: usize = 256;
-/// Words at which an answer ends, as the vendor has it.
+/// Stop words of a request, the vendor's limit.
 pub(super) const MAX_STOPS: usize = 5;
-/// The longest name of a function, as the vendor has it.
+/// The longest name of a function, the vendor's limit.
 const MAX_NAME: usize = 64;
 
 /// A request, understood.
@@ -102,8 +102,8 @@ fn function(declaration: FunctionDeclaration, param: &str) -> Result<FunctionToo
     })
 }
 
-/// Leaves the functions that may be called, all of them where none is named, and says which the model must call. The vendor's modes are
-/// about functions alone.
+/// Keeps the functions that may be called, all of them if none is named, and returns which the model must call. The protocol's modes
+/// concern only functions.
 pub(super) fn choose(mode: CallingMode, allowed: &[String], functions: &mut Vec<FunctionTool>) -> ToolChoice {
     if !allowed.is_empty() {
         functions.retain(|tool| allowed.contains(&tool.name));
@@ -131,7 +131,7 @@ pub(super) fn check_name(name: &str, param: &str) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// A schema of the vendor's dialect as a JSON Schema: its types are in upper case. A body's depth is bounded.
+/// Converts a schema of the vendor's dialect, with types in upper case, into a JSON Schema. A body's depth is bounded.
 fn json_schema(schema: Value) -> Value {
     match schema {
         Value::Object(fields) => {

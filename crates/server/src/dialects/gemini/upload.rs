@@ -1,6 +1,6 @@
-//! `POST /upload/v1/files`: uploads in pieces, as `X-Goog-Upload-…` has them.
+//! `POST /upload/v1/files`: uploads in pieces, controlled by the headers `X-Goog-Upload-…`.
 //!
-//! The pieces come without a key: the address to which they go is signed.
+//! The pieces have no key; their address is signed.
 
 use std::sync::Arc;
 
@@ -26,9 +26,9 @@ use crate::links;
 
 /// The beginning of the paths of uploads.
 pub(super) const PATHS: &str = "/upload/";
-/// Bytes of one file, as the vendor has it.
+/// Bytes of one file, the vendor's limit.
 const MAX_FILE: u64 = 2 << 30;
-/// The life of a file, seconds, as the vendor has it.
+/// The lifetime of a file, seconds, as at the vendor's.
 const FILE_LIFE_SECONDS: i64 = 48 * 3600;
 /// The purpose under which OpenAI's clients see these files.
 const PURPOSE: &str = "user_data";
@@ -40,7 +40,7 @@ const STATUS: HeaderName = HeaderName::from_static("x-goog-upload-status");
 const RECEIVED: HeaderName = HeaderName::from_static("x-goog-upload-size-received");
 const ADDRESS: HeaderName = HeaderName::from_static("x-goog-upload-url");
 
-/// The right to go on with one upload.
+/// The right to continue one upload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ticket {
     tenant: Tenant,
@@ -48,7 +48,7 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// Reads the ticket of an address, if it is the address of an upload that was begun.
+    /// Parses the ticket of an address, if it is that of an upload.
     pub(crate) async fn read(app: &App, uri: &Uri) -> Result<Option<Self>, ApiError> {
         if !uri.path().starts_with(PATHS) {
             return Ok(None);
@@ -165,7 +165,7 @@ async fn go_on(app: &App, ticket: &Ticket, headers: &HeaderMap, request: Request
     let upload = app.store.upload(tenant, id).await?.ok_or_else(gone)?;
     let base = links::base(app, headers);
     if let (Command::Query | Command::Finalize, Some(file)) = (command, &upload.file) {
-        // The client did not hear of its end.
+        // The client did not receive the end of the upload.
         let file = app.store.file(tenant, file).await?.ok_or_else(gone)?;
         return Ok(ended(file, &base));
     }
@@ -189,7 +189,7 @@ async fn go_on(app: &App, ticket: &Ticket, headers: &HeaderMap, request: Request
             if parts.len() == MAX_PARTS {
                 return Err(ApiError::bad_request(format!("An upload may have at most {MAX_PARTS} pieces.")));
             }
-            // Whatever comes in one piece needs to be stored only once.
+            // A file in one piece needs to be stored only once.
             let is_whole = is_last && parts.is_empty();
             let most = upload.bytes - received.min(upload.bytes);
             let most = if is_whole { most } else { most.min(MAX_PART) };
@@ -212,7 +212,7 @@ async fn go_on(app: &App, ticket: &Ticket, headers: &HeaderMap, request: Request
 /// Reads a body of at most so many bytes to disk.
 async fn receive(app: &App, tenant: &Tenant, request: Request, most: u64) -> Result<NewBlob, ApiError> {
     let body = request.into_body();
-    // Reserved at once: of several that come together, those that fit go through.
+    // Reserved at once: of several concurrent uploads, those that fit succeed.
     let mut blob = app.store.new_blob(tenant, body.size_hint().lower().min(most)).await?;
     let mut body = body.into_data_stream();
     while let Some(chunk) = timeout(BODY_READ_TIMEOUT, body.next()).await.map_err(|_| ApiError::too_slow())? {
@@ -226,7 +226,7 @@ async fn receive(app: &App, tenant: &Tenant, request: Request, most: u64) -> Res
     Ok(blob.finish().await?)
 }
 
-/// Joins the pieces of an upload, if all of it came: whoever says so again and again shall not have them copied each time.
+/// Joins the pieces of a complete upload. An incomplete one is refused before it is copied, however often a client asks.
 async fn joined(app: &App, tenant: &Tenant, upload: &UploadRecord, parts: &[PartRecord]) -> Result<NewBlob, ApiError> {
     check_bytes(upload, parts.iter().map(|part| part.bytes).sum())?;
     join(app, tenant, parts).await

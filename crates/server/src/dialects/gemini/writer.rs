@@ -1,7 +1,7 @@
-//! From what happens in a turn to an answer, whole and in frames.
+//! The writer of an answer, whole and in frames.
 //!
-//! Texts come in pieces; programs and their results, of which this protocol has no pieces, each in a frame of their own. Files that are no
-//! pictures have no place in it: the text ends with links to them.
+//! Texts are streamed; programs and their results have one frame each, because the protocol has no deltas for them. It has no place for
+//! files other than pictures: the text ends with links to them.
 
 use aludel_agent::upstream::TokenUsage;
 use aludel_engine::SessionFile;
@@ -79,7 +79,7 @@ impl Writer {
         self.finish.is_some()
     }
 
-    /// Tokens of one round: what the model reads again after the first counts as read for the sake of its programs.
+    /// Counts the tokens of one round. Input tokens after the first round count as used for programs.
     pub(super) fn use_tokens(&mut self, round: u32, usage: TokenUsage) {
         let metadata = &mut self.usage;
         match round {
@@ -92,7 +92,7 @@ impl Writer {
         metadata.total_token_count += usage.total();
     }
 
-    /// The model writes. Returns whether it is to go on: a stop word ends the answer.
+    /// Adds text of the model. Returns false after a stop word, which ends the answer.
     pub(super) fn text(&mut self, piece: &str) -> bool {
         let (text, goes_on) = match self.stop.scan(piece) {
             StopScan::Text(text) => (text, true),
@@ -130,7 +130,7 @@ impl Writer {
         self.emit(Part { executable_code: Some(code), ..Part::default() });
     }
 
-    /// It ended. One that never began for the client begins first.
+    /// Adds a program's end. If it never began for the client, it begins first.
     pub(super) fn end_program(&mut self, item: &ItemId, outcome: Outcome, output: String) {
         match self.running.iter().position(|running| running == item) {
             Some(place) => {
@@ -229,7 +229,7 @@ impl Writer {
         }
     }
 
-    /// Tells one part, and keeps it for the whole: pieces of one text are one part there.
+    /// Sends one part, and adds it to the whole answer, where pieces of one text are joined.
     fn emit(&mut self, part: Part) {
         let content = Content { role: Some(Role::Model), parts: vec![part.clone()] };
         let frame = self.response(Candidate { content, ..Candidate::default() });

@@ -1,4 +1,4 @@
-//! Approval by the client's user, where the policy lets the key decide and the client can ask.
+//! Approval by the client's user, if the policy lets the key decide and the client can ask.
 
 use std::sync::Arc;
 
@@ -28,9 +28,9 @@ const DENY: &str = "deny";
 
 /// The state of a question.
 pub(super) enum Asked {
-    /// The client's user decided, or somebody else meanwhile.
+    /// The client's user has decided, or another party meanwhile.
     Now,
-    /// The client asks and then calls again; this is the answer to its first call.
+    /// The client asks its user and then calls again; this is the answer to its first call.
     Later(CallToolResponse),
     /// The client's user cannot decide here.
     Elsewhere,
@@ -62,7 +62,7 @@ pub(super) async fn ask(
     if is_modern {
         let question = InputRequest::Elicitation(ElicitRequest::new(question));
         let requests = InputRequests::from([(QUESTION.to_owned(), question)]);
-        // The state is a handle: what it stands for is here, of this tenant, and decided about once.
+        // The state is a handle: its data is here, belongs to this tenant, and is decided about once.
         return Ok(Asked::Later(InputRequiredResult::new(Some(requests), Some(run.id.clone())).into()));
     }
     let mut stage = run.stage.clone();
@@ -72,7 +72,7 @@ pub(super) async fn ask(
         () = context.ct.cancelled() => return Ok(Asked::Now),
         // The operator was faster, or the time is over.
         _ = decided => return Ok(Asked::Now),
-        // A client that cannot ask after all, or fails, has not approved.
+        // If the client cannot ask or fails, that is no approval.
         answer = context.peer.create_elicitation(question) => answer.unwrap_or(ElicitResult::new(ElicitationAction::Cancel)),
     };
     if let Err(error) = decide(server, approval, answer, context).await {
@@ -81,7 +81,7 @@ pub(super) async fn ask(
     Ok(Asked::Now)
 }
 
-/// Takes the answer that a client brings with the repetition of its call. Returns the program that it is about.
+/// Takes the answer that a client brings with its repeated call. Returns the program that it is about.
 pub(super) async fn answered(
     server: &Server,
     state: &str,
@@ -101,19 +101,19 @@ pub(super) async fn answered(
     {
         let answer = serde_json::from_value(answer).unwrap_or(ElicitResult::new(ElicitationAction::Cancel));
         decide(server, &approval, answer, context).await?;
-        // The decision is seen in a moment; until then nobody is asked again.
+        // The decision takes effect in a moment; until then the client is not asked again.
         let mut stage = run.stage.clone();
         let _decided = stage.wait_for(|stage| !matches!(stage, Stage::AwaitsApproval(_))).await.map(drop);
     }
     Ok(run)
 }
 
-/// Returns true if the client's user may decide: where the key may, or there is nobody else.
+/// Returns true if the client's user may decide: if the key may, or if there are no keys.
 fn may_decide(server: &Server) -> bool {
     server.tenant == Tenant::local() || server.tenant == Tenant::terminal() || server.mcp.engine.approvals().by_key
 }
 
-/// Stores a decision. Only one counts.
+/// Stores a decision. Only the first counts.
 async fn decide(
     server: &Server,
     approval: &ApprovalRecord,
@@ -136,7 +136,7 @@ async fn decide(
             None => (!runs).then(|| "the user did not approve it".to_owned()),
         },
     };
-    // Whoever decided before, decided.
+    // An earlier decision stands.
     server.mcp.engine.store.decide(Some(&server.tenant), &approval.id, decision).await?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Calls of `python` and `wait`: a program is started, followed for a while, and left to go on if it takes longer.
+//! Calls of `python` and `wait`: they start a program, follow it for a while, and return while it goes on if it takes longer.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -27,9 +27,9 @@ use super::{approve, resources};
 
 /// Time between two notices of progress.
 const BEAT: Duration = Duration::from_secs(2);
-/// The longest time for which a client can let a program run or wait for one, seconds. The sandbox has a limit of its own.
+/// The longest time that a client can give a program or a wait, seconds. The sandbox has its own limit.
 const MAX_SECONDS: f64 = 86_400.0;
-/// Bytes of an image in a result. Larger ones are links alone.
+/// Bytes of an image in a result. Larger ones are only linked.
 const MAX_IMAGE: u64 = 1 << 20;
 
 /// Runs a program.
@@ -48,7 +48,7 @@ pub(super) async fn python(
     };
     let timeout = arguments.timeout_seconds.map(seconds);
     let run = match request.request_state {
-        // The client's user answered about a program that was held.
+        // The client's user has answered about a waiting program.
         Some(state) => approve::answered(server, &state, &arguments.code, request.input_responses, context).await,
         None => start(server, arguments, timeout, context).await,
     };
@@ -56,7 +56,7 @@ pub(super) async fn python(
         Ok(run) => {
             let limit = match server.profile {
                 Profile::Full => timeout.unwrap_or(Duration::MAX).min(server.mcp.return_after),
-                // Nothing could collect its result.
+                // Its client has no tool to collect the result later.
                 Profile::PythonAlone => Duration::from_secs_f64(MAX_SECONDS),
             };
             let interrupts = Some(run.cancel.clone());
@@ -108,7 +108,7 @@ pub(super) async fn wait(
     follow(server, &run, context, limit, None).await
 }
 
-/// Follows a program until it ends or the time is over. A client that goes away or cancels fires `interrupts`.
+/// Follows a program until it ends or the time is over. A client that disconnects or cancels fires `interrupts`.
 async fn follow(
     server: &Server,
     run: &Run,
@@ -149,7 +149,7 @@ async fn follow(
         }
     };
     if let Some(guard) = guard {
-        // Answered: from now on the program is its own.
+        // The call returns: from now on the program goes on by itself.
         let _goes_on = guard.disarm();
     }
     Ok(response)
@@ -175,13 +175,13 @@ impl Progress {
         }
     }
 
-    /// Tells for how many seconds the call has been going on.
+    /// Reports the call's time so far, in seconds.
     async fn tell(&mut self, context: &RequestContext<RoleServer>, last_line: String) {
         self.next = Instant::now() + BEAT;
         let Some(token) = self.token.clone() else { return };
         let mut notice = ProgressNotificationParam::new(token, self.began.elapsed().as_secs_f64());
         notice.message = (!last_line.is_empty()).then_some(last_line);
-        // A client that is gone is noticed by the transport.
+        // The transport notices a client that is gone.
         let _heard = context.peer.notify_progress(notice).await;
     }
 }
@@ -248,7 +248,7 @@ fn running(run: &Run, stage: &Stage) -> CallToolResult {
 
 /// The result of a call that did nothing.
 pub(super) fn failed(error: &ToolError) -> CallToolResult {
-    // Some clients hand a model what is structured alone.
+    // Some clients give a model only the structured content.
     let report = Report { note: Some(error.0.clone()), ..Report::default() };
     result(vec![ContentBlock::text(error.0.clone())], Profile::Full, &report, true)
 }
@@ -276,7 +276,7 @@ pub(super) fn read<T: DeserializeOwned>(arguments: Option<JsonObject>) -> Result
 }
 
 fn seconds(seconds: f64) -> Duration {
-    // NaN and infinity are no time: the maximum.
+    // NaN and infinity count as the maximum.
     let seconds = if seconds.is_finite() { seconds.clamp(0.1, MAX_SECONDS) } else { MAX_SECONDS };
     Duration::from_secs_f64(seconds)
 }

@@ -1,4 +1,4 @@
-//! Refusals: of HTTP requests in JSON-RPC's words, and of tool calls in words for the model.
+//! Refusals: of HTTP requests as JSON-RPC errors, and of tool calls as texts for the model.
 
 use aludel_engine::{Error, ErrorKind};
 use axum::Json;
@@ -29,7 +29,7 @@ pub(super) fn answer(status: StatusCode, error: ErrorData) -> Response {
     (status, Json(JsonRpcError::new(None, error))).into_response()
 }
 
-/// The reason for which a tool did not do what it was asked to, in words for the model.
+/// The reason for which a tool call failed, as a text for the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ToolError(pub(super) String);
 

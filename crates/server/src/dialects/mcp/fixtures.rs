@@ -35,7 +35,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 static FIXTURES: LazyLock<Fixtures> =
     LazyLock::new(|| serde_json::from_str(&include_str!("fixtures.json").replace(r#""PNG""#, PNG)).unwrap());
-/// Calls that wait for their client's input, by the state that it brings back, and the round that was asked. Each counts once.
+/// Calls that wait for their client's input, by the returned state, with the number of the round. Each state is valid once.
 static WAITING: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
 
 #[derive(Debug, Deserialize)]

@@ -1,4 +1,4 @@
-//! The requests that a client may send, and the parts of the server that answer them.
+//! The requests that a client may send.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ impl ServerHandler for Server {
     ) -> Result<InitializeResult, ErrorData> {
         context.peer.set_peer_info(request.clone());
         if let Some(permit) = parts(&context).and_then(|parts| parts.extensions.get::<Arc<Permit>>()) {
-            // It is set once: a client shakes hands once.
+            // Set once: a client initializes once.
             let _first = self.permit.set(Arc::clone(permit));
         }
         self.negotiate_initialize(&request)
@@ -99,12 +99,12 @@ impl ServerHandler for Server {
     }
 }
 
-/// The HTTP request that brought a message, if one did.
+/// The HTTP request of a message, if there is one.
 fn parts(context: &RequestContext<RoleServer>) -> Option<&Parts> {
     context.extensions.get::<Parts>()
 }
 
-/// The span of the HTTP request, which the transport's tasks are not in.
+/// The span of the HTTP request; the transport's tasks run outside of it.
 fn span(context: &RequestContext<RoleServer>) -> Span {
     let span = parts(context).and_then(|parts| parts.extensions.get::<Span>());
     span.cloned().unwrap_or_else(Span::current)

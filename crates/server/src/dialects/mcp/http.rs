@@ -1,4 +1,4 @@
-//! Streamable HTTP, of both eras: with connections for clients that shake hands, and without.
+//! Streamable HTTP in both versions: with connections that begin with `initialize`, and without.
 
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -85,7 +85,7 @@ pub(super) async fn post(
     } else {
         streamable.stateless.handle(request).await.map(Body::new)
     };
-    // It is JSON, and said to be: what it holds is not what its method takes.
+    // The body is JSON of the right type, but its parameters do not fit its method.
     let is_misunderstood = match response.status() {
         StatusCode::UNSUPPORTED_MEDIA_TYPE => head.method.is_some() && has_json,
         StatusCode::BAD_REQUEST => is_handshake && !response.headers().contains_key(CONTENT_TYPE),
@@ -95,7 +95,7 @@ pub(super) async fn post(
     Ok(as_json_rpc(response.map(|body| Body::new(GuardedBody::new(body, memory)))).await)
 }
 
-/// `GET /mcp`: for a client that lost a stream and asks for the rest. There is nothing else that would be sent there.
+/// `GET /mcp`: for a client that lost a stream and asks for the rest. Nothing else is sent there.
 pub(super) async fn get(
     State(app): State<Arc<App>>,
     Caller(tenant): Caller,
@@ -107,11 +107,11 @@ pub(super) async fn get(
     Ok(as_json_rpc(app.mcp.streamable(&tenant).connected.handle(request).await.map(Body::new)).await)
 }
 
-/// `DELETE /mcp`: ends a connection. The sessions in which its programs ran stay.
+/// `DELETE /mcp`: ends a connection. The sessions of its programs stay.
 pub(super) async fn delete(State(app): State<Arc<App>>, Caller(tenant): Caller, request: Request) -> Response {
     let mut response = app.mcp.streamable(&tenant).connected.handle(request).await.map(Body::new);
     if response.status() == StatusCode::ACCEPTED {
-        // Some clients complain of any other success.
+        // Some clients accept no other success.
         *response.status_mut() = StatusCode::NO_CONTENT;
     }
     as_json_rpc(response).await
@@ -137,7 +137,7 @@ impl Mcp {
 impl Streamable {
     fn new(mcp: &Arc<Mcp>, tenant: &Tenant) -> Self {
         let make = |mcp: &Arc<Mcp>| {
-            // The transports belong to the state that they point to.
+            // Weak, because the transports belong to the state that they point to.
             let (mcp, tenant) = (Arc::downgrade(mcp), tenant.clone());
             move || {
                 let mcp = mcp.upgrade().ok_or_else(|| std::io::Error::other("the server has ended"))?;
@@ -145,7 +145,7 @@ impl Streamable {
             }
         };
         let config = || {
-            // The layer around all routes has looked at `Host` and `Origin`, and at the size of the body.
+            // The layer around all routes has checked `Host`, `Origin` and the size of the body.
             StreamableHttpServerConfig::default()
                 .disable_allowed_hosts()
                 .disable_allowed_origins()
@@ -164,7 +164,7 @@ impl Streamable {
     }
 }
 
-/// Marks an answer as one in the protocol's words. Refusals that are plain text are put into them.
+/// Marks an answer as rendered. Plain-text refusals are converted first.
 async fn as_json_rpc(response: Response) -> Response {
     let status = response.status();
     let is_error = status.is_client_error() || status.is_server_error();
@@ -186,7 +186,7 @@ fn unreadable(bytes: &Bytes) -> ErrorData {
     }
 }
 
-/// The answer to a message whose parameters are not what its method takes.
+/// The answer to a message with invalid parameters.
 fn misunderstood(head: Head) -> Response {
     let Head { id, method } = head;
     let method = excerpt::line(&method.unwrap_or_default(), 80);

@@ -1,8 +1,8 @@
 //! The Model Context Protocol: a code interpreter as tools, over Streamable HTTP, HTTP with SSE, and standard input and output.
 //!
-//! `server` is what a client speaks with, whatever the transport, and `handler` the requests that it answers; `http`, `sse` and `stdio` are
-//! the transports. `tools` describes the tools, `calls` carries them out, `runs` keeps programs that outlive their call, `output` collects
-//! what they put out, `approve` asks the client's user, `files` and `resources` hand out files.
+//! `server` serves one client over any transport, and `handler` answers its requests; `http`, `sse` and `stdio` are the transports. `tools`
+//! describes the tools, `calls` carries them out, `runs` keeps programs that outlive their call, `output` collects their output, `approve`
+//! asks the client's user, `files` and `resources` serve files.
 
 mod approve;
 mod calls;
@@ -34,9 +34,9 @@ use crate::http::{JSON, Routes, bearer};
 
 pub use stdio::serve as serve_stdio;
 
-/// Time after which a call returns although its program goes on, unless the operator says another.
+/// Default time after which a call returns while its program goes on.
 pub const RETURN_AFTER: Duration = Duration::from_secs(45);
-/// Connections of clients that shook hands, at once: each takes a task and some kilobytes.
+/// Concurrent connections that began with `initialize`: each takes a task and some kilobytes.
 const MAX_CONNECTIONS: usize = 1024;
 
 /// The dialect.
@@ -83,7 +83,7 @@ pub(crate) struct Mcp {
     /// Time after which a call returns although its program goes on.
     return_after: Duration,
     connections: Arc<Permits>,
-    /// Transports by tenant, so that nobody finds another's connections.
+    /// Transports by tenant, so that no tenant finds another's connections.
     streamable: Mutex<HashMap<Tenant, Arc<http::Streamable>>>,
     sse: sse::Streams,
 }

@@ -1,4 +1,4 @@
-//! The output of one program, bounded, for as long as somebody may ask for it.
+//! The bounded output of one program, kept as long as its client may ask for it.
 
 use aludel_agent::excerpt;
 use aludel_engine::executions::DirectEnd;
@@ -10,14 +10,14 @@ use super::tools::{Exception, Status};
 
 /// Bytes of each stream that are kept: head and tail.
 const MAX_STREAM: usize = 16 << 10;
-/// Bytes of each value that a program showed, and of all together.
+/// Bytes of each displayed value, and of all together.
 const MAX_VALUE: usize = 8 << 10;
 const MAX_VALUES: usize = 16 << 10;
-/// Images that a result shows. Others are files all the same.
+/// Images in a result. Further ones are only files.
 const MAX_IMAGES: usize = 4;
 /// Files that are named.
 const MAX_FILES: usize = 50;
-/// Bytes of the words of a result: clients cut off longer ones.
+/// Bytes of a result's text: clients cut off longer ones.
 const MAX_TEXT: usize = 30_000;
 
 /// The output of a program under way.
@@ -55,7 +55,7 @@ pub(super) struct ProgramEnd {
 }
 
 impl Collector {
-    /// Takes note of what a program puts out.
+    /// Adds a piece of a program's output.
     pub(super) fn record(&mut self, output: OutputPiece) {
         match output {
             OutputPiece::Stdout(text) => self.stdout.push(&text),
@@ -82,7 +82,7 @@ impl Collector {
         excerpt::line(self.stdout.last_line(), 200)
     }
 
-    /// The words of a value. One that is shown as an image needs none.
+    /// The text of a value. A value that is shown as an image needs none.
     fn text_of(&mut self, rich: RichValue) -> Option<String> {
         if let Some(image) = rich.image {
             if self.images.len() < MAX_IMAGES {
@@ -142,7 +142,7 @@ impl ProgramEnd {
                 Status::Killed
             }
         };
-        // The traceback says it, or there is nothing to say.
+        // The traceback contains it, or there is nothing to report.
         let is_told = words == "The program ran to its end."
             || self.error.as_ref().is_some_and(|error| words == format!("The program failed: {}.", error.name));
         self.note = if is_told { String::new() } else { words };
@@ -158,7 +158,7 @@ impl ProgramEnd {
         self.status != Status::Ok
     }
 
-    /// All of it in words.
+    /// All of it as text.
     pub(super) fn text(&self) -> String {
         let mut text = String::new();
         let mut add = |piece: &str| {
@@ -176,7 +176,7 @@ impl ProgramEnd {
         add(self.result.as_deref().unwrap_or_default());
         add(self.error.as_ref().map_or("", |error| &error.traceback));
         add(&self.note);
-        // Images stand in the result; there is no such file in the workspace.
+        // Images are part of the result; the workspace has no such file.
         let is_shown = |file: &&SessionFile| self.images.iter().any(|image| image.id == file.id);
         let named = self.files.iter().filter(|file| !is_shown(file));
         let names: Vec<String> = named

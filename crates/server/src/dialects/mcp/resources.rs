@@ -18,7 +18,7 @@ use super::server::Server;
 
 /// The beginning of every address.
 const SCHEME: &str = "aludel://sessions/";
-/// Sessions whose files make a page of the list.
+/// Sessions on one page of the list.
 const PAGE: usize = 20;
 /// Files of a session that are listed.
 const MAX_LISTED: usize = 200;
@@ -47,7 +47,7 @@ pub(super) fn uri(session: &str, path: &str) -> String {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' | b'_' | b'~' | b'/' => uri.push(char::from(byte)),
             _ => {
-                // Text takes any text.
+                // Writing to a string cannot fail.
                 let _written = write!(uri, "%{byte:02X}");
             }
         }
@@ -87,7 +87,7 @@ pub(super) fn of(session: &str, file: &SessionFile) -> Resource {
         .with_size(file.bytes)
 }
 
-/// Reads a file of a session of the tenant's; `None` if there is no such session or file, and an error if it is larger than `limit`.
+/// Reads a file of a session of the tenant; `None` if there is no such session or file, and an error if it is larger than `limit`.
 pub(super) async fn content(
     server: &Server,
     session: &str,

@@ -1,4 +1,4 @@
-//! Programs that may outlive the call that started them, and their results for clients that come back.
+//! Programs that may outlive the call that started them, and their results for later calls.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use super::output::{Collector, ProgramEnd};
 
 /// Time for which the result of a program that ended is kept.
 const KEEP: Duration = Duration::from_secs(600);
-/// Results of one tenant, and of all together, that are kept. One takes up to 100 KB.
+/// Results that are kept of one tenant, and of all together. One takes up to 100 KB.
 const MAX_ENDED_EACH: usize = 64;
 const MAX_ENDED: usize = 512;
 
@@ -54,7 +54,7 @@ pub(super) enum Stage {
 }
 
 impl Runs {
-    /// Starts a program in a session. Whoever knows its id can ask for it until ten minutes after its end.
+    /// Starts a program in a session. It can be found by its id until ten minutes after its end.
     pub(super) fn start(
         &self,
         engine: &Arc<Engine>,
@@ -73,7 +73,7 @@ impl Runs {
         Ok(run)
     }
 
-    /// Returns the program of this id, if it is this tenant's and not forgotten.
+    /// Returns the program of this id, if it belongs to this tenant and is not forgotten.
     pub(super) fn find(&self, tenant: &Tenant, id: &str) -> Option<Arc<Run>> {
         let mut runs = self.lock();
         forget_old(&mut runs, tenant);
@@ -94,7 +94,7 @@ impl Run {
     }
 }
 
-/// Forgets results that were kept long enough, and the oldest of those that are too many: a tenant's own, or of whoever has most.
+/// Forgets results that are old enough, and the oldest of those beyond the limits: the tenant's own, or of the tenant with most.
 fn forget_old(runs: &mut HashMap<Tenant, VecDeque<Arc<Run>>>, tenant: &Tenant) {
     let ended = |runs: &VecDeque<Arc<Run>>| runs.iter().filter(|run| run.ended_at().is_some()).count();
     for runs in runs.values_mut() {

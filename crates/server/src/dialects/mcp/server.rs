@@ -1,4 +1,4 @@
-//! The server that one client speaks with, whatever the transport and the era of its protocol.
+//! The server for one client, whatever the transport and version of the protocol.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,13 +13,13 @@ use super::Mcp;
 use super::error::ToolError;
 use super::tools::Profile;
 
-/// The server of one connection, or of one request where the protocol knows no connections.
+/// The server of one connection, or of one request in versions without connections.
 #[derive(Clone)]
 pub(super) struct Server {
     pub(super) mcp: Arc<Mcp>,
     pub(super) tenant: Tenant,
     pub(super) profile: Profile,
-    /// The session of calls that name none: the first of them makes it.
+    /// The session of calls that name none; the first such call makes it.
     pub(super) default: Arc<Mutex<Option<SessionId>>>,
     /// The permit of a connection.
     pub(super) permit: Arc<OnceLock<Arc<Permit>>>,
@@ -50,7 +50,7 @@ impl Server {
         Ok(session)
     }
 
-    /// The session of this id, whether it has expired or not: its files are there.
+    /// The session of this id, even if it has expired: its files still exist.
     pub(super) async fn known_session(&self, id: &str) -> Result<Option<Arc<Session>>, ToolError> {
         let engine = &self.mcp.engine;
         let Some(id) = SessionId::parse(id) else { return Ok(None) };
@@ -62,7 +62,7 @@ impl Server {
 }
 
 impl Server {
-    /// Makes a change in a task of its own: a call may be dropped with its connection, and what was half made would stay so.
+    /// Makes a change in a task of its own: calls are dropped with their connection, which would leave the change half made.
     pub(super) async fn finish<T: Send + 'static>(
         &self,
         change: impl Future<Output = Result<T, ToolError>> + Send + 'static,

@@ -1,4 +1,4 @@
-//! HTTP with SSE, of the first edition of the protocol: for vLLM, whose models know a server and a tool named `python`.
+//! HTTP with SSE, of the first version of the protocol: for vLLM, whose models know a server and a tool named `python`.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -56,8 +56,8 @@ pub(super) struct Address {
     session_id: String,
 }
 
-/// `GET /sse`: opens a stream, and says where to post. It ends with the client's connection, and its session with it: each of a model's
-/// requests has one of its own, and nobody can come back to it.
+/// `GET /sse`: opens a stream, and sends the address for messages. Its session ends with the connection: each request of a model has its
+/// own, and cannot be resumed.
 pub(super) async fn open(State(app): State<Arc<App>>, Caller(tenant): Caller) -> Result<Response, ApiError> {
     let mcp = Arc::clone(&app.mcp);
     let permit = mcp.connections.acquire(&tenant).map_err(http::too_many)?;
@@ -89,7 +89,7 @@ pub(super) async fn open(State(app): State<Arc<App>>, Caller(tenant): Caller) ->
     Ok((headers, body).into_response())
 }
 
-/// `POST /messages`: takes a message of the client's. The answer comes in the stream.
+/// `POST /messages`: takes a message of the client. The answer comes in the stream.
 pub(super) async fn post(
     State(app): State<Arc<App>>,
     Caller(tenant): Caller,
@@ -139,7 +139,7 @@ async fn serve(
     let messages = unfold(received, async |mut received| Some((received.recv().await?, received)));
     let transport = SinkStreamTransport::new(PollSender::new(sender), Box::pin(messages));
     if let Ok(serving) = serve_server_with_ct(server, transport, ended).await {
-        // It ends with the client, however that is.
+        // It ends with the client, for whatever reason.
         let _reason = serving.waiting().await;
     }
     if let Some(session) = default.lock().await.take()
@@ -178,7 +178,7 @@ struct Tools<'a> {
     tools: Vec<KnownTool<'a>>,
 }
 
-/// A message as it stands in the stream; `None` if it cannot be written, which ends the stream.
+/// A message as an event of the stream; `None` if it cannot be written, which ends the stream.
 fn frame(message: &ServerJsonRpcMessage) -> Option<Bytes> {
     let text = match message {
         JsonRpcMessage::Response(response) => match &response.result {

@@ -12,7 +12,7 @@ use super::Mcp;
 use super::server::Server;
 use super::tools::Profile;
 
-/// Serves a client at the other end of these until it ends its input. Programs that run then are interrupted.
+/// Serves a client on these streams until it closes its end. Running programs are then interrupted.
 pub async fn serve(
     engine: &Arc<Engine>,
     return_after: Duration,
@@ -22,7 +22,7 @@ pub async fn serve(
     let mcp = Mcp::new(engine, return_after);
     let server = Server::new(&mcp, &Tenant::terminal(), Profile::Full);
     if let Ok(serving) = serve_server_with_ct(server, (input, output), engine.shutdown.child_token()).await {
-        // It ends with the client, however that is.
+        // It ends with the client, for whatever reason.
         let _reason = serving.waiting().await;
     }
 }

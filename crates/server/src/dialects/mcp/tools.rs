@@ -168,7 +168,7 @@ pub(super) struct ReportedFile {
     pub(super) size: u64,
 }
 
-/// The tools of a profile, always in the same order and words: clients keep them in caches of prompts.
+/// The tools of a profile, always in the same order and words: clients have them in prompt caches.
 pub(super) fn list(engine: &Engine, profile: Profile) -> Vec<Tool> {
     let about = about(engine);
     match profile {
@@ -202,19 +202,19 @@ fn tool(name: &'static str, title: &str, words: impl Into<Cow<'static, str>>, in
     Tool::new(name, words, input).with_title(title)
 }
 
-/// Hints about a tool that reaches nothing outside of its sandbox.
+/// Hints about a tool that affects nothing outside of its sandbox.
 fn hints(title: &str) -> ToolAnnotations {
     ToolAnnotations::with_title(title).open_world(false)
 }
 
-/// The schema of arguments in the plain form that every client and model takes: what may be left out has a single type.
+/// The schema of arguments in the simple form that every client and model accepts: optional fields have a single type.
 fn input<T: JsonSchema>() -> Arc<JsonObject> {
     let settings = SchemaSettings::draft2020_12().with(|settings| settings.meta_schema = None);
     let settings = settings.with_transform(RecursiveTransform(plain as fn(&mut Schema)));
     let mut schema = settings.into_generator().into_root_schema_for::<T>();
     schema.remove("title");
     schema.remove("description");
-    // All of them are structs, which have schemas of objects.
+    // All of them are structs, which have object schemas.
     Arc::new(schema.as_object().cloned().unwrap_or_default())
 }
 
@@ -233,7 +233,7 @@ fn plain(schema: &mut Schema) {
     schema.remove("format");
 }
 
-/// The sandbox in words for a model.
+/// The description of the sandbox for a model.
 pub(super) fn about(engine: &Engine) -> String {
     let (kernel, limits) = (engine.kernel(), &engine.settings.limits);
     let mut text = format!(

@@ -7,7 +7,7 @@ use base64::prelude::BASE64_STANDARD;
 use crate::app::App;
 use crate::error::ApiError;
 
-/// A file of the Files API, by the id that a part of a message gives.
+/// A file of the Files API, by the id in a part of a message.
 pub(crate) async fn stored_file(app: &App, tenant: &Tenant, id: &str) -> Result<FileRecord, ApiError> {
     let file = match FileId::parse(id) {
         Some(file) => app.store.file(tenant, &file).await?,
@@ -16,8 +16,8 @@ pub(crate) async fn stored_file(app: &App, tenant: &Tenant, id: &str) -> Result<
     file.ok_or_else(|| crate::dialects::openai::files::no_file(id).param("input"))
 }
 
-/// Decodes a file that comes with the request itself: its name, type and contents. `data` is base64, as it is or in a `data:` URL; a URL of
-/// another kind brings no file.
+/// Decodes a file inside a request: its name, type and contents. `data` is base64, plain or in a `data:` URL; any other URL contains no
+/// file.
 pub(crate) fn inline_file(
     data: Option<&str>,
     url: Option<&str>,

@@ -30,7 +30,7 @@ pub(crate) fn parse_memory(text: &str) -> Option<MemoryLimit> {
     MemoryLimit::ALL.into_iter().find(|limit| tier(*limit).word() == text)
 }
 
-/// Refuses more memory than a container may have here. The least word of the protocol stands for what every container has.
+/// Refuses more memory than a container may have. The protocol's smallest value stands for the default.
 pub(crate) fn check_memory(limit: MemoryLimit, app: &App, param: &str) -> Result<(), ApiError> {
     let fits = |limit: &MemoryLimit| tier(*limit).bytes() <= app.engine.settings.max_memory;
     if limit == MemoryLimit::One || fits(&limit) {
@@ -52,7 +52,7 @@ pub(crate) fn tier(limit: MemoryLimit) -> MemoryTier {
 
 /// Characters of a container's name.
 const MAX_NAME: usize = 256;
-/// The longest time that a client can let a container idle: a week.
+/// The longest idle time that a client can set for a container, minutes: a week.
 const MAX_MINUTES: u64 = 7 * 24 * 60;
 
 pub(crate) async fn create(
@@ -120,7 +120,7 @@ pub(crate) async fn retrieve(
 ) -> Result<Json<ContainerObject>, ApiError> {
     let record = find(&app, &tenant, &id).await?;
     if app.engine.sessions.status(&record) == SessionStatus::Running {
-        // A client that asks for a container still needs it.
+        // A client that retrieves a container still needs it.
         app.engine.sessions.open(&tenant, SessionChoice::Explicit(record.id.clone())).await?;
     }
     Ok(Json(render(&app, &find(&app, &tenant, &id).await?)))
@@ -147,7 +147,7 @@ pub(crate) async fn add_file(
     let container = use_container(&app, &tenant, &id).await?;
     let file = if MultipartForm::is_in(&request) {
         let mut form = MultipartForm::read(&app, &tenant, request, "file", MAX_FILE).await?;
-        // Some clients send the id as a part of a form.
+        // Some clients send the id in a form.
         match form.text("file_id").map(str::to_owned) {
             Some(id) if form.file.is_none() => add_by_id(&app, &tenant, &container, &id).await?,
             _ => {
@@ -191,7 +191,7 @@ pub(crate) async fn retrieve_file(
     Ok(Json(render_stored(&id, file.into())))
 }
 
-/// The contents of files can be read even after the container's end, as long as it is kept.
+/// The contents of files can be read after the container's end, until it is removed.
 pub(crate) async fn file_content(
     State(app): State<Arc<App>>,
     Caller(tenant): Caller,
@@ -207,7 +207,7 @@ pub(crate) async fn delete_file(
     Path((container, file)): Path<(String, String)>,
 ) -> Result<Json<Deleted>, ApiError> {
     let (id, record) = find_file(&app, &tenant, &container, &file).await?;
-    // Tidying up is possible after the end, too.
+    // Files can be deleted after the end, too.
     let container = app.engine.sessions.open(&tenant, SessionChoice::Reuse(id.clone())).await?;
     if !app.finish(async move { Ok(container.delete_file(&record.id).await?) }).await? {
         return Err(no_file_in(&id, &file));
@@ -259,7 +259,7 @@ fn render(app: &App, record: &ContainerRecord) -> ContainerObject {
         },
         name: record.name.clone(),
         last_active_at: record.last_active_ms / 1000,
-        // A server's setting may be less than a minute.
+        // The server's setting may be less than a minute.
         expires_after: ExpiresAfter { anchor: Default::default(), minutes: record.idle.as_secs().div_ceil(60) },
         memory_limit: record.memory_limit.clone().unwrap_or_else(|| tier(MemoryLimit::One).word()),
         network_policy: NetworkPolicy::Disabled,

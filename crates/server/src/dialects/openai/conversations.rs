@@ -123,7 +123,7 @@ fn parse(id: &str) -> Result<ConversationId, ApiError> {
     ConversationId::parse(id).ok_or_else(|| no_conversation(id))
 }
 
-/// 404, for a conversation that is not there or somebody else's.
+/// 404, for a conversation that does not exist or belongs to another tenant.
 pub(crate) fn no_conversation(id: &str) -> ApiError {
     ApiError::not_found(format!("Conversation with id '{id}' not found."))
 }
@@ -132,7 +132,7 @@ fn no_item(conversation: &str, item: &str) -> ApiError {
     ApiError::not_found(format!("Item '{item}' not found in conversation '{conversation}'."))
 }
 
-/// Checks a client's notes: sixteen pairs of short texts, as everywhere in the API.
+/// Checks metadata: at most sixteen pairs of short texts, as everywhere in the API.
 pub(crate) fn checked_metadata(metadata: Option<Map<String, Value>>) -> Result<Map<String, Value>, ApiError> {
     const PAIRS: usize = 16;
     const KEY: usize = 64;
@@ -161,8 +161,8 @@ fn in_json(items: Vec<(String, ItemDocument)>) -> Vec<(String, Value)> {
     items.into_iter().map(|(id, item)| (id, item.into_json())).collect()
 }
 
-/// Brings an item into the form in which it is kept and given back: with a type, an id, and parts instead of plain text. Returns its id,
-/// too. `param` names it in errors.
+/// Converts an item into its stored form: with a type, an id, and parts instead of plain text. Returns its id as well. `param` names it in
+/// errors.
 pub(crate) fn stored_item(mut item: ItemDocument, param: &str) -> Result<(String, ItemDocument), ApiError> {
     if !item.is_object() {
         return Err(ApiError::invalid(param, format!("Invalid '{param}': it must be an object.")));

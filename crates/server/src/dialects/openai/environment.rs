@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::error::ApiError;
 
-/// Reads the environment variables of a container, an addition of ours to the protocol.
+/// Parses the environment variables of a container, an extension of the protocol.
 pub(crate) fn environment(sent: Option<&Value>, param: &str) -> Result<Environment, ApiError> {
     let variables = match sent {
         None | Some(Value::Null) => return Ok(Environment::default()),
@@ -19,7 +19,7 @@ pub(crate) fn environment(sent: Option<&Value>, param: &str) -> Result<Environme
     Environment::new(texts).map_err(|error| refused(error, param))
 }
 
-/// An error of the engine about variables that stand at this place of the request.
+/// An error of the engine about variables in this parameter of the request.
 pub(crate) fn refused(error: Error, param: &str) -> ApiError {
     match error {
         Error::InvalidSandbox { field, reason } => {

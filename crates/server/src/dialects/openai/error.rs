@@ -33,7 +33,7 @@ pub(super) fn body(error: &ApiError) -> openai::ErrorEnvelope {
     openai::ErrorEnvelope { error }
 }
 
-/// In this dialect's words: sessions are containers. Another dialect has an error of its own.
+/// In the terms of this dialect, where sessions are containers. Other dialects have errors of their own.
 impl From<aludel_engine::Error> for ApiError {
     fn from(error: aludel_engine::Error) -> Self {
         use aludel_engine::{Error, Missing};

@@ -14,9 +14,9 @@ use crate::http::{Caller, MultipartForm, Params, Upload, download};
 
 /// Bytes of one file.
 pub(crate) const MAX_FILE: u64 = 512 << 20;
-/// The most files of one page, which is also the usual number.
+/// The most files on one page, which is also the default.
 const MAX_PAGE: usize = 10_000;
-/// The life that a file may be given, seconds: from an hour to thirty days.
+/// The range of a file's lifetime, seconds: from an hour to thirty days.
 const LIVES: std::ops::RangeInclusive<i64> = 3600..=30 * 24 * 3600;
 
 /// The purposes that a client can upload files for.
@@ -111,7 +111,7 @@ async fn find(app: &App, tenant: &Tenant, id: &str) -> Result<FileRecord, ApiErr
     app.store.file(tenant, &parsed).await?.ok_or_else(|| no_file(id))
 }
 
-/// 404, for a file that is not there or somebody else's.
+/// 404, for a file that does not exist or belongs to another tenant.
 pub(crate) fn no_file(id: &str) -> ApiError {
     ApiError::not_found(format!("No such File object: {id}")).param("id")
 }

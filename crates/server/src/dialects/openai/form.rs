@@ -1,7 +1,7 @@
-//! One field of a form that is handed on as it came.
+//! One field of a form that is forwarded unchanged.
 //!
-//! The model's server reads the form again, by a parser of its own. So a form is only taken that all parsers read in one way: whatever some
-//! of them forgive is refused.
+//! The model's server parses the form again with its own parser. So only forms that all parsers read the same way are accepted: anything
+//! that some of them tolerate is refused.
 
 /// The reason for which a form is refused.
 type FormRefusal = &'static str;
@@ -62,7 +62,7 @@ pub(super) fn find<'a>(form: &'a [u8], boundary: &str, name: &str) -> Result<Opt
 /// The head of a part.
 struct Field<'a> {
     name: &'a str,
-    /// True if there is more than the name of a field: a file's name, or an encoding.
+    /// True if it has more than a field's name: a file's name, or an encoding.
     has_more: bool,
 }
 
@@ -121,7 +121,7 @@ impl<'a> Parameter<'a> {
             Some(quoted) => quoted.split_once('"').ok_or(WRONG)?,
             None => value.split_at(value.find([';', ' ', '\t']).unwrap_or(value.len())),
         };
-        // Of a quote behind a backslash some say that it goes on.
+        // Parsers disagree about a quote after a backslash.
         if value.ends_with('\\') || value.contains('"') {
             return Err(WRONG);
         }
@@ -138,7 +138,7 @@ fn split<'a>(bytes: &'a [u8], mark: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
 mod tests {
     use super::*;
 
-    /// A form of parts, each a disposition behind `form-data` and a content.
+    /// A form of parts, each with parameters after `form-data` and a content.
     fn form(parts: &[(&str, &str)]) -> String {
         let parts = parts.iter().map(|(name, content)| {
             format!("--x\r\nContent-Disposition: form-data{name}\r\nContent-Type: text/plain\r\n\r\n{content}\r\n")

@@ -1,7 +1,7 @@
-//! OpenAI's API: Responses, Chat Completions, and the files, containers and conversations that they name.
+//! OpenAI's API: Responses, Chat Completions, files, containers and conversations.
 //!
-//! `tools` understands the tools of a request, `attachment` finds files that messages bring along, `program` puts programs and their output
-//! into words, `services` hands on to models that do not chat, `form` finds the names of these in forms, `error` refuses.
+//! `tools` parses the tools of a request, `attachment` finds the files of messages, `program` renders programs and their output, `services`
+//! forwards to models other than chat models, `form` finds the model's name in forms, `error` renders refusals.
 
 use std::borrow::Cow;
 

@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
-/// The output of a program that runs, in the words of OpenAI's protocols.
+/// The output of a running program, in the form of OpenAI's protocols.
 #[derive(Debug, Default)]
 pub(crate) struct CollectedOutput {
     /// Printed text, values of last expressions and tracebacks, in order.
@@ -26,12 +26,12 @@ pub(crate) struct ProgramEnd {
     pub(crate) logs: String,
     /// Their files.
     pub(crate) pictures: Vec<SessionFile>,
-    /// The files that it left or showed, as clients can download them.
+    /// The files that it wrote or displayed, as clients can download them.
     pub(crate) files: Vec<SessionFile>,
 }
 
 impl ProgramEnd {
-    /// One that could not be run.
+    /// The end of a program that could not be run.
     pub(crate) fn rejected(reason: String) -> Self {
         Self { status: "failed", logs: reason, ..Self::incomplete() }
     }
@@ -42,7 +42,7 @@ impl ProgramEnd {
         Self { status: "incomplete", images, pictures, logs: String::new(), files }
     }
 
-    /// The entries of `outputs`: images first, as OpenAI has them.
+    /// The entries of `outputs`: images first, as at OpenAI.
     pub(crate) fn outputs(&self) -> Vec<Value> {
         let mut outputs: Vec<Value> = self.images.iter().map(|url| json!({ "type": "image", "url": url })).collect();
         if !self.logs.is_empty() {
@@ -64,7 +64,7 @@ impl CollectedOutput {
                 self.logs.push_str(text.as_deref().unwrap_or_default());
                 self.logs.push('\n');
             }
-            // As a notebook shows it: without a line end.
+            // Without a line's end, as in a notebook.
             OutputPiece::Result(RichValue { text, .. }) => self.logs.push_str(text.as_deref().unwrap_or_default()),
             OutputPiece::Error { traceback, .. } => {
                 self.logs.push_str(traceback);
@@ -92,7 +92,7 @@ impl CollectedOutput {
     }
 }
 
-/// A program of an earlier turn as the model gets it: a call of our tool, by this name, and what it put out.
+/// A program of an earlier turn in the form for the model: a call of our tool, by this name, and its output.
 pub(crate) fn replayed(item: &Value, tool: &str) -> [Item; 2] {
     let id = item.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
     let code = item.get("code").and_then(Value::as_str).unwrap_or_default();
@@ -112,7 +112,7 @@ pub(crate) fn replayed_program(id: String, code: &str, output: &str, tool: &str)
     [Item::Call(call), Item::output(id, replayed_output(output))]
 }
 
-/// Frames the output of an earlier program as data, as it was when it was new.
+/// Frames the output of an earlier program as data, as new output is.
 pub(crate) fn replayed_output(output: &str) -> String {
     if output.is_empty() { "(no output)".to_owned() } else { aludel_agent::framed(output) }
 }

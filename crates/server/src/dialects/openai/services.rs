@@ -1,4 +1,4 @@
-//! Models that do not chat, such as those of embeddings and speech: requests and answers are handed on.
+//! Models other than chat models, such as those for embeddings and speech: requests and answers are forwarded.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::dialects::forward::{self, ForwardProtocol, ForwardRequest, ModelName}
 use crate::error::ApiError;
 use crate::http::{BYTES, Caller, FORM, JSON, RawBody, Routes};
 
-/// Methods of OpenAI's API, and one that servers of open models add, whose requests name a model.
+/// Methods of OpenAI's API whose requests name a model, and one that servers of open models add.
 const METHODS: [&str; 10] = [
     "audio/speech",
     "audio/transcriptions",
@@ -42,7 +42,7 @@ pub(super) fn routes() -> Routes {
     })
 }
 
-/// As much of a request as tells who is to answer it.
+/// The fields of a request that decide who answers it.
 #[derive(Deserialize)]
 struct Head<'a> {
     #[serde(borrow)]
@@ -69,11 +69,11 @@ async fn hand_on(
     })
 }
 
-/// The name of the model that is asked for, and its place in the body.
+/// The name of the requested model, and its place in the body.
 fn model<'a>(headers: &HeaderMap, body: &'a [u8]) -> Result<(String, ModelName<'a>), ApiError> {
     let mut types = headers.get_all(CONTENT_TYPE).iter().map(|value| value.to_str().unwrap_or("?"));
     let said = types.next().unwrap_or_default();
-    // The model's server goes by the type: the two must take the body for the same.
+    // The model's server relies on the type: both must take the body for the same.
     let kind = said.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     let is_json = kind.is_empty() || kind == "application/json" || kind.ends_with("+json");
     match form::boundary(said) {

@@ -24,18 +24,18 @@ pub(crate) enum ContainerChoice {
         memory_limit: Option<MemoryLimit>,
         /// Environment variables of its programs.
         environment: Environment,
-        /// The client's own word for what belongs together: requests with the same share a container.
+        /// The client's name for a session: requests with the same name share a container.
         session: Option<String>,
     },
 }
 
 impl ContainerChoice {
-    /// A container that is made when it is needed, the one of this session if there is one.
+    /// A container that is made on demand, or that of this session if there is one.
     pub(crate) fn auto(session: Option<String>) -> Self {
         Self::Auto { file_ids: Vec::new(), memory_limit: None, environment: Environment::default(), session }
     }
 
-    /// Reads the `container` of a tool; `param` is the tool's path in the request.
+    /// Parses the `container` of a tool; `param` is the tool's path in the request.
     pub(crate) fn read(tool: &Value, param: &str) -> Result<Self, ApiError> {
         let param = format!("{param}.container");
         match tool.get("container") {
@@ -51,7 +51,7 @@ impl ContainerChoice {
         }
     }
 
-    /// Opens the container, given the one that the conversation used last: with the files that were asked for.
+    /// Opens the container, with the requested files. Without one in the request it is the conversation's last.
     pub(crate) async fn open(
         &self,
         app: &App,

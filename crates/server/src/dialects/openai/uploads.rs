@@ -80,7 +80,7 @@ pub(crate) async fn complete(
     render(&app, &tenant, find(&app, &tenant, &id).await?).await
 }
 
-/// Makes one blob of parts, which are there until the file is: both need room.
+/// Joins the parts into one blob. The parts stay until the file exists, so both need room.
 pub(crate) async fn join(app: &App, tenant: &Tenant, parts: &[PartRecord]) -> Result<NewBlob, ApiError> {
     let mut blob = app.store.new_blob(tenant, parts.iter().map(|part| part.bytes).sum()).await?;
     let mut buffer = vec![0; 256 << 10];
@@ -95,7 +95,7 @@ pub(crate) async fn join(app: &App, tenant: &Tenant, parts: &[PartRecord]) -> Re
     Ok(blob.finish().await?)
 }
 
-/// The parts in the order in which the client wants them, each once.
+/// The parts in the client's order, each once.
 fn choose(mut parts: Vec<PartRecord>, wanted: &[String]) -> Result<Vec<PartRecord>, ApiError> {
     let mut chosen = Vec::new();
     for id in wanted {

@@ -1,4 +1,4 @@
-//! The code interpreter of a sandbox: programs, and the contexts that they run in.
+//! The code interpreter of a sandbox: programs and their contexts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ pub(super) async fn create_context(
     Ok(Json(shown(&context)))
 }
 
-/// `GET /code/contexts`: those that were made, and so not the default one.
+/// `GET /code/contexts`: those that were created, so without the default one.
 pub(super) async fn list_contexts(
     TargetSandbox { sandbox, .. }: TargetSandbox,
     params: Params,
@@ -70,20 +70,20 @@ pub(super) async fn list_contexts(
     Ok(Json(made.filter(|context| is_wanted(context, &params)).map(|context| shown(&context)).collect()))
 }
 
-/// Returns true for a context of the language that a query names, or if it names none.
+/// Returns true for a context of the query's language; for all if it names none.
 fn is_wanted(context: &sandboxes::Context, params: &Params) -> bool {
     let named = params.get("language").filter(|name| !name.is_empty());
     named.is_none_or(|name| name.parse::<Language>().is_ok_and(|named| named.as_str() == programs::language(context)))
 }
 
-/// `DELETE /code/contexts`: the default one is there again when it is next asked for.
+/// `DELETE /code/contexts`: the default context exists again on its next use.
 pub(super) async fn remove_contexts(
     TargetSandbox { sandbox, .. }: TargetSandbox,
     params: Params,
 ) -> Result<StatusCode, ApiError> {
     for context in sandbox.contexts().list().await.into_iter().filter(|context| is_wanted(context, &params)) {
         match sandbox.contexts().remove(context.id()).await {
-            // Somebody else removed it.
+            // Another request removed it.
             Ok(()) | Err(Error::NotFound(_)) => {}
             Err(error) => return Err(refused(error)),
         }
@@ -144,7 +144,7 @@ fn nothing_runs(id: &str) -> ApiError {
     ApiError::not_found(format!("Nothing runs under the id {id}.")).code("CONTEXT_NOT_FOUND")
 }
 
-/// A program whose events are sent.
+/// A program whose events are streamed.
 struct ProgramStream {
     execution: DirectExecution,
     _running: RunningProgram,
@@ -198,7 +198,7 @@ fn rendered(output: OutputPiece) -> EventKind {
     }
 }
 
-/// A value in its forms, without those that only other clients know.
+/// The forms of a value, without those that only other clients know.
 fn forms(rich: &RichValue) -> BTreeMap<String, Value> {
     let MimeBundle(forms) = rich.bundle();
     let forms = forms.into_iter().filter(|(mime, _)| mime != CHART && mime != TABLE);
@@ -209,7 +209,7 @@ fn forms(rich: &RichValue) -> BTreeMap<String, Value> {
         };
         match mime.as_str() {
             "text/plain" => ("text".to_owned(), Value::String(text)),
-            // JSON that is none is a text.
+            // Invalid JSON is passed on as text.
             "application/json" => (mime, serde_json::from_str(&text).unwrap_or(Value::String(text))),
             _ => (mime, Value::String(text)),
         }

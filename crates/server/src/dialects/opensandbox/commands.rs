@@ -1,4 +1,4 @@
-//! Commands in a sandbox, which their client waits for or asks about later.
+//! Commands in a sandbox, in the foreground or the background.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -84,13 +84,13 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A command that is to be started.
+/// A command to start.
 pub(super) struct NewCommand {
     pub(super) arguments: Vec<String>,
     pub(super) directory: Option<String>,
     pub(super) environment: BTreeMap<String, String>,
     pub(super) time_limit: Option<Duration>,
-    /// True if its output is kept for those who ask later.
+    /// True if its output is kept for later requests.
     pub(super) log: bool,
 }
 
@@ -117,12 +117,12 @@ pub(super) async fn start(
         log: new.log,
     };
     let sandbox = Arc::clone(sandbox);
-    // In a task: a client that goes away leaves no command behind of which nobody knows.
+    // In a task: if the client disconnects, the command is still registered.
     let started = app.finish(async move { Ok(sandbox.processes().start(spec).await) }).await?;
     Ok((id, started.map_err(refused)?))
 }
 
-/// Answers with the events of a command, which ends with its client.
+/// Answers with the events of a command, which is killed if the client disconnects.
 pub(super) fn follow(id: String, attached: ProcessView, began: Instant) -> Response {
     let process = KillOnDrop(Arc::clone(&attached.process));
     let telling =
@@ -139,7 +139,7 @@ impl Source for Silence {
     }
 }
 
-/// A command that is killed when nobody waits for it any more.
+/// A command that is killed when its client is gone.
 struct KillOnDrop(Arc<SandboxProcess>);
 
 impl Drop for KillOnDrop {
@@ -196,7 +196,7 @@ fn ending(exit: ProcessEnd, took: Duration) -> EventKind {
     }
 }
 
-/// The exit status of a command that failed, and words for it.
+/// The exit status of a command that failed, and its description.
 fn failure(exit: ProcessEnd) -> Option<(i32, String)> {
     match exit {
         ProcessEnd::Status(ExitStatus::Code(0)) => None,
@@ -207,7 +207,7 @@ fn failure(exit: ProcessEnd) -> Option<(i32, String)> {
     }
 }
 
-/// The lines of an output, whose last one has no end yet.
+/// The lines of an output, whose last one may be incomplete.
 #[derive(Default)]
 struct Lines(VecDeque<u8>);
 

@@ -6,7 +6,7 @@ use aludel_engine::sandboxes::ClientSandbox;
 use aludel_wire::opensandbox::lifecycle::{Image, Sandbox, State, Status};
 use jiff::Timestamp;
 
-/// A time in words, to the microsecond.
+/// A time in RFC 3339, to the microsecond.
 pub(super) fn time(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let micros = i64::try_from(since.as_micros()).unwrap_or(i64::MAX);
@@ -18,7 +18,7 @@ pub(super) fn millis(time: SystemTime) -> i64 {
     i64::try_from(time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis()).unwrap_or(i64::MAX)
 }
 
-/// The time from now until one in words; `None` if it is none or is over.
+/// The time from now until an RFC 3339 time; `None` if it is invalid or over.
 pub(super) fn until(text: &str) -> Option<Duration> {
     let micros = u64::try_from(text.parse::<Timestamp>().ok()?.as_microsecond()).ok()?;
     (UNIX_EPOCH + Duration::from_micros(micros)).duration_since(SystemTime::now()).ok().filter(|left| !left.is_zero())

@@ -1,4 +1,4 @@
-//! Streams of events: each a JSON object and an empty line, as the protocol has them.
+//! Streams of events: each is a JSON object and an empty line.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::describe::millis;
 use crate::client_sandboxes::ascii_json::line;
 
-/// Pause after which a silent stream says that it lives; so it is found out, too, whether the client does.
+/// Pause after which a silent stream sends a keep-alive, which also detects a client that is gone.
 const KEEPALIVE: Duration = Duration::from_secs(3);
 
 /// A source of events.

@@ -1,4 +1,4 @@
-//! Files of a sandbox: their descriptions, and what is done with them.
+//! Files of a sandbox: descriptions and operations.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub(super) async fn files(reached: &TargetSandbox) -> Result<Files, ApiError> {
     reached.sandbox.files().await.map_err(refused)
 }
 
-/// The permissions that a request means: the digits of an octal number, read as a decimal one. `None` for no change.
+/// The permissions of a request: octal digits that are sent as a decimal number. `None` for no change.
 fn mode(digits: Option<u32>) -> Result<Option<u32>, ApiError> {
     let Some(digits) = digits.filter(|digits| *digits > 0) else { return Ok(None) };
     let mode = u32::from_str_radix(&digits.to_string(), 8).ok().filter(|mode| *mode <= 0o7777);
@@ -48,7 +48,7 @@ fn mode(digits: Option<u32>) -> Result<Option<u32>, ApiError> {
     mode.map(Some).ok_or_else(invalid)
 }
 
-/// Gives a file the permissions that a request asks for. Its owner is always the same.
+/// Gives a file the requested permissions. Its owner cannot change.
 pub(super) async fn permit(files: &Files, path: &str, asked: &Permission) -> Result<(), ApiError> {
     for name in [&asked.owner, &asked.group].into_iter().flatten() {
         if !name.is_empty() && name != USER {
@@ -75,7 +75,7 @@ fn shown(entry: PathInfo) -> FileInfo {
         path: entry.path,
         r#type,
         size: entry.size,
-        // The sandbox's files know no other time.
+        // Files of a sandbox have no other time.
         created_at: modified.clone(),
         modified_at: modified,
         owner: entry.owner,

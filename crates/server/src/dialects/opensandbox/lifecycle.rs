@@ -28,7 +28,7 @@ use crate::http::{Caller, Fields, Params};
 
 /// Last parts of the names of images that stand for the usual template.
 const IMAGES: [&str; 3] = ["code-interpreter", "python", "base"];
-/// Sandboxes on a page for which nothing is said, and the most.
+/// The default number of sandboxes on a page, and the most.
 const PAGE: usize = 20;
 const MAX_PAGE: usize = 200;
 
@@ -44,7 +44,7 @@ pub(super) async fn create(
     let template = template_of(&app, &image.uri)?;
     let lifetime = app.engine.sandboxes.lifetime();
     let timeout = match asked.timeout {
-        // Until it is ended: for as long as one may live.
+        // Without a timeout it lives as long as a sandbox may.
         None => lifetime,
         Some(seconds @ 1..) => Duration::from_secs(seconds.unsigned_abs()),
         Some(seconds) => return Err(invalid(format!("timeout: {seconds} s is too short for a sandbox"))),
@@ -235,7 +235,7 @@ pub(super) async fn policy(_reached: TargetSandbox) -> Json<PolicyStatus> {
     Json(PolicyStatus { status, mode, enforcement_mode, policy })
 }
 
-/// `POST /v1/metrics/events`: figures of clients, which nobody here wants.
+/// `POST /v1/metrics/events`: metrics of clients, which are ignored.
 pub(super) async fn note_event() -> StatusCode {
     StatusCode::NO_CONTENT
 }

@@ -1,9 +1,9 @@
 //! OpenSandbox's API, for its unchanged SDKs: sandboxes that clients own, and in each of them its code interpreter, its commands and its
 //! files.
 //!
-//! `lifecycle` makes and lists sandboxes, `describe` describes them; `target` finds the sandbox that a request below `/proxy/` is for, and
-//! checks its token. `code` runs programs, `commands` and `sessions` commands, and `events` are the streams of both; `files` and
-//! `transfers` are files. The parts that no protocol has to itself are in `client_sandboxes`.
+//! `lifecycle` makes and lists sandboxes, `describe` describes them; `target` finds the sandbox of a request below `/proxy/`, and checks
+//! its token. `code` runs programs, `commands` and `sessions` commands, and `events` are the streams of both; `files` and `transfers` are
+//! files. Parts that are common to several protocols are in `client_sandboxes`.
 
 mod code;
 mod commands;
@@ -87,7 +87,7 @@ fn routes() -> Routes {
         .takes_any(JSON)
         .nest("/v1/sandboxes/{id}/proxy/44772", served())
         .get("/v1/sandboxes/{id}/proxy/18080/policy", lifecycle::policy, "Tell the rules of the network")
-        // Any path may be one of a sandbox's programs; the layer hands those on.
+        // Any path may belong to a sandbox's programs; the layer forwards those.
         .refuse("/v1/sandboxes/{id}/proxy/{*rest}", error::no_route)
         .refuse("/v1/sandboxes/{id}/{*rest}", error::not_supported)
         .refuse("/v1/{collection}", error::not_supported)

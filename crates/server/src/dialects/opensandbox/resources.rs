@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// The least memory that a sandbox may be asked to have, bytes: its first kernel takes less.
+/// The least memory of a sandbox, bytes: its first kernel takes less.
 const LEAST_MEMORY: f64 = (64 << 20) as f64;
 /// The least share of processors.
 const LEAST_CPUS: f64 = 0.1;

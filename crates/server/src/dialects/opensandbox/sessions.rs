@@ -1,4 +1,4 @@
-//! Shells that remember: their variables, functions and directory are in a file of the sandbox, between one line and the next.
+//! Shells with a memory: a file in the sandbox keeps their variables, functions and directory between two lines.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::client_sandboxes::refusal::{refused, refused_file};
 use crate::error::ApiError;
 use crate::http::{Fields, RawBody};
 
-/// The program of a line: `$0` is the file, `$1` the directory, if there is to be another one, and `$2` the line.
+/// The program of a line: `$0` is the file, `$1` a new directory, if any, and `$2` the line.
 const PROGRAM: &str = concat!(
     "trap 'code=$?; { export -p; declare -f; printf \"cd %q\\n\" \"$PWD\"; } >\"$0\"; exit $code' EXIT\n",
     ". \"$0\" || exit\n",

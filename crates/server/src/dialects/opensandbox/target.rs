@@ -1,4 +1,4 @@
-//! The ports of a sandbox: the one that a request is for, its token, and what is handed on to programs.
+//! The ports of a sandbox: the port and token of a request, and forwarding to programs.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub(super) const EGRESS_TOKEN: &str = "opensandbox-egress-auth";
 /// The header with the token of a private sandbox's programs.
 pub(super) const ACCESS_TOKEN: &str = "opensandbox-secure-access";
 
-/// Headers of an answer that a browser takes for all of this host.
+/// Response headers that a browser applies to the whole host.
 const OF_THE_HOST: [HeaderName; 5] = [
     SET_COOKIE,
     STRICT_TRANSPORT_SECURITY,
@@ -51,7 +51,7 @@ const OF_THE_HOST: [HeaderName; 5] = [
 pub(super) struct TargetSandbox {
     pub(super) sandbox: Arc<ClientSandbox>,
     port: u16,
-    /// True if the request brought the sandbox's token; false if it needs the key of the sandbox's tenant.
+    /// True if the request has the sandbox's token; false if it needs the key of the sandbox's tenant.
     is_authenticated: bool,
 }
 
@@ -66,14 +66,14 @@ impl FromRequestParts<Arc<App>> for TargetSandbox {
     }
 }
 
-/// The sandbox, the port and the path that a request below `/proxy/` names.
+/// The sandbox, the port and the path of a request below `/proxy/`.
 fn named(uri: &Uri) -> Option<(&str, u16, &str)> {
     let (id, rest) = uri.path().strip_prefix("/v1/sandboxes/")?.split_once("/proxy/")?;
     let (port, path) = rest.split_once('/').unwrap_or((rest, ""));
     Some((id, port.parse().ok().filter(|port| *port > 0)?, path))
 }
 
-/// The tenant of a request that brings its sandbox's token and no key. Notes the sandbox for the handlers.
+/// The tenant of a request that has its sandbox's token instead of a key. Adds the sandbox for the handlers.
 pub(super) fn authenticate(app: &App, request: &mut Request) -> Option<Result<Tenant, ApiError>> {
     let (id, port, _) = named(request.uri())?;
     let Some(sandbox) = app.engine.sandboxes.of_any_tenant(id) else { return Some(Err(error::unknown(id))) };
@@ -83,7 +83,7 @@ pub(super) fn authenticate(app: &App, request: &mut Request) -> Option<Result<Te
         EGRESS => brings(headers, EGRESS_TOKEN, sandbox.secret()),
         _ => match sandbox.traffic_secret() {
             Some(secret) => brings(headers, ACCESS_TOKEN, secret),
-            // The id of a sandbox is known to those who were told it.
+            // Only its owner tells the id of a sandbox.
             None => Some(true),
         },
     };
@@ -99,7 +99,7 @@ pub(super) fn authenticate(app: &App, request: &mut Request) -> Option<Result<Te
     }
 }
 
-/// Returns true if headers bring a secret, and `None` if they bring none.
+/// Returns true if a header has this secret, and `None` if there is no such header.
 fn brings(headers: &HeaderMap, name: &str, secret: &str) -> Option<bool> {
     headers.get(name).map(|value| is_same(value.as_bytes(), secret.as_bytes()))
 }
@@ -137,7 +137,7 @@ pub(super) async fn sandbox_middleware(
     alive::while_alive(&sandbox, answer).await.unwrap_or_else(|| error::unknown(sandbox.id()).into_response())
 }
 
-/// Forwards a request to a program, whose answer is of no origin: it comes from the same host as those of this server.
+/// Forwards a request to a program. Its answer must get no origin, because it has the same host as this server.
 async fn forward_to_port(
     sandbox: &Arc<ClientSandbox>,
     share: &ProcessorShare,
@@ -169,7 +169,7 @@ async fn forward_to_port(
     }
 }
 
-/// `GET /ping`: the sandbox is ready once clients find its code interpreter, which they look for at a port of its loopback device.
+/// `GET /ping`: the sandbox is ready once clients find its code interpreter, which they look for on a port of its loopback device.
 pub(super) async fn ping(
     State(app): State<Arc<App>>,
     TargetSandbox { sandbox, .. }: TargetSandbox,

@@ -21,7 +21,7 @@ use crate::http::{FormParts, Params};
 
 /// Parts of one form: two for each file.
 const MAX_PARTS: usize = 2000;
-/// Bytes of a part that says where the next one goes.
+/// Bytes of a part with the destination of the next one.
 const MAX_METADATA: usize = 16 << 10;
 
 /// `POST /files/upload`
@@ -97,7 +97,7 @@ pub(super) async fn download(reached: TargetSandbox, params: Params, headers: He
     Ok(response)
 }
 
-/// The next bytes of the lines that are wanted; `None` at their end.
+/// The next bytes of the requested lines; `None` at their end.
 async fn read(opened: &mut OpenFile, lines: &mut Lines) -> std::io::Result<Option<Bytes>> {
     loop {
         let chunk = match lines.left {
@@ -114,7 +114,7 @@ async fn read(opened: &mut OpenFile, lines: &mut Lines) -> std::io::Result<Optio
     }
 }
 
-/// The lines of a file that are wanted, without the end of the last one.
+/// The requested lines of a file, without the end of the last one.
 struct Lines {
     /// Lines that come before.
     skip: u64,

@@ -60,7 +60,7 @@ pub(in crate::dialects::gemini) async fn create(
     }
 }
 
-/// Answers a request that was carried out before and is not in memory any more.
+/// Answers a repetition of a request that is no longer in memory.
 async fn again(app: &App, tenant: &Tenant, past: PastRequest, request: &ParsedRequest) -> Result<Response, ApiError> {
     let id = parse(past.id.as_str())?;
     match past.failure {
@@ -98,7 +98,7 @@ pub(in crate::dialects::gemini) async fn retrieve(
     replayed(&app, &tenant, &id, after).await
 }
 
-/// The stream of a stored interaction, from after a number on if one is given.
+/// The stream of a stored interaction: all frames, or those after a number.
 async fn replayed(app: &App, tenant: &Tenant, id: &InteractionId, after: Option<u64>) -> Result<Response, ApiError> {
     find(app, tenant, id).await?;
     let Some(turn) = app.store.turn(tenant, &id.clone().into()).await? else {
@@ -132,7 +132,7 @@ fn no_interaction(id: &str) -> ApiError {
     ApiError::not_found(format!("The interaction '{id}' was not found."))
 }
 
-/// `DELETE /v1/interactions/{id}`. Its clients take no status but 200.
+/// `DELETE /v1/interactions/{id}`. Its clients accept only status 200.
 pub(in crate::dialects::gemini) async fn delete(
     State(app): State<Arc<App>>,
     Caller(tenant): Caller,
@@ -147,13 +147,13 @@ pub(in crate::dialects::gemini) async fn delete(
     if !remove(&app, &tenant, &id).await? {
         return Err(no_interaction(id.as_str()));
     }
-    // Whoever sends the request again begins another one.
+    // A repetition of the request then begins a new one.
     app.engine.in_flight.forget(&turn);
     Ok(Json(json!({})))
 }
 
-/// Removes an interaction that failed, of whose id its client never hears: it would take storage that nobody can give back. One that goes
-/// on after a restart of the server has not failed, and its client was told its id.
+/// Removes a failed interaction whose id the client never gets: it would take storage that cannot be freed. One that goes on after a
+/// restart of the server has not failed, and its client knows the id.
 async fn remove_if_failed(app: &App, tenant: &Tenant, id: &InteractionId) -> Result<(), ApiError> {
     let Some(record) = app.store.interaction(tenant, id).await? else { return Ok(()) };
     if read(&record.object)?.status == Status::Failed {
@@ -162,13 +162,13 @@ async fn remove_if_failed(app: &App, tenant: &Tenant, id: &InteractionId) -> Res
     Ok(())
 }
 
-/// Removes everything that is stored of an interaction. Returns false if there was none.
+/// Removes everything stored about an interaction. Returns false if there was none.
 async fn remove(app: &App, tenant: &Tenant, id: &InteractionId) -> Result<bool, ApiError> {
     app.store.delete_turn(tenant, &id.clone().into()).await?;
     Ok(app.store.delete_interaction(tenant, id).await?)
 }
 
-/// `POST /v1/interactions/{id}/cancel`. One that has ended stays as it is.
+/// `POST /v1/interactions/{id}/cancel`. An ended interaction stays as it is.
 pub(in crate::dialects::gemini) async fn cancel(
     State(app): State<Arc<App>>,
     Caller(tenant): Caller,

@@ -1,4 +1,4 @@
-//! The conversation so far: stored interactions, and what the model and the session get of them.
+//! The conversation so far: stored interactions, and their form for the model and the session.
 
 use std::collections::{HashMap, HashSet};
 
@@ -79,7 +79,7 @@ async fn history(app: &App, tenant: &Tenant, last: &InteractionId, memory: &Memo
             if id == *last {
                 return Err(no_previous(id.as_str()));
             }
-            // An earlier one was deleted: what is left goes on without it.
+            // An earlier one was deleted: the conversation goes on without it.
             break;
         };
         length.add(text.object.len() + text.input.len())?;
@@ -126,7 +126,7 @@ struct Reader<'a> {
     items: Vec<Item>,
     /// Calls of the client's functions that are not answered yet.
     functions: HashSet<String>,
-    /// Programs without a result: their ids, and those that the model knows.
+    /// Programs without a result: their ids, and the ids for the model.
     programs: HashMap<String, String>,
     count: usize,
     /// True for steps of this request.
@@ -161,7 +161,7 @@ impl<'a> Reader<'a> {
                 self.items.extend(reasoning.map(Item::Reasoning));
             }
             Step::CodeExecutionCall { id, arguments } => {
-                // Servers of models take short ids only.
+                // Models' servers accept only short ids.
                 self.count += 1;
                 let known_as = format!("program-{}", self.count);
                 let arguments = aludel_agent::arguments_of(arguments.code.as_deref().unwrap_or_default());
@@ -207,7 +207,7 @@ impl<'a> Reader<'a> {
         };
         match media {
             Media { data: Some(data), mime_type: Some(mime), .. } => {
-                // Its name says what it is, so that other files of the same place are not in its way.
+                // The name contains a hash of the content, so that different files of one position do not collide.
                 let digest: String = Sha256::digest(data).iter().take(4).map(|byte| format!("{byte:02x}")).collect();
                 let name = format!("input_{digest}.{}", ending_of(mime).unwrap_or("bin"));
                 self.inputs.inline(Inline { mime, data, name: Some(name) }, param, parts)

@@ -1,7 +1,7 @@
-//! The Interactions API: an answer with an id, stored, that the next one goes on with.
+//! The Interactions API: stored answers with an id, which the next request can continue.
 //!
-//! `request` understands a request, `context` collects what it builds on, `start` puts both together, `writer` puts what happens into the
-//! words of the protocol, `render` drives it by the engine's events.
+//! `request` parses a request, `context` collects the conversation before it, `start` combines both, `writer` writes the protocol's
+//! objects, `render` drives it by the engine's events.
 
 mod api;
 mod context;

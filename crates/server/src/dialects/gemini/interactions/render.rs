@@ -1,4 +1,4 @@
-//! An interaction's events as frames, and as the interaction itself.
+//! Renders an interaction's events as frames and as the interaction itself.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -68,7 +68,7 @@ impl InteractionRenderer {
             EventKind::Resumed { next_frame } => self.writer.skip_to(*next_frame),
             EventKind::Usage { round, usage } => self.writer.use_tokens(*round, *usage),
             EventKind::Ended { ending, .. } => self.end(ending),
-            // A stop sequence came; the rest is not for the client.
+            // After a stop sequence nothing more is sent.
             _ if self.writer.has_finished() => {}
             EventKind::Text { delta, .. } => {
                 if !self.writer.text(delta) {
@@ -125,7 +125,7 @@ impl InteractionRenderer {
             }
             EndReason::Cancelled => Status::Cancelled,
             EndReason::Failed { failure, .. } => {
-                // A client that got something has the failure in its stream.
+                // A client that has received something gets the failure in its stream.
                 self.failure = self.writer.is_empty().then(|| failure.clone());
                 let error = ApiError::from(failure.clone());
                 let (code, message) = (status_of(&error).to_lowercase(), error.message);
@@ -143,7 +143,7 @@ impl InteractionRenderer {
 
 impl Render for InteractionRenderer {
     fn render(&mut self, event: &TurnEvent) -> RenderedEvent {
-        // Nothing is sent: the document keeps the time of the last frame.
+        // Without a frame the document keeps the time of the last one.
         if !matches!(event.kind, EventKind::Closed) {
             self.writer.set_time(event.at_ms / 1000);
         }

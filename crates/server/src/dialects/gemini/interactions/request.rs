@@ -21,7 +21,7 @@ use crate::dialects::openai::environment::environment;
 use crate::error::ApiError;
 use crate::http::Fields;
 
-/// Steps of one request; more is no conversation.
+/// Steps of one request.
 const MAX_STEPS: usize = 10_000;
 /// Settings of kinds of answers that no model here gives.
 const OTHER_ANSWERS: [&str; 4] = ["image_config", "speech_config", "video_config", "transcription_config"];
@@ -36,7 +36,7 @@ pub(super) struct ParsedRequest {
     pub(super) steps: Vec<Step>,
     pub(super) instructions: String,
     pub(super) previous: Option<InteractionId>,
-    /// The session of its programs; the conversation's, or a new one, where none is named.
+    /// The session of its programs; `None` for the conversation's or a new one.
     pub(super) environment: Option<SessionId>,
     /// Files that are put into it.
     pub(super) sources: Vec<SourceFile>,
@@ -51,7 +51,7 @@ pub(super) struct ParsedRequest {
     pub(super) sampling: Sampling,
     pub(super) stop: Vec<String>,
     pub(super) tells_thoughts: bool,
-    /// The interaction as far as the request says what stands in it: without an id, times, and steps.
+    /// The interaction as far as the request determines it: without an id, times, and steps.
     pub(super) answer: Interaction,
 }
 
@@ -148,7 +148,7 @@ fn refuse_others(request: &CreateInteraction) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Returns an input as steps: contents that follow each other are one step of the user's.
+/// Returns an input as steps: consecutive contents are one step of the user's.
 fn steps_of(input: Value) -> Result<Vec<StepDocument>, ApiError> {
     let given = match input {
         Value::String(text) => vec![json!({ "type": "text", "text": text })],
@@ -195,7 +195,7 @@ fn read_step(step: &StepDocument, index: usize) -> Result<Step, ApiError> {
     step.read().map_err(|error| ApiError::invalid(&param, format!("Invalid value for '{param}': {error}.")))
 }
 
-/// 404, for an interaction that is not there or somebody else's.
+/// 404, for an interaction that does not exist or belongs to another tenant.
 pub(super) fn no_previous(id: &str) -> ApiError {
     let message = format!("The interaction of 'previous_interaction_id', '{id}', was not found.");
     ApiError::not_found(message).param("previous_interaction_id")
@@ -279,7 +279,7 @@ fn sampling(config: GenerationConfig, format: Option<AnswerFormat>) -> Result<Sa
     })
 }
 
-/// The form of the answer: that of its text, which is the only kind.
+/// The form of the answer: only text has one.
 fn answer_format(format: Option<Value>, mime: Option<&str>) -> Result<Option<AnswerFormat>, ApiError> {
     let formats = match format {
         None => Vec::new(),
@@ -303,7 +303,7 @@ fn answer_format(format: Option<Value>, mime: Option<&str>) -> Result<Option<Ans
             Some(kind @ ("image" | "audio" | "video")) => {
                 return Err(invalid(format!("'response_format' cannot be '{kind}' here: models answer with text.")));
             }
-            // A schema by itself, as older clients send it.
+            // Just a schema, as older clients send it.
             _ if format.is_object() => chosen = Some(schema(format)),
             _ => return Err(invalid("'response_format' must be an object, or a list of them.".to_owned())),
         }
@@ -311,7 +311,7 @@ fn answer_format(format: Option<Value>, mime: Option<&str>) -> Result<Option<Ans
     Ok(chosen)
 }
 
-/// Reads the environment of the programs, the files that are put into it, and its variables.
+/// Parses the environment of the programs: the session, its files and its variables.
 fn read_environment(
     environment: Option<Environment>,
     runs_code: bool,
@@ -356,7 +356,7 @@ fn read_environment(
     Ok((id, sources.collect::<Result<_, _>>()?, read_variables(env.unwrap_or_default())?))
 }
 
-/// Reads environment variables: texts, or objects that hold one.
+/// Parses environment variables: texts, or objects with a text.
 fn read_variables(sent: Map<String, Value>) -> Result<Variables, ApiError> {
     let variables = sent.into_iter().map(|(name, variable)| {
         let param = format!("environment.env.{name}");

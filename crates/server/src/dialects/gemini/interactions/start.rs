@@ -22,7 +22,7 @@ use crate::links::Links;
 use crate::raw_json::raw_json;
 use crate::turn;
 
-/// Checks everything that can be wrong with a request, and starts the turn. Links lead to below `base`.
+/// Validates a request, and starts the turn. Links lead to below `base`.
 pub(super) async fn interaction(
     app: Arc<App>,
     tenant: Tenant,
@@ -80,7 +80,7 @@ async fn open(
         }
         put(app, &session, &request.sources).await?;
         context.inputs.copy_into(app, &session).await?;
-        // Known now: a request for which there is no room hears so at once.
+        // Reserved now, so that a lack of room is reported at once.
         Ok(session.reserve().await?)
     };
     if let Err(refused) = placed.await {

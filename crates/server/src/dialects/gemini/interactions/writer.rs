@@ -1,7 +1,7 @@
-//! From what happens in a turn to steps, and to their events.
+//! The writer of steps and their events.
 //!
-//! Texts come in pieces; programs and their output, of which this protocol has no pieces, whole. Files that are no pictures have no place
-//! in it: the text ends with links to them.
+//! Texts are streamed; programs and their output are sent whole, because the protocol has no deltas for them. It has no place for files
+//! other than pictures: the text ends with links to them.
 
 use aludel_agent::upstream;
 use aludel_engine::SessionFile;
@@ -40,7 +40,7 @@ pub(super) struct Writer {
     frames: Vec<Frame>,
 }
 
-/// The step that is being written, the last one.
+/// The open step, which is the last one.
 #[derive(Debug)]
 enum Open {
     None,
@@ -114,21 +114,21 @@ impl Writer {
         })
     }
 
-    /// Tells that the interaction exists.
+    /// Sends the event that the interaction exists.
     pub(super) fn create(&mut self, status: Status) {
         self.answer.status = status;
         let interaction = self.snapshot();
         self.emit(Event::Created { interaction });
     }
 
-    /// Tells that it is under way.
+    /// Sends the event that it is under way.
     pub(super) fn begin(&mut self) {
         self.answer.status = Status::InProgress;
         let interaction_id = self.answer.id.clone();
         self.emit(Event::StatusUpdate { interaction_id, status: Status::InProgress });
     }
 
-    /// Counts the tokens of one round: what the model reads again after the first counts as read for the sake of its programs.
+    /// Counts the tokens of one round. Input tokens after the first round count as used for programs.
     pub(super) fn use_tokens(&mut self, round: u32, tokens: upstream::TokenUsage) {
         let usage = self.answer.usage.get_or_insert_with(Usage::default);
         match round {
@@ -141,7 +141,7 @@ impl Writer {
         usage.total_tokens += tokens.total();
     }
 
-    /// The model writes. Returns whether it is to go on: a stop word ends the answer.
+    /// Adds text of the model. Returns false after a stop word, which ends the answer.
     pub(super) fn text(&mut self, piece: &str) -> bool {
         let (text, goes_on) = match self.stop.scan(piece) {
             StopScan::Text(text) => (text, true),
@@ -217,7 +217,7 @@ impl Writer {
         self.stop_step();
     }
 
-    /// The model wrote a program. One that waited when the server ended is sent once.
+    /// Adds a complete program. One that waited when the server ended is sent only once.
     pub(super) fn program(&mut self, item: &ItemId, code: &str) {
         if self.running.contains(item) {
             return;
@@ -230,7 +230,7 @@ impl Writer {
         self.whole(call(CodeArguments::default()), delta, call(arguments));
     }
 
-    /// It ended. One that never began for the client begins first.
+    /// Adds a program's end. If it never began for the client, it begins first.
     pub(super) fn end_program(&mut self, item: &ItemId, is_error: bool, output: String) {
         self.program(item, "");
         self.running.retain(|running| running != item);
@@ -270,7 +270,7 @@ impl Writer {
         self.whole(step(Map::new()), delta, step(arguments));
     }
 
-    /// Ends whatever is open, and links the files that were made.
+    /// Ends the open step, and links the files that were made.
     pub(super) fn finish(&mut self) {
         if std::mem::replace(&mut self.has_finished, true) {
             return;
@@ -288,21 +288,21 @@ impl Writer {
         self.close();
     }
 
-    /// Tells that it ended. Nothing comes after it.
+    /// Sends its end. Nothing follows it.
     pub(super) fn end(&mut self, status: Status) {
         self.answer.status = status;
         let interaction = self.snapshot();
         self.emit(Event::Completed { interaction });
     }
 
-    /// Tells that it failed. Nothing comes after it.
+    /// Sends its failure. Nothing follows it.
     pub(super) fn fail(&mut self, error: InteractionError) {
         self.answer.status = Status::Failed;
         self.answer.errors = vec![error.clone()];
         self.emit(Event::Error { error });
     }
 
-    /// Tells a step that comes in one piece.
+    /// Sends a step that has a single delta.
     fn whole(&mut self, beginning: Step, delta: Delta, step: Step) {
         self.close();
         self.start(beginning);

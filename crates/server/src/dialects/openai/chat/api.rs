@@ -33,7 +33,7 @@ const CHAT: ForwardProtocol = ForwardProtocol {
     to_the_client: &["openai-processing-ms", "openai-version", "x-ratelimit-"],
 };
 
-/// Headers in which chat products name the chat that a request belongs to.
+/// Headers in which chat products name the chat of a request.
 const CHATS: [&str; 2] = ["x-session-id", "x-openwebui-chat-id"];
 
 /// `POST /v1/chat/completions`.
@@ -85,17 +85,17 @@ pub(crate) async fn create(
     Ok(follow(in_flight, None, guard, StreamFormat::of(framed)))
 }
 
-/// The parts of programs that the model's answers show to clients that know of no tool, if those have one.
+/// The parts of programs in the model's answers to clients that do not know the tool, if it has the interpreter by default.
 fn shown(app: &App, head: &Head<'_>) -> Option<ProgramParts> {
     app.engine.models().get(&head.model_name().ok()?)?.code_interpreter
 }
 
-/// The name of the chat that a request belongs to, as chat products send it.
+/// The name of the chat of a request, as chat products send it.
 fn chat(headers: &HeaderMap) -> Option<&str> {
     CHATS.iter().find_map(|name| headers.get(*name)?.to_str().ok())
 }
 
-/// Checks everything that can be wrong with a request, and starts the turns. Links lead to below `base`.
+/// Validates a request, and starts the turns. Links lead to below `base`.
 async fn start_completion(
     app: Arc<App>,
     tenant: Tenant,
@@ -170,7 +170,7 @@ async fn prepare(
     let choice = spec.plan_choice(&app.engine, items, Some((Arc::clone(&session), gate)), retention)?;
     let placed = async {
         conversation.place_files(app, &session).await?;
-        // Known now: a request for which there is no room hears so at once.
+        // Reserved now, so that a lack of room is reported at once.
         Ok(session.reserve().await?)
     };
     if let Err(error) = placed.await {

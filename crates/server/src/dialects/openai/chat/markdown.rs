@@ -1,8 +1,8 @@
-//! Programs as Markdown in the text of an answer, for clients that know of no code interpreter, and back: such clients keep nothing of an
-//! answer but its text.
+//! Rendering of programs as Markdown in the text of an answer, for clients without a code interpreter, and parsing it back: such clients
+//! keep only the text of an answer.
 //!
-//! A program is a fenced block, and what it put out is folded up below it, in an element that has the container's id. Pictures and files
-//! are links that work without a key.
+//! A program is a fenced block. Its output follows, folded, in an element with the container's id. Pictures and files are links that work
+//! without a key.
 
 use std::fmt::Write as _;
 
@@ -13,27 +13,27 @@ use aludel_store::SessionId;
 use crate::dialects::openai::program::ProgramEnd;
 use crate::links::{Links, label};
 
-/// The fence of programs, longer than those that stand in texts of programs.
+/// The fence of programs, longer than fences inside programs.
 const FENCE: &str = "````";
-/// Bytes of one program's output that stand in a text.
+/// Bytes of one program's output in a text.
 const MAX_LOGS: usize = 16 << 10;
-/// The beginning of links to files, as models write them for OpenAI's clients.
+/// Prefix of links to files that models write for OpenAI's clients.
 const SANDBOX: &str = "sandbox:";
 /// Bytes of such a link; what is longer is none.
 const MAX_LINK: usize = 512;
-/// Beginnings of programs in one text that are none of ours: each is searched to the text's end.
+/// Fences in one text that begin no program of ours: for each the search goes to the text's end.
 const MAX_OTHERS: usize = 16;
 const DETAILS: &str = "<details id=\"";
 const END: &str = "</details>";
 
-/// Writes what programs of one answer did.
+/// Writes the programs of one answer.
 #[derive(Debug)]
 pub(crate) struct Markdown {
     shown: ProgramParts,
     /// The word for the programs' language.
     language: String,
     links: Links,
-    /// The end of the text so far, where it may be the beginning of a link.
+    /// The end of the text so far, if it may be the beginning of a link.
     pending: String,
 }
 
@@ -80,7 +80,7 @@ impl Markdown {
         self.links.list(files)
     }
 
-    /// A piece of the model's text, with links to files that are there in place of those that lead nowhere.
+    /// A piece of the model's text, with working links to files in place of those that the model wrote.
     pub(crate) fn text(&mut self, piece: &str, files: &[SessionFile]) -> String {
         let whole = std::mem::take(&mut self.pending) + piece;
         let (mut text, mut shown) = (whole.as_str(), String::new());
@@ -95,7 +95,7 @@ impl Markdown {
                 if rest.len() > MAX_LINK {
                     break;
                 }
-                // With the character before it, which says where it ends.
+                // The character before it decides where the link ends.
                 let kept = if in_parentheses { start - 1 } else { start };
                 self.pending = text[kept..].to_owned();
                 return shown + &text[..kept];
@@ -137,8 +137,8 @@ pub(crate) enum AnswerPart {
     Program { code: String, logs: String },
 }
 
-/// Reads an answer that was written here: its parts, and the container that its last program ran in. What is not exactly as it was
-/// written is a text.
+/// Parses an answer that was written here: its parts, and the container of its last program. Anything that differs from the written form is
+/// text.
 pub(crate) fn read(content: &str, language: &str) -> (Vec<AnswerPart>, Option<SessionId>) {
     let (mut said, mut rest, mut text) = (Vec::new(), content, String::new());
     let opening = format!("{FENCE}{language}\n");
@@ -167,7 +167,7 @@ pub(crate) fn read(content: &str, language: &str) -> (Vec<AnswerPart>, Option<Se
     (said, content.contains(DETAILS).then(|| ids.take(1).next()).flatten())
 }
 
-/// Reads a program behind its opening fence: its code, its output, and what comes after them.
+/// Parses a program after its opening fence: its code, its output, and the rest.
 fn program(block: &str) -> Option<(&str, &str, &str)> {
     let (code, rest) = block.split_once(&format!("{FENCE}\n\n{DETAILS}"))?;
     let code = code.strip_suffix('\n').unwrap_or(code);

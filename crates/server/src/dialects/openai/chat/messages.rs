@@ -1,4 +1,4 @@
-//! The conversation of a request, as the model and the container get it.
+//! The conversation of a request, in the form for the model and the container.
 
 use std::collections::HashSet;
 
@@ -17,7 +17,7 @@ use crate::error::ApiError;
 use crate::http::MemoryCharge;
 use crate::links;
 
-/// Rounds that are looked up in one request, the newest.
+/// Rounds that are looked up for one request, the newest.
 const MAX_RECALLED: usize = 64;
 
 /// A conversation.
@@ -53,8 +53,8 @@ impl AttachedFile {
 }
 
 impl Conversation {
-    /// Reads the messages of a request. `in_text` is true where answers of ours have their programs in their text; `memory` counts
-    /// the programs of earlier rounds.
+    /// Parses the messages of a request. `in_text` is true if answers of this server have programs in their text; `memory` counts the
+    /// programs of earlier rounds.
     pub(super) async fn read(
         app: &App,
         tenant: &Tenant,
@@ -233,7 +233,7 @@ impl Conversation {
         Ok(parts)
     }
 
-    /// Puts the files of the messages into the container. Every request repeats the old ones: they are there unless the container is new.
+    /// Copies the files of the messages into the container. Every request repeats the old ones: they are there unless the container is new.
     pub(super) async fn place_files(&self, app: &App, container: &Session) -> Result<(), ApiError> {
         if self.files.is_empty() {
             return Ok(());
@@ -269,7 +269,7 @@ async fn attached(app: &App, tenant: &Tenant, file: &Value, param: &str) -> Resu
     Ok(AttachedFile::Inline { name, mime, bytes })
 }
 
-/// The id of the first function that an assistant's message calls.
+/// The id of the first function call in an assistant's message.
 fn first_call(message: &Value) -> Option<&str> {
     message
         .pointer("/tool_calls/0/id")?

@@ -36,7 +36,7 @@ impl CompletionRenderer {
         match &event.kind {
             EventKind::Ended { ending, .. } => return self.end(index, ending),
             EventKind::Closed => self.close(),
-            // A stop word came; the rest is not for the client.
+            // After a stop word nothing more is sent.
             _ if self.writer.has_finished(index) => {}
             EventKind::Text { delta, .. } => {
                 if !self.writer.text(index, delta) {
@@ -92,7 +92,7 @@ impl CompletionRenderer {
                 calls.iter().for_each(|call| self.writer.function_call(index, call));
                 "tool_calls"
             }
-            // One answer that failed is the end of all: a client gets all of them, or an error.
+            // One failed answer ends all: a client gets all of them, or an error.
             EndReason::Cancelled => {
                 let message = "The server is ending; try again in a moment.";
                 self.failure.get_or_insert(Failure::new(FailureKind::Unavailable, message));
@@ -109,7 +109,7 @@ impl CompletionRenderer {
 
     fn close(&mut self) {
         match &self.failure {
-            // A failure before the first word is an answer of its own.
+            // A failure before the first word is answered as an error.
             Some(_) if !self.writer.has_begun() => {}
             Some(failure) => self.writer.fail(&error::body(&failure.clone().into())),
             None => self.writer.end(),
@@ -135,7 +135,7 @@ impl Render for CompletionRenderer {
     }
 }
 
-/// Keeps the rounds that a client has to answer; nothing else of a completion is stored.
+/// Stores the rounds that a client has to answer; nothing else of a completion is stored.
 pub(super) struct Rounds {
     pub(super) app: Arc<App>,
     pub(super) tenant: Tenant,
@@ -155,7 +155,7 @@ impl Documents for Rounds {
     }
 }
 
-/// A chunk as it stands in a stream: this protocol's frames have no names.
+/// A frame of the stream; frames of this protocol have no names.
 pub(super) fn framed(frame: &Frame) -> String {
     format!("data: {}\n\n", frame.text)
 }

@@ -14,17 +14,17 @@ use crate::dialects::openai::tools::{ContainerChoice, check_function_name};
 use crate::error::ApiError;
 use crate::http::Fields;
 
-/// Messages of one request; more is no conversation.
+/// Messages of one request.
 const MAX_MESSAGES: usize = 10_000;
 /// Tools of one request.
 const MAX_TOOLS: usize = 256;
-/// Answers of one request: each is a turn of its own, with a container of its own.
+/// Answers to one request: each is a turn with its own container.
 const MAX_CHOICES: u32 = 8;
-/// Stop words, as OpenAI has it.
+/// Stop words of a request, OpenAI's limit.
 const MAX_STOPS: usize = 4;
-/// Bytes of a session's name, as OpenAI has it for values of `metadata`.
+/// Bytes of a session's name, OpenAI's limit for values of `metadata`.
 const MAX_SESSION: usize = 512;
-/// Fields that only the model's server could honour, or that cannot be put together from several calls of the model.
+/// Fields that only the model's server could honour, or that cannot be combined from several calls of the model.
 const NOT_WITH_PROGRAMS: [&str; 6] = ["logprobs", "top_logprobs", "audio", "prediction", "functions", "function_call"];
 /// Fields that go to the model's server as they are.
 const FOR_THE_MODEL: [&str; 10] = [
@@ -40,7 +40,7 @@ const FOR_THE_MODEL: [&str; 10] = [
     "metadata",
 ];
 
-/// As much of a request as tells who is to answer it.
+/// The fields of a request that decide who answers it.
 #[derive(Debug, Deserialize)]
 pub(super) struct Head<'a> {
     /// The model, where it stands in the body.
@@ -62,10 +62,10 @@ pub(super) struct Head<'a> {
 }
 
 impl Head<'_> {
-    /// Returns true if programs of ours are or were part of the conversation.
+    /// Returns true if the conversation has or had our tool.
     pub(super) fn is_ours(&self) -> bool {
         let asks = forward::has_tool(self.tools, |kind| kind == "code_interpreter");
-        // Other servers refuse fields of ours in a message.
+        // Other servers refuse our fields in a message.
         asks || self.messages.is_some_and(|messages| messages.get().contains("\"code_interpreter_calls\""))
     }
 
@@ -106,7 +106,7 @@ pub(super) struct ParsedRequest {
     pub(super) include_usage: bool,
     /// The client's own word for what belongs together.
     session: Option<String>,
-    /// The parts of programs that stand in the text, for a client that did not ask for the tool.
+    /// The parts of programs in the text, for a client that did not ask for the tool.
     pub(super) shown: Option<ProgramParts>,
 }
 
@@ -197,14 +197,14 @@ impl ParsedRequest {
         })
     }
 
-    /// Adds the interpreter for a client that did not ask for it. Its word for the chat names the container.
+    /// Adds the interpreter for a client that did not ask for it. The client's name for the chat names the container.
     pub(super) fn with_interpreter(mut self, shown: ProgramParts, chat: Option<&str>) -> Self {
         if self.interpreter.is_none() && self.tool_choice != ToolChoice::None {
             let chat = chat.filter(|_| self.choices == 1).and_then(session_name);
             let session = self.session.take().or(chat);
             self.interpreter = Some(ContainerChoice::auto(session));
         }
-        // An answer of a form is no place for anything else.
+        // An answer with a format has no place for anything else.
         self.shown = Some(shown).filter(|_| self.sampling.format.is_none());
         self
     }
@@ -227,7 +227,8 @@ fn refuse_unavailable(fields: &mut Fields) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The field by which LiteLLM's clients name their session. Several answers of one request have a container each, and so none.
+/// The field in which LiteLLM's clients name their session. With several answers to one request each has a container, so there is no
+/// session.
 fn session_of(metadata: Option<&Value>) -> Option<String> {
     session_name(metadata?.get("session_id")?.as_str()?)
 }
@@ -264,7 +265,7 @@ fn read_tools(tools: &[Value]) -> Result<(Option<ContainerChoice>, Vec<FunctionT
                 let message = "There can be only one tool of the type 'code_interpreter'.";
                 return Err(ApiError::invalid(format!("{param}.type"), message));
             }
-            // This protocol has no word for a container of its own, so a client may leave it out.
+            // The protocol does not define the container, so a client may leave it out.
             Some("code_interpreter") if tool.get("container").is_none_or(Value::is_null) => {
                 interpreter = Some(ContainerChoice::auto(None));
             }
@@ -325,7 +326,7 @@ fn tool_choice(
     }
     match choice.get("type").and_then(Value::as_str) {
         Some("code_interpreter") => named("code_interpreter", functions),
-        // As some gateways have it.
+        // Some gateways send this form.
         Some("hosted_tool") if choice.get("name").is_some_and(|name| name == "code_interpreter") => {
             named("code_interpreter", functions)
         }

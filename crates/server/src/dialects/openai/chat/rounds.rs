@@ -1,8 +1,8 @@
-//! Rounds in which programs ran and the client's own functions were called as well.
+//! Rounds with both programs and calls of the client's own functions.
 //!
-//! The client answers its functions in a new request, and sends the conversation along. What our programs did is in an extension field of
-//! the message that it repeats; clients that keep only the fields they know lose it. So it is kept for a day under the id of the call, of
-//! which the client has to repeat at least that.
+//! The client answers its functions in a new request that repeats the conversation. Our programs are in an extension field of the repeated
+//! message, which clients drop that keep only known fields. So they are stored for a day under the id of the call, which every client
+//! repeats.
 
 use aludel_engine::turns::ItemId;
 use aludel_store::{QuotaCheck, ResponseId, ResponseRecord, Tenant, now};
@@ -18,7 +18,7 @@ use crate::http::MemoryCharge;
 const ROUND_LIFE_SECONDS: i64 = 24 * 3600;
 const CALL: &str = "call_";
 
-/// The id of a call of a client's function, under which a round can be kept.
+/// The id of a call of a client's function, under which a round can be stored.
 pub(super) fn call_id(item: &ItemId) -> String {
     item.with_prefix(CALL)
 }
@@ -45,7 +45,7 @@ async fn keep(app: &App, tenant: &Tenant, id: ResponseId, programs: &[Value]) ->
     app.store.put_response(tenant, record, QuotaCheck::Checked).await
 }
 
-/// The programs of the round in which a function was called; none if it is not known.
+/// The programs of the round with this call; none if it is unknown.
 pub(super) async fn recall(
     app: &App,
     tenant: &Tenant,
@@ -64,7 +64,7 @@ struct Round {
     code_interpreter_calls: Vec<Value>,
 }
 
-/// The digits of the call's id make it up, so ids that others made name nothing.
+/// Derived from the digits of the call's id, so ids made elsewhere match no record.
 fn record_id(call_id: &str) -> Option<ResponseId> {
     ResponseId::parse(&format!("resp_{}", call_id.strip_prefix(CALL)?))
 }

@@ -1,8 +1,8 @@
-//! From what happens in a turn to a completion, whole and in chunks.
+//! The writer of a completion, whole and in chunks.
 //!
-//! To a client that knows only the protocol it looks like any answer: text, then an end. What programs did is in fields of our own, in the
-//! message (`code_interpreter_calls`, `files`) and, in the same words, in the deltas of a stream: every entry of a list there has an
-//! `index`, and texts continue, so that a client which adds deltas up gets the same message.
+//! To a client that knows only the protocol it looks like any answer: text, then an end. Programs are in extension fields of the message
+//! (`code_interpreter_calls`, `files`) and of the deltas of a stream: every entry of a list has an `index`, and texts continue, so that a
+//! client that adds up deltas gets the same message.
 
 use aludel_agent::upstream::TokenUsage;
 use aludel_engine::SessionFile;
@@ -40,7 +40,7 @@ struct Choice {
     /// Writes programs into the text, for a client that does not know our fields.
     markdown: Option<Markdown>,
     stop: StopWords,
-    /// Text of this round that is sent only if it is the last one: where the answer has a form, nothing may stand before it.
+    /// Text of this round that is sent only if the round is the last: an answer with a format may have nothing before it.
     held_round: Option<String>,
     /// True if the text goes on that was sent last.
     in_text: bool,
@@ -63,7 +63,7 @@ struct Program {
 }
 
 impl Writer {
-    /// One choice for each container, with its programs in the text or beside it. `is_formed` is true if the answer has to follow a format.
+    /// One choice for each container, with its programs in the text or in extension fields. `is_formed` is true if the answer has a format.
     pub(super) fn new(
         id: String,
         model: String,
@@ -152,7 +152,7 @@ impl Writer {
         self.sequence += 1;
     }
 
-    /// The model writes. Returns whether it is to go on: a stop word ends the answer.
+    /// Adds text of the model. Returns false after a stop word, which ends the answer.
     pub(super) fn text(&mut self, index: usize, piece: &str) -> bool {
         let Some(choice) = self.choices.get_mut(index) else { return false };
         if let Some(held) = &mut choice.held_round {
@@ -180,7 +180,7 @@ impl Writer {
         if text.is_empty() {
             return;
         }
-        // Text before a program and text after it are two paragraphs.
+        // Text before and after a program are two paragraphs.
         let needs_break = !choice.in_text && !choice.content.is_empty();
         let text = if needs_break { format!("\n\n{text}") } else { text.to_owned() };
         choice.in_text = true;
@@ -366,7 +366,7 @@ impl Writer {
         }
     }
 
-    /// Ends a stream with an error, as clients know it. Nothing comes after it.
+    /// Ends a stream with an error. Nothing follows it.
     pub(super) fn fail(&mut self, error: &aludel_wire::openai::ErrorEnvelope) {
         if self.stream.is_some() {
             self.push(serde_json::to_string(error).unwrap_or_default());

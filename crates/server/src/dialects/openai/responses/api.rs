@@ -65,7 +65,7 @@ pub(crate) async fn create(
     }
 }
 
-/// Answers a request that was carried out before and is not in memory any more.
+/// Answers a repetition of a request that is no longer in memory.
 async fn again(app: &App, tenant: &Tenant, past: PastRequest, request: &ParsedRequest) -> Result<Response, ApiError> {
     let id = parse(past.id.as_str())?;
     match past.failure {
@@ -105,7 +105,7 @@ pub(crate) async fn retrieve(
     replayed(&app, &tenant, &id, after).await
 }
 
-/// The stream of a stored response, from after a number on if one is given.
+/// The stream of a stored response: all frames, or those after a number.
 async fn replayed(app: &App, tenant: &Tenant, id: &ResponseId, after: Option<u64>) -> Result<Response, ApiError> {
     find(app, tenant, id).await?;
     let Some(turn) = app.store.turn(tenant, &id.clone().into()).await? else {
@@ -124,7 +124,7 @@ async fn current(app: &App, tenant: &Tenant, id: &ResponseId) -> Result<response
 
 async fn find(app: &App, tenant: &Tenant, id: &ResponseId) -> Result<ResponseRecord, ApiError> {
     let record = app.store.response(tenant, id).await?;
-    // Rounds of Chat Completions are kept in the same table, and are nobody's responses.
+    // The same table has rounds of Chat Completions, which are not responses.
     record.filter(is_response).ok_or_else(|| no_response(id.as_str()))
 }
 
@@ -151,13 +151,13 @@ pub(crate) async fn delete(
     if !remove(&app, &tenant, &turn).await? {
         return Err(no_response(id.as_str()));
     }
-    // Whoever sends the request again begins another one.
+    // A repetition of the request then begins a new one.
     app.engine.in_flight.forget(&turn);
     Ok(Json(Deleted::new(id, "response")))
 }
 
-/// Removes a response that failed, of whose id its client never hears: it would take storage that nobody can give back. One that goes on
-/// after a restart of the server has not failed, and its client was told its id.
+/// Removes a failed response whose id the client never gets: it would take storage that cannot be freed. One that goes on after a restart
+/// of the server has not failed, and its client knows the id.
 async fn remove_if_failed(app: &App, tenant: &Tenant, turn: &TurnId) -> Result<(), ApiError> {
     let Some(record) = app.store.response(tenant, &parse(turn.as_str())?).await? else { return Ok(()) };
     if stored(&record.object)?.status == responses::Status::Failed {
@@ -166,7 +166,7 @@ async fn remove_if_failed(app: &App, tenant: &Tenant, turn: &TurnId) -> Result<(
     Ok(())
 }
 
-/// Removes everything that is stored of a response. Returns false if there was none.
+/// Removes everything stored about a response. Returns false if there was none.
 async fn remove(app: &App, tenant: &Tenant, turn: &TurnId) -> Result<bool, ApiError> {
     app.store.delete_turn(tenant, turn).await?;
     Ok(app.store.delete_response(tenant, &parse(turn.as_str())?).await?)
@@ -216,7 +216,7 @@ pub(crate) async fn input_items(
     Ok(Json(List::new(items, has_more, id_of)))
 }
 
-/// `POST /v1/responses/input_tokens`: an estimate, for only the model's own server could count.
+/// `POST /v1/responses/input_tokens`: an estimate, since only the model's own server could count.
 pub(crate) async fn input_tokens(
     State(app): State<Arc<App>>,
     Caller(tenant): Caller,

@@ -1,4 +1,4 @@
-//! The conversation so far: stored items, and what the model and the container get of them.
+//! The conversation so far: stored items, and their form for the model and the container.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -36,7 +36,7 @@ pub(super) struct Context {
     items: Vec<ItemDocument>,
     /// The range of `items` that this request adds.
     new: Range<usize>,
-    /// Container of the response that an item was referred to in last.
+    /// Container of the response that contains the last referenced item.
     referred: Option<SessionId>,
     /// Counts all of it, and the images that come to it.
     memory: MemoryCharge,
@@ -70,7 +70,7 @@ impl Context {
                     let id = item.id().unwrap_or_default();
                     let found = known.get(id).and_then(|place| items.get(*place)).or_else(|| stored.items.get(id));
                     let found = found.ok_or_else(|| no_item(id))?;
-                    // Any number of references to one long item fit into a request.
+                    // A request may reference one long item any number of times.
                     let text = found.to_string();
                     left = left.checked_sub(text.len() as u64).ok_or_else(too_long)?;
                     memory.count_json(&text)?;
@@ -108,7 +108,7 @@ impl Context {
         Ok(())
     }
 
-    /// The memory that is counted for it, to be held as long as anything that was made of it.
+    /// The memory counted for it; hold it as long as anything made of it.
     pub(super) fn memory(&self) -> MemoryCharge {
         self.memory.clone()
     }
@@ -147,13 +147,13 @@ pub(super) struct View {
     pub(super) items: Vec<Item>,
     /// Programs that the new items refuse, each with the reason.
     pub(super) refused: Vec<(String, String)>,
-    /// Ids of the calls that are to be run now, since the client approved them.
+    /// Ids of the calls to run now, since the client approved them.
     pub(super) approved: HashSet<String>,
 }
 
 impl View {
-    /// Has the gate judge what the client approved: a program that must not run gets an answer that says so. Without a gate, or where the
-    /// client asks for no approvals, none does.
+    /// Lets the gate judge the approved programs: one that must not run gets an answer that says so. Without a gate, or if the client asks
+    /// for no approvals, none runs.
     pub(super) async fn take_approvals(&mut self, gate: Option<&Gate>) -> Result<(), ApiError> {
         let mut items = Vec::with_capacity(self.items.len());
         for item in std::mem::take(&mut self.items) {
@@ -175,7 +175,7 @@ impl View {
     }
 }
 
-/// The items of a response and of all that it builds on, oldest first.
+/// The items of a response and of the chain before it, oldest first.
 async fn chain(
     app: &App,
     tenant: &Tenant,
@@ -189,7 +189,7 @@ async fn chain(
             if id == *last {
                 return Err(no_previous(id.as_str()));
             }
-            // An earlier one was deleted: what is left goes on without it.
+            // An earlier one was deleted: the conversation goes on without it.
             break;
         };
         length.add(text.object.len() + text.input.len())?;
@@ -220,12 +220,12 @@ async fn link(
 #[derive(Debug, Default)]
 struct ReferredItems {
     items: HashMap<String, ItemDocument>,
-    /// Container that the newest response among theirs used last.
+    /// The last container of the newest of their responses.
     container: Option<SessionId>,
 }
 
 impl ReferredItems {
-    /// Finds items of a tenant among its responses and, beside them, its conversations.
+    /// Finds items of a tenant among its responses and its conversations.
     async fn collect(
         app: &App,
         tenant: &Tenant,
@@ -422,7 +422,7 @@ impl ModelView {
         Ok(format!("[The user attached a file: {WORKSPACE}/{name}]"))
     }
 
-    /// A program that waits. Its id vouches for it: what was shown is what will run.
+    /// Adds a waiting program. Its id contains a hash, so the program that was shown is the one that runs.
     fn approval_request(&mut self, request: McpApprovalRequest) -> Result<(), ApiError> {
         let McpApprovalRequest { id, arguments, .. } = request;
         if !id.ends_with(&digest_of(&arguments)) {
@@ -503,7 +503,7 @@ async fn image(image: &InputImage, app: &App, tenant: &Tenant, memory: &MemoryCh
     }
 }
 
-/// Returns the end of an approval request's id: it stands for the arguments.
+/// Returns the last part of an approval request's id, a hash of the arguments.
 pub(super) fn digest_of(arguments: &str) -> String {
     let digest = Sha256::digest(arguments);
     digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()

@@ -1,7 +1,7 @@
-//! The Responses API: a model, a code interpreter, and a log of everything that a client was sent.
+//! The Responses API: a model, a code interpreter, and a log of everything that was sent to a client.
 //!
-//! `request` understands a request, `context` collects what it builds on, `start` puts both together, `writer` puts what
-//! happens into the words of the protocol, `render` drives it by the engine's events.
+//! `request` parses a request, `context` collects the conversation before it, `start` combines both, `writer` writes the protocol's
+//! objects, `render` drives it by the engine's events.
 
 mod api;
 mod context;

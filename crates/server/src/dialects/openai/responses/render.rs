@@ -29,7 +29,7 @@ pub(super) struct RendererStart {
     /// The response without an output.
     pub(super) base: Response,
     pub(super) include: Include,
-    /// The client's name for us if programs are calls of an MCP server.
+    /// The client's name for this server if programs are calls of an MCP server.
     pub(super) mcp: Option<String>,
     /// The container of its programs.
     pub(super) container: Option<String>,
@@ -121,7 +121,7 @@ impl ResponseRenderer {
                 }
                 let waits = matches!(ending, EndReason::WaitsForClient { .. });
                 let needed = (self.status == Status::Completed && !waits).then_some(item);
-                // A client that got something has the failure in its stream.
+                // A client that has received something gets the failure in its stream.
                 if let EndReason::Failed { failure, .. } = ending {
                     self.failure = self.writer.is_empty().then(|| failure.clone());
                 }
@@ -145,7 +145,7 @@ impl ResponseRenderer {
 
 impl Render for ResponseRenderer {
     fn render(&mut self, event: &TurnEvent) -> RenderedEvent {
-        // Nothing is sent: the document keeps the times of the last frame.
+        // Without a frame the document keeps the times of the last one.
         if !matches!(event.kind, EventKind::Closed) {
             self.writer.set_time(event.at_ms / 1000);
         }

@@ -17,11 +17,11 @@ use crate::dialects::openai::tools::{ContainerChoice, check_function_name};
 use crate::error::ApiError;
 use crate::http::Fields;
 
-/// Input items of one request; more is no conversation.
+/// Input items of one request.
 const MAX_ITEMS: usize = 10_000;
 /// Tools of one request.
 const MAX_TOOLS: usize = 256;
-/// The name of our own tool, as clients of our MCP guise know it, whatever language it runs.
+/// The name of our own tool when it appears as an MCP server's, in any language.
 pub(super) const PYTHON: &str = "python";
 
 /// A request, understood.
@@ -37,7 +37,7 @@ pub(super) struct ParsedRequest {
     pub(super) background: bool,
     pub(super) stream: bool,
     pub(super) interpreter: Option<ContainerChoice>,
-    /// True if programs are calls of an MCP server, which is us, and wait for approval.
+    /// The MCP server of the request, if programs are its calls and wait for approval.
     pub(super) mcp: Option<Mcp>,
     pub(super) functions: Vec<FunctionTool>,
     pub(super) tool_choice: ToolChoice,
@@ -46,11 +46,11 @@ pub(super) struct ParsedRequest {
     /// True if the oldest part of a conversation may be left out when it is too long for the model.
     pub(super) truncate: bool,
     pub(super) include: Include,
-    /// The response as far as the request says what stands in it: without an id, a time, and an output.
+    /// The response as far as the request determines it: without an id, a time, and an output.
     pub(super) answer: Response,
 }
 
-/// The interpreter in the guise of an MCP server: the one kind of hosted tool that clients can approve.
+/// The interpreter in the form of an MCP server: the only kind of hosted tool that clients can approve.
 #[derive(Debug, Clone)]
 pub(super) struct Mcp {
     /// The client's name for it.
@@ -69,7 +69,7 @@ pub(super) struct Include {
 }
 
 impl Include {
-    /// Reads the names; unknown ones are for tools that we do not have.
+    /// Parses the names; unknown ones are for tools that this server does not have.
     pub(super) fn of<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let mut include = Self::default();
         for name in names {
@@ -171,7 +171,7 @@ impl ParsedRequest {
     }
 }
 
-/// Returns the response or the conversation that a request goes on with; there cannot be both.
+/// Returns the response or the conversation that a request continues; both is an error.
 fn predecessor(
     previous: Option<&str>,
     conversation: Option<&ConversationField>,
@@ -194,7 +194,7 @@ fn predecessor(
     Ok((previous, conversation))
 }
 
-/// The form of the answer, as Chat Completions has it.
+/// The form of the answer, converted to that of Chat Completions.
 fn answer_format(format: Option<TextFormat>) -> Result<Option<AnswerFormat>, ApiError> {
     match format {
         None | Some(TextFormat::Text {}) => Ok(None),
@@ -224,13 +224,13 @@ fn items(input: Option<Input>) -> Result<Vec<ItemDocument>, ApiError> {
         return Err(ApiError::invalid("input", format!("Too many items in 'input': at most {MAX_ITEMS}.")));
     }
     let stored = items.into_iter().enumerate().map(|(index, item)| {
-        // A reference has the id of what it refers to, and nothing else.
+        // A reference has only the id of its item.
         Ok(stored_item(item, &format!("input[{index}]"))?.1)
     });
     stored.collect()
 }
 
-/// 400, for a response that is not there or somebody else's.
+/// 400, for a response that does not exist or belongs to another tenant.
 pub(super) fn no_previous(id: &str) -> ApiError {
     ApiError::bad_request(format!("Previous response with id '{id}' not found."))
         .param("previous_response_id")
@@ -338,7 +338,7 @@ fn tool_choice(
     let Some(kind) = named.kind.as_deref() else { return Err(ApiError::missing("tool_choice.type")) };
     let is_ours = match kind {
         "code_interpreter" | "mcp" => true,
-        // As some gateways have it.
+        // Some gateways send this form.
         "hosted_tool" => named.name.as_deref() == Some("code_interpreter"),
         _ => false,
     };

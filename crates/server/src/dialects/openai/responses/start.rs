@@ -18,12 +18,12 @@ use crate::error::ApiError;
 use crate::raw_json::raw_json;
 use crate::turn;
 
-/// Time for which a response that is not to be stored is kept for its client to poll for, seconds.
+/// Time for which a response that is not to be stored can be polled, seconds.
 const UNSTORED_LIFE_SECONDS: i64 = 600;
 /// Bytes that an item of a conversation takes besides its text.
 const ITEM_OVERHEAD_BYTES: u64 = 1024;
 
-/// Checks everything that can be wrong with a request, and starts the turn.
+/// Validates a request, and starts the turn.
 pub(super) async fn response(
     app: Arc<App>,
     tenant: Tenant,
@@ -56,7 +56,7 @@ async fn prepare(
         None => None,
     };
     if let Some(session) = &session {
-        // Known now: a request for which there is no room hears so at once.
+        // Reserved now, so that a lack of room is reported at once.
         session.reserve().await?;
     }
     let made = make(app, tenant, request, context, in_flight, session.clone()).await;

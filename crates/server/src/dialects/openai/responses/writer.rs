@@ -1,6 +1,6 @@
-//! From what happens in a turn to the events that clients know, and to the items that stay.
+//! The writer of a response's events and items.
 //!
-//! The set of events is closed: some clients fail on one that they do not know. An item has the same id in all of its events.
+//! The set of events is closed: some clients fail on an unknown one. An item has the same id in all of its events.
 
 use std::collections::HashMap;
 
@@ -25,7 +25,7 @@ pub(super) struct Writer {
     /// The response without what comes of it.
     base: Response,
     include: Include,
-    /// The client's name for us if programs are calls of an MCP server.
+    /// The client's name for this server if programs are calls of an MCP server.
     mcp: Option<String>,
     container: Option<String>,
     sequence: u64,
@@ -132,10 +132,10 @@ impl Writer {
         self.usage += usage;
     }
 
-    /// The response as it stands, with everything that programs put out.
+    /// The present state of the response, with all output of programs.
     pub(super) fn object(&self, status: &Status) -> Response {
         let ended = !matches!(status, Status::Queued | Status::InProgress);
-        // Also before the end, as soon as there is any: what was used counts after a restart.
+        // Also before the end, as soon as there is any: the usage counts after a restart.
         let is_known = ended || self.usage != TokenUsage::default();
         Response {
             status: status.on_the_wire(),
@@ -156,19 +156,19 @@ impl Writer {
         }
     }
 
-    /// Tells that the response exists.
+    /// Sends the event that the response exists.
     pub(super) fn create(&mut self, status: &Status) {
         let response = self.shown(status);
         self.emit(Event::Created { response });
     }
 
-    /// Tells that the response waits for its turn.
+    /// Sends the event that the response waits for its turn.
     pub(super) fn queue(&mut self) {
         let response = self.shown(&Status::Queued);
         self.emit(Event::Queued { response });
     }
 
-    /// Tells that the response is being written.
+    /// Sends the event that the response is being written.
     pub(super) fn begin(&mut self) {
         let response = self.shown(&Status::InProgress);
         self.emit(Event::InProgress { response });
@@ -254,8 +254,8 @@ impl Writer {
         index
     }
 
-    /// Ends the message that is being written. `files` are those that a link in it may mean; the last message of a response cites
-    /// everything that was made and not linked, too.
+    /// Ends the open message. `files` are the possible targets of its links; the last message of a response also cites every file that was
+    /// not linked.
     fn end_message(&mut self, files: &[SessionFile], is_last: bool, status: ItemStatus) {
         let Some(index) = self.message.take() else { return };
         let Some((item_id, text)) = self.message_at(index).map(|(id, text)| (id, text.text.clone())) else { return };
@@ -320,7 +320,7 @@ impl Writer {
         self.emit_done(index);
     }
 
-    /// A message is complete, and others follow.
+    /// Ends a message that is followed by others.
     pub(super) fn end_text(&mut self, linked: &[SessionFile]) {
         self.end_message(linked, false, ItemStatus::Completed);
     }
@@ -329,7 +329,7 @@ impl Writer {
     pub(super) fn start_program(&mut self, item: &ItemId) {
         self.end_thoughts();
         if self.mcp.is_some() {
-            // Told when it is known whether it has to wait.
+            // Sent once it is known whether it has to wait.
             return;
         }
         let id = item.with_prefix("ci_");
@@ -487,12 +487,12 @@ impl Writer {
         self.emit_done(output_index);
     }
 
-    /// Ends whatever is open. Files that were made are cited by the last message; `needed` is one for a
-    /// client that would ask again if it saw none.
+    /// Ends whatever is open. The last message cites the files that were made; `needed` is one for a client that would ask again without
+    /// it.
     pub(super) fn finish(&mut self, status: &Status, files: &[SessionFile], needed: Option<&ItemId>) {
         let item_status = if *status == Status::Completed { ItemStatus::Completed } else { ItemStatus::Incomplete };
         self.end_thoughts();
-        // In the order in which they began, whatever order the map has.
+        // In the order in which they began, since the map has none.
         let mut open: Vec<(usize, ItemId)> =
             self.programs.iter().map(|(item, program)| (program.index, item.clone())).collect();
         open.sort_by_key(|(index, _)| *index);
@@ -505,13 +505,13 @@ impl Writer {
         self.end_message(files, true, item_status);
     }
 
-    /// Tells how it ended. Nothing comes after it.
+    /// Sends its end. Nothing follows it.
     pub(super) fn end(&mut self, status: &Status) {
         let response = self.shown(status);
         self.emit(match status {
             Status::Failed { .. } => Event::Failed { response },
             Status::Completed => Event::Completed { response },
-            // There is no event for a response that was cancelled; its object says it.
+            // A cancelled response has no event; its object shows it.
             Status::Incomplete(_) | Status::Cancelled | Status::Queued | Status::InProgress => {
                 Event::Incomplete { response }
             }
@@ -519,7 +519,7 @@ impl Writer {
     }
 }
 
-/// The response as a client gets it: with the programs' output and the wrapped reasoning only if it asked for them.
+/// The response for a client: with programs' output and encrypted reasoning only on request.
 pub(super) fn shown(mut response: Response, include: Include) -> Response {
     response.output = response.output.into_iter().map(|item| shown_item(item, include)).collect();
     response
@@ -537,7 +537,7 @@ fn shown_item(mut item: Item, include: Include) -> Item {
     item
 }
 
-/// One item that a client sent, the same way.
+/// One item of a client's input, with the same filter.
 pub(super) fn shown_document(mut item: ItemDocument, include: Include) -> ItemDocument {
     match item.kind() {
         Some("code_interpreter_call") if !include.outputs && item.text("status") != Some("in_progress") => {
@@ -549,7 +549,7 @@ pub(super) fn shown_document(mut item: ItemDocument, include: Include) -> ItemDo
     item
 }
 
-/// The outputs of a program: images first, as OpenAI has them.
+/// The outputs of a program: images first, as at OpenAI.
 fn outputs_of(ended: &ProgramEnd) -> Vec<ProgramOutput> {
     let mut outputs: Vec<_> = ended.images.iter().map(|url| ProgramOutput::Image { url: url.clone() }).collect();
     if !ended.logs.is_empty() {
@@ -578,13 +578,13 @@ fn citation(container: &str, file: &SessionFile, start_index: usize, end_index: 
     })
 }
 
-/// The links `sandbox:/mnt/data/…` of a text that mean one of the files, with their offsets in characters, the end exclusive.
+/// The links `sandbox:/mnt/data/…` of a text that match one of the files, with their offsets in characters, the end exclusive.
 fn links<'a>(text: &str, files: &'a [SessionFile]) -> Vec<(usize, usize, &'a SessionFile)> {
     const SCHEME: &str = "sandbox:";
     let mut found = Vec::new();
     for (byte, _) in text.match_indices(SCHEME) {
         let Some(rest) = text.get(byte + SCHEME.len()..) else { continue };
-        // The longest path that fits: one file's name may begin with another's.
+        // The longest matching path: one file's name may begin with another's.
         let file = files.iter().filter(|file| rest.starts_with(&file.path)).max_by_key(|file| file.path.len());
         let Some(file) = file else { continue };
         let start = text.get(..byte).map_or(0, |before| before.chars().count());
