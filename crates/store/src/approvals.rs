@@ -1,4 +1,4 @@
-//! Programs that wait for somebody to allow them, and what was decided.
+//! Programs that wait for approval, and the decisions.
 
 use rusqlite::{Row, params};
 use sha2::{Digest, Sha256};
@@ -14,7 +14,7 @@ pub struct ApprovalRecord {
     pub id: ApprovalId,
     /// Tenant whose program it is.
     pub tenant: Tenant,
-    /// Id of the turn that it is part of: of a response or a completion.
+    /// Id of its turn: of a response or a completion.
     pub request: String,
     /// Id of the tool call.
     pub call_id: String,
@@ -36,7 +36,7 @@ pub struct ApprovalRecord {
     pub status: ApprovalStatus,
     /// Time of the decision, seconds since 1970.
     pub decided_at: Option<i64>,
-    /// Name of whoever decided, in words.
+    /// Name of the party that decided.
     pub decided_by: Option<String>,
     /// Reason that the model is told.
     pub reason: Option<String>,
@@ -103,7 +103,7 @@ pub struct ApprovalUpdate {
     pub sha256: String,
     /// New status. [`ApprovalStatus::Pending`] decides nothing.
     pub status: ApprovalStatus,
-    /// Name of whoever decides, in words.
+    /// Name of the party that decides.
     pub by: String,
     /// Reason that the model is told.
     pub reason: Option<String>,
@@ -116,7 +116,7 @@ pub enum DecisionOutcome {
     Now(ApprovalRecord),
     /// Decided before, or too late.
     Before(ApprovalRecord),
-    /// The program that was seen is not the one that waits.
+    /// The program that was seen is not the waiting one.
     OtherProgram,
     /// No such approval.
     Unknown,
@@ -203,7 +203,7 @@ impl Store {
         Ok(record)
     }
 
-    /// Returns an approval; of any tenant if none is given, as for the operator.
+    /// Returns an approval; without a tenant, as for the operator, of any tenant.
     pub async fn approval(&self, tenant: Option<&Tenant>, id: &ApprovalId) -> Result<Option<ApprovalRecord>, Error> {
         let (tenant, id) = (tenant.cloned(), id.clone());
         self.read_any(move |database| {
@@ -247,7 +247,7 @@ impl Store {
         .await
     }
 
-    /// Decides, once: the first decision holds. A tenant can decide about its own programs, the operator (`None`) about all.
+    /// Stores a decision. Only the first counts. A tenant can decide about its own programs, the operator (`None`) about all.
     pub async fn decide(
         &self,
         tenant: Option<&Tenant>,
@@ -269,7 +269,7 @@ impl Store {
             if found.status != ApprovalStatus::Pending {
                 return Ok(DecisionOutcome::Before(found));
             }
-            // Too late, also if nobody has noted it yet: the server may be down.
+            // Too late, even if the expiry was not recorded: the server may have been down.
             if now() >= found.expires_at {
                 return Ok(DecisionOutcome::Before(ApprovalRecord { status: ApprovalStatus::Expired, ..found }));
             }
@@ -285,7 +285,7 @@ impl Store {
         .await
     }
 
-    /// Lets a program run that nobody decided about in time. Does nothing when it was decided.
+    /// Approves a program that was not decided about in time. Does nothing if it was.
     pub async fn approve_unanswered(&self, id: &ApprovalId, by: &'static str) -> Result<(), Error> {
         let id = id.clone();
         self.write(move |database| {
@@ -297,7 +297,7 @@ impl Store {
         .await
     }
 
-    /// Notes that an approved program is about to run: after that it is never run again.
+    /// Records that an approved program is about to run. It is never run again after that.
     pub async fn start_approved(&self, id: &ApprovalId) -> Result<(), Error> {
         let id = id.clone();
         self.write(move |database| {
@@ -307,8 +307,8 @@ impl Store {
         .await
     }
 
-    /// Notes that a tenant was asked about a program of its own, which waits for its answer for `patience` seconds. The program itself is
-    /// not kept. A call that was asked about before stays as it is.
+    /// Records that a tenant was asked about a program of its own, which waits `patience` seconds for the answer. The program itself is not
+    /// stored. A call that was asked about before stays as it is.
     pub async fn ask_tenant(
         &self,
         tenant: &Tenant,
@@ -331,8 +331,8 @@ impl Store {
         .await
     }
 
-    /// Takes a tenant's answer about a program that it was asked about and has not answered yet. Returns whether there is one: each is
-    /// answered once.
+    /// Takes a tenant's answer about a program that it was asked about. Returns false if it was not asked, or has answered: each question
+    /// is answered once.
     pub async fn tenant_answered(&self, tenant: &Tenant, code: &str, status: ApprovalStatus) -> Result<bool, Error> {
         let (tenant, digest) = (tenant.clone(), program_digest(code));
         self.write(move |database| {

@@ -38,7 +38,7 @@ impl Store {
         .await
     }
 
-    /// Replaces an assistant. Returns whether there is one.
+    /// Replaces an assistant. Returns false if there is none.
     pub async fn update_assistant(&self, tenant: &Tenant, id: &AssistantId, object: &Value) -> Result<bool, Error> {
         let (id, object) = (id.clone(), object.to_string());
         let query = "UPDATE assistants SET object = ?3 WHERE tenant = ?1 AND id = ?2";
@@ -46,7 +46,7 @@ impl Store {
             .await
     }
 
-    /// Removes an assistant. Returns whether there was one.
+    /// Removes an assistant. Returns false if there was none.
     pub async fn delete_assistant(&self, tenant: &Tenant, id: &AssistantId) -> Result<bool, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         let query = "DELETE FROM assistants WHERE tenant = ?1 AND id = ?2";

@@ -1,6 +1,6 @@
-//! The audit log: every program that was decided about or run. It is only ever added to, which the database itself enforces, and each entry
-//! holds a digest of all before it, so that a changed or missing one is found. Entries refer to their programs by hash. Those at the
-//! beginning can be archived: the log then goes on from the digest of the last of them.
+//! The audit log: every program that was decided about or run. Entries can only be added, which the database itself enforces, and each
+//! contains a digest of all before it, so that changed or missing entries are found. Entries refer to their programs by hash. The oldest
+//! entries can be archived: the log then continues from the digest of the last archived one.
 
 use rusqlite::{Connection, Row, params};
 use serde::{Deserialize, Serialize};
@@ -17,13 +17,13 @@ use crate::{Error, Store, Tenant, now_ms};
 pub struct AuditEntry {
     /// Event.
     pub event: AuditEvent,
-    /// Id of the turn that it is part of: of a response or a completion.
+    /// Id of its turn: of a response or a completion.
     pub request: String,
     /// Session that the program runs in.
     pub container: String,
     /// Program.
     pub code: String,
-    /// Name of whoever did it, in words.
+    /// Name of the party that did it.
     pub actor: String,
     /// Outcome or reason.
     pub outcome: String,
@@ -77,7 +77,7 @@ pub struct AuditRecord {
     pub sha256: String,
     /// Program.
     pub code: String,
-    /// Name of whoever did it.
+    /// Name of the party that did it.
     pub actor: String,
     /// Outcome or reason.
     pub outcome: String,
@@ -85,8 +85,8 @@ pub struct AuditRecord {
     pub chain: String,
 }
 
-/// A place in the log: the number of an entry, and the digest of it and all before it. The default is the place before the first one. Its
-/// JSON is the first line of an archive, which goes on from there.
+/// A position in the log: the number of an entry, and the digest of it and all before it. The default is the position before the first
+/// entry. Its JSON is the first line of an archive, which continues from there.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditChain {
     /// Number of the entry.
@@ -110,11 +110,11 @@ impl AuditChain {
 /// Evidence that the log was tampered with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TamperEvidence {
-    /// Number of the first entry that does not follow from those before it.
+    /// Number of the first entry whose digest does not match the entries before it.
     pub number: i64,
 }
 
-/// The columns of an entry with its program, which is in a table of its own but for entries that an earlier version wrote.
+/// The columns of an entry with its program, which is in a table of its own, except in entries of an earlier version.
 const SELECTED: &str = "number, at_ms, tenant, event, request, container, sha256, \
     coalesce((SELECT programs.code FROM programs WHERE audit.code = '' AND programs.tenant = audit.tenant \
                   AND programs.sha256 = audit.sha256), code) AS code, actor, outcome, chain";
@@ -139,7 +139,7 @@ impl AuditRecord {
         })
     }
 
-    /// Returns the digest of this entry, with the digest of its program and, by the one before it, of all earlier entries.
+    /// Returns the digest of this entry, of its program's digest and of the digest before it.
     fn link(&self, before: &str, code: &str) -> String {
         let mut digest = Sha256::new();
         let fields = [
@@ -156,7 +156,7 @@ impl AuditRecord {
             &self.outcome,
         ];
         for field in fields {
-            // The length first: otherwise two fields could share what they say in other ways.
+            // The length comes first, so that no two lists of fields have the same digest.
             digest.update((field.len() as u64).to_be_bytes());
             digest.update(field.as_bytes());
         }
@@ -176,8 +176,8 @@ impl Store {
         .await
     }
 
-    /// Adds the end of every program whose end nobody wrote: what ran it was killed. For a server's start, when nothing runs but the turns
-    /// of [`Store::owned_turn_id`] whose owners live. Looks at the last entries only; more programs than that do not run at once.
+    /// Adds the end of every program without one, because its process was killed. For a server's start, when nothing runs except the turns
+    /// of [`Store::owned_turn_id`] whose owners live. Reads only the last entries; fewer programs than that run at once.
     pub async fn end_what_was_cut_off(&self, outcome: &str) -> Result<(), Error> {
         const LAST: i64 = 10_000;
         let outcome = outcome.to_owned();
@@ -218,7 +218,7 @@ impl Store {
         .await
     }
 
-    /// Returns at most `limit` entries after one, oldest first. Archived ones are not there any more.
+    /// Returns at most `limit` entries after this number, oldest first. Archived entries are gone.
     pub async fn audit_log(&self, after: i64, limit: usize) -> Result<Vec<AuditRecord>, Error> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         self.read_any(move |database| {
@@ -229,7 +229,7 @@ impl Store {
         .await
     }
 
-    /// Returns the place where the log begins: behind the last entry that was archived.
+    /// Returns the position at which the log begins: after the last archived entry.
     pub async fn audit_log_start(&self) -> Result<AuditChain, Error> {
         self.read_any(|database| {
             let (number, chain) = last(database, ARCHIVED)?;
@@ -238,8 +238,8 @@ impl Store {
         .await
     }
 
-    /// Returns the number of entries that were ever written, or the place where they were changed. Entries that were taken off the end
-    /// cannot be seen missing here: keep the number and compare.
+    /// Returns the number of all entries ever written, or the place where they were changed. Entries missing at the end cannot be detected
+    /// here: keep the number and compare.
     pub async fn verify_audit_log(&self) -> Result<Result<i64, TamperEvidence>, Error> {
         const AT_ONCE: usize = 1000;
         let mut chain = self.audit_log_start().await?;
@@ -256,10 +256,10 @@ impl Store {
         }
     }
 
-    /// Removes the entries up to this one, which are archived elsewhere, with the programs that no later entry refers to. The log goes on
-    /// from its digest. An error when the log has no such entry.
+    /// Removes the archived entries up to this one, and the programs that no later entry refers to. The log continues from its digest.
+    /// Fails if the log has no such entry.
     pub async fn remove_archived(&self, end: AuditChain) -> Result<(), Error> {
-        /// Entries of one transaction: others write meanwhile.
+        /// Entries of one transaction; other writers run in between.
         const AT_ONCE: i64 = 10_000;
         self.run(move |store| {
             let AuditChain { number, chain } = end;
@@ -276,12 +276,12 @@ impl Store {
     }
 }
 
-/// Returns the number and the digest of an entry; none before the first.
+/// Returns the number and digest of an entry; those of the position before the first if there is none.
 fn last(database: &Connection, query: &str) -> Result<(i64, String), Error> {
     Ok(one(database, query, [], |row| Ok((row.get(0)?, row.get(1)?)))?.unwrap_or_default())
 }
 
-/// Writes entries behind the last one, each with its tenant and the digest of its program.
+/// Appends entries, each with its tenant and the digest of its program.
 fn append(database: &Connection, entries: impl Iterator<Item = (Tenant, AuditEntry, String)>) -> Result<(), Error> {
     let written = last(database, "SELECT number, chain FROM audit ORDER BY number DESC LIMIT 1")?;
     let (mut number, mut chain) = if written.0 > 0 { written } else { last(database, ARCHIVED)? };

@@ -10,8 +10,7 @@ use rusqlite::Connection;
 use crate::blobs::{named, path_in};
 use crate::{Error, Store, make_directory};
 
-/// Copies of the database that are made before giving up. Blobs that were deleted meanwhile make another one necessary, for which most
-/// blobs are there already.
+/// Attempts to copy the database. Another one is necessary if blobs were deleted meanwhile; most blobs are copied by then.
 const ATTEMPTS: usize = 20;
 /// End of the name of a directory that is not whole yet.
 const PARTIAL: &str = ".partial";
@@ -23,14 +22,14 @@ pub struct Backup {
     pub blobs: usize,
     /// Bytes of the database and of the blobs.
     pub bytes: u64,
-    /// True if the blobs are the same files under second names, because the copy lies in the same file system: only the database took room.
+    /// True if the blobs are hard links, because the copy is in the same file system: only the database took room.
     pub is_linked: bool,
 }
 
 impl Store {
-    /// Copies the state to a directory that is not there yet, as it is at one moment, while others read and write it. The directory appears
-    /// when all of it has reached the disk; until then, and after an error, there may be one whose name ends in `.partial`, which the next
-    /// call replaces.
+    /// Copies a consistent state to a directory that must not exist, while others read and write. The directory gets its name when
+    /// everything has reached the disk; until then, and after an error, there may be one whose name ends in `.partial`, which the next call
+    /// replaces.
     pub async fn back_up(&self, into: &Path) -> Result<Backup, Error> {
         let into = into.to_path_buf();
         self.run(move |store| store.back_up_now(&into)).await

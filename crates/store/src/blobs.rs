@@ -1,7 +1,7 @@
 //! Blobs: contents of files, each named by exactly one row.
 //!
-//! A blob appears under its name only whole and synced. Until a row names it, it is in flight: its name names the process that owns it, and
-//! when that has died, a sweep removes what it left. The same content under two rows is two names of one inode.
+//! A blob gets its name only once it is complete and synced. Until a row names it, it is in flight: its name contains the id of the process
+//! that owns it, and a sweep removes it if that process has died. Two rows with the same content are two hard links.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -26,7 +26,7 @@ use crate::{Error, Reservation, Store, Tenant};
 /// The tables that name blobs.
 const NAMING_BLOBS: [&str; 4] = ["files", "upload_parts", "container_files", "turn_blobs"];
 
-/// Most files that are synced one by one. More of them take longer than syncing the whole file system once.
+/// Most files that are synced one by one. For more, syncing the whole file system is faster.
 const SYNCED_ONE_BY_ONE: usize = 4;
 
 /// Bytes that are copied and hashed at a time.
@@ -69,7 +69,7 @@ impl NewBlob {
         self.bytes
     }
 
-    /// Returns the bytes that are reserved for it, which are those that it will count.
+    /// Returns the reserved bytes, which are those that it will count.
     pub(crate) fn reserved(&self) -> u64 {
         self.room.bytes()
     }
@@ -93,13 +93,13 @@ impl NewBlob {
 impl Drop for NewBlob {
     fn drop(&mut self) {
         if !self.committed {
-            // If it stays, a sweep removes it.
+            // A sweep removes it otherwise.
             let _gone = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// Path of a file that becomes a blob. Dropping it removes the file.
+/// Path of a file before it becomes a blob. Dropping it removes the file.
 #[derive(Debug)]
 struct Scratch(PathBuf);
 
@@ -129,7 +129,7 @@ impl BlobReader {
         self.bytes
     }
 
-    /// Reads all of it, if it has at most `limit` bytes; more is an error.
+    /// Reads it whole; fails if it has more than `limit` bytes.
     pub async fn read_whole(self, limit: u64) -> io::Result<Vec<u8>> {
         if self.bytes > limit {
             return Err(io::Error::other(format!(
@@ -188,7 +188,7 @@ struct WrittenFile {
 }
 
 impl BlobWriter {
-    /// Adds to the end. An error, and nothing written, when the tenant has no room for it.
+    /// Appends bytes. Fails, and writes nothing, if the tenant has no room for them.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let written = self.bytes + bytes.len() as u64;
         if let Some(wanted) = missing(&self.room, written) {
@@ -220,16 +220,16 @@ impl BlobWriter {
     }
 }
 
-/// Returns the bytes that a blob of this size lacks beside those that are reserved for it: at least and, so that not every piece asks anew,
-/// at most.
+/// Returns the bytes that a blob of this size lacks in its reservation: the minimum, and a larger amount so that not every piece reserves
+/// again.
 fn missing(room: &Reservation, bytes: u64) -> Option<RangeInclusive<u64>> {
     let least = (bytes + FILE_COST).checked_sub(room.bytes()).filter(|least| *least > 0)?;
     Some(least..=least + bytes.min(AHEAD))
 }
 
-/// Files that are written one after the other, and become blobs together.
+/// Files that are written in turn, and become blobs together.
 pub(crate) struct FileBatch {
-    /// Room that was reserved for them before. More is reserved as they grow.
+    /// Room that was reserved in advance. More is reserved as the files grow.
     room: Reservation,
     written: Vec<WrittenFile>,
     buffer: Vec<u8>,
@@ -247,7 +247,7 @@ impl FileBatch {
         store.reserve_now(self.room.tenant(), wanted)
     }
 
-    /// Writes what a reader gives. After an error there is nothing of it, and others can still be written.
+    /// Writes a reader's content. After an error nothing of it is left, and others can still be written.
     pub(crate) fn add(&mut self, store: &Store, mut reader: impl Read) -> Result<(), Error> {
         let mut room = self.reserve(store, FILE_COST..=FILE_COST)?;
         let (scratch, mut file) = store.new_scratch()?;
@@ -268,7 +268,7 @@ impl FileBatch {
             hash.update(chunk);
         }
         room.shrink_to(bytes + FILE_COST);
-        // Of many files none is kept open: they are synced together.
+        // Many files are not kept open: they are synced together.
         let file = (self.written.len() <= SYNCED_ONE_BY_ONE).then_some(file);
         self.written.push(WrittenFile { scratch, file, bytes, sha256: hex(&hash.finalize()), room });
         Ok(())
@@ -280,9 +280,9 @@ impl FileBatch {
 }
 
 impl Store {
-    /// Begins a blob of a tenant. Room for the `expected` bytes is reserved at once, so that of several blobs that have no room together
-    /// those that began first are written whole. Zero if their number is not known: then, and where there is no room for all of them, room
-    /// is reserved as the blob grows.
+    /// Begins a blob of a tenant. Room for the `expected` bytes is reserved at once, so that of several blobs that together exceed the
+    /// room, the first ones are written whole. Zero stands for an unknown size: then, or without room for all of it, room is reserved as
+    /// the blob grows.
     pub async fn new_blob(&self, tenant: &Tenant, expected: u64) -> Result<BlobWriter, Error> {
         let tenant = tenant.clone();
         self.run(move |store| {
@@ -313,8 +313,8 @@ impl Store {
         .await
     }
 
-    /// Makes blobs of what readers give, in the same order, with one wait for the disk if they are many. They take the room that was
-    /// reserved, and more if they need it. A reader that fails is [`Error::Source`], and nothing is kept.
+    /// Makes blobs of readers' contents, in the same order, with a single sync if they are many. They use the reserved room, and more if
+    /// they need it. A failing reader is [`Error::Source`], and nothing is kept.
     pub async fn write_blobs<R: Read + Send + 'static>(
         &self,
         room: Reservation,
@@ -328,7 +328,7 @@ impl Store {
         .await
     }
 
-    /// Makes a second blob of the same content, without copying it. It counts as if it were one of its own.
+    /// Makes a second blob with the same content, without copying it. It counts its full size.
     pub async fn copy_blob(&self, tenant: &Tenant, of: &BlobName) -> Result<NewBlob, Error> {
         let (tenant, of) = (tenant.clone(), of.clone());
         self.run(move |store| store.copy_blob_now(&tenant, &of)).await
@@ -417,7 +417,7 @@ impl Store {
 
 /// Returns the path of a blob in a directory of blobs.
 pub(crate) fn path_in(blobs: &Path, name: &str) -> PathBuf {
-    // The first digits of a name are its time, the last ones are random.
+    // A name begins with its time and ends with random digits.
     let fan = name.get(name.len().saturating_sub(2)..).unwrap_or("00");
     blobs.join(fan).join(name)
 }
@@ -440,7 +440,7 @@ fn make_parent(path: &Path) -> Result<PathBuf, Error> {
     Ok(parent)
 }
 
-/// Makes sure that a new name in a directory is there after a power cut.
+/// Syncs a directory, so that a new name in it survives a power cut.
 fn sync_directory(path: &Path) -> Result<(), Error> {
     let synced = File::open(path).and_then(|directory| directory.sync_all());
     synced.map_err(|source| Error::Io { path: path.to_path_buf(), source })

@@ -1,16 +1,16 @@
-//! Budgets of keys: the most that is done for one on a day of UTC. They are compared with what the meter has stored, some seconds late.
+//! Budgets of keys: the most work for one on a day of UTC. They are compared with the stored counts of the meter, some seconds late.
 
 use rusqlite::{Connection, Row, params};
 
 use crate::database::one;
 use crate::{Error, KeyId, Store, Tenant, today};
 
-/// The most that is done for a key on a day; `None` is without an end.
+/// The most work for a key on one day; `None` is no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DailyBudget {
     /// Requests for which a model is asked.
     pub requests: Option<u64>,
-    /// Tokens that models read and write, as their servers count them.
+    /// Tokens that models read and wrote, as their servers count them.
     pub tokens: Option<u64>,
     /// Seconds for which programs run.
     pub program_seconds: Option<u64>,
@@ -28,7 +28,7 @@ pub enum UsedUp {
 }
 
 impl DailyBudget {
-    /// Reads three columns of the table `keys`, from this one on.
+    /// Reads three columns of the table `keys`, from this index on.
     pub(crate) fn read(row: &Row<'_>, first: usize) -> rusqlite::Result<Self> {
         Ok(Self { requests: row.get(first)?, tokens: row.get(first + 1)?, program_seconds: row.get(first + 2)? })
     }
@@ -42,7 +42,7 @@ impl DailyBudget {
 }
 
 impl Store {
-    /// Gives a key another budget. Returns true if there is such a key.
+    /// Sets the budget of a key. Returns false if there is no such key.
     pub async fn set_budget(&self, id: KeyId, budget: DailyBudget) -> Result<bool, Error> {
         let DailyBudget { requests, tokens, program_seconds } = budget;
         let query =
@@ -51,7 +51,7 @@ impl Store {
             .await
     }
 
-    /// Returns the budget that a tenant has used up today, the first of several.
+    /// Returns the budget that a tenant has used up today; of several the first.
     pub async fn used_up(&self, tenant: &Tenant) -> Result<Option<UsedUp>, Error> {
         let tenant = tenant.clone();
         self.read_any(move |database| used_up(database, &tenant)).await

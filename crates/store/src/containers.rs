@@ -1,4 +1,4 @@
-//! Containers and their files. What runs in a container is elsewhere; here is what it is re-created from.
+//! Containers and their files: the data from which a container is made again.
 
 use std::io::Read;
 use std::time::Duration;
@@ -68,7 +68,7 @@ pub struct ContainerFileRecord {
     pub source: FileOrigin,
     /// Location beside the store.
     pub location: FileLocation,
-    /// Time at which a file of this path was first kept, seconds since 1970.
+    /// Time at which a file of this path was first stored, seconds since 1970.
     pub created_at: i64,
 }
 
@@ -146,7 +146,7 @@ pub struct NewContainer {
     pub memory_limit: Option<String>,
     /// Idle time after which it expires.
     pub idle: Duration,
-    /// Environment variables of its programs, as the caller writes them.
+    /// Environment variables of its programs, in the caller's format.
     pub variables: Option<String>,
 }
 
@@ -233,9 +233,9 @@ impl Store {
         .await
     }
 
-    /// Returns the container of this name that was used last, or a new one.
+    /// Returns the last used container of this name, or a new one.
     pub async fn container_by_name(&self, tenant: &Tenant, new: NewContainer) -> Result<ContainerRecord, Error> {
-        // One at a time: requests that come at once find the same one.
+        // In the writer's transaction, so that concurrent requests find the same one.
         self.write_for(tenant, move |database, tenant| {
             let query = format!(
                 "SELECT {COLUMNS} FROM containers WHERE tenant = ?1 AND name = ?2 ORDER BY last_active_ms DESC LIMIT 1"
@@ -258,7 +258,7 @@ impl Store {
         .await
     }
 
-    /// Returns the environment variables of a container's programs, as they were written.
+    /// Returns the environment variables of a container's programs, as they were stored.
     pub async fn container_variables(&self, tenant: &Tenant, id: &SessionId) -> Result<Option<String>, Error> {
         let id = id.clone();
         self.read(tenant, move |database, tenant| {
@@ -268,7 +268,7 @@ impl Store {
         .await
     }
 
-    /// Replaces the environment variables of a container's programs. Returns whether there is such a container.
+    /// Replaces the environment variables of a container's programs. Returns false if there is no such container.
     pub async fn set_container_variables(
         &self,
         tenant: &Tenant,
@@ -312,7 +312,7 @@ impl Store {
         .await
     }
 
-    /// Notes that a container was idle for too long, whatever the wall clock says.
+    /// Marks a container as expired, whatever the wall clock says.
     pub async fn expire_container(&self, tenant: &Tenant, id: &SessionId) -> Result<(), Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         let query =
@@ -324,7 +324,7 @@ impl Store {
         .await
     }
 
-    /// Removes a container with its files. Returns whether there was one.
+    /// Removes a container with its files. Returns false if there was none.
     pub async fn delete_container(&self, tenant: &Tenant, id: &SessionId) -> Result<bool, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         self.run(move |store| {
@@ -340,7 +340,7 @@ impl Store {
         .await
     }
 
-    /// Removes the containers, with their files, that nobody has used for so long.
+    /// Removes the containers, with their files, that have been unused for this time.
     pub async fn remove_containers_unused_for(&self, time: Duration) -> Result<(), Error> {
         let before = now_ms().saturating_sub(i64::try_from(time.as_millis()).unwrap_or(i64::MAX));
         self.run(move |store| {
@@ -357,7 +357,7 @@ impl Store {
         .await
     }
 
-    /// Removes the containers of a tenant, with their files, that have been idle for too long.
+    /// Removes the expired containers of a tenant, with their files.
     pub async fn remove_expired_containers(&self, tenant: &Tenant) -> Result<(), Error> {
         let tenant = tenant.clone();
         self.run(move |store| {
@@ -375,8 +375,8 @@ impl Store {
         .await
     }
 
-    /// Keeps files of a container, all or none, each in place of the one of the same path, whose id it takes over. `None` when the
-    /// container is gone.
+    /// Stores files of a container, all or none. A file replaces one of the same path and takes over its id. `None` if the container is
+    /// gone.
     pub async fn put_container_files(
         &self,
         tenant: &Tenant,
@@ -395,10 +395,10 @@ impl Store {
         .await
     }
 
-    /// Keeps what readers give as files of a container, and forgets others, all or nothing but for files that the tenant has no room for.
-    /// Each reader is asked for when the one before it has been read, so they need not be open at once. Once begun it is finished, blobs
-    /// and rows, though nobody waits for it any more. A file takes the place of the one of the same path; if that one has the same content,
-    /// it stays as it is. `None` when the container is gone.
+    /// Stores readers' contents as files of a container, and removes others, all or nothing except files that exceed the tenant's quota.
+    /// Each reader is requested when the previous one has been read, so they need not be open at once. Once begun it is finished, blobs and
+    /// rows, even if the caller gives up. A file replaces one of the same path, unless it has the same content. `None` if the container is
+    /// gone.
     pub async fn write_container_files<R: Read>(
         &self,
         tenant: &Tenant,
@@ -491,7 +491,7 @@ impl Store {
         .await
     }
 
-    /// Returns all files of a container. Their number is bounded by the workspace that they come from.
+    /// Returns all files of a container. Their number is bounded by its workspace.
     pub async fn all_container_files(
         &self,
         tenant: &Tenant,
@@ -529,7 +529,7 @@ fn reserved(files: &[(NewContainerFile, NewBlob)]) -> u64 {
     files.iter().map(|(_, blob)| blob.reserved()).sum()
 }
 
-/// Writes the rows of files, and adds the blobs of those that they replace to `replaced`. `None` when the container is gone.
+/// Writes the rows of files, and adds the blobs of replaced files to `replaced`. `None` if the container is gone.
 fn put_files(
     database: &Connection,
     tenant: &Tenant,
@@ -557,7 +557,7 @@ fn put_files(
     Ok(Some(records))
 }
 
-/// Deletes the rows of files, and returns the blobs that they named.
+/// Deletes the rows of files, and returns their blobs.
 fn delete_files(
     database: &Connection,
     tenant: &Tenant,

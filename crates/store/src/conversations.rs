@@ -57,7 +57,7 @@ impl Store {
         .await
     }
 
-    /// Replaces a conversation's metadata. Returns whether there is such a conversation.
+    /// Replaces a conversation's metadata. Returns false if there is no such conversation.
     pub async fn update_conversation(
         &self,
         tenant: &Tenant,
@@ -70,15 +70,15 @@ impl Store {
             .await
     }
 
-    /// Removes a conversation with its items. Returns whether there was one.
+    /// Removes a conversation with its items. Returns false if there was none.
     pub async fn delete_conversation(&self, tenant: &Tenant, id: &ConversationId) -> Result<bool, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         let query = "DELETE FROM conversations WHERE tenant = ?1 AND id = ?2";
         self.write(move |database| Ok(database.execute(query, params![tenant, id])? > 0)).await
     }
 
-    /// Adds items to the end, all or none; each is its id and its JSON. An item whose id is there already stays as it is.
-    /// Returns whether there is such a conversation.
+    /// Appends items, all or none; each is its id and its JSON. An item whose id exists stays as it is. Returns false if there is no such
+    /// conversation.
     pub async fn add_items(
         &self,
         tenant: &Tenant,
@@ -136,7 +136,7 @@ impl Store {
         .await
     }
 
-    /// Returns the JSON of the items of all conversations that have these ids, each once; `None` when it is longer than `limit` bytes.
+    /// Returns the JSON of the items with these ids in all conversations, each once; `None` if it is longer than `limit` bytes.
     pub async fn items_of_ids(
         &self,
         tenant: &Tenant,
@@ -161,7 +161,7 @@ impl Store {
         .await
     }
 
-    /// Returns the JSON of all items of a conversation, oldest first; `None` when it is longer than `limit` bytes.
+    /// Returns the JSON of all items of a conversation, oldest first; `None` if it is longer than `limit` bytes.
     pub async fn all_items(
         &self,
         tenant: &Tenant,
@@ -182,7 +182,7 @@ impl Store {
         .await
     }
 
-    /// Removes an item. Returns whether there was one.
+    /// Removes an item. Returns false if there was none.
     pub async fn delete_item(&self, tenant: &Tenant, conversation: &ConversationId, id: &str) -> Result<bool, Error> {
         let (tenant, conversation, id) = (tenant.clone(), conversation.clone(), id.to_owned());
         let query = "DELETE FROM conversation_items WHERE tenant = ?1 AND conversation = ?2 AND id = ?3";

@@ -9,7 +9,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Params, Row,
 use crate::writer::WriteConnection;
 use crate::{Error, Tenant};
 
-/// Makes the rows of a table count for their tenants, each with what it costs in bytes, those that are there and those to come.
+/// Makes the rows of a table count for their tenants, existing and future ones, each with its cost in bytes.
 macro_rules! counted {
     ($table:literal, $cost:literal) => {
         concat!(
@@ -45,7 +45,7 @@ macro_rules! counted {
     };
 }
 
-/// Each entry brings the format from its index to the next. Entries are never changed, only added.
+/// Each entry upgrades the format from its index to the next. Entries are only added, never changed.
 const FORMATS: [&str; 15] = [
     "
 CREATE TABLE keys (
@@ -130,7 +130,7 @@ CREATE TRIGGER audit_is_not_replaced BEFORE INSERT ON audit
     WHEN new.number <= (SELECT max(number) FROM audit)
     BEGIN SELECT RAISE(ABORT, 'the audit log can only be added to'); END;
 ",
-    // A stored stream was one dialect's rendering, and a program that waits was found by it: neither can be gone on with.
+    // A stored stream was one dialect's rendering, and was needed to continue a waiting program: both are lost.
     "
 DROP TABLE response_events;
 UPDATE approvals SET status = 'expired', decided_at = unixepoch() WHERE status = 'pending';
@@ -177,8 +177,8 @@ INSERT OR IGNORE INTO response_items
     SELECT tenant, iif(items.type = 'object', items.value ->> 'id', NULL) AS item, responses.id FROM responses,
         json_each(iif(json_valid(input), input, '[]')) AS items WHERE typeof(item) = 'text';
 ",
-    // The cost of a row is what it counts for its tenant: its texts and the content of its file, and a flat sum for all else. Without
-    // octet_length(), which the sqlite3 of Debian 12 does not know: an operator can read the file with it.
+    // The cost of a row is what it counts for its tenant: its texts and the content of its file, and a flat sum for everything else.
+    // Without octet_length(), which the sqlite3 of Debian 12 lacks: operators may read the file with that.
     concat!(
         "
 CREATE TABLE usage (tenant TEXT PRIMARY KEY, bytes INTEGER NOT NULL) STRICT, WITHOUT ROWID;
@@ -306,24 +306,24 @@ const BUSY: Duration = Duration::from_secs(10);
 /// Most connections that read at once. Each has a page cache of 2 MB.
 const READERS: usize = 8;
 
-/// Most connections that read for one tenant at once, so that a reader is left for everybody else.
+/// Most connections that read for one tenant at once, so that others always find one.
 const READERS_OF_TENANT: usize = READERS / 2;
 
 /// One connection that writes, and several that read beside it and beside each other.
 ///
-/// A reader sees what was committed before it began, so whoever knows of a write finds it. Both kinds block: call them on a thread that may
-/// wait.
+/// A reader sees everything that was committed before it began, so a client that knows of a write finds it. Both kinds block: call them on
+/// a thread that may wait.
 #[derive(Debug)]
 pub(crate) struct Database {
     path: PathBuf,
-    // Before the writer, which cleans up behind the last connection.
+    // Declared before the writer, so that the writer closes last and cleans up.
     readers: Mutex<Readers>,
     returned: Condvar,
     writer: WriteConnection,
     dropped: UpgradeLoss,
 }
 
-/// Loss of an upgrade: rows of an older version that the newest format cannot go on with.
+/// Data that an upgrade dropped, because the newest format cannot continue it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct UpgradeLoss {
     /// Number of responses whose stored stream of events is gone. The responses themselves are kept.
@@ -332,7 +332,7 @@ pub struct UpgradeLoss {
     pub approvals: u64,
 }
 
-/// The connections that read: those that are free, and the tenants of those that are taken.
+/// The reading connections: the free ones, and the tenants of the taken ones.
 #[derive(Debug, Default)]
 struct Readers {
     free: Vec<Connection>,
@@ -347,12 +347,12 @@ struct ReadConnection<'d> {
 }
 
 impl Database {
-    /// Opens the file, makes it if there is none, and brings it to the newest format.
+    /// Opens the file, or makes it, and upgrades it to the newest format.
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         let mut writer = Connection::open(path)?;
         writer.busy_timeout(BUSY)?;
         keep_a_log(&writer)?;
-        // A client that knows of a write finds it after a power cut.
+        // So that a write that a client knows of survives a power cut.
         writer.pragma_update(None, "synchronous", "FULL")?;
         writer.pragma_update(None, "foreign_keys", true)?;
         writer.set_prepared_statement_cache_capacity(128);
@@ -366,13 +366,13 @@ impl Database {
         })
     }
 
-    /// Runs `work` in a transaction, which is committed if it succeeds. Texts are made before and files removed after: everybody else who
-    /// writes waits meanwhile. No lock that another work needs may be held.
+    /// Runs `work` in a transaction, which is committed if it succeeds. Prepare texts before and remove files after it, because other
+    /// writers wait meanwhile. The caller must hold no lock that another `work` needs.
     pub(crate) fn write<T>(&self, work: impl FnOnce(&Connection) -> Result<T, Error>) -> Result<T, Error> {
         self.writer.write(None, work)
     }
 
-    /// The same for a tenant, which shares the connection with others.
+    /// The same for a tenant, which shares the connection fairly with others.
     pub(crate) fn write_for<T>(
         &self,
         tenant: &Tenant,
@@ -381,7 +381,7 @@ impl Database {
         self.writer.write(Some(tenant), work)
     }
 
-    /// Runs queries for a tenant, or for nobody in particular, that all see the same state.
+    /// Runs queries on one consistent state, for a tenant or, with `None`, for the server.
     pub(crate) fn read<T>(
         &self,
         tenant: Option<&Tenant>,
@@ -396,7 +396,7 @@ impl Database {
         work(&transaction)
     }
 
-    /// Copies the file, as it is at one moment, to one that is not there yet.
+    /// Copies a consistent state of the file to one that must not exist.
     pub(crate) fn copy_to(&self, path: &Path) -> Result<(), Error> {
         let path = path.to_str().ok_or_else(|| Error::Io {
             path: path.to_path_buf(),
@@ -414,7 +414,7 @@ impl Database {
     fn reader<'d>(&'d self, tenant: Option<&'d Tenant>) -> Result<ReadConnection<'d>, Error> {
         let full = |readers: &mut Readers| {
             let mine = readers.taken.iter().filter(|taken| taken.is_some() && taken.as_ref() == tenant).count();
-            // Keys are looked up for everybody, so one reader is never a tenant's.
+            // Keys are looked up for all tenants, so one reader is never taken for a tenant.
             readers.taken.len() >= READERS - usize::from(tenant.is_some()) || mine >= READERS_OF_TENANT
         };
         let waited = self.returned.wait_while(self.readers(), full);
@@ -443,15 +443,15 @@ impl Drop for ReadConnection<'_> {
             readers.taken.swap_remove(mine);
         }
         readers.free.extend(self.connection.take());
-        // All of them: whoever wakes may be kept by its tenant's share.
+        // All of them, because the woken thread may be limited by its tenant's share.
         self.database.returned.notify_all();
     }
 }
 
-/// Has the file keep its log beside it, which lets readers go on beside a writer.
+/// Switches to a write-ahead log, so that readers need not wait for the writer.
 ///
-/// SQLite reads the file before it changes this, and a lock that is already read under is not waited for: `BUSY` comes at once if another
-/// process makes the same new file.
+/// SQLite reads the file before this change, and does not wait to upgrade a read lock: `BUSY` comes at once if another process makes the
+/// same new file.
 fn keep_a_log(connection: &Connection) -> Result<(), Error> {
     let end = Instant::now() + BUSY;
     loop {
@@ -464,12 +464,12 @@ fn keep_a_log(connection: &Connection) -> Result<(), Error> {
     }
 }
 
-/// Brings the file to the newest of the formats, and returns what that dropped.
+/// Upgrades the file to the newest of the formats, and returns what that dropped.
 fn upgrade(connection: &mut Connection, formats: &[&str]) -> Result<UpgradeLoss, Error> {
     let known = formats.len() as i64;
     let format = |connection: &Connection| connection.pragma_query_value(None, "user_version", |row| row.get(0));
     if format(connection)? == known {
-        // Nothing is written, so the state can be read on a full disk, too.
+        // Nothing is written, so that the state can be read on a full disk.
         return Ok(UpgradeLoss::default());
     }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -502,7 +502,7 @@ fn droppable(connection: &Connection) -> Result<UpgradeLoss, Error> {
     })
 }
 
-/// Returns the one row of a query, if there is one.
+/// Returns the first row of a query, if there is one.
 pub(crate) fn one<T>(
     connection: &Connection,
     query: &str,
@@ -543,7 +543,7 @@ INSERT INTO files VALUES ('file-1', 'local', 'b', 1, 'f', 'user_data', 'text/pla
             let mut connection = Connection::open_in_memory().unwrap();
             upgrade(&mut connection, &FORMATS[..format]).unwrap();
             connection.execute_batch(ROWS).unwrap();
-            // All but streams, which can be told again by nobody, and the chance to approve a program.
+            // Everything except streams, which cannot be rendered again, and the chance to approve a program.
             let dropped = UpgradeLoss { streams: 2, approvals: 1 };
             assert_eq!(upgrade(&mut connection, &FORMATS).unwrap(), dropped);
             assert_eq!(upgrade(&mut connection, &FORMATS).unwrap(), UpgradeLoss::default());

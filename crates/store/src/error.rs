@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::TurnId;
 
-/// The state could not be read or written. None of this is a client's fault, but for [`Error::Full`].
+/// The state could not be read or written. Except [`Error::Full`], none of these is a client's fault.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

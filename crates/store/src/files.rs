@@ -102,7 +102,7 @@ impl Store {
         .await
     }
 
-    /// Removes a file. Returns whether there was one.
+    /// Removes a file. Returns false if there was none.
     pub async fn delete_file(&self, tenant: &Tenant, id: &FileId) -> Result<bool, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         self.run(move |store| {
@@ -115,7 +115,7 @@ impl Store {
         .await
     }
 
-    /// Removes the files, uploads, responses, approvals and ended turns whose time has come, and what dead processes left.
+    /// Removes expired files, uploads, responses, approvals and ended turns, and what dead processes left.
     pub async fn remove_expired(&self) -> Result<(), Error> {
         self.run(|store| {
             let now = now();
@@ -126,7 +126,7 @@ impl Store {
                              RETURNING blob";
                 blobs.extend(all(database, query, [now], |row| row.get::<_, BlobName>(0))?);
                 database.execute("DELETE FROM responses WHERE expires_at <= ?1", [now])?;
-                // A while after they are over: a client may still ask for them.
+                // Some time after their expiry: a client may still ask for them.
                 database.execute("DELETE FROM uploads WHERE expires_at <= ?1", [now - DAY])?;
                 let query = "DELETE FROM approvals WHERE expires_at <= ?1 AND status <> 'pending'
                                  OR expires_at < ?2 AND decider = 'client'";

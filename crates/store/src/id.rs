@@ -9,17 +9,17 @@ use serde::{Deserialize as _, Deserializer, Serialize};
 /// Length of the longest id, characters.
 const MAX_ID: usize = 64;
 
-/// A tenant, to whom a row belongs.
+/// A tenant, the owner of rows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Tenant(String);
 
 impl Tenant {
-    /// Returns the tenant of everybody who reaches a server that has no keys.
+    /// Returns the tenant of all clients of a server without keys.
     pub fn local() -> Self {
         Self("local".to_owned())
     }
 
-    /// Returns the tenant of whoever works at a terminal of this machine, which no client of a server is.
+    /// Returns the tenant of users at a terminal of this machine, which no client of a server has.
     pub fn terminal() -> Self {
         Self("terminal".to_owned())
     }
@@ -29,12 +29,12 @@ impl Tenant {
         Self(key.0.clone())
     }
 
-    /// Reads what an archive of ours has. Of what clients send, no tenant is made.
+    /// Deserializes a tenant from our own archive. Never used on data of clients.
     pub(crate) fn deserialize_known<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer).map(Self)
     }
 
-    /// Reads what this server signed. Of what clients send, no tenant is made.
+    /// Wraps a text that this server signed. Never used on other data of clients.
     pub fn of_signed(text: &str) -> Self {
         Self(text.to_owned())
     }
@@ -67,13 +67,13 @@ macro_rules! ids {
             /// Beginning of every id of this kind.
             pub const PREFIX: &str = $prefix;
 
-            /// Returns a new id, greater than all that this process made before.
+            /// Returns a new id, greater than all ids that this process made before.
             #[expect(clippy::new_without_default, reason = "no two are equal, so there is no default one")]
             pub fn new() -> Self {
                 Self(fresh($prefix, $digits))
             }
 
-            /// Reads what a client sent; `None` when it cannot be an id of this kind.
+            /// Parses a client's text; `None` if it is not an id of this kind.
             pub fn parse(text: &str) -> Option<Self> {
                 let rest = text.strip_prefix($prefix)?;
                 let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
@@ -143,8 +143,8 @@ ids! {
     StepId = "step_" + 48;
     /// A program that waits for approval.
     ApprovalId = "appr_" + 32;
-    /// A turn. Its form is free: the dialect that a turn came in chooses an id that its clients know, such as OpenAI's id of a response,
-    /// `resp_…`. So ids of turns are unique over all dialects and tenants, and do not say in what order turns began.
+    /// A turn. Its form is free: the turn's dialect chooses an id that its clients know, such as OpenAI's id of a response, `resp_…`. So
+    /// ids of turns are unique over all dialects and tenants, but not ordered by time.
     TurnId = "" + 48;
 }
 
@@ -175,12 +175,12 @@ impl From<InteractionId> for TurnId {
     }
 }
 
-/// Returns a new id of a kind that has no table of its own, such as `msg_`. It sorts by time like all others.
+/// Returns a new id of a kind without a table, such as `msg_`. It sorts by time like all others.
 pub fn fresh_id(prefix: &str) -> String {
     fresh(prefix, 48)
 }
 
-/// Returns the prefix, sixteen digits of time and count, and random ones up to `digits`.
+/// Returns the prefix, sixteen digits of time and counter, and random ones up to `digits`.
 pub(crate) fn fresh(prefix: &str, digits: usize) -> String {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let now = u64::try_from(crate::now_ms()).unwrap_or(0) << 16;

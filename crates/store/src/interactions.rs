@@ -16,7 +16,7 @@ pub struct InteractionRecord {
     pub input: String,
 }
 
-/// An interaction as it is stored: JSON that nothing was built of.
+/// An interaction as stored: JSON that has not been parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InteractionText {
     /// Object as clients see it, without the input.
@@ -81,7 +81,7 @@ impl Store {
         .await
     }
 
-    /// Removes an interaction. Returns whether there was one.
+    /// Removes an interaction. Returns false if there was none.
     pub async fn delete_interaction(&self, tenant: &Tenant, id: &InteractionId) -> Result<bool, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         let query = "DELETE FROM interactions WHERE tenant = ?1 AND id = ?2";

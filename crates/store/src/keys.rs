@@ -1,4 +1,4 @@
-//! API keys. Only their hashes are kept; a key is shown once, when it is made.
+//! API keys. Only their hashes are stored; a key is shown once, when it is made.
 
 use rusqlite::{Connection, Row, params};
 use sha2::{Digest, Sha256};
@@ -7,7 +7,7 @@ use crate::database::{all, one};
 use crate::id::{hex, random_hex};
 use crate::{DailyBudget, Error, KeyId, Store, Tenant, now};
 
-/// Beginning of every key that is made here; hexadecimal digits follow.
+/// Prefix of every key that is made here; hexadecimal digits follow.
 pub const KEY_PREFIX: &str = "sk-aludel-";
 
 /// An API key, without its secret.
@@ -23,7 +23,7 @@ pub struct KeyRecord {
     pub created_at: i64,
     /// Time at which it was revoked, seconds since 1970.
     pub revoked_at: Option<i64>,
-    /// Time from which on it is refused, seconds since 1970; `None` if it stays.
+    /// Time from which it is refused, seconds since 1970; `None` for no expiry.
     pub expires_at: Option<i64>,
     /// The most that is done for it on a day.
     pub budget: DailyBudget,
@@ -62,16 +62,15 @@ impl KeyRecord {
 }
 
 impl Store {
-    /// Makes a key, and with it a tenant. It is refused from `expires_at` on, seconds since 1970, if that is given.
+    /// Makes a key, and with it a tenant. From `expires_at` on, seconds since 1970, the key is refused.
     pub async fn create_key(&self, name: &str, expires_at: Option<i64>) -> Result<NewKey, Error> {
         let (id, secret) = (KeyId::new(), format!("{KEY_PREFIX}{}", random_hex()));
-        // It is random, so there is none like it.
+        // It is random, so it cannot exist.
         let _new = self.insert_key(&id, name, &secret, expires_at).await?;
         Ok(NewKey { id, secret })
     }
 
-    /// Takes a key that was made elsewhere, which must be long and random, and makes a tenant for it. `None` if it was here before, revoked
-    /// or not.
+    /// Adds a key from elsewhere, which must be long and random, and makes a tenant for it. `None` if it was added before, revoked or not.
     pub async fn add_key(&self, name: &str, secret: &str, expires_at: Option<i64>) -> Result<Option<KeyId>, Error> {
         let id = KeyId::new();
         Ok(self.insert_key(&id, name, secret, expires_at).await?.then_some(id))
@@ -86,7 +85,7 @@ impl Store {
             .await
     }
 
-    /// Has a key be refused from this time on, seconds since 1970, or lets it stay. Returns true if there is such a key.
+    /// Sets or removes the expiry of a key, seconds since 1970. Returns false if there is no such key.
     pub async fn set_expiry(&self, id: KeyId, expires_at: Option<i64>) -> Result<bool, Error> {
         let query = "UPDATE keys SET expires_at = ?2 WHERE id = ?1";
         self.write(move |database| Ok(database.execute(query, params![id, expires_at])? > 0)).await
@@ -99,15 +98,15 @@ impl Store {
         self.read_any(move |database| all(database, query, [], KeyRecord::read)).await
     }
 
-    /// Refuses a key from now on. What its tenant owns stays. Returns whether there was such a key.
+    /// Revokes a key. The data of its tenant stays. Returns false if there was no such key.
     pub async fn revoke_key(&self, id: KeyId) -> Result<bool, Error> {
         let query = "UPDATE keys SET revoked_at = coalesce(revoked_at, ?2) WHERE id = ?1";
         self.write(move |database| Ok(database.execute(query, params![id, now()])? > 0)).await
     }
 
-    /// Returns the tenant of a key that was not revoked and has not expired.
+    /// Returns the tenant of a key that is neither revoked nor expired.
     pub async fn tenant_of_key(&self, secret: &str) -> Result<Option<Tenant>, Error> {
-        // Keys are long and random, so a plain hash cannot be searched, and the time of looking it up reveals nothing.
+        // Keys are long and random, so a plain hash cannot be reversed by search, and lookup time reveals nothing.
         let hash = hash(secret);
         let query =
             "SELECT id FROM keys WHERE hash = ?1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ?2)";
@@ -116,14 +115,14 @@ impl Store {
         Ok(self.read_any(found).await?.map(|id| Tenant::of_key(&id)))
     }
 
-    /// Returns true if there is such a key that would be known, had it not expired.
+    /// Returns true if there is such a key, not revoked but expired.
     pub async fn has_expired(&self, secret: &str) -> Result<bool, Error> {
         let hash = hash(secret);
         let query = "SELECT EXISTS (SELECT 1 FROM keys WHERE hash = ?1 AND revoked_at IS NULL AND expires_at <= ?2)";
         self.read_any(move |database| Ok(database.query_row(query, params![hash, now()], |row| row.get(0))?)).await
     }
 
-    /// Returns true if a tenant's key was neither revoked nor has expired, or if the tenant has none.
+    /// Returns true if a tenant's key is neither revoked nor expired, or if the tenant has no key.
     pub async fn may_ask(&self, tenant: &Tenant) -> Result<bool, Error> {
         let tenant = tenant.clone();
         let query =
@@ -131,7 +130,7 @@ impl Store {
         self.read_any(move |database| Ok(database.query_row(query, params![tenant, now()], |row| row.get(0))?)).await
     }
 
-    /// Returns whether there was ever a key. Revoking the last one does not open the door again.
+    /// Returns true if there was ever a key. Revoking the last one does not reopen the server to clients without keys.
     pub async fn has_keys(&self) -> Result<bool, Error> {
         let query = "SELECT EXISTS (SELECT 1 FROM keys)";
         self.read_any(move |database| Ok(database.query_row(query, [], |row| row.get(0))?)).await

@@ -1,7 +1,7 @@
 //! Durable state: one SQLite file and a directory of blobs.
 //!
-//! Every row belongs to a tenant, and everything that a client can ask for takes the tenant. A write has reached the disk when its future
-//! is done. What a file holds is a blob: written under a temporary name, synced, renamed, and only then named by a row.
+//! Every row belongs to a tenant, and every method for clients takes the tenant. A write has reached the disk when its future is done. The
+//! content of a file is a blob: written under a temporary name, synced, renamed, and only then named by a row.
 #![forbid(unsafe_code)]
 
 mod approvals;
@@ -84,13 +84,13 @@ struct Inner {
     owner: Owner,
     quota: Arc<Quota>,
     next_sweep: Mutex<Option<Instant>>,
-    /// Held as long as the process lives, so that no second server works on the same data.
+    /// Held for the life of the process, so that no second server works on the same data.
     lock: Option<File>,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Closing the file would not do: a process that is just being started has a copy of it until it becomes another program.
+        // Closing the file is not enough: a process that is being started has a copy of it until its exec.
         if let Some(lock) = &self.lock {
             let _released = lock.unlock();
         }
@@ -98,8 +98,8 @@ impl Drop for Inner {
 }
 
 impl Store {
-    /// Opens the state in `directory` for a server. Nobody else may serve it meanwhile. What dead processes left half-written is swept away
-    /// now and by [`Store::remove_expired`].
+    /// Opens the state in `directory` for a server. No other process may serve it at the same time. What dead processes left unfinished is
+    /// removed now and by [`Store::remove_expired`].
     pub async fn open(directory: &Path) -> Result<Self, Error> {
         let directory = directory.to_path_buf();
         blocking(move || {
@@ -112,7 +112,7 @@ impl Store {
         .await
     }
 
-    /// Opens the state beside a server that may be running. What this process has in flight is left alone by the server's sweeps.
+    /// Opens the state beside a server that may be running, whose sweeps leave this process's unfinished work alone.
     pub async fn open_beside(directory: &Path) -> Result<Self, Error> {
         let directory = directory.to_path_buf();
         blocking(move || {
@@ -132,17 +132,17 @@ impl Store {
         Ok(Self(Arc::new(Inner { database, blobs, scratch, owners, owner, quota, next_sweep, lock })))
     }
 
-    /// Returns what was dropped when an older version's state was opened, for the log.
+    /// Returns what the upgrade of an older version's state dropped, for the log.
     pub fn dropped_by_upgrade(&self) -> UpgradeLoss {
         self.0.database.dropped()
     }
 
-    /// Returns the id of this process as an owner. Another opening of the same state has another one.
+    /// Returns the id of this process as an owner. Each opening of the state has another id.
     pub fn owner(&self) -> &OwnerId {
         self.0.owner.id()
     }
 
-    /// Runs `work`, which may wait, away from the async threads. It is finished even if nobody waits for it any more.
+    /// Runs `work`, which may block, on another thread. It is finished even if the caller gives up.
     async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> Result<T, Error> + Send + 'static,
@@ -159,7 +159,7 @@ impl Store {
         self.run(move |store| store.0.database.write(work)).await
     }
 
-    /// Runs `work` in a transaction of the writer that adds to what a tenant stores.
+    /// Runs `work` in a transaction of the writer that adds to a tenant's usage.
     async fn write_for<T: Send + 'static>(
         &self,
         tenant: &Tenant,
@@ -179,7 +179,7 @@ impl Store {
         self.run(move |store| store.0.database.read(Some(&tenant), |database| work(database, &tenant))).await
     }
 
-    /// Runs the queries of a tenant, and makes something of their rows when the reader is free again.
+    /// Runs the queries of a tenant, and converts their rows after the reader is free again.
     async fn read_then<R, T: Send + 'static>(
         &self,
         tenant: &Tenant,

@@ -1,4 +1,4 @@
-//! Counts of the work that was done for tenants, by day and model. They are sums, and say nothing of single requests.
+//! Counts of work for tenants, by day and model. They are sums, without data about single requests.
 
 use std::ops::AddAssign;
 
@@ -9,7 +9,7 @@ use crate::{Error, Store, Tenant, now};
 
 /// Days for which counts are kept.
 const KEPT_DAYS: i64 = 400;
-/// The most that a row counts of anything, so that sums of many rows are whole numbers of the database: a model's server may tell anything.
+/// The most that a row counts of anything, so that sums of many rows fit the database's integers: a model's server may report any number.
 const MAX_COUNT: u64 = 1 << 53;
 /// Seconds of a day.
 const DAY_SECONDS: i64 = 24 * 3600;
@@ -17,9 +17,9 @@ const DAY_SECONDS: i64 = 24 * 3600;
 /// Work that was counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MeteredWork {
-    /// Requests that a model was asked for, and those that were handed on to one as they were.
+    /// Requests to the model, including forwarded ones.
     pub requests: u64,
-    /// Tokens that models read, as their servers tell. Those of requests that were handed on are not known.
+    /// Tokens that models read, as their servers report. Unknown for forwarded requests.
     pub input_tokens: u64,
     /// Tokens that models wrote.
     pub output_tokens: u64,
@@ -80,7 +80,7 @@ pub fn today() -> i64 {
 }
 
 impl Store {
-    /// Adds to what is counted, and forgets what is older than 400 days.
+    /// Adds counts, and removes those older than 400 days.
     pub async fn meter(&self, metered: Vec<MeteredDay>) -> Result<(), Error> {
         self.write(move |database| {
             let mut add = database.prepare_cached(
@@ -116,7 +116,7 @@ impl Store {
         .await
     }
 
-    /// Returns what was counted from a day on, of all tenants, by tenant, day and model.
+    /// Returns the counts of all tenants from a day on, by tenant, day and model.
     pub async fn metered(&self, since: i64) -> Result<Vec<MeteredDay>, Error> {
         self.read_any(move |database| {
             let query = "SELECT * FROM metered WHERE day >= ?1 ORDER BY tenant, day, model";

@@ -1,7 +1,7 @@
 //! Owners: the processes that have the store open.
 //!
-//! Each has a random id and, as long as it lives, the lock of a file of that name. What it has in flight carries the id in its name, and
-//! the turns that it drives carry it in their rows, so that what a dead process left is known from what a living one is about to finish.
+//! Each has a random id and, as long as it lives, locks a file of that name. Its unfinished files have the id in their names, and the turns
+//! that it drives have it in their rows, so that leftovers of a dead process can be told from work of a living one.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -21,7 +21,7 @@ const TIME: usize = 16;
 /// Digits of the owner's id in them.
 const SHORT: usize = 8;
 
-/// Id of a process that has the store open, for as long as it has.
+/// Id of a process that has the store open.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct OwnerId(String);
 
@@ -55,7 +55,7 @@ pub(crate) struct Owner {
     directory: PathBuf,
     /// The locked file, once there is something to own.
     lock: Mutex<Option<File>>,
-    /// True once rows carry the id. A sweep lets go of them, and finds them by the file.
+    /// True once rows contain the id. Then the file has to stay, so that a sweep finds and releases them.
     is_named: AtomicBool,
 }
 
@@ -76,7 +76,7 @@ impl Owner {
         self.register()
     }
 
-    /// Takes the lock that says that this process lives. To be called before anything is in flight.
+    /// Takes the lock that shows that this process lives. Call it before anything is in flight.
     pub(crate) fn register(&self) -> Result<(), Error> {
         let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         if lock.is_some() {
@@ -85,7 +85,7 @@ impl Owner {
         let path = self.directory.join(&self.id.0);
         let failed = |source| Error::Io { path: path.clone(), source };
         crate::make_directory(&self.directory)?;
-        // Locked before it has its name, so that nobody who looks at it finds it free.
+        // Locked before it gets its name, so that no other process finds it unlocked.
         let unnamed = self.directory.join(format!(".{}", self.id.0));
         let file = File::create(&unnamed).map_err(failed)?;
         file.lock().and_then(|()| std::fs::rename(&unnamed, &path)).map_err(failed)?;
@@ -93,7 +93,7 @@ impl Owner {
         Ok(())
     }
 
-    /// Returns an id for a turn, which names its owner as names in flight do.
+    /// Returns an id for a turn that contains its owner, as names of files in flight do.
     pub(crate) fn turn_id(&self, prefix: &str) -> TurnId {
         TurnId::owned(prefix, &self.name_in_flight())
     }
@@ -111,10 +111,10 @@ impl Drop for Owner {
         let lock = self.lock.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         let Some(lock) = lock else { return };
         if !self.is_named.load(Ordering::Relaxed) {
-            // If it stays, a sweep removes it.
+            // A sweep removes it otherwise.
             let _gone = std::fs::remove_file(self.directory.join(&self.id.0));
         }
-        // Closing the file would not do: a process that is just being started has a copy of it until it becomes another program.
+        // Closing the file is not enough: a process that is being started has a copy of it until its exec.
         let _released = lock.unlock();
     }
 }
@@ -124,12 +124,12 @@ impl Drop for Owner {
 pub(crate) struct Owners {
     /// Files of owners that were alive when they were looked at.
     living: Vec<String>,
-    /// Owners whose file is there and not locked: they have died, and their rows may not have been let go yet.
+    /// Owners whose file exists unlocked: they have died, and their rows may not have been released.
     pub(crate) dead: Vec<OwnerId>,
 }
 
 impl Owners {
-    /// Looks at all owners. Something in flight has to be found before its owner is looked at: a process that comes later is not seen.
+    /// Reads the state of all owners. List things in flight before this: a process that starts later is not seen.
     pub(crate) fn look(directory: &Path) -> Result<Self, Error> {
         let failed = |source| Error::Io { path: directory.to_path_buf(), source };
         let mut owners = Self { living: Vec::new(), dead: Vec::new() };
@@ -143,7 +143,7 @@ impl Owners {
             let named = name.trim_start_matches('.').to_owned();
             match is_locked(&directory.join(&name)) {
                 Ok(Some(false)) if named == name => owners.dead.push(OwnerId(name)),
-                // Without a name of its own it is about to begin; what is left of one that died then is an empty file.
+                // Without its final name it is about to begin; one that died at that point leaves an empty file.
                 Ok(Some(_)) => owners.living.push(named),
                 Ok(None) => {}
                 Err(source) => return Err(Error::Io { path: directory.join(&name), source }),
@@ -152,25 +152,25 @@ impl Owners {
         Ok(owners)
     }
 
-    /// Returns whether a turn may still be ended by the process that [`Owner::turn_id`] named it for.
+    /// Returns true if a turn may still be ended by the process in its name, see [`Owner::turn_id`].
     pub(crate) fn may_end(&self, turn: &str) -> bool {
         turn.split_once(TurnId::OWNED).is_some_and(|(_, name)| self.may_finish(name))
     }
 
-    /// Returns whether something in flight may still be finished by its owner.
+    /// Returns true if something in flight may still be finished by its owner.
     pub(crate) fn may_finish(&self, name: &str) -> bool {
         let short = name.get(TIME..TIME + SHORT);
         short.is_some_and(|short| self.living.iter().any(|owner| owner.starts_with(short)))
     }
 }
 
-/// Returns how long ago a name in flight was given; `None` if it is no such name.
+/// Returns the age of a name in flight; `None` if it is no such name.
 pub(crate) fn age(name: &str) -> Option<Duration> {
     let began = u64::from_str_radix(name.get(..TIME)?, 16).ok()? >> 16;
     Some(Duration::from_millis(u64::try_from(now_ms()).ok()?.saturating_sub(began)))
 }
 
-/// Returns whether a process holds the lock of a file; `None` when the file is gone.
+/// Returns true if a process holds the lock of a file; `None` if the file is gone.
 fn is_locked(path: &Path) -> io::Result<Option<bool>> {
     let file = match File::open(path) {
         Ok(file) => file,

@@ -4,9 +4,9 @@ use rusqlite::{Connection, Row, ToSql};
 
 use crate::Error;
 
-/// Bytes of memory that the rows of one page take when their JSON is read. The row that passes the bound is the last one of its page.
+/// Bytes of memory for the parsed JSON of one page. The row that exceeds the bound is the last one of its page.
 const MAX_BYTES: usize = 16 << 20;
-/// Bytes of memory that an object or a list takes besides its text and its values.
+/// Bytes of memory of an object or a list besides its text and its values.
 const NESTED: usize = 700;
 /// The same of any other value.
 const VALUE: usize = 40;
@@ -14,7 +14,7 @@ const VALUE: usize = 40;
 /// A part of a list to be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageQuery {
-    /// Last id of the page before. Unknown ids are fine, for ids are ordered.
+    /// Last id of the previous page. It need not exist, because ids are ordered.
     pub after: Option<String>,
     /// Most rows of the page.
     pub limit: usize,
@@ -46,8 +46,8 @@ impl PageQuery {
         Self { after: None, limit, order: Order::Ascending }
     }
 
-    /// Reads a page, of fewer rows than were asked for where they are large. `select` is a query that ends in its conditions; `key` is the
-    /// column that orders, `after` the value of it to start after.
+    /// Reads a page, with fewer rows than requested if they are large. `select` is a query that ends in its conditions; `key` is the
+    /// ordering column, `after` the value to start after.
     pub(crate) fn read<'a, T>(
         &self,
         connection: &Connection,
@@ -85,7 +85,7 @@ impl PageQuery {
     }
 }
 
-/// Returns the bytes of memory that a row takes when the JSON in it is read, or more.
+/// Returns an upper bound of the memory of a row's parsed JSON, bytes.
 fn size(row: &Row<'_>) -> rusqlite::Result<usize> {
     let of_text = |text: &[u8]| {
         let of_byte = |byte: &u8| match byte {

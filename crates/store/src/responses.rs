@@ -32,7 +32,7 @@ pub struct ResponseText {
 }
 
 impl Store {
-    /// Keeps a response, in place of what was known of it; its event log stays. The object's `status` is noted apart.
+    /// Stores a response, replacing an earlier version; its event log stays. The object's `status` has its own column.
     pub async fn put_response(&self, tenant: &Tenant, response: ResponseRecord, room: QuotaCheck) -> Result<(), Error> {
         let tenant = tenant.clone();
         self.run(move |store| {
@@ -86,8 +86,8 @@ impl Store {
         .await
     }
 
-    /// Returns the responses that have items of these ids, in their output or their input: for each id the newest one, and each response
-    /// once, the newest first. `None` when their JSON is longer than `limit` bytes.
+    /// Returns the responses with items of these ids in their output or input: for each id the newest one, and each response once, newest
+    /// first. `None` if their JSON is longer than `limit` bytes.
     pub async fn responses_of_items(
         &self,
         tenant: &Tenant,
@@ -116,14 +116,14 @@ impl Store {
         .await
     }
 
-    /// Removes a response with its log. Returns whether there was one.
+    /// Removes a response with its log. Returns false if there was none.
     pub async fn delete_response(&self, tenant: &Tenant, id: &ResponseId) -> Result<bool, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         let query = "DELETE FROM responses WHERE tenant = ?1 AND id = ?2";
         self.write(move |database| Ok(database.execute(query, params![tenant, id])? > 0)).await
     }
 
-    /// Returns the responses of all tenants whose object has one of these statuses: those that a server which died left unfinished.
+    /// Returns the responses of all tenants with one of these statuses: for those that a dead server left unfinished.
     pub async fn responses_with_status(&self, statuses: &'static [&str]) -> Result<Vec<(Tenant, ResponseId)>, Error> {
         self.read_any(move |database| {
             let mut found = Vec::new();

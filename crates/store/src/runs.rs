@@ -1,7 +1,7 @@
 //! Runs of assistants on threads, and their steps.
 //!
-//! A run is carried out by one turn after another: each time that its client has answered the calls of its functions, another turn goes on.
-//! Only the turn that its row names changes it.
+//! A run is carried out by one turn after another: after each answer of its client to calls of functions, a new turn continues. Only the
+//! turn that its row names changes it.
 
 use rusqlite::{Connection, Row, params};
 use serde_json::Value;
@@ -53,13 +53,13 @@ pub struct NewRun {
 /// News of a run.
 #[derive(Debug, Default)]
 pub struct RunUpdate {
-    /// Object as clients see it, if it changed. Its `metadata` stays as the client set it.
+    /// Object for clients, if it changed. Its `metadata` stays as the client set it.
     pub object: Option<Value>,
     /// True when the run has ended.
     pub has_ended: bool,
     /// Turn that goes on with it, if not the same.
     pub next: Option<TurnId>,
-    /// Steps, new ones and those that changed, each with its id.
+    /// Steps, new and changed ones, each with its id.
     pub steps: Vec<(StepId, Value)>,
     /// New messages, each with its id.
     pub messages: Vec<(MessageId, Value)>,
@@ -127,7 +127,7 @@ impl Store {
         .await
     }
 
-    /// Replaces the metadata of a run, a JSON object. Returns whether there is one.
+    /// Replaces the metadata of a run, a JSON object. Returns false if there is no such run.
     pub async fn set_run_metadata(&self, tenant: &Tenant, id: &RunId, metadata: &Value) -> Result<bool, Error> {
         let (id, metadata) = (id.clone(), metadata.to_string());
         let query = "UPDATE runs SET object = json_set(object, '$.metadata', json(?3)) WHERE tenant = ?1 AND id = ?2";
@@ -135,7 +135,7 @@ impl Store {
             .await
     }
 
-    /// Stores news of an active run, as long as `turn` is the one that carries it out. Returns false when it is not, or the run has ended.
+    /// Updates an active run, as long as `turn` is the one that carries it out. Returns false if it is not, or if the run has ended.
     pub async fn update_run(
         &self,
         tenant: &Tenant,

@@ -6,7 +6,7 @@ use crate::id::random_hex;
 use crate::{Error, Store};
 
 impl Store {
-    /// Returns the secret of this name, which nobody outside learns: 64 random characters, the same for all processes and for ever.
+    /// Returns the secret of this name, which never leaves this machine: 64 random characters, the same for all processes and for ever.
     pub async fn secret(&self, name: &'static str) -> Result<String, Error> {
         self.write(move |database| {
             let query = "INSERT INTO secrets VALUES (?1, ?2) ON CONFLICT DO NOTHING";

@@ -10,11 +10,11 @@ use crate::blobs::named;
 use crate::owners::{Owners, age};
 use crate::{Error, Store, turns};
 
-/// Least age of what is removed. Its owner is dead, so this is for what that cannot tell: a lock that a file system of another machine does
-/// not keep, and a copy of the data that was made while a server ran.
+/// Least age of removed files. Their owner is dead; this is for cases where that cannot be seen: a network file system without locks, and a
+/// copy of the data that was made while a server ran.
 const MIN_AGE: Duration = Duration::from_secs(60);
 
-/// Time between two sweeps when nothing waits for its age. Processes beside the server die without a word, too.
+/// Interval between sweeps when nothing waits for its age. Processes beside the server may die at any time.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Outcome of a sweep.
@@ -22,13 +22,13 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(3600);
 pub struct SweepOutcome {
     /// Number of half-written files and blobs that were removed.
     pub removed: usize,
-    /// Number of those that are too young, and are removed by a later sweep.
+    /// Number of files that are too young, and are removed by a later sweep.
     pub young: usize,
 }
 
 impl Store {
-    /// Removes half-written files and blobs without a row that belong to owners that have died and are older than `grace`, and lets the
-    /// leases of the turns of these owners run out.
+    /// Removes unfinished files and blobs without a row that belong to dead owners and are older than `grace`, and ends the leases of these
+    /// owners' turns.
     pub async fn sweep(&self, grace: Duration) -> Result<SweepOutcome, Error> {
         self.run(move |store| store.sweep_now(grace)).await
     }
@@ -40,7 +40,7 @@ impl Store {
     }
 
     fn sweep_now(&self, grace: Duration) -> Result<SweepOutcome, Error> {
-        // In this order: what is found was made before its owner is seen dead, and the owner's rows before they are read.
+        // In this order: files are listed before the check of their owners, and those before their rows are read.
         let scratch = entries(&self.0.scratch)?;
         let mut blobs = Vec::new();
         for (_, fan) in entries(&self.0.blobs)? {
@@ -57,12 +57,12 @@ impl Store {
                     swept.removed += 1;
                 }
                 Some(_) => swept.young += 1,
-                // Nobody in flight has such a name: it is not ours.
+                // It is no name in flight, so the file is not ours.
                 None => {}
             }
         }
         for owner in &owners.dead {
-            // Before the file goes, so that the next sweep finds an owner whose rows this one did not get to.
+            // Before the file goes, so that the next sweep finds an owner whose rows were not all released.
             self.0.database.write(|database| turns::release(database, owner))?;
             remove(&self.0.owners.join(owner.as_str()))?;
         }
@@ -82,7 +82,7 @@ fn entries(directory: &Path) -> Result<Vec<(String, PathBuf)>, Error> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(directory).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
-        // All names of ours are text.
+        // All our names are UTF-8.
         if let Some(name) = path.file_name().and_then(|name| name.to_str()) {
             found.push((name.to_owned(), path));
         }
@@ -90,7 +90,7 @@ fn entries(directory: &Path) -> Result<Vec<(String, PathBuf)>, Error> {
     Ok(found)
 }
 
-/// Removes a file; one that somebody else has removed meanwhile is no error.
+/// Removes a file; success if another process removed it meanwhile.
 fn remove(path: &Path) -> Result<(), Error> {
     match std::fs::remove_file(path) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => Err(Error::Io { path: path.to_path_buf(), source }),

@@ -16,11 +16,11 @@ const MAX_MESSAGES: u64 = 10_000;
 pub struct ThreadRecord {
     /// Object as clients see it.
     pub object: Value,
-    /// Container of its programs, once there is one.
+    /// Container of its programs, if there is one.
     pub session: Option<SessionId>,
 }
 
-/// Things that belonged to a removed thread, for the caller to remove.
+/// Objects of a removed thread, for the caller to remove.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemovedThread {
     /// Container of its programs.
@@ -80,7 +80,7 @@ impl Store {
         .await
     }
 
-    /// Replaces a thread's object if it is still `was`. Returns false if it is another one, or there is no such thread.
+    /// Replaces a thread's object if it is still `was`. Returns false if it has changed, or there is no such thread.
     pub async fn update_thread(
         &self,
         tenant: &Tenant,
@@ -96,7 +96,7 @@ impl Store {
         .await
     }
 
-    /// Gives a thread a container in place of the one that it had. Returns false when it has another one, or there is no such thread.
+    /// Replaces a thread's container. Returns false if it is not the expected one, or there is no such thread.
     pub async fn set_thread_session(
         &self,
         tenant: &Tenant,
@@ -153,7 +153,7 @@ impl Store {
         .await
     }
 
-    /// Returns a page of a thread's messages, all or those that one run wrote.
+    /// Returns a page of a thread's messages, all or those of one run.
     pub async fn messages(
         &self,
         tenant: &Tenant,
@@ -169,7 +169,7 @@ impl Store {
         self.read_then(tenant, query, Page::parsed).await
     }
 
-    /// Replaces a message. Returns whether there is one.
+    /// Replaces a message. Returns false if there is none.
     pub async fn update_message(
         &self,
         tenant: &Tenant,
@@ -185,14 +185,14 @@ impl Store {
         self.write_for(tenant, row).await
     }
 
-    /// Removes a message. Returns whether there was one.
+    /// Removes a message. Returns false if there was none.
     pub async fn delete_message(&self, tenant: &Tenant, thread: &ThreadId, id: &MessageId) -> Result<bool, Error> {
         let (tenant, thread, id) = (tenant.clone(), thread.clone(), id.clone());
         let query = "DELETE FROM messages WHERE tenant = ?1 AND thread = ?2 AND id = ?3";
         self.write(move |database| Ok(database.execute(query, params![tenant, thread, id])? > 0)).await
     }
 
-    /// Returns all messages and all steps of a thread, oldest first; `None` when their JSON is longer than `limit` bytes.
+    /// Returns all messages and steps of a thread, oldest first; `None` if their JSON is longer than `limit` bytes.
     pub async fn thread_contents(
         &self,
         tenant: &Tenant,
@@ -219,7 +219,7 @@ impl Store {
     }
 }
 
-/// Returns the reason for which a thread takes no messages now, if there is one.
+/// Returns the reason for which a thread accepts no messages now, if there is one.
 pub(crate) fn refused(
     database: &Connection,
     tenant: &Tenant,
@@ -238,7 +238,7 @@ pub(crate) fn refused(
     Ok((there + messages as u64 > MAX_MESSAGES).then_some(AddOutcome::Full { limit: MAX_MESSAGES }))
 }
 
-/// Writes messages, each with its id; one whose id is there already stays as it is.
+/// Writes messages, each with its id; one whose id exists stays as it is.
 pub(crate) fn insert_messages(
     database: &Connection,
     tenant: &Tenant,

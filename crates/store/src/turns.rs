@@ -1,11 +1,10 @@
-//! Turns: their state, who drives them, their events and their items.
+//! Turns: their state, their owners, their events and their items.
 //!
-//! A turn is driven by one owner at a time. The owner holds a lease, which it renews; a lease that has run out can be taken over, and every
-//! taking-over raises the turn's **epoch**. Whatever is written for a turn carries the epoch of the lease under which it was begun, and is
-//! refused when the row has another one: a driver that was believed dead and is not can change nothing any more.
+//! A turn is driven by one owner at a time. The owner holds a lease, which it renews. An expired lease can be taken over, which raises the
+//! turn's **epoch**. Every write for a turn has the epoch of its lease, and is refused if the row has another one: an owner that was
+//! wrongly believed dead can change nothing any more.
 //!
-//! Specs, dialects' states, events and items are texts that the store does not read. The statements are plain SQL that other databases
-//! share.
+//! Specs, dialects' states, events and items are texts that the store does not parse. The statements are portable SQL.
 
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 use rusqlite::{Connection, Row, params};
@@ -24,7 +23,7 @@ const ROW: u64 = 128;
 pub enum TurnState {
     /// Being driven.
     Running,
-    /// Held until somebody decides about a program.
+    /// Waiting for the decision about a program.
     WaitingApproval,
     /// Over. The row does not change any more.
     Ended,
@@ -50,7 +49,7 @@ impl ToSql for TurnState {
 impl FromSql for TurnState {
     fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
         match value.as_str()? {
-            // An earlier version's word for one that was made in the background.
+            // An earlier version's word for a turn in the background.
             "running" | "queued" => Ok(Self::Running),
             "waiting_approval" => Ok(Self::WaitingApproval),
             "ended" => Ok(Self::Ended),
@@ -68,11 +67,11 @@ pub struct NewTurn {
     pub dialect: String,
     /// End of the first lease, milliseconds since 1970. The owner is this process.
     pub lease_until_ms: i64,
-    /// Time at which it is removed once nobody drives it any more, seconds since 1970.
+    /// Time at which it is removed unless it is driven, seconds since 1970.
     pub expires_at: Option<i64>,
     /// Id of the session that its programs run in, if it is known.
     pub session: Option<String>,
-    /// Model, instructions, tools and budgets, as JSON that names its version.
+    /// Model, instructions, tools and budgets, as versioned JSON.
     pub spec: String,
     /// The dialect's own state, as JSON that only the dialect reads.
     pub dialect_state: String,
@@ -93,21 +92,21 @@ pub struct TurnRecord {
     pub state: TurnState,
     /// Process that drives it, or drove it last.
     pub owner: OwnerId,
-    /// Number of the lease. It rises whenever another owner takes over.
+    /// Number of the lease. It rises with each change of owner.
     pub epoch: u64,
     /// End of the lease, milliseconds since 1970.
     pub lease_until_ms: i64,
     /// Time of its creation, milliseconds since 1970.
     pub created_at_ms: i64,
-    /// Time of the last change, milliseconds since 1970. Renewing a lease is none.
+    /// Time of the last change, milliseconds since 1970. Renewing a lease is not a change.
     pub updated_at_ms: i64,
     /// Time of its end, milliseconds since 1970.
     pub ended_at_ms: Option<i64>,
-    /// Time at which it is removed once nobody drives it any more, seconds since 1970.
+    /// Time at which it is removed unless it is driven, seconds since 1970.
     pub expires_at: Option<i64>,
     /// Id of the session that its programs run in.
     pub session: Option<String>,
-    /// Model, instructions, tools and budgets, as JSON that names its version.
+    /// Model, instructions, tools and budgets, as versioned JSON.
     pub spec: String,
     /// The dialect's own state, as JSON that only the dialect reads.
     pub dialect_state: String,
@@ -116,7 +115,7 @@ pub struct TurnRecord {
 }
 
 impl TurnRecord {
-    /// Returns the lease that this row grants. Only the owner that it names may write under it.
+    /// Returns the lease of this row. Only its owner may write under it.
     pub fn lease(&self) -> TurnLease {
         TurnLease { tenant: self.tenant.clone(), turn: self.id.clone(), epoch: self.epoch }
     }
@@ -142,7 +141,7 @@ impl TurnRecord {
     }
 }
 
-/// The right to write for a turn, until somebody takes it over.
+/// The right to write for a turn, until another owner takes it over.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TurnLease {
     /// Tenant whose turn it is.
@@ -167,7 +166,7 @@ pub struct TurnEventRecord {
 /// Additions to a turn and changes of it, all or nothing.
 #[derive(Debug, Default)]
 pub struct TurnUpdate {
-    /// Events, in the order of their numbers, each of which is [`TurnRecord::next_sequence`] or higher.
+    /// Events in the order of their numbers, all of which are [`TurnRecord::next_sequence`] or higher.
     pub events: Vec<TurnEventRecord>,
     /// Blobs that its events name. They go with the turn.
     pub blobs: Vec<NewBlob>,
@@ -180,7 +179,7 @@ pub struct TurnUpdate {
 }
 
 impl TurnUpdate {
-    /// Returns the bytes that its events, blobs and items count for the tenant.
+    /// Returns the bytes of its events, blobs and items that count for the tenant.
     pub fn bytes(&self) -> u64 {
         let events: u64 = self.events.iter().map(|event| ROW + event.event.len() as u64).sum();
         let blobs: u64 = self.blobs.iter().map(NewBlob::reserved).sum();
@@ -201,7 +200,7 @@ pub enum AppendOutcome {
         /// Sequence number of the next event.
         next_sequence: u64,
     },
-    /// Refused: another owner has taken over. Whoever drives the turn must stop.
+    /// Refused: another owner has taken over. The caller must stop driving the turn.
     Fenced,
     /// Refused: the turn has ended.
     Ended,
@@ -210,8 +209,8 @@ pub enum AppendOutcome {
 }
 
 impl Store {
-    /// Returns an id for a turn that ends with this process, at the latest: it is told by [`Store::end_what_was_cut_off`] of other
-    /// processes from what has died.
+    /// Returns an id for a turn that ends with this process at the latest, so that [`Store::end_what_was_cut_off`] of other processes can
+    /// tell whether it still runs.
     pub async fn owned_turn_id(&self, prefix: &'static str) -> Result<TurnId, Error> {
         self.run(move |store| {
             store.0.owner.register()?;
@@ -220,7 +219,7 @@ impl Store {
         .await
     }
 
-    /// Creates a turn, with this process as its owner. Returns `None` when there is one of this id.
+    /// Creates a turn, with this process as its owner. Returns `None` if the id exists.
     pub async fn create_turn(&self, tenant: &Tenant, new: NewTurn) -> Result<Option<TurnRecord>, Error> {
         let NewTurn { id, dialect, lease_until_ms, expires_at, session, spec, dialect_state, items } = new;
         let now = now_ms();
@@ -288,9 +287,9 @@ impl Store {
         .await
     }
 
-    /// Adds events, their blobs and items to a turn and changes its state, in one transaction that is refused when the lease is not the
-    /// row's any more. Events whose numbers were used before are [`Error::Sequence`]. It is stored whether there is room or not: a turn has
-    /// to be able to end, so whoever drives it reserves room for its events before they happen.
+    /// Adds events, their blobs and items to a turn and changes its state, in one transaction, which is refused if the row has another
+    /// lease. Reused event numbers are [`Error::Sequence`]. It is stored even without room, because a turn must be able to end; drivers
+    /// reserve room for events in advance.
     pub async fn append_turn(&self, lease: &TurnLease, update: TurnUpdate) -> Result<AppendOutcome, Error> {
         let lease = lease.clone();
         self.run(move |store| {
@@ -308,7 +307,7 @@ impl Store {
         self.append_turn(lease, TurnUpdate { state: Some(TurnState::Ended), ..TurnUpdate::default() }).await
     }
 
-    /// Returns at most `limit` events of a turn, in order, those after a sequence number if one is given.
+    /// Returns at most `limit` events of a turn, in order; all, or those after a sequence number.
     pub async fn turn_events(
         &self,
         tenant: &Tenant,
@@ -363,8 +362,7 @@ impl Store {
         .await
     }
 
-    /// Renews the leases of all turns that an owner drives, and returns them. A turn that it drives and that is not among them was ended,
-    /// deleted or taken over.
+    /// Renews the leases of all turns that an owner drives, and returns them. A turn that is missing was ended, deleted or taken over.
     pub async fn renew_leases(&self, owner: &OwnerId, until_ms: i64) -> Result<Vec<TurnLease>, Error> {
         let owner = owner.clone();
         self.write(move |database| {
@@ -377,8 +375,8 @@ impl Store {
         .await
     }
 
-    /// Takes over at most `limit` turns whose leases ran out before `expired_before_ms`, with this process as their owner until `until_ms`.
-    /// Returns each with its new epoch. Of several processes that try at once, one gets a turn.
+    /// Takes over at most `limit` turns whose leases expired before `expired_before_ms`, with this process as their owner until `until_ms`.
+    /// Returns each with its new epoch. If several processes try at once, one gets a turn.
     pub async fn take_over_turns(
         &self,
         expired_before_ms: i64,
@@ -402,7 +400,7 @@ impl Store {
         .await
     }
 
-    /// Removes a turn with its events, blobs and items. Returns whether there was one.
+    /// Removes a turn with its events, blobs and items. Returns false if there was none.
     pub async fn delete_turn(&self, tenant: &Tenant, id: &TurnId) -> Result<bool, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         self.run(move |store| {
@@ -424,14 +422,13 @@ pub(crate) fn release(database: &Connection, owner: &OwnerId) -> Result<(), Erro
     Ok(())
 }
 
-/// Removes the turns whose time has come and that nobody drives: they have ended, or their leases ran out and nobody took them over.
-/// Returns their blobs.
+/// Removes the expired turns that are not driven: ended ones, and those whose leases ran out without a new owner. Returns their blobs.
 pub(crate) fn remove_expired(database: &Connection) -> Result<Vec<BlobName>, Error> {
     let which = "expires_at <= ?1 AND (state = 'ended' OR lease_until_ms < ?2)";
     Ok(remove(database, which, params![now(), now_ms()])?.1)
 }
 
-/// Removes turns, and returns their number and the blobs that they named.
+/// Removes turns, and returns their number and their blobs.
 fn remove(database: &Connection, which: &str, parameters: &[&dyn ToSql]) -> Result<(usize, Vec<BlobName>), Error> {
     let query = format!("DELETE FROM turn_blobs WHERE turn IN (SELECT id FROM turns WHERE {which}) RETURNING blob");
     let blobs = all(database, &query, parameters, |row| row.get(0))?;

@@ -25,7 +25,7 @@ pub struct UploadRecord {
     pub mime: String,
     /// Time of creation, seconds since 1970.
     pub created_at: i64,
-    /// Time at which it expires unless it is complete, seconds since 1970.
+    /// Time at which it expires unless it is completed, seconds since 1970.
     pub expires_at: i64,
     /// Time until the file expires once it is complete, seconds.
     pub file_lives: Option<i64>,
@@ -44,7 +44,7 @@ pub struct NewUpload {
     pub purpose: String,
     /// MIME type.
     pub mime: String,
-    /// Time at which it expires unless it is complete, seconds since 1970.
+    /// Time at which it expires unless it is completed, seconds since 1970.
     pub expires_at: i64,
     /// Time until the file expires once it is complete, seconds.
     pub file_lives: Option<i64>,
@@ -191,7 +191,7 @@ impl Store {
         self.read(tenant, move |database, tenant| all(database, query, params![tenant, upload], PartRecord::read)).await
     }
 
-    /// Makes a file of an upload, of which `blob` is the content. `None` when it was completed or cancelled meanwhile.
+    /// Makes a file of an upload, with the content `blob`. `None` if it was completed or cancelled meanwhile.
     pub async fn complete_upload(
         &self,
         tenant: &Tenant,
@@ -244,7 +244,7 @@ impl Store {
     }
 }
 
-/// Deletes the rows of an upload's parts, and returns the blobs that they named.
+/// Deletes the rows of an upload's parts, and returns their blobs.
 fn take_parts(database: &Connection, tenant: &Tenant, upload: &UploadId) -> Result<Vec<BlobName>, Error> {
     let query = "DELETE FROM upload_parts WHERE tenant = ?1 AND upload = ?2 RETURNING blob";
     all(database, query, params![tenant, upload], |row| row.get(0))

@@ -1,7 +1,7 @@
-//! Bytes that tenants store, and the bound on them.
+//! Stored bytes of tenants, and their bound.
 //!
-//! Each tenant has a row in the table `usage`, which triggers change in the same transaction as the rows that it counts: no statement can
-//! forget it. What is still being written is reserved in memory first, until its row is there or it was given up.
+//! Each tenant has a row in the table `usage`. Triggers update it in the same transaction as the counted rows, so no statement can forget
+//! it. Data that is still being written is first reserved in memory, until it has its row or is abandoned.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -16,7 +16,7 @@ use crate::{Error, Store, Tenant};
 /// Bytes that a file counts besides its content, for its names, its row and the rest of its last block.
 pub const FILE_COST: u64 = 4096;
 
-/// The bound on what each tenant stores, and what this process is writing for them.
+/// The bound on each tenant's storage, and the reservations of this process.
 #[derive(Debug)]
 pub(crate) struct Quota {
     limit: AtomicU64,
@@ -34,8 +34,8 @@ impl Quota {
         self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves the most that there is room for beside `used` bytes, or the least; an error when that does not fit either. `used` is read
-    /// while nothing else is reserved or given back, so that what becomes a row meanwhile is counted twice rather than not at all.
+    /// Reserves the upper amount of the range if there is room beside `used` bytes, otherwise the lower; fails if that does not fit either.
+    /// `used` is read while reservations cannot change, so that data that gets its row meanwhile is counted twice rather than not at all.
     fn admit(
         self: &Arc<Self>,
         tenant: &Tenant,
@@ -58,7 +58,7 @@ impl Quota {
     }
 }
 
-/// Room for something that is being written. Dropping it gives the room back.
+/// Reserved room for data that is being written. Dropping it gives the room back.
 #[derive(Debug)]
 pub struct Reservation {
     quota: Arc<Quota>,
@@ -76,7 +76,7 @@ impl Reservation {
         self.bytes
     }
 
-    /// Adds another one of the same tenant.
+    /// Adds another reservation of the same tenant.
     pub fn add(&mut self, mut other: Self) {
         self.bytes += std::mem::take(&mut other.bytes);
     }
@@ -128,17 +128,17 @@ impl QuotaCheck {
 }
 
 impl Store {
-    /// Bounds what each tenant may store from now on, bytes. Without it there is no bound.
+    /// Sets the storage limit of each tenant, bytes. Without it there is none.
     pub fn limit_storage(&self, bytes: u64) {
         self.0.quota.limit.store(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the bytes that a tenant stores: contents of files, texts, and a flat sum for each row and each file.
+    /// Returns a tenant's stored bytes: contents of files, texts, and a flat sum for each row and each file.
     pub async fn bytes_of(&self, tenant: &Tenant) -> Result<u64, Error> {
         self.read(tenant, used).await
     }
 
-    /// Reserves `wanted` bytes for a tenant: the most of it if there is room, or else the least. An error when even that does not fit.
+    /// Reserves room for a tenant: the upper amount of `wanted` if it fits, otherwise the lower. Fails if that does not fit either.
     pub async fn reserve(&self, tenant: &Tenant, wanted: RangeInclusive<u64>) -> Result<Reservation, Error> {
         let tenant = tenant.clone();
         self.run(move |store| store.reserve_now(&tenant, wanted)).await
@@ -159,8 +159,8 @@ impl Store {
         self.0.database.read(Some(tenant), |database| quota.admit(tenant, wanted, || used(database, tenant)))
     }
 
-    /// Runs `work` in a transaction of the writer, which is rolled back when it adds more for the tenant than the `reserved` bytes that are
-    /// reserved for it and there is no room for the rest.
+    /// Runs `work` in a transaction of the writer. It is rolled back if the tenant's usage grows by more than the `reserved` bytes and
+    /// there is no room for the rest.
     pub(crate) fn write_counted<T>(
         &self,
         tenant: &Tenant,

@@ -1,8 +1,7 @@
-//! The connection that writes: what several threads write at the same moment is committed together.
+//! The writing connection, with group commit: writes of several threads at the same moment are committed together.
 //!
-//! A commit waits for the disk. Whoever finds others waiting for the connection leaves the commit to them, and waits for it instead; the
-//! last in line commits for all. One thread alone commits at once. The next in line is one whose tenant had the connection for the least
-//! time of late ([`WriterQueue`]).
+//! A commit waits for the disk. A thread behind which others wait leaves the commit to them, and waits for it; the last in line commits for
+//! all. A single thread commits at once. The next in line is one whose tenant has used the connection least of late ([`WriterQueue`]).
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -40,7 +39,7 @@ struct OpenTransaction {
     since: Instant,
 }
 
-/// The fate of a transaction, for all whose writes are in it.
+/// The result of a transaction, shared by all writes in it.
 #[derive(Debug, Default)]
 struct Batch {
     end: Mutex<Option<Result<(), CommitError>>>,
@@ -55,8 +54,8 @@ impl WriteConnection {
         Self { line: WriterQueue::default(), state: Mutex::new(WriterState { connection, open: None }) }
     }
 
-    /// Runs `work` in a transaction, and returns when it is committed. What `work` wrote is undone when it fails; others in the same
-    /// transaction do not notice. Without a tenant it is the server's own.
+    /// Runs `work` in a transaction, and returns when it is committed. If `work` fails, its writes are undone; others in the same
+    /// transaction are not affected. Without a tenant it is the server's own.
     pub(crate) fn write<T>(
         &self,
         tenant: Option<&Tenant>,
@@ -68,7 +67,7 @@ impl WriteConnection {
         let transaction = match open {
             Some(transaction) => transaction,
             None => {
-                // One that reads first and then writes would fail, without waiting, if another process wrote in between.
+                // A transaction that reads first and then writes would fail, without waiting, if another process wrote in between.
                 run(connection, "BEGIN IMMEDIATE")?;
                 open.insert(OpenTransaction { batch: Arc::default(), writes: 0, since: Instant::now() })
             }
@@ -77,7 +76,7 @@ impl WriteConnection {
         let (batch, writes, since) = (Arc::clone(&transaction.batch), transaction.writes, transaction.since);
         let done = catch_unwind(AssertUnwindSafe(|| apart(connection, work)));
         if connection.is_autocommit() {
-            // The system refused so much that nothing of it is left.
+            // A severe error has rolled back the whole transaction.
             let reason = match &done {
                 Ok(Err(Error::Database(error))) => refusal(error),
                 _ => (ffi::Error::new(ffi::SQLITE_ABORT), None),
@@ -145,7 +144,7 @@ fn refusal(error: &rusqlite::Error) -> CommitError {
     }
 }
 
-/// Locks the mutex, also after a panic: each write is rolled back by itself.
+/// Locks the mutex, even after a panic: each write is rolled back by itself.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -207,7 +206,7 @@ mod tests {
         }));
         assert!(together(&writer, 20, insert).into_iter().all(|done| done));
         assert_eq!(rows(&writer), 20);
-        // One, unless the threads were slow to come.
+        // One commit, unless the threads were slow.
         assert!(commits.load(Ordering::SeqCst) < 15, "{commits:?}");
     }
 

@@ -1,8 +1,8 @@
-//! A line of threads for one thing, in which tenants take turns.
+//! A queue of threads for one resource, shared fairly between tenants.
 //!
-//! The next is one of the tenant that had the thing for the least time since the line was last empty. A tenant that comes later is put
-//! level with those that are there: it has saved nothing up. So whoever needs little waits for one of each other tenant at most, however
-//! many threads of theirs are in line.
+//! The next thread is one of the tenant that has used the resource least since the queue was last empty. A tenant that comes later starts
+//! level with the others, without credit. So a tenant with few threads waits for at most one thread of each other tenant, however many of
+//! theirs are queued.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,9 +20,9 @@ struct State {
     is_busy: bool,
     /// In the order in which they came.
     waiting: Vec<QueuedThread>,
-    /// Time for which each tenant had the thing; the server itself is no tenant.
+    /// Time for which each tenant had the resource; `None` is the server itself.
     had: HashMap<Option<Tenant>, Duration>,
-    /// The least of those who were let in last.
+    /// The least time of the tenants that were let in last.
     level: Duration,
 }
 
@@ -72,7 +72,7 @@ impl WriterQueue {
 }
 
 impl QueueHead<'_> {
-    /// Returns true if somebody waits.
+    /// Returns true if another thread waits.
     pub(crate) fn has_others_behind(&self) -> bool {
         !self.line.state().waiting.is_empty()
     }
@@ -127,7 +127,7 @@ mod tests {
             }
             come(&good, "good");
             come(&good, "good");
-            // Longer than a busy machine keeps one of the good ones waiting.
+            // Longer than a busy machine delays one of the other tenants' threads.
             thread::sleep(Duration::from_millis(300));
             drop(first);
         });
