@@ -1,4 +1,4 @@
-//! The public face: an agent is a model, instructions, tools and budgets; it answers one question at a time.
+//! The public interface: an agent has a model, instructions, tools and budgets, and answers one question at a time.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ impl Agent {
         self.resume(vec![Item::user(question)])
     }
 
-    /// Goes on with a conversation, whose last item is a user's message or a tool's answer.
+    /// Continues a conversation whose last item is a user's message or a tool's answer.
     pub fn resume(&self, items: Vec<Item>) -> TurnStream {
         let cancel = CancellationToken::new();
         let (answers, answered) = mpsc::unbounded_channel();
@@ -82,23 +82,23 @@ impl AgentBuilder {
         self
     }
 
-    /// A function of this program that the model may call, whenever it likes and without being asked about. A model that cannot call
-    /// functions is not told of it.
+    /// Adds a function of this program, which the model may call at any time and without approval. A model without function calling does
+    /// not get it.
     #[must_use]
     pub fn tool(mut self, tool: Tool) -> Self {
         self.0.tools.push(tool);
         self
     }
 
-    /// A function that the caller carries out: a call of it ends the turn with [`Ending::ClientTools`].
-    /// A model that cannot call functions does not see it.
+    /// Adds a function that the caller runs: a call of it ends the turn with [`Ending::ClientTools`]. A model without function calling does
+    /// not get it.
     #[must_use]
     pub fn client_tool(mut self, tool: FunctionTool) -> Self {
         self.0.client_tools.push(tool);
         self
     }
 
-    /// Sets the tool that the model must call in the first round; the later ones are its own choice.
+    /// Sets the tool that the model must call in the first round; in later rounds it chooses itself.
     #[must_use]
     pub fn tool_choice(mut self, choice: ToolChoice) -> Self {
         self.0.tool_choice = choice;
@@ -112,7 +112,7 @@ impl AgentBuilder {
         self
     }
 
-    /// After so many programs the model has to answer with what it has. A budget, by contrast, ends the turn.
+    /// Limits the programs of a turn. After them the model has to answer with what it has; a budget, by contrast, ends the turn.
     #[must_use]
     pub fn max_programs(mut self, count: u32) -> Self {
         self.0.max_programs = Some(count);
@@ -132,8 +132,8 @@ impl AgentBuilder {
     }
 }
 
-/// A turn that is going on: a stream of its events. It advances only while it is polled; dropping it interrupts the program and ends the
-/// request to the model.
+/// A running turn: a stream of its events. It advances only while it is polled; dropping it interrupts the program and ends the request to
+/// the model.
 pub struct TurnStream {
     flow: FutureStream<Event, Turn>,
     cancel: CancellationToken,
@@ -145,15 +145,15 @@ pub struct TurnStream {
 pub struct Answerer(mpsc::UnboundedSender<Vec<ClientAnswer>>);
 
 impl Answerer {
-    /// Answers the calls that the running program made last, in their order. It goes on when the turn's stream is polled again.
+    /// Answers the last calls of the running program, in order. The program continues when the turn's stream is polled again.
     pub fn answer(&self, answers: Vec<ClientAnswer>) {
-        // A turn that has ended needs none any more.
+        // If the turn has ended, it needs none.
         let _ended = self.0.send(answers);
     }
 }
 
 impl TurnStream {
-    /// A handle that cancels the turn. The stream then goes on until the program has ended and says [`Ending::Cancelled`].
+    /// A handle that cancels the turn. The stream then goes on until the program has ended, and its ending is [`Ending::Cancelled`].
     pub fn canceller(&self) -> CancellationToken {
         self.cancel.clone()
     }
@@ -163,7 +163,7 @@ impl TurnStream {
         self.answers.clone()
     }
 
-    /// The finished turn; `None` before the stream's end, and the second time.
+    /// The finished turn; `None` before the stream's end, and on later calls.
     pub fn turn(&mut self) -> Option<Turn> {
         self.flow.output()
     }
@@ -173,7 +173,7 @@ impl TurnStream {
         while self.next().await.is_some() {}
         match self.turn() {
             Some(turn) => turn,
-            // The flow has an output when it ends, unless it was taken, which only `turn` does.
+            // The future has an output at its end, unless it was taken, which only `turn` does.
             None => Turn {
                 ending: Ending::Cancelled,
                 answer: String::new(),

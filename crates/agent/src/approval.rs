@@ -1,4 +1,4 @@
-//! Asking before a program runs. A seat belt for honest mistakes; the sandbox is the boundary.
+//! Approval before a program runs. A guard against honest mistakes; the security boundary is the sandbox.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ pub struct ApprovalRequest {
 pub enum ApprovalDecision {
     /// Run it.
     Allow,
-    /// Run it and all others of this turn.
+    /// Run it and all other programs of this turn.
     AllowAll,
-    /// Nobody is there to answer now: the turn ends with [`crate::Ending::AwaitsApproval`]. Resuming its items runs exactly these programs;
-    /// putting an output after a call refuses it.
+    /// Nobody can answer now: the turn ends with [`crate::Ending::AwaitsApproval`]. Resuming its items runs exactly these programs; a call
+    /// that got an output in between is refused.
     Later,
     /// Do not; the model is told why, and may try something else.
     Deny {
@@ -30,7 +30,7 @@ pub enum ApprovalDecision {
     },
 }
 
-/// Tells the model that a program may not run.
+/// The message to the model that a program may not run.
 pub fn denied(reason: &str) -> String {
     format!("The user did not allow this program to run: {reason}")
 }

@@ -1,4 +1,4 @@
-//! Tools of the caller's that programs call: their names as functions, and their description for the model.
+//! Tools of the caller that programs call: their names as functions, and their description for the model.
 
 use std::fmt::Write as _;
 
@@ -59,7 +59,7 @@ impl Callable {
         calls
     }
 
-    /// The functions in words; empty if there are none.
+    /// The description of the functions; empty if there are none.
     pub(crate) fn description(&self) -> String {
         if self.tools.is_empty() {
             return String::new();
@@ -101,7 +101,7 @@ fn properties(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
     schema.get("properties").and_then(Value::as_object).into_iter().flatten()
 }
 
-/// A schema as a type of Python, with `?` after the names of what may be left out.
+/// A schema as a Python type, with `?` after the names of optional fields.
 fn type_of(schema: &Value, depth: usize) -> String {
     let any_of = |schemas: &[Value]| schemas.iter().map(|one| type_of(one, depth - 1)).collect::<Vec<_>>().join(" | ");
     if depth == 0 {

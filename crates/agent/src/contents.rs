@@ -1,4 +1,4 @@
-//! Prompts, programs and outputs for the spans of operators who ask for them: cut to a size that a log can bear.
+//! Prompts, programs and outputs for the spans of operators who ask for them, cut to a size that is fit for a log.
 
 use aludel_sandbox::ExecutionEvent;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use tracing::{Level, enabled};
 
 use crate::item::{Item, text_of};
 
-/// Target by which a subscriber of `tracing` says whether spans may hold contents.
+/// Target that a subscriber of `tracing` enables if spans may have contents.
 const TARGET: &str = "aludel::contents";
 
 /// Bytes of one text.
@@ -14,7 +14,7 @@ const MAX_TEXT: usize = 16 << 10;
 /// Messages of one conversation, the latest ones.
 const MAX_MESSAGES: usize = 20;
 
-/// Returns true if somebody subscribed to prompts, programs and outputs of the current span.
+/// Returns true if a subscriber wants the prompts, programs and outputs of the current span.
 pub(crate) fn are_wanted() -> bool {
     enabled!(target: TARGET, Level::INFO)
 }

@@ -1,4 +1,4 @@
-//! Events of a turn. A closed set: whatever can happen is one of these.
+//! Events of a turn, a closed set.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use crate::item::{Call, Item};
 use crate::shell::ProgramTool;
 use crate::upstream::{TokenUsage, UpstreamError};
 
-/// Something that happened in a turn. [`Event::Finished`] comes exactly once and last.
+/// An event of a turn. [`Event::Finished`] comes exactly once and last.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// The model is asked, for the `number`th time in this turn, counted from 1.
+    /// The `number`th request to the model in this turn, counted from 1, begins.
     RoundStarted {
         /// Number of the round, from 1.
         number: u32,
@@ -71,7 +71,7 @@ pub enum Event {
         /// The execution's event.
         event: ExecutionEvent,
     },
-    /// A call that could not be carried out as it was written; the model is told why.
+    /// A call was invalid; the model is told the reason.
     CallRejected {
         /// Id of the tool's call.
         call_id: String,
@@ -85,7 +85,7 @@ pub enum Event {
         /// The text; images are not repeated here.
         text: String,
     },
-    /// The conversation has another item: with the ones before it, it is what to continue from.
+    /// The conversation has another item. A later turn continues from all items so far.
     Item(Item),
     /// Tokens of one round.
     Usage(TokenUsage),
@@ -100,13 +100,13 @@ pub enum Ending {
     Answered,
     /// The model declines.
     Refused,
-    /// The answer was cut off by the upstream: its limit of tokens, or its filter.
+    /// The answer was cut off by the upstream's token limit or filter.
     CutOff(CutOff),
     /// A budget is used up. What was made so far is kept.
     Budget(Budget),
-    /// The model called tools of the caller's, who answers them in the next turn.
+    /// The model called tools of the caller, who has to answer them in the next turn.
     ClientTools(Vec<Call>),
-    /// Programs wait for somebody to approve them; the turn goes on when its items are resumed.
+    /// Programs wait for approval; the turn goes on when its items are resumed.
     AwaitsApproval {
         /// The calls of our tool, none of which has run.
         programs: Vec<Call>,
@@ -142,7 +142,7 @@ impl Ending {
 /// The upstream's limit that cut an answer off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CutOff {
-    /// Its limit of tokens, or the one that the caller asked for.
+    /// Its own token limit, or the caller's.
     Length,
     /// Its content filter.
     Filter,

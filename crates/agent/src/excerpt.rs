@@ -1,8 +1,8 @@
 //! Short and harmless forms of text that came from outside.
 
-/// Text with control characters, terminal escapes and invisible direction marks taken out; newlines and tabs stay.
+/// Removes control characters, terminal escapes and invisible direction marks from a text; newlines and tabs stay.
 ///
-/// A carriage return takes back its line, as on a terminal: of a progress bar only the last state is kept.
+/// A carriage return removes its line, as on a terminal: only the last state of a progress bar is kept.
 pub fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut line_start = 0;
@@ -44,7 +44,7 @@ pub fn line(text: &str, limit: usize) -> String {
     }
 }
 
-/// The text, or its head and tail with a note of how much is missing between them. The result has about `limit` bytes.
+/// The text, or its head and tail with a note about the missing part. The result has about `limit` bytes.
 pub fn head_and_tail(text: &str, limit: usize) -> String {
     if text.len() <= limit {
         return text.to_owned();
@@ -55,14 +55,14 @@ pub fn head_and_tail(text: &str, limit: usize) -> String {
     format!("{head}\n[... {dropped} bytes left out ...]\n{tail}")
 }
 
-/// A Markdown block whose fence is longer than any in the text, so that nothing breaks out of it.
+/// A Markdown block whose fence is longer than any in the text, so that the text cannot end the block.
 pub fn fenced(language: &str, text: &str) -> String {
     let longest = text.split(|character| character != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest.max(2) + 1);
     format!("{fence}{language}\n{}\n{fence}", text.trim_end())
 }
 
-/// Skips what follows an escape character: a control sequence up to its final byte, a title up to its terminator, or one character.
+/// Skips the rest of an escape: a control sequence up to its final byte, a title up to its terminator, or one character.
 fn skip_escape(characters: &mut std::iter::Peekable<std::str::Chars<'_>>) {
     match characters.next() {
         Some('[') => {

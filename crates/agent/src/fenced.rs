@@ -1,6 +1,6 @@
-//! For models that cannot call functions: a fenced block of the kernel's language in the answer is the call.
+//! Models without function calling: a fenced block of the kernel's language in the answer is the call.
 //!
-//! The conversation itself stays what it is, with calls and outputs; only what such a model reads and writes is text.
+//! The conversation itself keeps calls and outputs; they are converted to and from text only for such a model.
 
 use aludel_sandbox::KernelSpec;
 
@@ -8,7 +8,7 @@ use crate::excerpt;
 use crate::item::{Call, Item};
 use crate::program_call;
 
-/// Returns the text that such a model gets besides its instructions.
+/// Returns the additional instructions for such a model.
 pub(crate) fn instructions(kernel: &KernelSpec) -> String {
     let (title, fence) = (&kernel.title, kernel.fence());
     format!(
@@ -20,7 +20,7 @@ pub(crate) fn instructions(kernel: &KernelSpec) -> String {
 /// The longest line that opens a block.
 const MAX_OPENING: usize = 60;
 
-/// The conversation as such a model gets to see it: calls are blocks in its own messages, outputs come from the user's side.
+/// The conversation for such a model: calls are blocks in its own messages, outputs are messages of the user.
 pub(crate) fn as_text(items: &[Item], fence: &str) -> Vec<Item> {
     let mut seen: Vec<Item> = Vec::with_capacity(items.len());
     for item in items {
@@ -57,13 +57,13 @@ pub(crate) enum FencedPiece {
     Code(String),
 }
 
-/// Finds the first program in text that comes in fragments, and nothing after it.
+/// Finds the first program in text that comes in fragments, and ignores the rest.
 #[derive(Debug)]
 pub(crate) struct Scanner {
     /// The words that open a program.
     fences: Vec<String>,
     state: State,
-    /// The beginning of a line that may yet turn out to be a fence, if we are in one.
+    /// The beginning of a line that may become a fence.
     withheld: WithheldText,
     code: String,
     pieces: Vec<FencedPiece>,
@@ -95,7 +95,7 @@ impl Default for WithheldText {
 }
 
 impl Scanner {
-    /// Looks for blocks that begin with one of these words.
+    /// Looks for blocks whose info string is one of these words.
     pub(crate) fn new(fences: Vec<String>) -> Self {
         Self {
             fences,
@@ -189,14 +189,14 @@ impl Scanner {
     }
 }
 
-/// Returns true if a line that begins like this may become a fence.
+/// Returns true if a line with this beginning may become a fence.
 fn may_be_fence(line: &str, state: State) -> bool {
     let (ticks, rest) = ticks_of(line);
     let may_open = ticks >= 3 && !rest.contains('`') && line.len() <= MAX_OPENING;
     rest.is_empty() || (ticks >= 3 && rest.trim().is_empty()) || (state == State::Outside && may_open)
 }
 
-/// The number of backticks that a line begins with, and what follows them.
+/// The number of backticks at the beginning of a line, and the rest of the line.
 fn ticks_of(line: &str) -> (usize, &str) {
     let line = line.trim_start();
     let rest = line.trim_start_matches('`');

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 /// Items that the future may send ahead of the reader.
 const AHEAD: usize = 16;
 
-/// A stream whose items are sent by a future that ends with an output.
+/// A stream whose items a future sends, which ends with an output.
 ///
 /// No task is spawned: the future advances only while the stream is polled, and dropping the stream drops it with everything it holds.
 pub(crate) struct FutureStream<T, R> {
@@ -25,13 +25,13 @@ pub(crate) struct Sink<T>(mpsc::Sender<T>);
 impl<T> Sink<T> {
     /// Waits until everything that was sent has been read.
     pub(crate) async fn drained(&self) {
-        // The permits are given back at once: all of them are free when nothing waits.
+        // Dropped at once: all permits are free when no item waits.
         drop(self.0.reserve_many(AHEAD).await);
     }
 
     /// Sends an item; waits while the reader is behind.
     pub(crate) async fn send(&self, item: T) {
-        // This fails only when the stream is gone, and then this very future is being dropped.
+        // It fails only if the stream is gone, and then this future is being dropped.
         self.0.send(item).await.ok();
     }
 }
@@ -57,7 +57,7 @@ impl<T, R: Unpin> Stream for FutureStream<T, R> {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
         let this = &mut *self;
-        // Items come before the end: the future may wait for room, and its end drops nothing that it sent before.
+        // Items come before the end: the future waits for room, and its end drops no item.
         if let Poll::Ready(Some(item)) = this.items.poll_recv(context) {
             return Poll::Ready(Some(item));
         }

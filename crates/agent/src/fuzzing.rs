@@ -1,4 +1,4 @@
-//! Targets of the fuzzers in `fuzz/`, and the replay of what they kept. Not there in any other build.
+//! Fuzz targets of `fuzz/`, and the replay of their corpora. Not part of any other build.
 
 use std::fmt;
 use std::mem::discriminant;
@@ -17,13 +17,13 @@ use crate::upstream::http::{HttpOptions, HttpUpstream, Protocol, Transport};
 use crate::upstream::{Delta, ModelCapabilities, ModelRequest, Sampling, ToolChoice, Upstream, UpstreamError};
 use crate::{arguments_of, code_of, excerpt, framed};
 
-/// Calls that one answer may have.
+/// Calls in one answer.
 const MAX_CALLS: usize = 64;
-/// Attempts that are made of one call.
+/// Attempts of one call.
 const ATTEMPTS: usize = 3;
 
-/// Reads an answer of a model's server, in the protocol that the first byte chooses: it ends well, means the same however it is cut, and
-/// is no larger than it was.
+/// Parses an answer of a model's server, in the protocol that the first byte selects: it has an end, the result does not depend on the
+/// cuts, and is not larger than the input.
 pub fn upstream(bytes: &[u8]) {
     let Some((&[choice, cut], body)) = bytes.split_first_chunk() else { return };
     let answer = |cut| {
@@ -59,14 +59,14 @@ pub fn upstream(bytes: &[u8]) {
         }
     }
     assert!(calls <= MAX_CALLS);
-    // Invalid UTF-8 grows, and numbers may be written longer than they came.
+    // Invalid UTF-8 grows, and numbers may be written longer than they were.
     assert!(size <= 8 * body.len() + 64, "{size} of {}", body.len());
     let (whole, pieces): (Vec<_>, Vec<_>) =
         (whole.iter().map(meaning).collect(), answer(cut).iter().map(meaning).collect());
     assert_eq!(whole, pieces);
 }
 
-/// The text of a delta, to be compared. Some ids and waits are random, and errors quote as much as had come by then.
+/// The content of a delta, for comparison. Some ids and waits are random, and errors quote as much as had arrived.
 fn meaning(delta: &Result<Delta, UpstreamError>) -> String {
     match delta {
         Ok(Delta::Retrying { .. }) => "retrying".to_owned(),
@@ -76,7 +76,7 @@ fn meaning(delta: &Result<Delta, UpstreamError>) -> String {
     }
 }
 
-/// A runtime whose clock goes on when there is nothing else to do.
+/// A runtime whose clock advances when nothing else is to do.
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime")
 }
@@ -106,7 +106,7 @@ fn request() -> ModelRequest {
     }
 }
 
-/// A server that gives one answer: as a stream, whole, or as an error.
+/// A server with one answer: as a stream, whole, or as an error.
 struct Answer {
     choice: u8,
     /// Bytes of a piece; zero for all at once.
@@ -132,7 +132,7 @@ impl Transport for Answer {
         };
         *response.status_mut() = status.try_into().expect("a status");
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-        // Servers also say in a header when to come again: here it is the first line of the body.
+        // Servers also send a header with the time to wait: here it is the first line of the body.
         let line = self.body.split(|byte| *byte == b'\n').next().unwrap_or_default();
         if let Ok(line) = HeaderValue::from_bytes(line) {
             response.headers_mut().insert(RETRY_AFTER, line);
@@ -141,8 +141,8 @@ impl Transport for Answer {
     }
 }
 
-/// Reads what a model wrote, and a program printed: it means the same however it is cut, what is shown of it is bounded and harmless, and
-/// what was framed is found in its frame.
+/// Parses a model's text and a program's output: the result does not depend on the cuts, excerpts are bounded and harmless, and framed text
+/// is found in its frame.
 pub fn written(bytes: &[u8]) {
     let Some((cut, text)) = bytes.split_first() else { return };
     let text = &*String::from_utf8_lossy(text);
@@ -155,7 +155,7 @@ pub fn written(bytes: &[u8]) {
 
     let decoded = decode([text]);
     assert_eq!(decode(pieces.iter().map(String::as_str)), decoded);
-    // Of several fields of this name the first is shown while it is written, and the last is run.
+    // Of several fields of this name the first is shown during streaming, and the last is run.
     if text.matches("code").count() == 1
         && !text.contains("\\u00")
         && let Ok(serde_json::Value::Object(fields)) = serde_json::from_str(text)
@@ -179,7 +179,7 @@ pub fn written(bytes: &[u8]) {
     let line = excerpt::line(text, limit);
     assert!(line.chars().count() <= limit + 1 && !line.contains(['\n', '\r', '\t']), "{line:?}");
 
-    // A fence may be longer than any line that a model would open a block with.
+    // A fence may be longer than the longest recognized one.
     if !text.contains(&"`".repeat(50)) {
         let block = scan([&*excerpt::fenced("python", text)]);
         assert!(block.said.is_empty() && block.is_closed);
@@ -214,7 +214,7 @@ fn scan<'a>(pieces: impl IntoIterator<Item = &'a str>) -> ScannedText {
     ScannedText { said, code, is_closed: scanner.is_closed() }
 }
 
-/// The program in a call's arguments, as it is shown while they come.
+/// The program in a call's arguments, decoded as it streams.
 fn decode<'a>(pieces: impl IntoIterator<Item = &'a str>) -> String {
     let mut field = StringField::new("code");
     pieces.into_iter().map(|piece| field.push(piece)).collect()

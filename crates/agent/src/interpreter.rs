@@ -41,7 +41,7 @@ impl fmt::Debug for CodeInterpreter {
 }
 
 impl From<&Interpreter> for CodeInterpreter {
-    /// Runs programs in an interpreter, beside whoever else uses it.
+    /// Runs programs in an interpreter that others may use too.
     fn from(interpreter: &Interpreter) -> Self {
         Self::new(Arc::new(BareSandbox(Arc::clone(interpreter.sandbox()))))
     }
@@ -59,19 +59,19 @@ impl CodeInterpreter {
         }
     }
 
-    /// The name by which a model knows the tool of this kernel that also has these tools of the caller's.
+    /// The tool's name for a model, which differs from the names of the caller's tools.
     pub fn name_beside(kernel: &KernelSpec, others: &[FunctionTool]) -> String {
         free_name(&kernel.tool_name, others)
     }
 
-    /// Offers a shell and an editor, too, where the kernel's language is Python.
+    /// Also offers a shell and an editor, if the kernel's language is Python.
     #[must_use]
     pub fn with_shell(mut self, has_shell: bool) -> Self {
         self.has_shell = has_shell && self.kernel().language == shell::LANGUAGE;
         self
     }
 
-    /// Lets programs call tools of the caller's, where the kernel's language is Python. A call is [`aludel_sandbox::ExecutionEvent::Calls`]
+    /// Lets programs call tools of the caller, if the kernel's language is Python. A call is an [`aludel_sandbox::ExecutionEvent::Calls`]
     /// of the program, which waits for [`crate::Answerer::answer`].
     #[must_use]
     pub fn with_callable(mut self, tools: Vec<FunctionTool>) -> Self {
@@ -81,15 +81,15 @@ impl CodeInterpreter {
         self
     }
 
-    /// Tells the model what is installed.
+    /// Sets the installed packages, which the tool's description lists for the model.
     #[must_use]
     pub fn packages<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         self.packages = names.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Asks before each program. All events up to the question have been read from the stream by then. The callback may take its time:
-    /// the wall clock budget of the turn goes on meanwhile.
+    /// Asks before each program. All events before the question have been read from the stream by then. The turn's wall clock runs during
+    /// the callback.
     #[must_use]
     pub fn approve<F, R>(mut self, ask: F) -> Self
     where
@@ -122,7 +122,7 @@ impl CodeInterpreter {
         &self.approver
     }
 
-    /// The tools as they are offered to the model now, under names that no tool of the caller's has. The first one runs programs.
+    /// The tools as offered to the model now, under names that differ from those of the caller's tools. The first one runs programs.
     pub(crate) async fn tools(&self, others: &[FunctionTool]) -> Vec<OfferedTool> {
         let mut tools = vec![OfferedTool { kind: ProgramTool::Interpreter, function: self.tool(others).await }];
         if self.has_shell {

@@ -16,7 +16,7 @@ pub enum Item {
     Reasoning(String),
     /// A tool that the model called.
     Call(Call),
-    /// The answer of a tool. Every call has exactly one, somewhere after it.
+    /// The answer of a tool. Every call has exactly one, anywhere after it.
     Output(CallOutput),
 }
 
@@ -41,11 +41,11 @@ pub enum Part {
 /// A tool that the model called.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
-    /// Id that pairs the call with its output; generated here if the upstream gave none.
+    /// Id that pairs the call with its output; generated here if the upstream sent none.
     pub id: String,
     /// The tool's name as the model wrote it.
     pub name: String,
-    /// The arguments: always valid JSON. What the model sent malformed is wrapped, so that the upstream can read its own history.
+    /// The arguments, always valid JSON. Malformed arguments of a model are wrapped, so that the upstream can read its own history.
     pub arguments: String,
 }
 
@@ -70,7 +70,7 @@ impl Item {
     }
 }
 
-/// The text of all text parts, one after another on lines of their own.
+/// All text parts, joined by newlines.
 pub fn text_of(parts: &[Part]) -> String {
     let texts: Vec<&str> = parts
         .iter()

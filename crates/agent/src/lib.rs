@@ -1,6 +1,6 @@
-//! The turn loop: a model writes code, the sandbox runs it, the model sees what came out, until it answers.
+//! The turn loop: a model writes code, the sandbox runs it, and the model sees the output, until it answers.
 //!
-//! This crate knows no HTTP server, no terminal and no files of the host. See `examples/approval.rs` for the whole of it in use.
+//! This crate knows no HTTP server, no terminal and no files of the host. `examples/approval.rs` is a complete example.
 #![forbid(unsafe_code)]
 
 /// The programs of the guide, compiled.

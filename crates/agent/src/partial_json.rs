@@ -1,7 +1,7 @@
-//! Reading one string out of a JSON object while it is still being written.
+//! Decoding of one string in a JSON object that is still being received.
 //!
-//! A model's call arrives as fragments of `{"code": "…"}`. People want to see the code while it is written, so the string is decoded as far
-//! as it has come. What is run is not this but the parsed whole.
+//! A model's call arrives as fragments of `{"code": "…"}`. To show the code while it is written, the string is decoded as far as it has
+//! arrived. The program that runs is taken from the complete, parsed object instead.
 
 use std::iter::Peekable;
 use std::str::Chars;
@@ -12,9 +12,9 @@ pub(crate) struct StringField {
     key: &'static str,
     state: State,
     depth: usize,
-    /// The string that is being read: a key, or a value that nobody asked for.
+    /// The current string if it is not the wanted one: a key, or another value.
     skipped: String,
-    /// The half of a surrogate pair, or the digits of an escape, that have come so far.
+    /// The received half of a surrogate pair, or the received digits of an escape.
     escape: String,
     high: Option<u16>,
 }
@@ -23,7 +23,7 @@ pub(crate) struct StringField {
 enum State {
     /// Outside of strings.
     Between { expects_key: bool, wanted: bool },
-    /// In a string; `wanted` when it is the one asked for, `key` when it names a field.
+    /// In a string; `wanted` for the value of the key, `key` for a field's name.
     InString { wanted: bool, key: bool },
     /// After a backslash, or in the digits of `\u`.
     InEscape { wanted: bool, key: bool },
@@ -44,7 +44,7 @@ impl StringField {
         }
     }
 
-    /// Takes the next fragment and returns what it adds to the string.
+    /// Takes the next fragment and returns its part of the string.
     pub(crate) fn push(&mut self, fragment: &str) -> String {
         let mut decoded = String::new();
         let mut characters = fragment.chars().peekable();
@@ -155,7 +155,7 @@ impl StringField {
         if wanted {
             decoded.push(character);
         } else if key && self.skipped.len() <= self.key.len() {
-            // Longer than the key we look for, it is another one.
+            // It is longer than the wanted key, so another one.
             self.skipped.push(character);
         }
     }

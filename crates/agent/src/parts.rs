@@ -39,7 +39,7 @@ impl Default for Budgets {
 }
 
 impl AgentParts {
-    /// The functions of others than the interpreter, those of the client's first.
+    /// The functions besides the interpreter, first the client's.
     pub(crate) fn functions(&self) -> impl Iterator<Item = &FunctionTool> {
         self.client_tools.iter().chain(self.tools.iter().map(Tool::function))
     }

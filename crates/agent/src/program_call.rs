@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// The name under which models know the interpreter when it runs Python.
+/// The interpreter's name for models when it runs Python.
 pub(crate) const NAME: &str = aludel_sandbox::PYTHON_TOOL;
 /// The longest program, bytes.
 pub(crate) const MAX_CODE: usize = 1 << 20;
@@ -15,17 +15,17 @@ struct CodeArguments<'a> {
 
 /// Returns the arguments of a call that runs a program.
 pub fn arguments_of(code: &str) -> String {
-    // A text alone: this cannot fail.
+    // Serializing a text cannot fail.
     serde_json::to_string(&CodeArguments { code }).unwrap_or_default()
 }
 
-/// Returns the program in a call's arguments, or what is wrong with them in words that help the model to do better.
+/// Returns the program in a call's arguments, or a description of the mistake that helps the model to correct it.
 pub fn code_of(arguments: &str) -> Result<String, String> {
     let value: serde_json::Value = serde_json::from_str(arguments)
         .map_err(|error| format!("The arguments are not valid JSON ({error}). Send {{\"code\": \"…\"}}."))?;
     let code = match &value {
         serde_json::Value::Object(fields) => fields.get("code").and_then(serde_json::Value::as_str),
-        // Some models send the program as it is.
+        // Some models send just the program.
         serde_json::Value::String(code) => Some(code.as_str()),
         _ => None,
     };

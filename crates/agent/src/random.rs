@@ -2,8 +2,8 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-/// A random number. `RandomState` is keyed by the operating system and its hash is a keyed one, which is enough for nonces and jitter
-/// and saves a dependency; nothing secret is made of it.
+/// A random number. `RandomState` is seeded by the operating system and its hash is keyed, which is enough for nonces and jitter and saves
+/// a dependency; it is not used for secrets.
 pub(crate) fn random() -> u64 {
     RandomState::new().hash_one(0_u8)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use aludel_sandbox::{Cell, Execution, FileEntry, KernelSpec, Limits, Sandbox};
 use futures_util::future::BoxFuture;
 
-/// A stateful interpreter with files. Programs run one after another and share their variables.
+/// A stateful interpreter with files. Programs run one at a time and share their variables.
 pub trait Runtime: Send + Sync {
     /// The limits of every execution.
     fn limits(&self) -> &Limits;
@@ -13,7 +13,7 @@ pub trait Runtime: Send + Sync {
     /// The language of the programs.
     fn kernel(&self) -> &KernelSpec;
 
-    /// The files that the next program finds, by path. Empty when they cannot be listed: the model can list them itself.
+    /// The files for the next program, by path. Empty if they cannot be listed: the model can list them itself.
     fn files(&self) -> BoxFuture<'_, Vec<FileEntry>>;
 
     /// Starts a program, waiting until the one before it has ended. Dropping the future before it is ready starts nothing; dropping the
@@ -21,7 +21,7 @@ pub trait Runtime: Send + Sync {
     fn execute<'a>(&'a self, cell: Cell<'a>) -> BoxFuture<'a, Result<Execution, RuntimeError>>;
 }
 
-/// The reason why a program could not be started: our fault or the host's, never the program's.
+/// The reason for which a program could not be started: a fault of the server or the host, never of the program.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct RuntimeError {
@@ -30,13 +30,13 @@ pub struct RuntimeError {
 }
 
 impl RuntimeError {
-    /// An error with the words of another one.
+    /// An error with the text of another one.
     pub fn new(reason: impl std::fmt::Display) -> Self {
         Self { reason: reason.to_string() }
     }
 }
 
-/// A sandbox without a session. When its kernel dies without a checkpoint, later programs fail.
+/// A sandbox without a session. If its kernel dies without a checkpoint, later programs fail.
 #[derive(Debug, Clone)]
 pub struct BareSandbox(pub Arc<dyn Sandbox>);
 

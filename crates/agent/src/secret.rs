@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A key or password. Neither `Debug` nor `Display` shows it, and there is no way to serialize it.
+/// A key or password. Neither `Debug` nor `Display` shows it, and it cannot be serialized.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret {
     value: String,
@@ -10,12 +10,12 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// Takes the value, without the white space around it that files and shells leave.
+    /// Wraps the value, without the white space around it that files and shells leave.
     pub fn new(value: impl AsRef<str>) -> Self {
         Self { value: value.as_ref().trim().to_owned(), origin: None }
     }
 
-    /// Notes where the value came from, for example `env:OPENAI_API_KEY`, so that an error can name it.
+    /// Sets the value's origin, for example `env:OPENAI_API_KEY`, so that an error can name it.
     #[must_use]
     pub fn from_origin(self, origin: impl Into<String>) -> Self {
         Self { origin: Some(origin.into()), ..self }
@@ -31,7 +31,7 @@ impl Secret {
         self.origin.as_deref()
     }
 
-    /// The text with every occurrence of the value taken out: some servers quote the key that they refuse.
+    /// Removes every occurrence of the value from the text: some servers quote the key that they refuse.
     pub(crate) fn redact(&self, text: &str) -> String {
         if self.value.is_empty() { text.to_owned() } else { text.replace(&self.value, "***") }
     }

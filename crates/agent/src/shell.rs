@@ -1,5 +1,5 @@
-//! The tools beside the interpreter for models that work with a shell and an editor. Their calls become programs of the kernel, so whatever
-//! decides about programs decides about these, too.
+//! The tools besides the interpreter for models that work with a shell and an editor. Their calls become programs of the kernel, so
+//! decisions about programs apply to them as well.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -20,10 +20,10 @@ const FUNCTIONS: &str = include_str!("shell.py");
 pub enum ProgramTool {
     /// Runs a program as it is written.
     Interpreter,
-    /// Runs a command of a shell. The value of its program is the exit status.
+    /// Runs a shell command. The value of its program is the exit status.
     Bash,
-    /// Shows, writes or changes a file. The value of its program is a list: of a view, the lines that are shown, the first of them and all;
-    /// of a new file, 1 if it replaced another one; of a change, the first line and the number of lines, before and after.
+    /// Shows, writes or changes a file. The value of its program is a list: for a view, the shown lines, the first line's number and the
+    /// total; for a new file, 1 if it replaced another one; for a change, the first line and the number of lines, before and after.
     Editor,
 }
 
@@ -64,7 +64,7 @@ enum EditorCall {
 }
 
 impl ProgramTool {
-    /// The key of the arguments whose text is shown while it is written.
+    /// The key of the argument that is shown during streaming.
     pub(crate) fn shown_key(self) -> Option<&'static str> {
         match self {
             Self::Interpreter => Some("code"),
@@ -73,7 +73,7 @@ impl ProgramTool {
         }
     }
 
-    /// The name of a tool beside the interpreter, for a model that also has these tools of the caller's.
+    /// The tool's name for a model, which differs from the names of the caller's tools.
     pub fn name_beside(self, others: &[FunctionTool]) -> String {
         let name = match self {
             Self::Interpreter => program_call::NAME,
@@ -83,7 +83,7 @@ impl ProgramTool {
         free_name(name, others)
     }
 
-    /// The program of a call, or the fault of its arguments in words that help the model to do better.
+    /// The program of a call, or a description of the mistake in its arguments that helps the model to correct it.
     pub(crate) fn program(self, arguments: &str) -> Result<ToolProgram, String> {
         let (code, input) = match self {
             Self::Interpreter => {
@@ -100,7 +100,7 @@ impl ProgramTool {
             }
             Self::Editor => {
                 let call = read(arguments, r#"{"command": "view", "path": "…"}"#)?;
-                // As the model wrote them: a client is shown these.
+                // In the model's own form, which clients are shown.
                 let input = serde_json::from_str::<Value>(arguments).unwrap_or_default().to_string();
                 (edit(&call)?, input)
             }
@@ -178,7 +178,7 @@ fn edit(call: &EditorCall) -> Result<String, String> {
     Ok(format!("{}\n{call}", function.unwrap_or_default()))
 }
 
-/// A path as programs know it, wherever the kernel's working directory is by now.
+/// A path in the form for programs, independent of the kernel's present working directory.
 fn absolute(path: &str) -> Result<String, String> {
     match path {
         "" => Err("`path` is empty.".to_owned()),
@@ -187,9 +187,9 @@ fn absolute(path: &str) -> Result<String, String> {
     }
 }
 
-/// A text as Python reads it: a text of JSON in which the characters stand for themselves is one of Python's, too.
+/// A text as a Python literal: a JSON string with unescaped characters is also a Python string.
 fn literal(text: &str) -> String {
-    // A text alone: this cannot fail.
+    // Serializing a text cannot fail.
     serde_json::to_string(text).unwrap_or_default()
 }
 

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::excerpt;
 use crate::upstream::FunctionTool;
 
-/// The longest result that a model gets, bytes: of a longer one, its head and tail.
+/// The longest result for a model, bytes: a longer one is cut to its head and tail.
 const MAX_RESULT: usize = 16 << 10;
 
 /// A function of this program that the model may call, beside the interpreter. Cheap to clone.
@@ -47,8 +47,8 @@ pub struct Tool {
 type ToolFunction = dyn Fn(&str) -> BoxFuture<'static, String> + Send + Sync;
 
 impl Tool {
-    /// A function of this name. `parameters` is a JSON Schema of its argument, an object. The model gets its result as JSON, or as it is if
-    /// that is a text; and an error in its words, so that it can try again.
+    /// A function of this name. `parameters` is a JSON Schema of its argument, an object. The model gets the result as JSON, or unchanged
+    /// if it is a text; it also gets the text of an error, so that it can try again.
     pub fn new<A, F, R, T, E>(
         name: impl Into<String>,
         description: impl Into<String>,
@@ -63,7 +63,7 @@ impl Tool {
         E: Display + 'static,
     {
         let run = move |arguments: &str| -> BoxFuture<'static, String> {
-            // Some models send nothing for nothing.
+            // Some models send an empty text for no arguments.
             let arguments = if arguments.trim().is_empty() { "{}" } else { arguments };
             match serde_json::from_str(arguments) {
                 Ok(argument) => function(argument).map(describe_result).boxed(),
@@ -86,7 +86,7 @@ impl Tool {
     }
 }
 
-/// A result in words for the model.
+/// A result as text for the model.
 fn describe_result<T: Serialize, E: Display>(result: Result<T, E>) -> String {
     match result.map(|value| serde_json::to_value(value)) {
         Ok(Ok(Value::String(text))) => text,

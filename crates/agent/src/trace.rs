@@ -35,7 +35,7 @@ impl ProgramSpan {
         &self.span
     }
 
-    /// Takes note of an event of the program `code`.
+    /// Records an event of the program `code`.
     pub fn record(&mut self, code: &str, event: &ExecutionEvent) {
         if let Some(output) = &mut self.output {
             output.push(contents::output_of(event));

@@ -1,4 +1,4 @@
-//! One turn: the model is asked, what it calls is run, and it is asked again, until there is an answer or a reason to stop.
+//! One turn: asks the model, runs its calls, and asks again, until there is an answer or a reason to stop.
 
 mod program;
 mod reply;
@@ -27,11 +27,11 @@ use aludel_sandbox::{ClientAnswer, KernelSpec};
 use program::{Consent, Halt};
 use reply::ModelReply;
 
-/// Rounds in which a model may ask for programs that it may not run any more. Each of them says so.
+/// Rounds in which a model may ask for programs beyond their limit. Each time it is told about the limit.
 const MAX_ROUNDS_WITHOUT_PROGRAMS: u32 = 2;
 /// The answer to a program beyond the most that the caller wants.
 const NO_PROGRAMS_LEFT: &str = "No more programs can be run for this answer. Answer with what you have.";
-/// Stands for no deadline where a budget is longer than the clock can count.
+/// The deadline if a budget is longer than the clock can count.
 const FOREVER: Duration = Duration::from_secs(30 * 365 * 86_400);
 
 /// A finished turn.
@@ -41,7 +41,7 @@ pub struct Turn {
     pub ending: Ending,
     /// The model's last message; empty when there was none.
     pub answer: String,
-    /// The whole conversation, the earlier part included: what to continue from.
+    /// The whole conversation including the earlier part, to continue from.
     pub items: Vec<Item>,
     /// Tokens of all rounds.
     pub usage: TokenUsage,
@@ -85,8 +85,8 @@ pub(crate) async fn drive(
 
 struct State {
     parts: Arc<AgentParts>,
-    /// Our own tools, the interpreter first. Described once a turn: what changes meanwhile stands in every output, and an upstream may
-    /// cache the beginning of its requests.
+    /// Our own tools, the interpreter first. They are described once a turn: an upstream may cache the beginning of its requests, and every
+    /// output reports changes.
     tools: Vec<OfferedTool>,
     sink: Sink<Event>,
     cancel: CancellationToken,
@@ -102,9 +102,9 @@ struct State {
     tool_calls: u32,
     /// Calls of functions of this program.
     function_calls: u32,
-    /// Rounds that asked for nothing but programs when none were left.
+    /// Rounds that only asked for programs beyond the limit.
     rounds_without_programs: u32,
-    /// The program that failed last, if the last one did.
+    /// The last program, if it failed.
     last_failure: Option<String>,
     /// True while programs need approval.
     needs_approval: bool,
@@ -128,7 +128,7 @@ impl State {
             let ended = self.ask_model(number, &mut reply).await;
             self.count(&reply, ended.is_ok()).await;
             if let Err(ending) = ended {
-                // Unfinished calls are dropped: nobody knows what they would have been.
+                // Incomplete calls are dropped.
                 reply.calls.clear();
                 self.record(&reply).await;
                 return ending;
@@ -198,7 +198,7 @@ impl State {
         }
     }
 
-    /// Waits until the turn has to end, whatever else it waits for.
+    /// Waits for a reason to end the turn, during any other wait.
     async fn stopped(&self) -> Ending {
         stopped(&self.cancel, self.deadline, self.parts.budgets.time).await
     }
@@ -222,9 +222,9 @@ impl State {
                 headers,
             };
         }
-        // Forced again and again, the model could never answer.
+        // If it were forced in every round, the model could never answer.
         let tool_choice = if number == 1 { parts.tool_choice.clone() } else { ToolChoice::Auto };
-        // A tool that disappears could be called all the same, and an upstream may cache the beginning of its requests.
+        // A removed tool could be called all the same, and an upstream may cache the beginning of its requests.
         let tool_choice = if self.has_no_programs_left() && parts.functions().next().is_none() {
             ToolChoice::None
         } else {
@@ -241,7 +241,7 @@ impl State {
         }
     }
 
-    /// Counts the tokens of a round: the upstream's own figure, or about as many. A request that failed unanswered cost nothing.
+    /// Counts the tokens of a round: the upstream's own figure, or an estimate. A request that failed without an answer counts none.
     async fn count(&mut self, reply: &ModelReply, answered: bool) {
         if !answered && reply.is_empty() && reply.usage.is_none() {
             return;
@@ -275,7 +275,7 @@ impl State {
         self.items.push(item);
     }
 
-    /// Runs the calls of a reply. Returns the ending if the model is not to be asked again.
+    /// Runs the calls of a reply. Returns the ending if the turn is over.
     async fn run_calls(&mut self, reply: ModelReply) -> Option<Ending> {
         let cut_off = reply.finish == Some(FinishReason::Length);
         let mut for_client: Vec<Call> = Vec::new();
@@ -330,7 +330,7 @@ impl State {
         self.push(Item::Output(CallOutput { call_id: call_id.to_owned(), parts })).await;
     }
 
-    /// Carries out the calls of our tools that an earlier turn left open: they were approved since.
+    /// Runs the calls of our tools that an earlier turn left open: they have been approved since.
     async fn run_approved(&mut self) -> Result<(), Ending> {
         for call in open_calls(&self.items) {
             if self.ours(&call.name).is_none() {
@@ -338,7 +338,7 @@ impl State {
             }
             match self.call(&call.id, &call.name, &call.arguments, false, Consent::Given).await {
                 Ok(parts) => self.observe(&call.id, parts).await,
-                // Nobody was asked.
+                // No approval is pending here.
                 Err(Halt::Waits) => {}
                 Err(Halt::Ends(ending)) => return Err(ending),
             }
@@ -401,7 +401,7 @@ impl State {
         Ok(())
     }
 
-    /// Returns true once the caller's limit of programs is reached. The model can still answer, unlike after a budget.
+    /// Returns true once the caller's limit of programs is reached. Unlike after a budget, the model can still answer.
     fn has_no_programs_left(&self) -> bool {
         self.parts.max_programs.is_some_and(|most| self.tool_calls >= most)
     }
@@ -427,7 +427,7 @@ impl State {
         vec![Part::Text(reason)]
     }
 
-    /// Every call of this turn has an answer, also when the turn ended before it came to it; but for those that the caller is to answer.
+    /// Adds an answer to every open call of this turn, because every call must have one, except those for the caller to answer.
     async fn answer_open_calls(&mut self, ending: &Ending) {
         let left_open: Vec<&Call> = match ending {
             Ending::ClientTools(calls) => calls.iter().collect(),

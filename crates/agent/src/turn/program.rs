@@ -1,4 +1,4 @@
-//! One program of a turn: asked for, run, watched, and shown to the model.
+//! One program of a turn: its approval, its run, and its observation for the model.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(super) enum Consent {
 
 /// Reason for which a program has no observation.
 pub(super) enum Halt {
-    /// Nobody has answered yet whether it may run.
+    /// The approval has not been decided.
     Waits,
     /// The turn ends.
     Ends(Ending),
@@ -40,7 +40,7 @@ impl From<Ending> for Halt {
 }
 
 impl State {
-    /// Asks for approval unless it was given in the turn before, runs the program and makes the observation.
+    /// Asks for approval unless it was given before this turn, runs the program and makes the observation.
     pub(super) async fn run(
         &mut self,
         interpreter: &CodeInterpreter,
@@ -61,7 +61,7 @@ impl State {
         let span = traced.span().clone();
         let execution = tokio::select! {
             biased;
-            // The session may be busy with a program of somebody else's.
+            // The session may be busy with a program of another user.
             ending = self.stopped() => return Err(ending.into()),
             execution = start(interpreter, tool, &code).instrument(span.clone()) => execution?,
         };
@@ -79,8 +79,8 @@ impl State {
         }
     }
 
-    /// Passes on the program's events, and interrupts it when the turn is to end. The turn's clock stands still while the program waits for
-    /// the caller's answers.
+    /// Passes on the program's events, and interrupts it when the turn has to end. The turn's clock stops while the program waits for the
+    /// caller's answers.
     async fn watch(
         &mut self,
         interpreter: &CodeInterpreter,
@@ -143,7 +143,7 @@ impl State {
             _ => return Ok(None),
         };
         self.sink.send(Event::ApprovalRequested { call_id: call_id.to_owned() }).await;
-        // Whoever is asked has seen the whole program.
+        // So that the caller has seen the whole program.
         self.sink.drained().await;
         let answer = tokio::select! {
             biased;

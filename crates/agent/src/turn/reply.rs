@@ -1,4 +1,4 @@
-//! The model's answer in one round, piece by piece: deltas in, events out.
+//! The model's answer in one round: turns deltas into events.
 
 use std::collections::HashSet;
 
@@ -23,20 +23,20 @@ pub(super) struct ModelReply {
     pub(super) refused: bool,
     pub(super) usage: Option<TokenUsage>,
     pub(super) finish: Option<FinishReason>,
-    /// The tools whose programs are shown while they are written, by name.
+    /// The tools whose programs are shown during streaming, by name.
     ours: Vec<(String, ProgramTool)>,
-    /// Ids of calls that cannot be used again: answers are found by them.
+    /// Ids that later calls must not use: answers are found by id.
     taken: HashSet<String>,
     /// For models that cannot call: finds the program in the text.
     scanner: Option<Scanner>,
 }
 
-/// A call whose arguments are coming.
+/// A call whose arguments are arriving.
 pub(super) struct PendingCall {
     pub(super) id: String,
     pub(super) name: String,
     pub(super) arguments: String,
-    /// True if it is a call of a tool of ours whose start was sent.
+    /// True if it is a call of our tool, and its start was sent.
     is_shown: bool,
     /// The live view of the program.
     code: Option<StringField>,
@@ -58,8 +58,8 @@ impl ModelReply {
         }
     }
 
-    /// Listens to a model that cannot: a program in its text, fenced with one of these words, is a call of the first
-    /// of these tools.
+    /// A reply of a model without function calling: a fenced program in its text, with one of these info strings, is a call of the first of
+    /// these tools.
     pub(super) fn of_text(ours: Vec<(String, ProgramTool)>, fences: Vec<String>, taken: HashSet<String>) -> Self {
         let scanner = (!ours.is_empty()).then(|| Scanner::new(fences));
         Self { scanner, ..Self::of_calls(ours, taken) }
@@ -70,7 +70,7 @@ impl ModelReply {
         self.text.is_empty() && self.reasoning.is_empty() && self.calls.is_empty()
     }
 
-    /// Returns true once the program in the text is complete. Anything after it would be the model's invention of the output.
+    /// Returns true once the program in the text is complete. Text after it would be the model's invention of the output.
     pub(super) fn is_complete(&self) -> bool {
         self.scanner.as_ref().is_some_and(Scanner::is_closed)
     }
@@ -141,7 +141,7 @@ impl ModelReply {
     }
 
     fn start(&mut self, id: String, name: String) -> Vec<Event> {
-        // Some upstreams give none, and some the same one in every round.
+        // Some upstreams send no id, and some the same one in every round.
         let usable = !id.is_empty() && self.taken.insert(id.clone());
         let id = if usable { id } else { format!("call_{}", random::word()) };
         let tool = self.ours.iter().find(|(known, _)| *known == name).map(|(_, tool)| *tool);
@@ -169,7 +169,7 @@ impl ModelReply {
                 }
                 FencedPiece::Code(text) => {
                     let Some(call) = self.calls.last_mut() else { continue };
-                    // Counted here; the arguments are made of the whole program at the end.
+                    // Counted here; the arguments are made from the whole program at the end.
                     call.arguments.push_str(&text);
                     events.push(Event::CodeDelta { call_id: call.id.clone(), text });
                 }
@@ -185,7 +185,7 @@ impl PendingCall {
         self.is_shown
     }
 
-    /// The call as a part of the conversation. What is not JSON is wrapped, so that the upstream can read its own history.
+    /// The call as an item of the conversation. Arguments that are not JSON are wrapped, so that the upstream can read its own history.
     pub(super) fn item(&self) -> Call {
         let arguments = match serde_json::from_str::<serde::de::IgnoredAny>(&self.arguments) {
             Ok(_) => self.arguments.clone(),

@@ -1,4 +1,4 @@
-//! A protocol's use of HTTP, its requests and its answers: the seam behind which all protocols of models are alike.
+//! The interface to a protocol of models: its use of HTTP, its requests and its answers.
 
 use std::fmt::Debug;
 
@@ -7,12 +7,12 @@ use reqwest::header::HeaderName;
 use super::answer::{AnswerBuilder, Fault};
 use super::{ModelRequest, UpstreamError};
 
-/// A protocol as one server speaks it, with what is remembered from one request to the next.
+/// A protocol with the quirks of one server, and its state between requests.
 pub(super) trait Adapter: Debug + Send + Sync {
     /// Returns its use of HTTP.
     fn api(&self) -> &'static HttpApi;
 
-    /// Returns the path of the method by which this model answers, below the base.
+    /// Returns the path of the method that this model answers, below the base.
     fn path(&self, model: &str) -> String;
 
     /// Begins an exchange.
@@ -24,7 +24,7 @@ pub(super) trait Adapter: Debug + Send + Sync {
 pub(super) struct HttpApi {
     /// Its name in messages.
     pub(super) name: &'static str,
-    /// Its vendor, as OpenTelemetry's `gen_ai.provider.name` has it.
+    /// Its vendor, in the terms of OpenTelemetry's `gen_ai.provider.name`.
     pub(super) provider: &'static str,
     /// The path of a base that has none.
     pub(super) base_path: &'static str,
@@ -32,9 +32,9 @@ pub(super) struct HttpApi {
     pub(super) query: Option<(&'static str, &'static str)>,
     /// The header with the key, and the beginning of its value.
     pub(super) key: (HeaderName, &'static str),
-    /// A header with the protocol's version. In requests that are handed on, the client's counts.
+    /// A header with the protocol's version. In forwarded requests, the client's takes precedence.
     pub(super) version: Option<(HeaderName, &'static str)>,
-    /// True if other methods of OpenAI's API stand below the same base.
+    /// True if the same base has other methods of OpenAI's API.
     pub(super) has_openai_methods: bool,
 }
 
@@ -49,7 +49,7 @@ pub(super) trait Exchange: Send {
     /// Reads the body of an answer that does not stream.
     fn body(&mut self, body: &str, answer: &mut AnswerBuilder) -> Result<(), Fault>;
 
-    /// Learns from an error. Returns true if the next request will be put differently.
+    /// Learns from an error. Returns true if the next request will be written differently.
     fn learn(&mut self, _error: &UpstreamError) -> bool {
         false
     }

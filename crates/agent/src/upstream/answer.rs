@@ -15,7 +15,7 @@ pub(super) struct AnswerBuilder {
     finish: Option<FinishReason>,
 }
 
-/// A call that has started: what it is known by at the upstream, and the bytes of its arguments so far.
+/// A call that has started: its identification at the upstream, and the number of bytes of its arguments so far.
 struct StartedCall {
     number: Option<u32>,
     id: String,
@@ -82,11 +82,11 @@ impl AnswerBuilder {
         Ok(())
     }
 
-    /// The call that the piece belongs to, unless it starts a new one. Servers differ in what they tell calls apart by.
+    /// Finds the call of a piece, unless the piece starts a new one. Servers identify calls in different ways.
     fn find(&self, piece: &CallPiece) -> Option<usize> {
         let id = piece.id.as_deref().filter(|id| !id.is_empty());
         match (piece.number, id) {
-            // Some number every call 0; then only the id tells.
+            // Some servers number every call 0; then only the id distinguishes them.
             (Some(number), id) => self
                 .calls
                 .iter()
@@ -98,7 +98,7 @@ impl AnswerBuilder {
         }
     }
 
-    /// Some send a running figure with every piece; the reader takes the last.
+    /// Some servers send a running total with every piece; the last one counts.
     pub(super) fn usage(&mut self, usage: TokenUsage) {
         self.deltas.push(Delta::Usage(usage));
     }
@@ -118,7 +118,7 @@ impl AnswerBuilder {
 pub(super) enum Fault {
     /// It does not follow the protocol, for this reason.
     NotUnderstood(String),
-    /// It says that the server failed, in these words; there may be none.
+    /// The server reports a failure with this text, which may be empty.
     Failed(String),
     /// This is larger than the bound.
     TooLarge(&'static str, u64),

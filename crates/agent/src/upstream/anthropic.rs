@@ -1,4 +1,4 @@
-//! Anthropic's Messages API as an upstream: requests into it, its events out of it.
+//! Anthropic's Messages API as an upstream: renders requests, and parses events.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -21,7 +21,7 @@ static API: HttpApi = HttpApi {
     version: Some((HeaderName::from_static("anthropic-version"), "2023-06-01")),
     has_openai_methods: false,
 };
-/// Tokens of one answer when nobody says how many: the API wants a figure.
+/// Token limit of an answer without another limit: the API requires one.
 const MAX_TOKENS: u32 = 16_384;
 
 /// The protocol, with the signatures of one server.
@@ -77,7 +77,7 @@ fn request(model: &str, request: &ModelRequest, vision: bool, signatures: &Signa
         body.insert("tool_choice".into(), choice);
     }
     match budget {
-        // A model that thinks takes no other temperature than its own.
+        // A model that thinks accepts only its default temperature.
         Some(budget) => {
             body.insert("thinking".into(), json!({ "type": "enabled", "budget_tokens": budget }));
         }
@@ -85,7 +85,7 @@ fn request(model: &str, request: &ModelRequest, vision: bool, signatures: &Signa
             if let Some(temperature) = sampling.temperature {
                 body.insert("temperature".into(), json!(temperature.min(1.0)));
             }
-            // Newer models take one of the two.
+            // Newer models accept only one of the two.
             if let Some(top_p) = sampling.top_p.filter(|_| sampling.temperature.is_none()) {
                 body.insert("top_p".into(), json!(top_p));
             }
@@ -94,7 +94,7 @@ fn request(model: &str, request: &ModelRequest, vision: bool, signatures: &Signa
     Value::Object(body)
 }
 
-/// Returns the tokens that the model may think: `None` when it must call a tool, or when thoughts that it wants back are lost.
+/// Returns the token budget for thinking: `None` if the model must call a tool, or if thoughts that it requires are lost.
 fn thinking_budget(request: &ModelRequest, max_tokens: u32, signatures: &Signatures) -> Option<u32> {
     let share = match request.sampling.reasoning_effort.as_deref()? {
         "minimal" | "low" => 8,
@@ -103,7 +103,7 @@ fn thinking_budget(request: &ModelRequest, max_tokens: u32, signatures: &Signatu
         _ => return None,
     };
     let is_forced = matches!(request.tool_choice, ToolChoice::Required | ToolChoice::Named(_));
-    // Calls since the user's last message are the ones whose thoughts are asked for.
+    // The API requires the thoughts of calls since the user's last message.
     let last_user = request.items.iter().rposition(|item| matches!(item, Item::User(_))).unwrap_or(0);
     let since = request.items.get(last_user..).unwrap_or_default();
     let is_lost = since.iter().enumerate().any(|(index, item)| match item {
@@ -131,7 +131,7 @@ fn form_of(format: Option<&AnswerFormat>) -> Option<String> {
     })
 }
 
-/// Messages alternate between user and assistant; what follows in one role is one message.
+/// Messages alternate between user and assistant; consecutive items of one role are one message.
 fn messages(items: &[Item], vision: bool, signatures: Option<&Signatures>) -> Vec<Value> {
     let mut messages: Vec<(&str, Vec<Value>)> = Vec::new();
     let mut add = |role: &'static str, blocks: Vec<Value>| match messages.last_mut() {
@@ -143,7 +143,7 @@ fn messages(items: &[Item], vision: bool, signatures: Option<&Signatures>) -> Ve
             Item::User(parts) => add("user", blocks(parts, vision)),
             Item::Assistant(text) if text.trim().is_empty() => {}
             Item::Assistant(text) => add("assistant", vec![json!({ "type": "text", "text": text.trim_end() })]),
-            // Thoughts go back sealed, before the call that they led to.
+            // Thoughts are sent back with their signature, before the call that they led to.
             Item::Reasoning(_) => {
                 let call = items.get(index + 1..).into_iter().flatten().find_map(|item| match item {
                     Item::Call(call) => Some(Some(call)),
@@ -175,7 +175,7 @@ fn messages(items: &[Item], vision: bool, signatures: Option<&Signatures>) -> Ve
     messages.into_iter().map(|(role, content)| json!({ "role": role, "content": content })).collect()
 }
 
-/// An id of a call in the letters that the API takes: a conversation may have begun with another model.
+/// An id of a call in the characters that the API accepts: the conversation may have begun with another model.
 fn id_of(id: &str) -> String {
     let is_taken = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '-');
     id.chars().map(|character| if is_taken(character) { character } else { '_' }).collect()
@@ -201,7 +201,7 @@ fn blocks(parts: &[Part], vision: bool) -> Vec<Value> {
         })
         .collect();
     if blocks.is_empty() {
-        // Nothing is no content there.
+        // The API refuses empty content.
         blocks.push(json!({ "type": "text", "text": "(nothing)" }));
     }
     blocks
@@ -276,7 +276,7 @@ struct ErrorBody {
 #[derive(Default)]
 struct Reply {
     signatures: Signatures,
-    /// Thoughts that come before a call, as they have to be given back.
+    /// Thoughts before a call, in the form in which they have to be sent back.
     sealed: Vec<Value>,
     /// The thoughts that are being written.
     thoughts: Block,
@@ -298,7 +298,7 @@ impl Reply {
         answer.usage(TokenUsage { input, cached, output: usage.output_tokens, reasoning: 0 });
     }
 
-    /// Keeps the thoughts that led to a call. Those that nobody saw have no place in the conversation, so they count as lost.
+    /// Keeps the thoughts that led to a call. Thoughts without visible text have no place in the conversation, so they count as lost.
     fn keep(&mut self, call_id: &str) {
         let sealed = std::mem::take(&mut self.sealed);
         if sealed.iter().any(|block| block.get("thinking").is_some_and(|text| text != "")) {

@@ -21,14 +21,14 @@ pub(crate) fn call(upstream: &dyn Upstream, request: ModelRequest) -> BoxStream<
     deltas.inspect(move |delta| call.record(delta)).boxed()
 }
 
-/// A call of a model that is going on. Dropping it ends its span, with what came of it until then.
+/// A running call of a model. Dropping it ends its span, with the results so far.
 #[derive(Debug)]
 pub struct ModelCall {
     span: Span,
     began: Instant,
     has_begun: bool,
     usage: Option<TokenUsage>,
-    /// The conversation and the answer, if somebody wants to see them.
+    /// The conversation and the answer, if a subscriber wants them.
     contents: Option<(String, Excerpt)>,
     result: &'static str,
 }
@@ -48,7 +48,7 @@ impl ModelCall {
             result = Empty,
         );
         let contents = contents::are_wanted().then(Default::default);
-        // Whoever does not listen to the end has cancelled, has used up a budget, or has the whole program of a text.
+        // A caller that stops early has cancelled, has used up a budget, or has the whole program of a text.
         Self { span, began: Instant::now(), has_begun: false, usage: None, contents, result: "left" }
     }
 
@@ -57,7 +57,7 @@ impl ModelCall {
         &self.span
     }
 
-    /// Notes that the model's server answers, with this status.
+    /// Records that the model's server answers, with this status.
     pub fn answers(&mut self, status: StatusCode) {
         self.result = match status.as_u16() {
             200..=299 => "answered",
@@ -70,7 +70,7 @@ impl ModelCall {
         self.speaks();
     }
 
-    /// Notes that it failed.
+    /// Records that it failed.
     pub fn fails(&mut self, error: &UpstreamError) {
         self.result = error.name();
     }
@@ -95,7 +95,7 @@ impl ModelCall {
         }
     }
 
-    /// Notes that a piece of the answer is there.
+    /// Records a piece of the answer.
     fn speaks(&mut self) {
         if !std::mem::replace(&mut self.has_begun, true) {
             self.span.record("first_piece", self.began.elapsed().as_secs_f64());
@@ -104,7 +104,7 @@ impl ModelCall {
 }
 
 impl Drop for ModelCall {
-    // Whoever listens may stop at any time, and does so by dropping the answer.
+    // The caller may stop at any time by dropping the answer.
     fn drop(&mut self) {
         let (input, output) = match &self.contents {
             Some((input, output)) => (Some(input.as_str()), Some(output.as_str())),

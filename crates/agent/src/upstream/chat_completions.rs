@@ -1,4 +1,4 @@
-//! Chat Completions, which nearly all servers speak, as an upstream.
+//! Chat Completions, the protocol of nearly all servers, as an upstream.
 
 mod quirks;
 mod request;
@@ -64,7 +64,7 @@ impl Exchange for Completion {
         let chunk: Chunk = serde_json::from_str(data)
             .map_err(|error| Fault::NotUnderstood(format!("an event is no completion chunk ({error})")))?;
         count(chunk.usage, answer);
-        // Only the first of several alternatives is ours.
+        // Only the first choice is used.
         for choice in chunk.choices.into_iter().filter(|choice| choice.index == 0) {
             self.piece(choice.delta, choice.finish_reason.as_deref(), answer)?;
         }

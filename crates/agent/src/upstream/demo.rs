@@ -1,8 +1,7 @@
-//! The `demo` model: scripted, so that a newcomer without any model sees the whole loop work on real input.
+//! The `demo` model: scripted, so that new users without a model can watch the whole loop on real input.
 //!
-//! It knows one analysis of one kind of file. What it does next depends only on the conversation it is given: on which of its programs ran
-//! last and on what came out. Its first attempt to parse the data really fails, and it reads the traceback. The numbers of its final
-//! message are read from what its programs printed.
+//! It knows one analysis of one kind of file. Its next step depends only on the conversation: on its last program and the output. Its first
+//! attempt to parse the data really fails, and it reads the traceback. The numbers of its final message come from its programs' output.
 
 mod report;
 
@@ -31,7 +30,7 @@ pub struct Demo {
 }
 
 impl Demo {
-    /// Waits for `pace` after every fragment, so that a person can see the code being written. Zero is fine.
+    /// Waits for `pace` after every fragment, so that a person can watch the code being written. May be zero.
     pub fn new(pace: Duration) -> Self {
         Self { pace }
     }
@@ -184,7 +183,7 @@ fn csv_of(request: &ModelRequest) -> Option<String> {
     let tool = request.tools.iter().find(|tool| tool.name == program_call::NAME)?;
     let files = tool.description.split("/mnt/data/").skip(1);
     let name = files.filter_map(|rest| rest.find(".csv (").map(|end| format!("{}.csv", &rest[..end]))).next()?;
-    // It becomes part of a program.
+    // It is inserted into a program.
     name.chars().all(|character| character.is_alphanumeric() || "._- ".contains(character)).then_some(name)
 }
 
@@ -210,7 +209,7 @@ fn output_of(request: &ModelRequest, call: &Call) -> Option<String> {
     })
 }
 
-/// The value in pandas' complaint about a date: `time data "13.02.2026" doesn't match format …`.
+/// The value in pandas' error about a date: `time data "13.02.2026" doesn't match format …`.
 fn offending_date(observation: &str) -> Option<String> {
     let rest = observation.split("time data ").nth(1)?;
     let quote = rest.chars().next()?;
@@ -218,7 +217,7 @@ fn offending_date(observation: &str) -> Option<String> {
     rest.contains("match format").then(|| value.chars().take(30).collect())
 }
 
-/// All figures that the programs printed, the later ones on top.
+/// All figures that the programs printed; later ones replace earlier ones.
 fn figures(request: &ModelRequest) -> serde_json::Map<String, serde_json::Value> {
     let mut all = serde_json::Map::new();
     for item in &request.items {

@@ -1,4 +1,4 @@
-//! Failures of model calls, in words that say what to do about them.
+//! Failures of model calls, with messages that say what to do.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ pub enum UpstreamError {
         /// The server's words.
         detail: String,
     },
-    /// As many requests are under way as the configuration allows for this model.
+    /// The configured number of concurrent requests to this model is reached.
     #[error(
         "{endpoint} is being asked {requests} times already, the most that `requests` of the model allows. Try again, or raise it"
     )]
@@ -49,7 +49,7 @@ pub enum UpstreamError {
         /// The limit.
         requests: usize,
     },
-    /// Any other status from 300 to 499: the request will not do.
+    /// Any other status from 300 to 499: the request is at fault.
     #[error("{endpoint} rejected the request ({status}): {detail}")]
     Rejected {
         /// The server that answered.
@@ -152,7 +152,7 @@ impl UpstreamError {
         }
     }
 
-    /// Returns true if another model may succeed: this one is busy, broken or out of reach, and the request is not at fault.
+    /// Returns true if another model may succeed: this one is busy, broken or unreachable, and the request is not at fault.
     pub fn is_unavailable(&self) -> bool {
         matches!(
             self,
@@ -172,7 +172,7 @@ impl UpstreamError {
 pub enum Unreachable {
     /// The name has no address.
     Dns,
-    /// Nobody listens there.
+    /// No server listens there.
     Refused,
     /// The certificate or the handshake failed.
     Tls,

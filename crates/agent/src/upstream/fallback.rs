@@ -1,4 +1,4 @@
-//! A model with others that step in for it.
+//! A model with fallbacks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tracing::warn;
 use super::{Delta, ModelCapabilities, ModelRequest, Upstream, UpstreamError};
 use crate::future_stream::FutureStream;
 
-/// Asks the first model; the next one is asked when one cannot answer and has not begun to.
+/// Asks the first model; if a model fails before its answer has begun, asks the next one.
 #[derive(Clone)]
 pub struct Fallback {
     first: Arc<dyn Upstream>,
@@ -18,7 +18,7 @@ pub struct Fallback {
 }
 
 impl Fallback {
-    /// Puts them in order. A model that cannot call functions cannot step in for one that can, nor the other way round: the error names it.
+    /// Arranges the models. All must agree in function calling; the error names one that differs.
     pub fn new(first: Arc<dyn Upstream>, others: Vec<Arc<dyn Upstream>>) -> Result<Self, String> {
         let calls = first.capabilities().function_calling;
         match others.iter().find(|other| other.capabilities().function_calling != calls) {
@@ -56,7 +56,7 @@ impl Upstream for Fallback {
                     match delta {
                         Err(error) if !has_begun && error.is_unavailable() => failure = Some(error),
                         delta => {
-                            // Tokens that were counted are no answer yet; the last figure counts.
+                            // Counted tokens are no answer yet; the last count is used.
                             has_begun |= !matches!(delta, Ok(Delta::Retrying { .. } | Delta::Usage(_)));
                             sink.send(delta).await;
                         }

@@ -1,4 +1,4 @@
-//! Google's Gemini API as an upstream: requests into it, its events out of it.
+//! Google's Gemini API as an upstream: renders requests, and parses events.
 
 use std::collections::HashMap;
 
@@ -25,7 +25,7 @@ static API: HttpApi = HttpApi {
     has_openai_methods: false,
 };
 
-/// Stand-in for a lost signature; Google's documentation names it for conversations that began elsewhere.
+/// Stand-in for a lost signature, which Google's documentation names for conversations that began elsewhere.
 const NO_SIGNATURE: &str = "skip_thought_signature_validator";
 
 /// The protocol, with the signatures of one server.
@@ -81,7 +81,7 @@ fn request(model: &str, request: &ModelRequest, vision: bool, signatures: &Signa
     if let Some(effort) = sampling.reasoning_effort.as_deref() {
         set("thinkingConfig", thinking(model, effort));
     }
-    // A form of the answer and functions exclude each other there.
+    // This API does not allow an answer format together with functions.
     if let Some(format) = sampling.format.as_ref().filter(|_| request.tools.is_empty()) {
         set("responseMimeType", json!("application/json"));
         if let AnswerFormat::Schema(schema) = format {
@@ -94,7 +94,7 @@ fn request(model: &str, request: &ModelRequest, vision: bool, signatures: &Signa
     Value::Object(body)
 }
 
-/// Returns the fields for an amount of thinking: since Gemini 3 a word, before that tokens. None for unknown words.
+/// Returns the fields for an amount of thinking: a word since Gemini 3, tokens before that. Empty for unknown words.
 fn thinking(model: &str, effort: &str) -> Value {
     let takes_tokens = ["gemini-2", "gemini-flash", "gemini-pro"].iter().any(|name| model.contains(name));
     let (level, tokens) = match effort {
@@ -125,7 +125,7 @@ fn contents(items: &[Item], vision: bool, signatures: &Signatures) -> Vec<Value>
             Item::User(parts) => add("user", self::parts(parts, vision)),
             Item::Assistant(text) if text.is_empty() => {}
             Item::Assistant(text) => add("model", vec![json!({ "text": text })]),
-            // Thoughts go back as the signature of the call that they led to.
+            // Thoughts are sent back as the signature of the call that they led to.
             Item::Reasoning(_) => {}
             Item::Call(call) => {
                 names.insert(&call.id, &call.name);
@@ -134,7 +134,7 @@ fn contents(items: &[Item], vision: bool, signatures: &Signatures) -> Vec<Value>
                 let mut part = json!({ "functionCall": { "name": call.name, "args": args } });
                 match signatures.of(&call.id) {
                     Some(signature) => part["thoughtSignature"] = signature,
-                    // Of calls at once only the first one is sealed.
+                    // Of parallel calls only the first has a signature.
                     None if is_first_call => part["thoughtSignature"] = NO_SIGNATURE.into(),
                     None => {}
                 }
@@ -304,7 +304,7 @@ impl Generation {
         }
         answer.text(part.text);
         let Some(call) = part.function_call else { return Ok(()) };
-        // This API knows calls by their names alone.
+        // This API identifies calls only by name.
         let id = format!("call_{}{}", random::word(), random::word());
         if let Some(signature) = part.thought_signature {
             self.signatures.insert(&id, signature.into());

@@ -1,4 +1,4 @@
-//! Models behind HTTP: requests are sent, tried again and bounded here, in whichever protocol.
+//! Models behind HTTP: sends and repeats requests within limits, in any protocol.
 
 mod endpoint;
 mod error;
@@ -37,18 +37,18 @@ const MAX_ANSWER: u64 = 64 << 20;
 const LESSONS: u32 = 2;
 /// Limit of a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
-/// Time for the usage and the end of the stream once the answer itself is whole: some servers leave the connection open.
+/// Time for the usage and the end of the stream after the answer: some servers leave the connection open.
 const EPILOGUE: Duration = Duration::from_secs(2);
 
-/// Time for which a model may be silent, if nothing else is said.
+/// The longest silence of a model by default.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Settings of a model behind HTTP: [`HttpOptions::new`], and what differs from that.
+/// Settings of a model behind HTTP: [`HttpOptions::new`] with changes.
 #[derive(Debug, Clone)]
 pub struct HttpOptions {
     /// Its protocol.
     pub protocol: Protocol,
-    /// The base, which usually ends in `/v1`. A query, as some clouds want it, is kept.
+    /// The base URL, which usually ends in `/v1`. A query, which some clouds require, is kept.
     pub url: String,
     /// The model's name at the upstream.
     pub model: String,
@@ -56,14 +56,13 @@ pub struct HttpOptions {
     pub key: Option<Secret>,
     /// Its abilities beyond text.
     pub capabilities: ModelCapabilities,
-    /// Time for which the upstream may be silent, also before its first word.
+    /// The longest silence of the upstream, also before its first word.
     pub idle_timeout: Duration,
-    /// Headers that every request has besides those of the protocol, by name.
+    /// Headers of every request besides those of the protocol, by name.
     pub headers: Vec<(String, Secret)>,
-    /// The most tokens of one answer. Asked for where nobody says how many; who asks for more gets these. Not of requests that are handed
-    /// on.
+    /// The most tokens of one answer: the default, and the limit of what callers may ask for. Not applied to forwarded requests.
     pub max_output_tokens: Option<u32>,
-    /// Requests under way at once; one more fails at once with [`UpstreamError::Busy`].
+    /// Concurrent requests; one more fails with [`UpstreamError::Busy`].
     pub requests: Option<usize>,
 }
 
@@ -109,30 +108,30 @@ pub struct HttpUpstream {
     adapter: Arc<dyn Adapter>,
     transport: Arc<dyn Transport>,
     endpoint: Endpoint,
-    /// Headers that every request has: the key, and what else the protocol wants.
+    /// Headers of every request: the key, and others that the protocol requires.
     headers: HeaderMap,
-    /// One permit for each request that may be under way, if there is a limit.
+    /// A permit for each concurrent request, if there is a limit.
     permits: Option<Arc<Semaphore>>,
 }
 
 impl HttpUpstream {
-    /// Makes the upstream; nothing is sent before the first call. The error says what is wrong with the options.
+    /// Makes the upstream; sends nothing before the first call. The error describes a mistake in the options.
     pub fn new(options: HttpOptions) -> Result<Self, String> {
-        // A second installation fails, and the first one serves.
+        // A second installation fails, and the first one is used.
         let _installed = rustls::crypto::ring::default_provider().install_default();
         let mut client = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .redirect(reqwest::redirect::Policy::none())
             .user_agent(concat!("aludel/", env!("CARGO_PKG_VERSION")));
         if endpoint::is_loopback(&endpoint::base(&options.url)?) {
-            // A proxy of the environment leads elsewhere.
+            // A proxy of the environment would not reach this machine.
             client = client.no_proxy();
         }
         let client = client.build().map_err(|error| format!("the HTTP client: {}", chain(&error)))?;
         Self::over(options, Arc::new(client))
     }
 
-    /// Makes an upstream whose requests go this way.
+    /// Makes an upstream with this transport.
     pub fn over(options: HttpOptions, transport: Arc<dyn Transport>) -> Result<Self, String> {
         let base = endpoint::base(&options.url)?;
         let adapter = options.protocol.adapter(&base);
@@ -142,7 +141,7 @@ impl HttpUpstream {
         Ok(Self { options, adapter, transport, endpoint, headers, permits })
     }
 
-    /// Takes a permit for a request, given back when it is dropped. `None` where there is no limit.
+    /// Takes a permit for a request. `None` without a limit.
     fn permit(&self) -> Result<Option<OwnedSemaphorePermit>, UpstreamError> {
         let permit = self.permits.as_ref().map(|permits| Arc::clone(permits).try_acquire_owned()).transpose();
         permit.map_err(|_| UpstreamError::Busy {
@@ -156,7 +155,7 @@ impl HttpUpstream {
 const OURS: [HeaderName; 7] =
     [ACCEPT, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING];
 
-/// Parses the headers of every request. The client does not log those that are secret.
+/// Parses the headers of every request. The client does not log secret ones.
 fn headers(options: &HttpOptions, api: &HttpApi) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     for (name, value) in &options.headers {
@@ -218,7 +217,7 @@ impl Upstream for HttpUpstream {
 /// The deltas of a call, passed on.
 struct Deltas {
     sink: Sink<Result<Delta, UpstreamError>>,
-    /// True once anything of the answer was passed on: then it cannot be asked for again.
+    /// True once part of the answer was passed on: then it cannot be requested again.
     has_begun: bool,
 }
 

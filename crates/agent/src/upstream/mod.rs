@@ -1,7 +1,7 @@
 //! Language models behind an API: one call in, a stream of deltas out.
 //!
-//! An upstream knows nothing of sandboxes, budgets or rounds. It turns a [`ModelRequest`] into its own protocol, and what comes back into
-//! [`Delta`]s, bounded and checked; the loop does the rest.
+//! An upstream knows nothing of sandboxes, budgets or rounds. It renders a [`ModelRequest`] in its own protocol, and parses the answer into
+//! [`Delta`]s, bounded and checked.
 
 pub mod demo;
 pub mod http;
@@ -36,18 +36,18 @@ pub trait Upstream: Send + Sync {
     /// The model's name, as it is shown to people.
     fn name(&self) -> &str;
 
-    /// Vendor of the protocol, as OpenTelemetry's `gen_ai.provider.name` has it; the one behind it is not known.
+    /// Vendor of the protocol, in the terms of OpenTelemetry's `gen_ai.provider.name`; the actual server may be another's.
     fn provider(&self) -> &'static str {
         "openai"
     }
 
-    /// Returns the kinds of input beyond text that the model takes. They do not change during the upstream's life.
+    /// Returns the model's capabilities, which do not change during the upstream's life.
     fn capabilities(&self) -> ModelCapabilities;
 
     /// Calls the model once.
     ///
-    /// The stream ends after [`Delta::Finished`], or after the first error. Nothing happens before it is polled, and dropping it ends
-    /// the request. Time and size are bounded by the upstream itself; the caller bounds the number of calls.
+    /// The stream ends after [`Delta::Finished`], or after the first error. Nothing happens before it is polled, and dropping it ends the
+    /// request. The upstream itself limits time and size; the caller limits the number of calls.
     fn call(&self, request: ModelRequest) -> BoxStream<'static, Result<Delta, UpstreamError>>;
 }
 
@@ -72,7 +72,7 @@ impl<U: Upstream + ?Sized> Upstream for std::sync::Arc<U> {
 /// Abilities of a model beyond text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModelCapabilities {
-    /// It can call functions. Otherwise the loop asks for code in a fenced block, and the upstream sees text only.
+    /// It can call functions. Otherwise the loop asks for code in a fenced block, and the upstream gets only text.
     pub function_calling: bool,
     /// It takes images.
     pub vision: bool,
@@ -91,7 +91,7 @@ pub struct ModelRequest {
     pub tool_choice: ToolChoice,
     /// Sampling parameters.
     pub sampling: Sampling,
-    /// Headers that go along, for a trace that the model's server takes part in.
+    /// Additional headers, for a trace that the model's server takes part in.
     pub headers: HeaderMap,
 }
 
@@ -129,7 +129,7 @@ pub enum ToolChoice {
     Named(String),
 }
 
-/// Sampling parameters. Those that are `None` are left to the upstream.
+/// Sampling parameters. For `None` the upstream's default applies.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sampling {
@@ -139,13 +139,13 @@ pub struct Sampling {
     pub top_p: Option<f64>,
     /// The most tokens of one answer.
     pub max_output_tokens: Option<u32>,
-    /// Amount of thinking of a reasoning model, in the upstream's own words.
+    /// Amount of thinking of a reasoning model, in the upstream's terms.
     pub reasoning_effort: Option<String>,
     /// The form of the answer, where it is not free.
     pub format: Option<AnswerFormat>,
     /// The model may call several tools at once.
     pub parallel_calls: Option<bool>,
-    /// More fields of a request of Chat Completions, as a client of that protocol sent them. Upstreams of other protocols leave them out.
+    /// Further fields of a Chat Completions request, as its client sent them. Upstreams of other protocols ignore them.
     pub chat_fields: serde_json::Map<String, serde_json::Value>,
 }
 
@@ -154,7 +154,7 @@ pub struct Sampling {
 pub enum AnswerFormat {
     /// Some JSON object.
     Json,
-    /// JSON that a schema describes: an object with `name`, `schema` and perhaps `strict` and `description`.
+    /// JSON with a schema: an object with `name`, `schema` and optionally `strict` and `description`.
     Schema(serde_json::Value),
 }
 
@@ -163,7 +163,7 @@ pub enum AnswerFormat {
 /// Calls are numbered from 0 in the order in which they start; a call's arguments come after its start, in one fragment or in many.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Delta {
-    /// Nothing has been answered yet and the call is made again after a wait, because the upstream is busy or broken.
+    /// There is no answer yet and the call is repeated after a wait, because the upstream is busy or broken.
     Retrying {
         /// Time until the next attempt.
         wait: Duration,
@@ -185,7 +185,7 @@ pub enum Delta {
         /// The name of the tool, as the model wrote it.
         name: String,
     },
-    /// A fragment of a call's arguments, which together are JSON text.
+    /// A fragment of a call's arguments; all fragments together are JSON text.
     CallArguments {
         /// Index of the call.
         index: usize,
@@ -233,7 +233,7 @@ impl std::ops::AddAssign for TokenUsage {
 pub enum FinishReason {
     /// It was done, or waits for the answers of the tools it called.
     Stop,
-    /// Its limit of tokens for one answer.
+    /// Its token limit for one answer.
     Length,
     /// The upstream's filter withheld the rest.
     ContentFilter,

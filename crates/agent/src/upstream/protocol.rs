@@ -1,4 +1,4 @@
-//! Protocols of models' servers. Each is a file beside this one with an [`Adapter`], and an arm in [`Protocol::adapter`].
+//! Protocols of models' servers. Each has a file in this directory with an [`Adapter`], and an arm in [`Protocol::adapter`].
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
-//! The other of OpenAI's protocols, Responses, as an upstream: requests into it, its events out of it.
+//! OpenAI's Responses API as an upstream: renders requests, and parses events.
 //!
-//! Our own tool goes there as a function like any other, and nothing is stored there: the conversation is sent anew each time.
+//! Our own tool is sent as an ordinary function, and nothing is stored there: the conversation is sent anew each time.
 
 use std::collections::HashSet;
 
@@ -100,7 +100,7 @@ fn input(item: &Item, vision: bool) -> Option<Value> {
             let content = [json!({ "type": "output_text", "text": text, "annotations": [] })];
             json!({ "type": "message", "role": "assistant", "content": content })
         }
-        // Thoughts can be given back only as that server sealed them, and nothing of it was kept.
+        // Thoughts can only be sent back in that server's encrypted form, which is not kept.
         Item::Reasoning(_) => return None,
         Item::Call(call) => json!({
             "type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments,
@@ -126,7 +126,7 @@ fn parts(parts: &[Part], vision: bool) -> Value {
     parts.iter().filter_map(render).collect()
 }
 
-/// The fields of all events that matter to us. Others are skipped, unknown events too.
+/// The used fields of all events. Others are skipped, as are unknown events.
 #[derive(Deserialize)]
 struct StreamEvent {
     #[serde(rename = "type", default)]
@@ -212,7 +212,7 @@ impl Tokens {
 /// One response.
 #[derive(Default)]
 struct Response {
-    /// Calls whose arguments came in pieces; the others' come at their end.
+    /// Calls whose arguments came in pieces; the arguments of others come at their end.
     in_pieces: HashSet<u32>,
 }
 

@@ -1,6 +1,6 @@
-//! Signatures of thoughts: data in an answer that only its server can read, and that it wants back with the call that it belongs to.
+//! Signatures of thoughts: opaque data in an answer that its server requires back with the call that it belongs to.
 //!
-//! Kept in memory by the id of the call. After a restart they are gone, and a conversation goes on without them.
+//! Kept in memory by the id of the call. After a restart they are gone, and conversations go on without them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};

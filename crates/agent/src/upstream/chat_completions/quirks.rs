@@ -7,7 +7,7 @@ use reqwest::Url;
 use super::request::{MaxTokens, Style};
 use crate::upstream::UpstreamError;
 
-/// Requirements of one server. Clones share what they learn.
+/// Requirements of one server. Clones share them.
 #[derive(Debug, Clone)]
 pub(super) struct Quirks(Arc<Mutex<KnownQuirks>>);
 
@@ -15,14 +15,14 @@ pub(super) struct Quirks(Arc<Mutex<KnownQuirks>>);
 struct KnownQuirks {
     max_tokens: MaxTokens,
     stream_options: bool,
-    /// True if it wants its `reasoning_content` back; `None` while it has shown none.
+    /// True if it requires its `reasoning_content` in requests; `None` if it has sent none.
     thoughts: Option<bool>,
 }
 
 impl Quirks {
     /// Returns the requirements of a server that was never asked.
     pub(super) fn of(base: &Url) -> Self {
-        // OpenAI's own models refuse the name that all others know.
+        // OpenAI's own models refuse the field name that all other servers know.
         let max_tokens = if is_openai(base) { MaxTokens::OfCompletion } else { MaxTokens::Plain };
         Self(Arc::new(Mutex::new(KnownQuirks { max_tokens, stream_options: true, thoughts: None })))
     }
@@ -37,21 +37,21 @@ impl Quirks {
         }
     }
 
-    /// It thinks under this name. Some then insist on getting the thoughts back, and all others may have them.
+    /// Records that it sends thoughts in this field. Some servers then require them in later requests, and the others accept them.
     pub(super) fn saw_thoughts(&self) {
         self.lock().thoughts.get_or_insert(true);
     }
 
-    /// Learns from a refusal of a request in this style. Whether there is something to do differently.
+    /// Learns from a refusal of a request in this style. Returns true if the next request will be different.
     pub(super) fn learn(&self, style: Style, error: &UpstreamError) -> bool {
         let UpstreamError::Rejected { status: 400 | 422, detail, .. } = error else { return false };
         let mut known = self.lock();
         if style.stream_options && detail.contains("stream_options") {
-            // It knows the protocol as it was before; the usage is then estimated.
+            // It knows an older version of the protocol; usage is then estimated.
             known.stream_options = false;
             true
         } else if detail.contains("reasoning_content") {
-            // Either it misses its thoughts, or it does not know the field.
+            // It either requires its thoughts, or does not know the field.
             known.thoughts = Some(!style.thoughts);
             true
         } else {
@@ -60,7 +60,7 @@ impl Quirks {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, KnownQuirks> {
-        // Nothing can panic while it is held.
+        // No code that holds it can panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

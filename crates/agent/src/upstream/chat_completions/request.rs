@@ -45,7 +45,7 @@ pub(super) fn request(model: &str, request: &upstream::ModelRequest, vision: boo
         })
         .collect();
     let tool_choice = match &request.tool_choice {
-        // Auto is what an upstream does anyway, and some refuse the word.
+        // `auto` is the default, and some servers refuse it.
         upstream::ToolChoice::Auto => None,
         upstream::ToolChoice::None => Some(ToolChoice::Mode(ToolChoiceMode::None)),
         upstream::ToolChoice::Required => Some(ToolChoice::Mode(ToolChoiceMode::Required)),
@@ -78,7 +78,7 @@ fn messages(instructions: &str, items: &[Item], vision: bool, with_thoughts: boo
     if !instructions.is_empty() {
         messages.push(Message::System { content: Content::Text(instructions.to_owned()) });
     }
-    // A tool's message takes text only, and all answers must follow their calls without anything between: images come after the last.
+    // A tool's message contains only text, and all answers must directly follow their calls: images come after the last.
     let mut images: Vec<ContentPart> = Vec::new();
     let mut thoughts = None;
     for item in items {
@@ -134,7 +134,7 @@ fn content(parts: &[Part], vision: bool) -> Content {
         return Content::Text(text_of(parts));
     }
     if !vision {
-        // Better an honest gap than a question about something that is not there.
+        // A note instead of the image, so that the model does not miss a reference.
         let seen = parts.iter().map(|part| match part {
             Part::Text(text) => text.as_str(),
             Part::Image { .. } | Part::ImageUrl(_) => "[an image, which this model cannot see]",

@@ -1,4 +1,4 @@
-//! The demo's final message, made of the figures that its programs printed.
+//! The demo's final message, made from the figures that its programs printed.
 
 use serde_json::{Map, Value};
 
@@ -13,7 +13,7 @@ const FILES: [(&str, &str); 5] = [
     ("funnel.png", "the conversion funnel"),
 ];
 
-/// Writes the message of a set of figures. Missing figures are left out.
+/// Writes the message for a set of figures. Missing figures are left out.
 pub(super) fn answer(figures: &Map<String, Value>) -> String {
     let number = |name: &str| figures.get(name).and_then(Value::as_f64);
     let mut lines = vec!["## Q1 2026 sales".to_owned(), String::new()];

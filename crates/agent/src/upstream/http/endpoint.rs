@@ -4,7 +4,7 @@ use reqwest::Url;
 
 use crate::upstream::adapter::HttpApi;
 
-/// The address of the one method that we call, below a base.
+/// The address of the method that is called, below a base.
 #[derive(Debug, Clone)]
 pub(super) struct Endpoint {
     url: Url,
@@ -14,7 +14,7 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Puts it together. The method may be at the end of the base already.
+    /// Joins base and method. The base may already end with the method.
     pub(super) fn new(mut url: Url, api: &HttpApi, method: String) -> Self {
         let path = url.path().trim_end_matches('/');
         let path = path.strip_suffix(&method).unwrap_or(path);
@@ -42,17 +42,17 @@ impl Endpoint {
         url
     }
 
-    /// The address for a message; its query may hold what is nobody's business.
+    /// The address for a message, without its query, which may contain secrets.
     pub(super) fn shown(&self) -> String {
         self.shown.clone()
     }
 }
 
-/// Parses a base as people write it: with or without a slash at its end, or with the method already there.
+/// Parses a base in any usual form: with or without a slash at its end, or with the method already in it.
 pub(super) fn base(base: &str) -> Result<Url, String> {
     let base = base.trim();
     let url = Url::parse(base).map_err(|error| {
-        // A URL that cannot be parsed may hold a password.
+        // A URL that cannot be parsed may contain a password.
         let shown = if base.contains('@') { "" } else { base };
         format!("the url {shown:?}: {error}; it looks like https://host/v1")
     })?;

@@ -16,7 +16,7 @@ use crate::upstream::{Unreachable, UpstreamError};
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 /// Bytes of an error's body that are read.
 const MAX_ERROR: usize = 64 << 10;
-/// Characters of what the other side said that a message repeats.
+/// Characters of the server's text that an error repeats.
 const MAX_DETAIL: usize = 300;
 
 impl HttpUpstream {
@@ -32,7 +32,7 @@ impl HttpUpstream {
             Ok(envelope) if !envelope.error.message.is_empty() => envelope.error.message,
             _ => body.into_owned(),
         };
-        // Google answers 400 to a key that it does not know.
+        // Google answers 400 to an unknown key.
         let status = if details.is_about_the_key { StatusCode::UNAUTHORIZED } else { status };
         let (endpoint, detail) = (self.endpoint.shown(), self.detail(&said));
         match status {
@@ -67,7 +67,7 @@ impl HttpUpstream {
         } else if error.is_connect() {
             Unreachable::Route
         } else {
-            // The connection was there, and ended before the answer began.
+            // The connection was established, and ended before the answer began.
             return self.dropped(&detail);
         };
         UpstreamError::Unreachable { endpoint: self.endpoint.shown(), cause, detail: self.detail(&detail) }
@@ -95,8 +95,8 @@ impl HttpUpstream {
         }
     }
 
-    /// An answer that ended as failed; one without a message is shown as it was sent. What would have been a status before the answer
-    /// began is treated as that status.
+    /// The error for an answer that ended as failed; one without a message is shown as it was sent. An error that would have been a status
+    /// before the answer began is treated like that status.
     pub(super) fn failed(&self, message: &str, sent: &str) -> UpstreamError {
         let said = if message.is_empty() { sent } else { message };
         let (endpoint, detail) = (self.endpoint.shown(), self.detail(said));
@@ -123,7 +123,7 @@ impl HttpUpstream {
 
     /// A short form of what came from outside, without our keys.
     fn detail(&self, text: &str) -> String {
-        // A short value is no secret, and part of many words.
+        // A short value is no secret, and may be part of many words.
         let headers = self.options.headers.iter().map(|(_, value)| value).filter(|value| value.expose().len() >= 8);
         let secrets = self.options.key.iter().chain(headers);
         let text = secrets.fold(text.to_owned(), |text, secret| secret.redact(&text));
@@ -131,7 +131,7 @@ impl HttpUpstream {
     }
 }
 
-/// Returns the wait that an answer asks for: in milliseconds, as OpenAI's own clients read it first, in seconds, or until a date.
+/// Returns the wait that an answer asks for: in milliseconds, which OpenAI's own clients prefer, in seconds, or until a date.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &HeaderName| headers.get(name)?.to_str().ok().map(str::trim);
     let seconds = |name: &HeaderName, of_one: f64| {
@@ -170,7 +170,7 @@ impl ErrorDetails {
                 _ => None,
             })
         });
-        // Google's `details`, of which each has a type of its own.
+        // Google's `details`, each with its own type.
         let details = error.get("details").and_then(Value::as_array).into_iter().flatten();
         let detail = |key: &str| details.clone().find_map(|detail| detail.get(key)?.as_str());
         let seconds = detail("retryDelay").and_then(|delay| delay.strip_suffix('s')?.parse().ok());
@@ -182,7 +182,7 @@ impl ErrorDetails {
     }
 }
 
-/// The causes of an error on one line. The client's own words are left out: they repeat the URL, whose words are not the cause.
+/// The causes of an error on one line. The client's own message is left out: it repeats the URL, whose words might be taken for the cause.
 pub(super) fn chain(error: &reqwest::Error) -> String {
     let mut texts: Vec<String> = Vec::new();
     let mut source = std::error::Error::source(error);

@@ -10,15 +10,15 @@ use reqwest::{Method, StatusCode, Url};
 
 use super::{HttpUpstream, Protocol, UpstreamError, chain};
 
-/// Pause before a request that reached nobody is sent again.
+/// Pause before a request that reached no server is sent again.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// A method of an endpoint to which requests are handed on.
 #[derive(Debug, Clone, Copy)]
 pub enum ForwardTarget {
-    /// The one by which a model answers in this protocol.
+    /// The method with which a model answers in this protocol.
     Answers(Protocol),
-    /// Another one of OpenAI's API, by its path below the base, such as `embeddings`.
+    /// Another method of OpenAI's API, by its path below the base, such as `embeddings`.
     Beside(&'static str),
 }
 
@@ -28,7 +28,7 @@ pub struct ForwardedResponse {
     pub status: StatusCode,
     /// All of its headers.
     pub headers: HeaderMap,
-    /// Its body as it comes. The stream ends after an error: nothing for as long as the upstream may be silent, or a connection that broke.
+    /// Its body as it comes. The stream ends after an error: a silence longer than the limit, or a broken connection.
     pub body: BoxStream<'static, Result<Bytes, UpstreamError>>,
 }
 
@@ -41,8 +41,8 @@ impl HttpUpstream {
         }
     }
 
-    /// Hands a request on: with these headers and this body, and our own key. Any status is an answer; an error means that there is none.
-    /// Redirects are not followed. A request that reached nobody is sent once more.
+    /// Forwards a request: with these headers and this body, and our own key. Any status is an answer; an error means that there is none.
+    /// Redirects are not followed. A request that reached no server is sent once more.
     pub async fn forward(
         &self,
         target: ForwardTarget,
@@ -75,7 +75,7 @@ impl HttpUpstream {
         Ok(ForwardedResponse { status, headers, body: body.boxed() })
     }
 
-    /// Sends a request with these headers, and those that every request has. Of the protocol's version, the caller's counts.
+    /// Sends a request with these headers, and those of every request. The caller's header with the protocol's version takes precedence.
     pub(super) async fn send(
         &self,
         url: Url,

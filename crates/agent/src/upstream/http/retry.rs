@@ -1,6 +1,6 @@
 //! Waits before a request is sent again.
 //!
-//! A library for this would bring less than it takes: the server's own figure comes first, and each wait is an event for the caller.
+//! A library would not pay: the server's own figure takes precedence, and each wait is an event for the caller.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::upstream::UpstreamError;
 const ATTEMPTS: u32 = 3;
 /// The wait after the first attempt; it doubles with each.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
-/// The longest wait before another attempt. Whoever asks for more gets an error with the figure.
+/// The longest wait before another attempt. A server that asks for more gets no further attempt, and the error has its figure.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
 /// Returns the wait before another attempt, or `None` if there is none.
@@ -28,7 +28,8 @@ pub(super) fn wait(error: &UpstreamError, attempt: u32) -> Option<Duration> {
     }
 }
 
-/// Returns the wait after this attempt. A random quarter of it is left out, so that those who failed together come again apart.
+/// Returns the wait after this attempt. Up to a quarter of it is randomly left out, so that requests that failed together are not repeated
+/// together.
 fn backoff(attempt: u32) -> Duration {
     let most = FIRST_WAIT * 2_u32.saturating_pow(attempt - 1);
     let share = u32::try_from(random::random() % 256).unwrap_or_default();

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 /// Bytes of one event; a call's arguments may come whole in one, escaped.
 const EVENT_LIMIT: usize = 8 << 20;
 
-/// Cuts events out of a stream of bytes. Lines end with LF, CR or CRLF, also when these are split.
+/// Splits a stream of bytes into events. Lines end with LF, CR or CRLF, even if a CRLF is split.
 #[derive(Debug, Default)]
 pub(super) struct Parser {
     line: Vec<u8>,
@@ -51,7 +51,7 @@ impl Parser {
         Ok(())
     }
 
-    /// Takes the end of the bytes. A last event without its empty line counts: some servers end that way.
+    /// Handles the end of the bytes. A last event without its empty line counts: some servers end that way.
     pub(super) fn finish(&mut self) -> Result<(), SseError> {
         if !self.line.is_empty() {
             self.end_line()?;
@@ -60,7 +60,7 @@ impl Parser {
         Ok(())
     }
 
-    /// The data of the next event. Names and ids of events carry nothing in this protocol.
+    /// The data of the next event. Names and ids of events have no meaning in these protocols.
     pub(super) fn next(&mut self) -> Option<String> {
         self.ready.pop_front()
     }

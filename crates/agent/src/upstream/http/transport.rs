@@ -5,9 +5,9 @@ use std::fmt;
 use futures_util::future::BoxFuture;
 use reqwest::{Request, Response};
 
-/// Something that sends requests: a [`reqwest::Client`], or a server in the same process.
+/// A sender of requests: a [`reqwest::Client`], or a server in the same process.
 pub trait Transport: fmt::Debug + Send + Sync {
-    /// Sends a request. Returns the answer as soon as its head is there.
+    /// Sends a request. Returns the answer as soon as its head has arrived.
     fn send(&self, request: Request) -> BoxFuture<'static, reqwest::Result<Response>>;
 }
 
