@@ -17,21 +17,22 @@ pub(crate) fn can_be_asked() -> bool {
     Tty::open().is_some()
 }
 
-/// The terminal, at which the gate asks. `are_unseen` says that programs were not shown before.
+/// The terminal of the gate's questions. `are_unseen` is true if programs were not shown before.
 pub(crate) fn terminal(are_unseen: bool) -> approvals::TerminalApprover {
     approvals::TerminalApprover::new(move |program, reasons| ask(are_unseen.then_some(program.code), reasons))
 }
 
-/// Asks at the terminal. Without one, the answer is no. `unseen` is the program, if it was not shown yet; `reasons` why it is asked about.
+/// Asks at the terminal. Without one, the answer is no. `unseen` is the program, if it was not shown yet; `reasons` are the reasons for the
+/// question.
 ///
-/// A thread of its own reads the answer, because reading from a terminal cannot be cancelled; if the turn ends meanwhile, the thread is
-/// left alone and ends with the process.
+/// A thread reads the answer, because reading from a terminal cannot be cancelled. If the turn ends meanwhile, the thread is left waiting
+/// and ends with the process.
 async fn ask(unseen: Option<String>, reasons: Vec<String>) -> ApprovalDecision {
-    // The turn's events up to here are shown before it goes on, the program among them.
+    // Lets the events so far, the program among them, be shown first.
     tokio::task::yield_now().await;
     let (sender, answer) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
-        // Nobody waits any more if the turn was cancelled.
+        // If the turn was cancelled, the receiver is gone.
         let _unheard = sender.send(ask_at(Tty::open(), unseen.as_deref(), &reasons));
     });
     answer.await.unwrap_or_else(|_| deny("the question could not be asked"))
@@ -44,11 +45,11 @@ struct Tty {
 }
 
 impl Tty {
-    /// The controlling terminal, also when stdin is something else, or stdin if that is one.
+    /// The controlling terminal, even if stdin is something else, or stdin if that is a terminal.
     fn open() -> Option<Self> {
         let opened = OpenOptions::new().read(true).write(true).open("/dev/tty");
         if let Ok((input, output)) = opened.and_then(|tty: File| Ok((tty.try_clone()?, tty))) {
-            // Input from before the program was shown is no answer to it.
+            // Input from before the program was shown is not an answer to it.
             let _kept = tcflush(&output, QueueSelector::IFlush);
             return Some(Self { input: Box::new(BufReader::new(input)), output: Box::new(output) });
         }
@@ -81,7 +82,7 @@ fn ask_at(terminal: Option<Tty>, unseen: Option<&str>, reasons: &[String]) -> Ap
     }
 }
 
-/// The answer in a line, if it is one.
+/// Parses an answer; `None` if the line is not one.
 fn understand(line: &str) -> Option<ApprovalDecision> {
     let line = line.trim();
     let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));

@@ -81,7 +81,7 @@ impl SandboxOptions {
     }
 }
 
-/// The model that is asked, in words.
+/// A description of the model.
 fn describe(model: &ModelSection) -> String {
     if model.is_demo() {
         "asking the demo model: a script that knows one analysis (see `aludel demo`), not a language model. \

@@ -1,10 +1,10 @@
-//! Colour, on terminals only, and not where NO_COLOR is set (<https://no-color.org>).
+//! Colour, only on terminals, and not if NO_COLOR is set (<https://no-color.org>).
 
 use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// Returns true if both streams are a terminal on which colour is wanted.
+/// Returns true if both streams are a terminal and colour is not switched off.
 pub(crate) fn is_on() -> bool {
     static ON: OnceLock<bool> = OnceLock::new();
     *ON.get_or_init(|| {
@@ -48,7 +48,7 @@ pub(crate) fn code(text: &str) -> String {
     painted("36", text)
 }
 
-/// The path of a file, which leads to it on terminals that know links.
+/// The path of a file, as a link on terminals that support links.
 pub(crate) fn link(path: &Path) -> String {
     let shown = path.display().to_string();
     let Some(target) = std::path::absolute(path).ok().filter(|_| is_on()) else { return shown };

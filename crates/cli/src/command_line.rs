@@ -1,4 +1,4 @@
-//! The command line: what holds for every command, and the command.
+//! The command line: options of all commands, and the command.
 
 use std::path::PathBuf;
 

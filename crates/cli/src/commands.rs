@@ -105,7 +105,7 @@ impl CliCommand {
         }
     }
 
-    /// Returns true if its output is a stream of JSON lines, which tells also its end.
+    /// Returns true if its output is a stream of JSON lines, the last of which is its end.
     pub(crate) fn speaks_json(&self) -> bool {
         match self {
             Self::Run(args) => args.json,

@@ -1,7 +1,7 @@
 //! The configuration: a file, the environment and flags, in rising order.
 //!
-//! Each section is a file of its own, which declares its settings (`declare.rs`). All layers have the same keys and the same texts, so a
-//! value is read in one place wherever it comes from.
+//! Each section has a file, which declares its settings (`declare.rs`). All layers have the same keys and the same texts, so a value is
+//! parsed in one place, whatever its origin.
 
 mod approval;
 mod declare;
@@ -54,9 +54,9 @@ pub(crate) struct Config {
     pub(crate) sandbox: SandboxSection,
     /// `[approval]`
     pub(crate) approval: ApprovalSection,
-    /// The models, the one that is asked when nobody names one first. The scripted model is always among them.
+    /// The models, first the default one. The scripted model is always among them.
     pub(crate) models: Vec<ModelSection>,
-    /// The file that was read, if there was one.
+    /// The configuration file, if there was one.
     pub(crate) file: Option<PathBuf>,
     /// Warnings about settings that work all the same.
     pub(crate) warnings: Vec<String>,
@@ -160,7 +160,7 @@ impl Layers {
     }
 }
 
-/// Reads all layers. `file` is the one that was asked for; without it, the usual places are searched.
+/// Reads all layers. `file` is the requested one; without it, the usual places are searched.
 pub(crate) fn load(host: &HostEnvironment, file: Option<&Path>, flags: &[Flag]) -> Result<Config, ConfigError> {
     let named = file.or(host.variable("ALUDEL_CONFIG").map(Path::new)).map(Path::to_path_buf);
     let file = named.or_else(|| host.config_files().into_iter().find(|file| file.exists()));
@@ -177,7 +177,7 @@ pub(crate) fn load(host: &HostEnvironment, file: Option<&Path>, flags: &[Flag]) 
     Ok(Config { server, sandbox, approval, models, file, warnings })
 }
 
-/// A secret that a flag tells the place of: env:NAME or file:PATH.
+/// A secret whose place a flag names: env:NAME or file:PATH.
 pub(crate) fn secret(flag: &'static str, text: &str, host: &HostEnvironment) -> Result<Option<Secret>, ConfigError> {
     let given = RawValue { text: text.to_owned(), origin: ValueOrigin::Flag(flag) };
     KeySource::parse(given, flag)?.fetch_for("the key", host)
@@ -236,7 +236,7 @@ impl Config {
         entries
     }
 
-    /// The keys whose values hold as long as a server runs, and are others in `new`.
+    /// The keys with another value in `new` that take effect only at a restart.
     pub(crate) fn changed(&self, new: &Self) -> Vec<String> {
         let pairs = self.fixed().into_iter().zip(new.fixed());
         pairs.filter(|(was, is)| was.value != is.value).map(|(was, _)| was.key).collect()

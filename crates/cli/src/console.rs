@@ -1,4 +1,4 @@
-//! The two streams that a person sees as one: results go to stdout, everything about them to stderr.
+//! The two streams of a command: results go to stdout, everything about them to stderr.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
@@ -24,7 +24,7 @@ pub(crate) struct Console {
 
 #[derive(Debug, Default)]
 struct Side {
-    /// Only a terminal obeys what it is sent; elsewhere text passes as it is.
+    /// Present on a terminal only; elsewhere text is written unchanged.
     sanitizer: Option<Sanitizer>,
     /// True if the last line was not ended.
     open_line: bool,
@@ -88,7 +88,7 @@ impl Console {
         self.line(StandardStream::Stderr, text)
     }
 
-    /// Ends the line that is being written, if there is one.
+    /// Ends the current line, if it is not empty.
     pub(crate) fn end_line(&mut self, stream: StandardStream) -> io::Result<()> {
         let shared = self.stdout.sanitizer.is_some() && self.stderr.sanitizer.is_some();
         let open = if shared { self.stdout.open_line || self.stderr.open_line } else { self.side(stream).open_line };
@@ -101,7 +101,7 @@ impl Console {
         Ok(())
     }
 
-    /// Leaves the cursor on a line of its own. What is not a terminal gets exactly what was written, and nothing after it.
+    /// Moves the cursor to a new line. On anything but a terminal, nothing is added.
     pub(crate) fn finish(&mut self, stream: StandardStream) -> io::Result<()> {
         if self.side(stream).sanitizer.is_some() { self.end_line(stream) } else { Ok(()) }
     }
@@ -114,23 +114,22 @@ impl Console {
     }
 }
 
-/// Says something on stderr, outside of any result. If nobody hears it, nothing is lost. Where a log for programs is kept there, it is a
-/// line of that.
+/// Writes a status message to stderr; failures are ignored. If the process has a log for programs, the message becomes a line of it.
 pub(crate) fn status(text: &str) {
     say(MessageLevel::Info, "", text);
 }
 
-/// Says what works and should be looked at.
+/// Prints a warning: something works, but should be looked at.
 pub(crate) fn warn(text: &str) {
     say(MessageLevel::Warning, &format!("{} ", color::warning("warning:")), text);
 }
 
-/// Says what does not work.
+/// Prints an error.
 pub(crate) fn fail(text: &str) {
     say(MessageLevel::Error, &format!("{} ", color::error("error:")), text);
 }
 
-/// Weight of what is said outside of any result.
+/// Weight of a message outside of any result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MessageLevel {
     /// Progress.
@@ -141,13 +140,13 @@ pub(crate) enum MessageLevel {
     Error,
 }
 
-/// A log that may take what is said. Returns whether it did.
+/// A log that may take a message. Returns true if it did.
 pub(crate) type LogSink = fn(MessageLevel, &str) -> bool;
 
 /// The log of this process, if it has one.
 static LOG: OnceLock<LogSink> = OnceLock::new();
 
-/// Offers everything that is said from now on to a log. The first one stays.
+/// Passes all later messages to a log. Only the first log counts.
 pub(crate) fn log_to(log: LogSink) {
     LOG.get_or_init(|| log);
 }

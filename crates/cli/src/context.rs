@@ -10,7 +10,7 @@ pub(crate) struct CommandContext {
     pub(crate) config: Config,
     /// The environment.
     pub(crate) host: HostEnvironment,
-    /// The configuration file and the flags of the command line, to load the configuration again.
+    /// The configuration file and the flags of the command line, for loading the configuration again.
     pub(crate) config_sources: (Option<PathBuf>, Vec<Flag>),
     /// True with `--verbose`.
     pub(crate) verbose: bool,

@@ -6,7 +6,7 @@ use anyhow::anyhow;
 use crate::exit::Exit;
 use crate::state;
 
-/// The error with which a turn ended, if that is neither the model's nor the sandbox's.
+/// The error that ended a turn, if it is neither the model's nor the sandbox's.
 pub(crate) fn failure_of(ending: &EndReason) -> Option<anyhow::Error> {
     let EndReason::Failed { failure, cause } = ending else { return None };
     let words = cause.clone().unwrap_or_else(|| failure.message.clone());

@@ -24,7 +24,7 @@ pub(crate) enum Exit {
     Interrupted,
     /// A command that was run in a sandbox ended with this status.
     Of(u8),
-    /// Nobody reads our output any more, for example after `| head`.
+    /// Our output has no reader any more, for example after `| head`.
     OutputClosed,
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
     UsageError(text.into()).into()
 }
 
-/// An error with its causes, each printed once: some repeat theirs in their own words.
+/// An error with its causes, each printed once: some messages contain their cause's.
 pub(crate) fn words(error: &anyhow::Error) -> String {
     let mut words = String::new();
     for cause in error.chain().map(ToString::to_string) {

@@ -1,4 +1,4 @@
-//! Long output, folded to its first and last lines while it comes.
+//! Long output, folded to its first and last lines as it comes.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 const FIRST: usize = 20;
 /// Lines that are shown at the end.
 const LAST: usize = 5;
-/// Bytes of one of the last lines that are kept.
+/// Bytes that are kept of each of the last lines.
 const MAX_LINE: usize = 4 << 10;
 
 /// Output that is folded.
@@ -14,7 +14,7 @@ const MAX_LINE: usize = 4 << 10;
 pub(crate) struct Fold {
     /// Lines that were shown.
     shown: usize,
-    /// Lines that were not, but for the last ones.
+    /// Number of hidden lines, not counting the last ones.
     hidden: usize,
     /// The last lines, of which the very last may go on.
     last: VecDeque<String>,
@@ -36,7 +36,7 @@ impl Fold {
         text.get(..end).unwrap_or_default()
     }
 
-    /// Ends the output: the number of lines that nobody saw, and the last ones.
+    /// Ends the output: returns the number of hidden lines, and the last lines.
     pub(crate) fn end(&mut self) -> (usize, String) {
         let Self { hidden, last, .. } = std::mem::take(self);
         (hidden, last.into_iter().collect())

@@ -1,5 +1,4 @@
-//! The pages for users are true: their commands are understood, their configuration is taken, their links lead somewhere, and the names on
-//! the map are those of the code.
+//! Checks of the guide: its commands parse, its configuration is valid, its links work, and the names on the map exist in the code.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -46,7 +45,7 @@ fn blocks(text: &str) -> Vec<Block> {
     blocks
 }
 
-/// The words of a line of a shell, without comments; quotes hold words together.
+/// The words of a shell line, without comments; quotes keep words together.
 fn words(line: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
     for character in line.chars() {
@@ -68,7 +67,7 @@ fn every_command_of_a_page_is_understood() {
     let mut seen = 0;
     for (page, text) in pages() {
         for line in blocks(&text).iter().filter(|block| block.language == "sh").flat_map(|block| block.text.lines()) {
-            // The last program of a pipe, without a prefix that runs it as somebody else.
+            // The last program of a pipe, without a prefix such as sudo.
             let words = words(line.rsplit(" | ").next().unwrap());
             let Some(start) = words.iter().position(|word| word == "aludel") else { continue };
             if words[..start].iter().any(|word| !matches!(word.as_str(), "sudo" | "-H" | "-u")) {

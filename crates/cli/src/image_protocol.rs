@@ -1,4 +1,4 @@
-//! Images within the text of a terminal, where it says that it shows them.
+//! Images in terminal output, if the terminal supports them.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -24,12 +24,12 @@ pub(crate) enum ImageProtocol {
     Kitty,
     /// That of iTerm2 and WezTerm.
     Iterm,
-    /// That of foot, mlterm, Contour, mintty, Konsole and Windows Terminal.
+    /// Sixel: foot, mlterm, Contour, mintty, Konsole and Windows Terminal.
     Sixel,
 }
 
 impl ImageProtocol {
-    /// Tells by the variables that terminals set; `None` for all others, and in tmux and screen, which do not pass images on.
+    /// Finds the protocol by variables that terminals set; `None` for all others, and in tmux and screen, which do not pass images on.
     pub(crate) fn of(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let (term, program) = (variable("TERM").unwrap_or_default(), variable("TERM_PROGRAM").unwrap_or_default());
         if term.starts_with("screen") || term.starts_with("tmux") {
@@ -48,8 +48,8 @@ impl ImageProtocol {
         }
     }
 
-    /// The sequence that shows an image, if this terminal can. One that is wider than the terminal, of which columns and pixels are given,
-    /// is made to fit.
+    /// The sequence that shows an image, if this terminal can. An image wider than the terminal, which is given in columns and pixels, is
+    /// scaled down.
     pub(crate) fn show(self, mime: &str, image: &[u8], terminal: Option<(u16, u16)>) -> Option<String> {
         if image.len() > MAX_IMAGE {
             return None;
@@ -70,7 +70,7 @@ impl ImageProtocol {
     }
 }
 
-/// An image as PNG in chunks. The terminal answers nothing: nobody would read it.
+/// An image as PNG in chunks. The terminal is told to send no answer, which would not be read.
 fn kitty(data: &str, columns: Option<u16>) -> String {
     let mut out = String::with_capacity(data.len() + data.len() / 64);
     let mut rest = data;

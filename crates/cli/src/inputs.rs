@@ -14,7 +14,7 @@ use crate::exit::usage;
 
 /// Most input files of one command.
 const MAX_FILES: usize = 10_000;
-/// Directories below one that is handed over.
+/// Depth of directories below a given one.
 const MAX_DEPTH: usize = 32;
 /// The workspace, as programs name it.
 const WORKSPACE: &str = "/mnt/data/";
@@ -26,8 +26,8 @@ pub(crate) struct InputFile {
     path: PathBuf,
 }
 
-/// Looks at the files before anything is started. Each is `PATH` or `PATH:NAME`; of a directory, all files are meant but hidden ones and
-/// what Python compiled.
+/// Checks the files before anything is started. Each is `PATH` or `PATH:NAME`; a directory stands for all its files except hidden ones and
+/// compiled Python.
 pub(crate) fn check(given: &[PathBuf]) -> anyhow::Result<Vec<InputFile>> {
     let mut inputs = Inputs::default();
     for given in given {
@@ -43,15 +43,15 @@ pub(crate) fn check(given: &[PathBuf]) -> anyhow::Result<Vec<InputFile>> {
 pub(crate) struct Inputs(pub(crate) Vec<InputFile>);
 
 impl Inputs {
-    /// Adds a file, or the files of a directory. `name` is its own unless there is one. `flag` is what the user wrote.
+    /// Adds a file, or the files of a directory. `name` replaces its own name. `flag` is the user's text.
     pub(crate) fn add(&mut self, path: &Path, name: Option<&str>, flag: &str) -> anyhow::Result<()> {
         let metadata = std::fs::metadata(path).map_err(|error| usage(format!("{flag}: {error}")))?;
         let own = path.file_name().map(|name| name.to_str().ok_or_else(|| unnamed(flag))).transpose()?;
         let name = match name {
-            // As `cp` has it: into this directory.
+            // As in `cp`: into this directory.
             Some(directory) if directory.ends_with('/') => format!("{directory}{}", own.unwrap_or_default()),
             Some(name) => name.to_owned(),
-            // Of `.` and `..`, the contents are meant.
+            // `.` and `..` stand for their contents.
             None => own.unwrap_or_default().to_owned(),
         };
         let name =
@@ -68,7 +68,7 @@ impl Inputs {
         self.push(InputFile { name, path: path.to_path_buf() }, flag)
     }
 
-    /// Adds a file that nobody named.
+    /// Adds a file, unless the same one was added. Fails if another file has its name.
     pub(crate) fn push(&mut self, input: InputFile, flag: &str) -> anyhow::Result<()> {
         if let Some(other) = self.0.iter().find(|other| other.name == input.name) {
             if other.is_same(&input) {
@@ -98,7 +98,7 @@ impl Inputs {
                 continue;
             }
             let name = if prefix.is_empty() { name.to_owned() } else { format!("{prefix}/{name}") };
-            // A link to a file is one; one to a directory may lead back.
+            // A link to a file counts as a file; one to a directory may lead back.
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() => self.add_directory(&path, &name, depth + 1, flag)?,
                 Ok(_) if path.is_file() => self.push(InputFile { name, path }, flag)?,
@@ -109,7 +109,7 @@ impl Inputs {
     }
 }
 
-/// Takes a place in the workspace from the end of what was given, unless there is a file of this name.
+/// Splits off a name in the workspace, unless there is a file of this full name.
 fn named(given: &Path) -> (PathBuf, Option<&str>) {
     match given.to_str().and_then(|text| text.rsplit_once(':')) {
         Some((path, name)) if !path.is_empty() && !name.is_empty() && given.symlink_metadata().is_err() => {
@@ -119,7 +119,7 @@ fn named(given: &Path) -> (PathBuf, Option<&str>) {
     }
 }
 
-/// Returns a place in the workspace as a plain relative path, which is empty for the workspace itself.
+/// Returns a name in the workspace as a plain relative path, empty for the workspace itself.
 fn plain(name: &str) -> Option<String> {
     let name = if format!("{name}/") == WORKSPACE { "" } else { name.strip_prefix(WORKSPACE).unwrap_or(name) };
     let mut parts = Vec::new();
@@ -183,11 +183,11 @@ impl InputFile {
         let file = File::open(&self.path)?;
         let (bytes, limit) = (file.metadata()?.len(), session.limits().disk);
         if bytes > limit {
-            // Before it fills the disk.
+            // Checked before it fills the disk.
             let reason = format!("{bytes} bytes are more than the workspace takes ({limit}); raise sandbox.disk");
             return Err(aludel_sandbox::Error::File { path: self.path.display().to_string(), reason }.into());
         }
-        // It may grow meanwhile; what is too much by then, the workspace refuses.
+        // A file may grow meanwhile; the workspace then refuses the excess.
         for blob in store.write_blobs(store.no_room(session.tenant()), vec![file.take(limit + 1)]).await? {
             session.add_file_as_named(&self.name, mime_of(&self.name), blob).await?;
         }

@@ -1,4 +1,4 @@
-//! The same for programs: one JSON object a line on stdout. The last one is always `ended`.
+//! Output for programs: one JSON object a line on stdout. The last one is always `ended`.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -44,7 +44,7 @@ With --json, stdout has the events of `aludel run --json`, each with the `call` 
   ended             exit, ending (answered, refused, cut_off, budget, upstream, sandbox, cancelled), answer,
                     files, message";
 
-/// One line. `call` says which program of a turn it belongs to.
+/// One line. `call` identifies its program within a turn.
 #[derive(Serialize)]
 struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -162,8 +162,8 @@ fn content(event: &ExecutionEvent, image: Option<PathBuf>) -> Content<'_> {
     }
 }
 
-/// Writes an event of a turn. Its end is written by [`end`], when the files are where they belong. `calls` has the ids of calls, and
-/// `of_program` is what the event tells of a program's execution.
+/// Writes an event of a turn. Its end is written by [`end`], after the files were copied. `calls` has the ids of calls, and `of_program`
+/// the fields for an event of a program's execution.
 pub(crate) fn turn(
     event: &EventKind,
     calls: &HashMap<ItemId, String>,
@@ -224,7 +224,7 @@ fn data(bundle: &MimeBundle) -> Map<String, Value> {
     bundle.0.iter().map(|(mime, data)| (mime.clone(), Value::String(value(data)))).collect()
 }
 
-/// Saves an image, which is in the line itself, where somebody wants files.
+/// Saves an image, which the line also contains, if files are to be written.
 fn image(bundle: &MimeBundle, out: &mut OutputDirectory) -> anyhow::Result<Option<PathBuf>> {
     Ok(out.figure(bundle)?.map(|(_, path)| path))
 }

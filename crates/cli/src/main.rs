@@ -68,7 +68,7 @@ fn run(arguments: CliArguments) -> anyhow::Result<Exit> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
     let exit = runtime.block_on(arguments.command.run(&context));
-    // Whatever still reads from a terminal must not keep the program from ending.
+    // A thread that still reads from a terminal must not keep the process from ending.
     runtime.shutdown_background();
     exit
 }
@@ -82,7 +82,7 @@ fn report(error: &anyhow::Error, speaks_json: bool) -> Exit {
     let message = exit::words(error);
     console::fail(&message);
     if speaks_json {
-        // If this fails too, there is nobody left to tell.
+        // If this fails too, there is no other place to report it.
         let _unheard = json::end(json::EndLine::error(exit, message));
     }
     exit

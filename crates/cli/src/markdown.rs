@@ -1,8 +1,7 @@
-//! A model's Markdown as a terminal shows it, while it is written.
+//! Streaming rendering of a model's Markdown for a terminal.
 //!
-//! Headings, emphasis, code, lists, quotes, rules and tables are painted, and of a link to a file of the sandbox only its words stay.
-//! Everything else, and what turns out to be no Markdown, stays as it was written. What comes in holds no control characters but tabs,
-//! newlines and carriage returns.
+//! Headings, emphasis, code, lists, quotes, rules and tables are styled, and a link to a file of the sandbox is reduced to its text.
+//! Everything else stays as it was written. The input has no control characters except tabs, newlines and carriage returns.
 
 mod table;
 
@@ -14,7 +13,7 @@ const ITALIC: &str = "\u{1b}[3m";
 const FAINT: &str = "\u{1b}[2m";
 const CODE: &str = "\u{1b}[36m";
 const PLAIN: &str = "\u{1b}[0m";
-/// Characters of a line that are looked at before it is known what it is.
+/// Characters of a line that are needed at most to recognize its kind.
 const MAX_HEAD: usize = 12;
 /// Columns of a rule.
 const MAX_RULE: usize = 60;
@@ -27,7 +26,7 @@ const MAX_LINK: usize = 512;
 /// Beginning of the address of a file that programs see.
 const SANDBOX: &str = "sandbox:";
 
-/// The text so far, as far as it changes how the next characters are shown.
+/// The state of the text so far that affects the rendering of the next characters.
 #[derive(Debug)]
 pub(crate) struct Markdown {
     /// Columns of the terminal.
@@ -88,7 +87,7 @@ impl Markdown {
         out
     }
 
-    /// Returns everything held back, and ends all paint. The next text is on a line of its own.
+    /// Returns everything held back, and ends all styles. The next text begins on a new line.
     pub(crate) fn flush(&mut self) -> String {
         let mut out = String::new();
         match std::mem::replace(&mut self.line, Line::Text) {
@@ -118,7 +117,7 @@ impl Markdown {
                     self.whole(&text, out);
                 } else {
                     self.begin(&text, out);
-                    // It may be a row, or a fence, after all.
+                    // It may be a row or a fence after all.
                     if let Line::Whole(line) = std::mem::replace(&mut self.line, Line::Text) {
                         self.whole(&line, out);
                     } else {
@@ -158,7 +157,7 @@ impl Markdown {
         }
     }
 
-    /// Shows the beginning of a line, by which it is known what the line is.
+    /// Renders the beginning of a line, which shows the line's kind.
     fn begin(&mut self, head: &str, out: &mut String) {
         let text = head.trim_start_matches(' ');
         let indent = &head[..head.len() - text.len()];
@@ -207,7 +206,7 @@ impl Markdown {
         if line.trim_start().starts_with("```") {
             self.end_table(out);
             self.in_block = !self.in_block;
-            // The fence itself tells a reader nothing but the language.
+            // Of a fence only the language is of interest to readers.
             let language = line.trim_start().trim_start_matches('`').trim();
             if self.in_block && !language.is_empty() {
                 out.push_str(&format!("{FAINT}{language}{PLAIN}\n"));
@@ -234,7 +233,7 @@ impl Markdown {
         out.push('\n');
     }
 
-    /// Ends emphasis that nobody ended: it does not go on in the next line.
+    /// Ends unclosed emphasis, which does not continue in the next line.
     fn end_marks(&mut self, out: &mut String) {
         for character in self.link.take().unwrap_or_default().chars() {
             self.letter(character, out);
@@ -271,7 +270,7 @@ impl Markdown {
                     MarkdownLink::Open | MarkdownLink::None => {
                         held.pop();
                         held.chars().for_each(|character| self.letter(character, out));
-                        // It may begin another one.
+                        // It may begin another mark.
                         self.inline(character, out);
                     }
                 }
@@ -362,7 +361,7 @@ fn is_rule(text: &str) -> bool {
     (3..=MAX_HEAD).contains(&text.len()) && text.chars().all(|character| character == '-')
 }
 
-/// The length of the number of an item, with its blank; 0 if there is none.
+/// The length of an item's number with its space; 0 if there is none.
 fn numbered(text: &str) -> usize {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let is_number = (1..=MAX_DIGITS).contains(&digits) && text[digits..].starts_with(". ");

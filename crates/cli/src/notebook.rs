@@ -1,4 +1,4 @@
-//! A notebook of Jupyter's, format 4: its programs go in, and what they put out comes out.
+//! Jupyter notebooks, format 4: reads their programs, and writes their outputs.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 /// The format that is understood.
 const FORMAT: u32 = 4;
 
-/// A notebook, of which everything stays as it is but the outputs.
+/// A notebook, in which only the outputs change.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Notebook {
     cells: Vec<NotebookCell>,
@@ -90,7 +90,7 @@ impl Notebook {
         Ok(notebook)
     }
 
-    /// The programs of its code cells, in order. Empty cells have none.
+    /// The programs of its code cells, in order. Empty cells are skipped.
     pub(crate) fn programs(&mut self) -> Vec<String> {
         self.code_cells().map(|cell| cell.source.whole()).collect()
     }

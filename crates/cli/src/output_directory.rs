@@ -10,10 +10,10 @@ use anyhow::Context;
 
 use crate::exit::usage;
 
-/// The subdirectory of images that were shown rather than saved as files.
+/// The subdirectory for displayed images.
 pub(crate) const FIGURES: &str = "figures";
 
-/// The directory of what was made when nobody said where to put it. There may be one of an earlier run: then this one has a number.
+/// The default directory. If one of an earlier run exists, a number is added.
 const UNNAMED: &str = "aludel-out";
 /// The highest number of such a directory.
 const MAX_UNNAMED: u32 = 10_000;
@@ -21,15 +21,15 @@ const MAX_UNNAMED: u32 = 10_000;
 /// The longest name of a file, bytes; most filesystems take 255.
 const LONGEST: usize = 240;
 
-/// A directory that takes what a program made.
+/// The directory for a program's files.
 ///
-/// Names come from untrusted code. What they can do is bounded: nothing is written outside of the directory, nothing through a symbolic
-/// link, nothing hidden, nothing executable. A file of an earlier run is replaced at once or not at all.
+/// Names come from untrusted code, so their effects are limited: nothing is written outside of the directory, through a symbolic link,
+/// hidden or executable. A file of an earlier run is replaced atomically.
 #[derive(Debug)]
 pub(crate) struct OutputDirectory {
     root: OutputRoot,
-    /// The number of the last image, page for a browser and piece of data, of this run or an earlier one: nobody chose their names, so none
-    /// is replaced.
+    /// The numbers of the last image, page for a browser and piece of data, of this run or an earlier one: they are numbered because they
+    /// have no names, and none is replaced.
     shown: [usize; 3],
     /// Files that this run wrote; they are never overwritten.
     taken: BTreeSet<PathBuf>,
@@ -38,7 +38,7 @@ pub(crate) struct OutputDirectory {
 #[derive(Debug)]
 enum OutputRoot {
     Given(PathBuf),
-    /// Made for the first file, because nobody said where to put it: in the working directory, or else in that of temporary files.
+    /// The default: made for the first file in the working directory, or else in that of temporary files.
     Unnamed(Option<PathBuf>),
     /// Nothing is wanted.
     Nowhere,
@@ -49,7 +49,7 @@ enum OutputRoot {
 pub(crate) struct SavedFile {
     /// Its entry in the workspace.
     pub(crate) entry: FileEntry,
-    /// Its path now; `None` when nobody wants it.
+    /// Its present path; `None` to write no files.
     pub(crate) path: Option<PathBuf>,
 }
 
@@ -61,7 +61,7 @@ pub(crate) trait OutputFiles {
     /// Those that are there.
     async fn files(&mut self) -> anyhow::Result<Vec<FileEntry>>;
 
-    /// Opens one of at most `limit` bytes.
+    /// Opens a file of at most `limit` bytes.
     async fn open(&mut self, path: &str, limit: u64) -> anyhow::Result<impl Read + Send + 'static>;
 }
 
@@ -80,21 +80,21 @@ impl OutputFiles for SessionSandbox {
 }
 
 impl OutputDirectory {
-    /// A directory that somebody named. It is made when something is written.
+    /// A directory that the user named. It is made when something is written.
     pub(crate) fn directory(path: PathBuf) -> Self {
         let directory = path.join(FIGURES);
         let shown = FileKind::ALL.map(|form| last(&directory, form.prefix()));
         Self { root: OutputRoot::Given(path), shown, taken: BTreeSet::new() }
     }
 
-    /// A directory that somebody named and wants to be there, which is tried at once.
+    /// A directory that the user named and that must exist, so it is made at once.
     pub(crate) fn existing(path: PathBuf) -> anyhow::Result<Self> {
         std::fs::create_dir_all(&path).map_err(|error| unwritable(&path, &error))?;
         tempfile::tempfile_in(&path).map_err(|error| unwritable(&path, &error))?;
         Ok(Self::directory(path))
     }
 
-    /// A directory of this run's own, since nobody named one. It is made when something is written.
+    /// A new directory for this run, since none was named. It is made when something is written.
     pub(crate) fn unnamed() -> Self {
         Self { root: OutputRoot::Unnamed(None), shown: [0; 3], taken: BTreeSet::new() }
     }
@@ -109,17 +109,17 @@ impl OutputDirectory {
         !matches!(self.root, OutputRoot::Nowhere)
     }
 
-    /// Lets files be replaced that were written before: a newer version of one takes its place.
+    /// Allows files written so far to be replaced by newer versions.
     pub(crate) fn begin_again(&mut self) {
         self.taken.clear();
     }
 
-    /// Returns the number of the last figure that is there; the next one has the next number.
+    /// Returns the number of the last figure; the next one gets the next number.
     pub(crate) fn figures(&self) -> usize {
         self.shown[FileKind::Image as usize]
     }
 
-    /// Saves something that was displayed, if a file shows it better than its text: an image, a page for a browser, or data.
+    /// Saves a displayed value, if a file shows it better than its text: an image, a page for a browser, or data.
     pub(crate) fn figure(&mut self, bundle: &MimeBundle) -> anyhow::Result<Option<(FileKind, PathBuf)>> {
         let Some((form, ending, data)) = FileKind::of(bundle).filter(|_| self.keeps_files()) else { return Ok(None) };
         let number = &mut self.shown[form as usize];
@@ -130,7 +130,7 @@ impl OutputDirectory {
         Ok(Some((form, path)))
     }
 
-    /// Copies files out of the workspace. Those that are gone by now are left out.
+    /// Copies files out of the workspace. Files that no longer exist are skipped.
     pub(crate) async fn copy(
         &mut self,
         from: &mut impl OutputFiles,
@@ -148,7 +148,7 @@ impl OutputDirectory {
                     let shown = crate::terminal::name(&entry.path);
                     match copied.with_context(|| format!("cannot copy {shown} to {}", path.display())) {
                         Ok(bytes) => left = left.saturating_sub(bytes),
-                        // The others are not lost for it.
+                        // The other files are still copied.
                         Err(error) => {
                             failed.get_or_insert(error);
                             continue;
@@ -177,7 +177,7 @@ impl OutputDirectory {
         }
     }
 
-    /// Returns the path for a file of this name; its directory is there afterwards.
+    /// Returns the path for a file of this name, after making its directory.
     pub(crate) fn place(&mut self, name: &str) -> anyhow::Result<PathBuf> {
         let root = self.root()?;
         let mut parts = harmless(name);
@@ -226,8 +226,7 @@ impl FileKind {
         }
     }
 
-    /// Returns the form in which a value is saved, with the ending of the file's name and its content. A table has HTML, too, and is told
-    /// as text.
+    /// Returns the form in which a value is saved, with the file's extension and content. A table also has HTML, but is shown as text.
     fn of(bundle: &MimeBundle) -> Option<(Self, &'static str, &[u8])> {
         if let Some((mime, data)) = bundle.image() {
             return Some((Self::Image, if mime == "image/jpeg" { "jpg" } else { "png" }, data));
@@ -252,7 +251,7 @@ fn content(data: &MimeData) -> &[u8] {
     }
 }
 
-/// Makes a directory for files that nobody named one for.
+/// Makes the default directory.
 fn make_unnamed() -> anyhow::Result<PathBuf> {
     for number in 1..=MAX_UNNAMED {
         let name = if number == 1 { UNNAMED.to_owned() } else { format!("{UNNAMED}-{number}") };
@@ -290,7 +289,7 @@ fn harmless(path: &str) -> Vec<String> {
         .map(|part| {
             let part: String =
                 part.chars().map(|letter| if crate::terminal::is_harmless(letter) { letter } else { '_' }).collect();
-            // A dot hides a file and makes `.bashrc` of it; a dash makes an option of it.
+            // A leading dot would hide the file or make a `.bashrc` of it; a dash would make it an option.
             let part = if part.starts_with(['.', '-']) { format!("_{part}") } else { part };
             shortened(&part)
         })
@@ -310,7 +309,7 @@ fn shortened(name: &str) -> String {
     )
 }
 
-/// Makes a directory unless it is there. A symbolic link is not one: it might lead outside.
+/// Makes a directory unless it exists. A symbolic link does not count: it might lead outside.
 fn make_directory(path: &Path) -> io::Result<()> {
     match std::fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_dir() => Ok(()),
@@ -319,7 +318,7 @@ fn make_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The path, or the next like it that is not taken: `a.png`, `a-2.png`.
+/// The path, or the next similar one that is free: `a.png`, `a-2.png`.
 fn free(path: &Path, taken: impl Fn(&Path) -> bool) -> PathBuf {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     let ending = path.extension().map(|ending| format!(".{}", ending.to_string_lossy())).unwrap_or_default();
@@ -340,7 +339,7 @@ async fn copy_out(made: &mut impl OutputFiles, from: &str, to: &Path, limit: u64
     Ok(tokio::task::spawn_blocking(move || write_whole(&to, &mut file)).await??)
 }
 
-/// Writes a file that replaces what is there at once or not at all. Returns its size.
+/// Writes a file that atomically replaces an existing one. Returns its size.
 fn write_whole(path: &Path, mut data: impl Read) -> io::Result<u64> {
     let directory = path.parent().unwrap_or(Path::new("."));
     let mut file = tempfile::Builder::new().permissions(readable()).tempfile_in(directory)?;

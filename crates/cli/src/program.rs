@@ -21,11 +21,11 @@ const MAX_PROGRAM: u64 = 16 << 20;
 const MAX_NOTEBOOK: u64 = 64 << 20;
 /// Bytes of standard input.
 const MAX_INPUT: u64 = 64 << 20;
-/// Bytes of all arguments, and of all variables of the environment.
+/// Bytes of all arguments, and of all environment variables.
 const MAX_ARGUMENTS: usize = 128 << 10;
-/// The name of standard input in the workspace, until the kernel has opened it.
+/// The name of the stdin file in the workspace, until the kernel has opened it.
 const INPUT: &str = ".aludel-stdin";
-/// The program of a directory, as Python has it.
+/// The program of a directory, as for `python DIRECTORY`.
 const MAIN: &str = "__main__.py";
 /// Words of programs that ask at a terminal.
 const ASKERS: [&str; 2] = ["input(", "breakpoint("];
@@ -36,13 +36,13 @@ const READERS: [&str; 4] = ["stdin", "input(", "fileinput", "open(0"];
 pub(crate) enum ProgramSource {
     /// The command line.
     Text(String),
-    /// A file, a directory with a `__main__.py`, or, for `-`, standard input.
+    /// A file, a directory with a `__main__.py`, or, for `-`, stdin.
     Path(PathBuf),
 }
 
 /// A program that can be run.
 pub(crate) struct LoadedProgram {
-    /// Its text, in pieces that run one after another until one fails: the cells of a notebook, or one.
+    /// Its text, in pieces that run one after another until one fails: the cells of a notebook, or one piece.
     pub(crate) cells: Vec<String>,
     /// The notebook that it is, and its name.
     pub(crate) notebook: Option<(String, Notebook)>,
@@ -52,12 +52,12 @@ pub(crate) struct LoadedProgram {
     pub(crate) options: Option<KernelOptions>,
     /// True if it may ask the person at the terminal.
     pub(crate) asks: bool,
-    /// Standard input, which one of the files refers to.
+    /// Stdin, which one of the files refers to.
     _input: Option<File>,
 }
 
 impl LoadedProgram {
-    /// Reads a program and its standard input. `files` were checked, `arguments` are without its name.
+    /// Reads a program and its stdin. `files` were checked, `arguments` are without its name.
     pub(crate) fn read(
         source: ProgramSource,
         arguments: Vec<String>,
@@ -116,7 +116,7 @@ impl LoadedProgram {
     }
 }
 
-/// Reads a program from a file or a directory, and adds it to the files. Returns its text and its name there, if it is a regular file.
+/// Reads a program from a file or a directory, and adds it to the files. Returns its text and, for a regular file, its name there.
 fn from_file(path: &Path, inputs: &mut Inputs) -> anyhow::Result<(String, Option<String>)> {
     let shown = path.display();
     if path.is_dir() {
@@ -157,7 +157,7 @@ fn unreadable(path: &Path, error: &io::Error) -> anyhow::Error {
     usage(format!("cannot read the program {}: {error}", path.display()))
 }
 
-/// Reads standard input to its end. There is none at a terminal, and none in `/dev/null`.
+/// Reads stdin to its end. A terminal and `/dev/null` count as none.
 fn standard_input() -> anyhow::Result<Option<File>> {
     let stdin = io::stdin();
     let is_device = || std::fs::metadata("/proc/self/fd/0").is_ok_and(|metadata| metadata.file_type().is_char_device());
@@ -176,7 +176,7 @@ fn standard_input() -> anyhow::Result<Option<File>> {
     Ok((bytes > 0).then_some(file))
 }
 
-/// Reads variables of the environment: `NAME=VALUE`, or `NAME` for that of this process.
+/// Parses environment variables: `NAME=VALUE`, or `NAME` for that of this process.
 pub(crate) fn environment(given: &[String], host: &HostEnvironment) -> anyhow::Result<Vec<(String, String)>> {
     let mut variables = Vec::new();
     for text in given {

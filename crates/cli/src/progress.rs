@@ -13,7 +13,7 @@ use crate::terminal;
 /// Shows [`BuildProgress`] on stderr.
 pub(crate) struct TemplateProgress {
     display: ProgressDisplay,
-    /// Said before the first step; nothing is said when there is nothing to build.
+    /// Printed before the first step; not printed if there is nothing to build.
     announcement: Option<&'static str>,
 }
 
@@ -33,7 +33,7 @@ impl TemplateProgress {
         Self::new("Preparing the Python template. This happens once and takes about a minute and 1.4 GB.")
     }
 
-    /// Progress of a template of one's own.
+    /// Progress of an operator's template.
     pub(crate) fn of_own() -> Self {
         Self::new("Building the template. Its packages are fetched by pip.")
     }

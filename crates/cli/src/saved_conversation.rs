@@ -1,4 +1,4 @@
-//! The last conversation at the terminal, kept for `--continue`: a file beside the store, whose sessions have the files.
+//! The last conversation at the terminal, saved for `--continue`: a file beside the store, whose sessions have the files.
 
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -16,7 +16,7 @@ use crate::state;
 
 /// Time for which a conversation is kept.
 pub(crate) const CONVERSATION_LIFE: Duration = Duration::from_secs(24 * 3600);
-/// Bytes of a conversation that are kept; the oldest questions are left out.
+/// Bytes of a saved conversation; the oldest questions are left out.
 const MAX_BYTES: usize = 4 << 20;
 /// The name of the file in the directory of the state.
 const NAME: &str = "conversation.json";
@@ -37,7 +37,7 @@ impl SavedConversation {
         Self { session: session.to_string(), process: std::process::id(), items: items.to_vec() }
     }
 
-    /// Reads the last one, if one is kept.
+    /// Reads the last one, if there is one.
     pub(crate) fn read(context: &CommandContext) -> anyhow::Result<Option<Self>> {
         let path = path(context);
         match std::fs::read(&path) {
@@ -49,12 +49,12 @@ impl SavedConversation {
         }
     }
 
-    /// Reads the last one, which somebody wants to go on with.
+    /// Reads the last one for `--continue`; fails if there is none.
     pub(crate) fn read_to_continue(context: &CommandContext) -> anyhow::Result<Self> {
         Self::read(context)?.ok_or_else(|| usage("--continue: no question was asked before, or it was forgotten"))
     }
 
-    /// Writes it in place of the last one. Returns the session that nobody needs any more, if there is one.
+    /// Replaces the last one. Returns the session that is no longer needed, if there is one.
     pub(crate) fn write(mut self, context: &CommandContext) -> anyhow::Result<Option<SessionId>> {
         self.shorten();
         let last = Self::read(context).ok().flatten().filter(|last| last.session != self.session && !last.is_in_use());

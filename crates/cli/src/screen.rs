@@ -1,4 +1,4 @@
-//! The terminal as a dialect: events of a turn are shown as they come, and what is needed at its end is kept.
+//! The terminal as a dialect: shows the events of a turn as they come, and keeps what is needed at its end.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,9 +29,9 @@ pub(crate) struct Screen {
     pub(crate) view: TurnAudience,
     pub(crate) out: OutputDirectory,
     pub(crate) transcript: Transcript,
-    /// True if somebody is asked about programs. Where nobody is, there is no word of it.
+    /// True if a person is asked about programs. Otherwise approval is not mentioned.
     pub(crate) needs_approval: bool,
-    /// Ids of calls as the model's server has them.
+    /// The model's server's ids of calls.
     calls: HashMap<ItemId, String>,
     /// Files that programs made or changed.
     pub(crate) files: Vec<FileEntry>,
@@ -87,13 +87,13 @@ impl Screen {
         }
     }
 
-    /// The reason for which nothing could be shown, or no turn could be carried out; what a model or a sandbox failed for is an ending.
+    /// The error that kept events from being shown, or the turn from running; failures of the model or sandbox are endings instead.
     pub(crate) fn failure(&mut self) -> Option<anyhow::Error> {
         self.failure.take().or_else(|| self.ending.as_ref().and_then(failure_of))
     }
 }
 
-/// The event of a program that an event of a turn tells of.
+/// The event of a program inside an event of a turn.
 fn program_event(event: &EventKind) -> Option<ProgramEvent> {
     Some(match event {
         EventKind::Output { output, .. } => match output {
@@ -112,7 +112,7 @@ fn program_event(event: &EventKind) -> Option<ProgramEvent> {
     })
 }
 
-/// A screen that a turn's driver and whoever waits for it share.
+/// A screen shared by a turn's driver and the code that waits for the turn.
 #[derive(Clone)]
 pub(crate) struct SharedScreen(Arc<Mutex<Screen>>);
 
@@ -152,7 +152,7 @@ impl Render for SharedScreen {
         if screen.failure.is_none() {
             screen.failure = screen.see(&event.kind).err();
         }
-        // Nobody reads any more.
+        // The output has no reader any more.
         let flow = if screen.failure.is_some() { Flow::StopAll } else { Flow::GoOn };
         RenderedEvent { flow, ..RenderedEvent::default() }
     }

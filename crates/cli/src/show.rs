@@ -14,7 +14,7 @@ use crate::output_directory::{OutputDirectory, SavedFile};
 use crate::spinner::Spinner;
 use crate::{color, ending, terminal, wrap};
 
-/// Shows the events of an execution. The program's stdout goes to ours, everything else to stderr.
+/// Shows the events of an execution. The program's stdout goes to stdout, everything else to stderr.
 pub(crate) struct ProgramView {
     console: Console,
     /// Stream of the program's stdout and results.
@@ -26,7 +26,7 @@ pub(crate) struct ProgramView {
 }
 
 impl ProgramView {
-    /// For a program that was asked for: what it prints is the result.
+    /// A view of a program that the user named: its output is the result.
     pub(crate) fn of_program() -> Self {
         Self::new(StandardStream::Stdout, None)
     }
@@ -101,7 +101,7 @@ impl ProgramView {
         Ok(())
     }
 
-    /// Tells an unusual end of the only program of a sandbox; a traceback was shown already.
+    /// Shows an unusual end of the only program of a sandbox; a traceback was shown already.
     pub(crate) fn outcome(&mut self, finished: &Finished) -> anyhow::Result<()> {
         if finished.output_dropped > 0 {
             let dropped = finished.output_dropped;
@@ -133,7 +133,7 @@ impl ProgramView {
         Ok(self.console.note(&format!("{} {text}{advice}", color::error("aludel:")))?)
     }
 
-    /// Tells where files are now.
+    /// Prints the new paths of files.
     pub(crate) fn files(&mut self, saved: &[SavedFile]) -> anyhow::Result<()> {
         for SavedFile { entry, path } in saved {
             let shown = match path {
@@ -146,7 +146,7 @@ impl ProgramView {
     }
 }
 
-/// Describes the end of the only program of a sandbox. Lost variables do not matter: no program follows.
+/// Describes the end of the only program of a sandbox. Lost variables are not mentioned, because no program follows.
 pub(crate) fn describe_only(finished: &Finished) -> String {
     describe_outcome(&Finished {
         state: VariablesState::Kept,
@@ -158,7 +158,7 @@ pub(crate) fn describe_only(finished: &Finished) -> String {
     })
 }
 
-/// Shows the events of a turn. What the model says goes to stdout, everything else to stderr.
+/// Shows the events of a turn. The model's text goes to stdout, everything else to stderr.
 pub(crate) struct TurnView {
     program: ProgramView,
     /// The program that is being written, as far as it was shown.
@@ -172,7 +172,7 @@ pub(crate) struct TurnView {
 }
 
 impl TurnView {
-    /// All output of programs is shown if it `is_verbose`; on a terminal, it is folded otherwise.
+    /// If it `is_verbose`, all output of programs is shown; otherwise it is folded on a terminal.
     pub(crate) fn new(is_verbose: bool) -> Self {
         let markdown = color::is_on().then(|| Markdown::new(terminal::width()));
         let program = ProgramView::of_turn(is_verbose);
@@ -180,7 +180,7 @@ impl TurnView {
         Self { program, code: String::new(), thinking: false, running: false, markdown, spinner }
     }
 
-    /// Shows that it goes on, if nothing else does and the cursor stands at the beginning of a line.
+    /// Shows that the turn goes on, if nothing else does and the cursor is at the beginning of a line.
     pub(crate) fn tick(&mut self) -> anyhow::Result<()> {
         let Some(spinner) = &mut self.spinner else { return Ok(()) };
         if self.program.console.is_at_start()
@@ -204,7 +204,7 @@ impl TurnView {
         let Some(spinner) = &mut self.spinner else { return };
         match event {
             EventKind::RoundStarted { .. } => spinner.wait_for("waiting for the model"),
-            // That it runs is shown with the first that it does.
+            // A running program becomes visible with its first output.
             EventKind::ToolReady { .. }
             | EventKind::ApprovalDecided { denied: None, .. }
             | EventKind::ToolRunning { .. } => spinner.wait_for("the program runs"),
@@ -213,7 +213,7 @@ impl TurnView {
         }
     }
 
-    /// `of_program` is what the event tells of a program's execution.
+    /// `of_program` is the event of a program's execution in it.
     pub(crate) fn see(
         &mut self,
         event: &EventKind,
@@ -285,7 +285,7 @@ impl TurnView {
         Ok(())
     }
 
-    /// Shows the rest of a program, so that all of it was shown exactly as it runs, also when it did not stream or was mended at the end.
+    /// Shows the rest of a program, so that all of it was shown exactly as it runs, even if it did not stream or was corrected at the end.
     fn code_finished(&mut self, code: &str) -> anyhow::Result<()> {
         let console = &mut self.program.console;
         if self.code != code {
@@ -322,7 +322,7 @@ impl TurnView {
     fn ending(&mut self, ending: &EndReason) -> anyhow::Result<()> {
         let console = &mut self.program.console;
         console.end_line(StandardStream::Stdout)?;
-        // An error of ours is shown as the command's own.
+        // An error of our own is shown as the command's error instead.
         if let Some(text) = ending.words().filter(|_| ending::failure_of(ending).is_none()) {
             console.note(&format!("{} {}", color::error("aludel:"), terminal::clean(&text)))?;
         }
@@ -334,7 +334,7 @@ impl TurnView {
         &mut self.program.console
     }
 
-    /// Tells the paths of the files that the turn made.
+    /// Prints the paths of the turn's files.
     pub(crate) fn files(&mut self, saved: &[SavedFile]) -> anyhow::Result<()> {
         self.program.files(saved)
     }

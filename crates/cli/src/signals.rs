@@ -4,7 +4,7 @@ use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Hears SIGINT and SIGTERM. From the first call of [`Signals::listen`] on, they no longer end the process by themselves.
+/// Receives SIGINT and SIGTERM. From the first call of [`Signals::listen`] on, they no longer end the process by themselves.
 #[derive(Debug)]
 pub(crate) struct Signals {
     interrupt: Signal,
@@ -25,7 +25,7 @@ impl Signals {
     }
 }
 
-/// Hears SIGHUP, with which operators ask to read the configuration again.
+/// Receives SIGHUP, on which the configuration is read again.
 #[derive(Debug)]
 pub(crate) struct Hangups(Signal);
 

@@ -1,4 +1,4 @@
-//! Images for terminals that show Sixel: six rows of pixels at a time, of at most 256 colours.
+//! Images for terminals that support Sixel: six rows of pixels at a time, of at most 256 colours.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -10,13 +10,13 @@ use png::{ColorType, Decoder, Limits, Transformations};
 const MAX_COLORS: usize = 256;
 /// Pixels of an image that is shown.
 const MAX_PIXELS: u32 = 16 << 20;
-/// Rows of an image that is shown; a higher one would take what stands above it out of sight.
+/// Rows of an image; a higher one would scroll earlier output out of sight.
 const MAX_ROWS: usize = 4096;
-/// Share of the pixels that are looked at to find the colours of a photograph: one in so many.
+/// Divisor of the number of pixels that are examined to find the colours of a photograph.
 const SAMPLE: i32 = 10;
 /// Rows of one band.
 const BAND: usize = 6;
-/// Value of a byte of a band without a pixel; each row's bit is added to it.
+/// Byte of a band without a pixel; each row's bit is added to it.
 const EMPTY: u8 = b'?';
 
 /// An image without transparency.
@@ -26,7 +26,7 @@ struct Pixels {
     colors: Vec<[u8; 3]>,
 }
 
-/// The sequence that shows a PNG, no wider than so many pixels; `None` if it cannot be read or is too large.
+/// The sequence that shows a PNG, at most this wide in pixels; `None` if it cannot be decoded or is too large.
 pub(crate) fn sixel(png: &[u8], most_wide: usize) -> Option<String> {
     let image = read(png)?.fit(most_wide);
     let height = image.colors.len() / image.width;
@@ -37,7 +37,7 @@ pub(crate) fn sixel(png: &[u8], most_wide: usize) -> Option<String> {
     let mut out = format!("\u{1b}P0;1q\"1;1;{};{height}", image.width);
     for (number, color) in palette.iter().enumerate() {
         let [red, green, blue] = color.map(|part| (u32::from(part) * 100 + 127) / 255);
-        // Writing to a text cannot fail.
+        // Writing to a string cannot fail.
         let _written = write!(out, "#{number};2;{red};{green};{blue}");
     }
     for band in indexes.chunks(image.width * BAND) {
@@ -76,7 +76,7 @@ fn on_white(color: &[u8; 3], alpha: u8) -> [u8; 3] {
 }
 
 impl Pixels {
-    /// Makes it smaller until it is no wider than this, by averages over squares of pixels.
+    /// Scales it down to at most this width, by averages over squares of pixels.
     fn fit(self, most_wide: usize) -> Self {
         let factor = self.width.div_ceil(most_wide.max(1));
         if factor <= 1 {
@@ -96,7 +96,8 @@ impl Pixels {
     }
 }
 
-/// The colours of an image, and each pixel's among them: all of them if they are few, as in a chart, and those that are nearest otherwise.
+/// The colours of an image, and each pixel's index among them: all colours if they are few, as in a chart, otherwise the nearest of a
+/// palette.
 fn with_few_colors(colors: &[[u8; 3]]) -> (Vec<[u8; 3]>, Vec<u8>) {
     let (mut palette, mut known) = (Vec::new(), HashMap::new());
     let exact: Option<Vec<u8>> = colors

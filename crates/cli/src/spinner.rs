@@ -1,4 +1,4 @@
-//! A line that turns while nothing else comes, and says for how long and for what.
+//! An animated line for waits without output, with the time and the reason.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ const PICTURES: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '
 /// Makes room for what comes.
 const ERASE: &str = "\r\u{1b}[K";
 
-/// A line at the cursor, which stands at the beginning of one.
+/// A line at the cursor, which must be at the beginning of one.
 #[derive(Debug, Default)]
 pub(crate) struct Spinner {
     /// The thing that is waited for, and since when.
@@ -32,7 +32,7 @@ impl Spinner {
         self.wait = None;
     }
 
-    /// The line as it is now, in so many columns; `None` as long as there is nothing to say.
+    /// The line at this moment, in a terminal of this width; `None` as long as there is nothing to show.
     pub(crate) fn turn(&mut self, width: usize) -> Option<String> {
         let (what, since) = self.wait?;
         let waited = since.elapsed();

@@ -1,4 +1,4 @@
-//! The state in the data directory: what outlives a process, and the audit log.
+//! The state in the data directory: everything that outlives a process, and the audit log.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use anyhow::Context as _;
 use crate::context::CommandContext;
 use crate::exit::usage;
 
-/// Returns the directory of the state. It is one of its own, so that nobody else can read it.
+/// Returns the directory of the state. It is a separate one, so that other users cannot read it.
 pub(crate) fn directory(data: &Path) -> PathBuf {
     data.join("state")
 }
 
-/// Opens the state of a server, which may be running. There is none in a directory that was mistyped, and none is made there.
+/// Opens the state of a server, which may be running. Fails if there is none, and makes none, because the directory may be mistyped.
 pub(crate) async fn open_beside(context: &CommandContext) -> anyhow::Result<Store> {
     let state = directory(&context.config.server.data);
     if !state.is_dir() {
@@ -27,11 +27,11 @@ pub(crate) async fn open_beside(context: &CommandContext) -> anyhow::Result<Stor
     Store::open_beside(&state).await.with_context(|| format!("cannot open the server's state in {}", state.display()))
 }
 
-/// Opens the state for questions from the terminal, beside a server if one is running. Makes it if there is none.
+/// Opens the state for questions from the terminal, beside a running server if there is one. Makes it if there is none.
 pub(crate) async fn open(context: &CommandContext) -> anyhow::Result<Store> {
     make_data_directory(context)?;
     let state = directory(&context.config.server.data);
-    // Blobs that belong to somebody else could not be read by the server afterwards.
+    // The server could not read blobs of another user afterwards.
     if let Ok(metadata) = std::fs::metadata(&state)
         && metadata.uid() != rustix::process::geteuid().as_raw()
     {
@@ -62,7 +62,7 @@ pub(crate) fn make_data_directory(context: &CommandContext) -> anyhow::Result<()
 #[error("{0}")]
 pub(crate) struct StateError(pub(crate) String);
 
-/// Adds to an error of the state where that is and what would help.
+/// Adds the place of the state and a remedy to an error about it.
 pub(crate) fn explain(error: anyhow::Error, context: &CommandContext) -> anyhow::Error {
     let data = &context.config.server.data;
     let state = directory(data);

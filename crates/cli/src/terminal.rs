@@ -1,4 +1,4 @@
-//! Making text that came from a sandbox or a model harmless for a terminal, and for the eye of the person who reads it.
+//! Sanitizing of text from a sandbox or a model for a terminal and its reader.
 
 use std::io::{self, IsTerminal};
 
@@ -7,8 +7,8 @@ use crate::config::HostEnvironment;
 /// The variable with the width of the terminal, for programs.
 pub(crate) const COLUMNS: &str = "COLUMNS";
 
-/// Takes control characters and escape sequences out of a stream, also when a sequence is split over pieces. Newlines, tabs and carriage
-/// returns stay: progress bars are made of them.
+/// Removes control characters and escape sequences from a stream, even if a sequence is split over pieces. Newlines, tabs and carriage
+/// returns stay: progress bars need them.
 #[derive(Debug, Default)]
 pub(crate) struct Sanitizer {
     state: State,
@@ -24,7 +24,7 @@ enum State {
     Intermediate,
     /// In a control sequence, until its final character.
     Control,
-    /// In a title or the like, until its terminator, or the end of the line: an unterminated one must not swallow all that follows.
+    /// In a title or similar, until its terminator or the end of the line: an unterminated one must not swallow all that follows.
     Title,
 }
 
@@ -37,7 +37,7 @@ impl Sanitizer {
     fn keeps(&mut self, character: char) -> bool {
         let (state, keeps) = match (self.state, character) {
             (_, '\u{1b}') => (State::Escape, false),
-            // Whatever is going on, a new line is a new start.
+            // A newline always starts anew.
             (_, '\n') => (State::Text, true),
             // The one-character forms of the sequences below.
             (State::Text, '\u{9b}') => (State::Control, false),
@@ -58,12 +58,12 @@ impl Sanitizer {
     }
 }
 
-/// Control characters, and those that make text look like other text by turning its direction.
+/// Returns true for control characters, and those that disguise text by turning its direction.
 fn is_deceptive(character: char) -> bool {
     character.is_control() || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Returns true if a character may stand in the name of a file that we make.
+/// Returns true if a character is allowed in the name of a file that we make.
 pub(crate) fn is_harmless(character: char) -> bool {
     !is_deceptive(character) && !is_invisible(character)
 }
@@ -90,7 +90,7 @@ pub(crate) fn room() -> Option<usize> {
     io::stdout().is_terminal().then(width)
 }
 
-/// Columns that programs print for: those of the terminal at stdout, or as many as COLUMNS says of it; `None` without a terminal.
+/// Columns for programs' output: those of the terminal at stdout, or the value of COLUMNS for it; `None` without a terminal.
 pub(crate) fn columns(host: &HostEnvironment) -> Option<usize> {
     let columns = host.variable(COLUMNS).and_then(|columns| columns.parse().ok());
     room().map(|width| columns.filter(|columns| *columns > 0).unwrap_or(width))
@@ -101,7 +101,7 @@ pub(crate) fn name(text: &str) -> String {
     clean(text).replace(['\n', '\r', '\t'], " ")
 }
 
-/// Code as a person has to judge it: nothing is taken out, and what would not be seen is written as an escape.
+/// Code for a person's decision: nothing is removed, and invisible characters are escaped.
 pub(crate) fn reveal(code: &str) -> String {
     let mut text = String::with_capacity(code.len());
     for character in code.chars() {
@@ -123,7 +123,7 @@ pub(crate) fn excerpt(text: &str, most: usize) -> String {
     }
 }
 
-/// Characters without a width, which make different names look the same.
+/// Returns true for characters without a width, which make different names look the same.
 fn is_invisible(character: char) -> bool {
     matches!(character, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2060}'..='\u{2064}' | '\u{feff}')
 }

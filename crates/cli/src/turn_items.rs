@@ -1,4 +1,4 @@
-//! A question and its answer, as the model gets them again with the next question.
+//! A question and its answer, in the form for the model with the next question.
 
 use std::collections::HashSet;
 
@@ -30,7 +30,7 @@ impl TurnItems {
         }
     }
 
-    /// The items of the answer: every call has its output, and the other way round.
+    /// The items of the answer: every call has its output, and every output its call.
     pub(crate) fn into_items(mut self) -> Vec<Item> {
         self.end_text();
         let (mut calls, mut outputs) = (HashSet::new(), HashSet::new());

@@ -20,7 +20,7 @@ pub(crate) fn first(models: &[ModelSection], host: &HostEnvironment) -> anyhow::
     with_upstream(model, models, host)
 }
 
-/// All models, as the engine knows them, or everything that is wrong with them.
+/// All models in the engine's form, or all errors in them.
 pub(crate) fn all(models: &[ModelSection], host: &HostEnvironment) -> anyhow::Result<Vec<aludel_engine::Model>> {
     let made = models.iter().map(|model| with_upstream(model, models, host));
     let (mut served, mut wrong) = (Vec::new(), Vec::new());
@@ -30,7 +30,7 @@ pub(crate) fn all(models: &[ModelSection], host: &HostEnvironment) -> anyhow::Re
             Err(error) => wrong.push(words(&error)),
         }
     }
-    // A model that another falls back to is looked at with both.
+    // A model that is also a fallback would be checked twice.
     let mut seen = HashSet::new();
     wrong.retain(|words| seen.insert(words.clone()));
     if wrong.is_empty() { Ok(served) } else { Err(usage(wrong.join("; "))) }
@@ -66,7 +66,7 @@ fn with_fallback(
 ) -> anyhow::Result<Arc<dyn Upstream>> {
     let mut others = Vec::new();
     for name in &model.fallback.0 {
-        // The configuration was checked: there is one.
+        // The configuration was checked, so it exists.
         for other in models.iter().filter(|other| **other.name == *name) {
             others.push(self::upstream(endpoint(other, host)?));
         }

@@ -40,7 +40,7 @@ impl Wrap {
         self.word.push_str(paint);
     }
 
-    /// Sets the beginning of lines that go on, if it leaves room for words.
+    /// Sets the indentation of continued lines, if it leaves room for words.
     pub(crate) fn hang(&mut self, start: &str) {
         self.indent = start.width();
         self.start = start.to_owned();
@@ -63,7 +63,7 @@ impl Wrap {
                 self.column += blanks;
             }
             self.column += self.word_width;
-            // A word that is longer than a line goes on in the next one.
+            // A word that is longer than a line continues in the next one.
             if self.column > self.width {
                 self.column = (self.column - 1) % self.width.max(1) + 1;
             }
@@ -80,8 +80,8 @@ impl Wrap {
     }
 }
 
-/// A line of ours for the terminal at stdout, whose further lines begin below this column, or soon after the margin where there is no room.
-/// Elsewhere it stays one line.
+/// A line for the terminal at stdout, whose continued lines begin at this column, or near the margin if there is no room. Elsewhere it
+/// stays one line.
 pub(crate) fn hanging(line: &str, column: usize) -> String {
     match terminal::room() {
         Some(width) => wrapped(line, if column > width / 2 { 2 } else { column }, width),
@@ -89,13 +89,13 @@ pub(crate) fn hanging(line: &str, column: usize) -> String {
     }
 }
 
-/// A line on lines of so many columns, of which all but the first are indented.
+/// A line wrapped at this width, with all lines but the first indented.
 fn wrapped(line: &str, indent: usize, width: usize) -> String {
     let (mut wrap, mut out) = (Wrap::new(width), String::new());
     wrap.hang(&" ".repeat(indent));
     let mut rest = line;
     while let Some(character) = rest.chars().next() {
-        // Paint of ours ends with the first letter.
+        // Our styles end with the letter m.
         let length = match rest.find('m').filter(|_| character == '\u{1b}') {
             Some(end) => {
                 wrap.paint(&rest[..=end]);

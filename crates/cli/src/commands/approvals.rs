@@ -131,7 +131,7 @@ fn line(approval: &ApprovalRecord) -> String {
     format!("{}  {status:8}{until}  {tenant}  {reasons}  | {program}", approval.id)
 }
 
-/// Tells the time that is left to decide.
+/// The time that is left for a decision, as text.
 fn until(approval: &ApprovalRecord) -> Option<String> {
     let left = approval.expires_at - now();
     let (hours, minutes, seconds) = (left / 3600, left / 60 % 60, left % 60);

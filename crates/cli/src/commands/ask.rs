@@ -50,7 +50,7 @@ impl AskArgs {
         self.model.flags().chain(self.sandbox.flags()).collect()
     }
 
-    /// Takes the question, which stands among the files after `--file a.csv "And the slowest?"`.
+    /// Takes the question, which may come after the files, as in `--file a.csv "And the slowest?"`.
     fn take_question(&mut self) -> anyhow::Result<String> {
         if let Some(question) = self.question.take() {
             return Ok(question);
@@ -95,7 +95,7 @@ pub(crate) async fn run(mut args: AskArgs, context: &CommandContext) -> anyhow::
     Ok(exit)
 }
 
-/// Asks one question, and keeps it for `--continue` if there is an answer.
+/// Asks one question, and saves it for `--continue` if there is an answer.
 async fn ask(
     sandboxes: &RunningBackend,
     store: Store,

@@ -1,4 +1,4 @@
-//! `aludel audit`: what was run, and who allowed it.
+//! `aludel audit`: the programs that were run, and the decisions about them.
 
 mod archive;
 
@@ -114,7 +114,7 @@ pub(crate) async fn run(args: AuditArgs, context: &CommandContext) -> anyhow::Re
     }
 }
 
-/// One entry for a person. Everything in it may come from a model.
+/// One entry as text for people. All its fields may come from a model.
 fn line(record: &AuditRecord) -> String {
     let at = jiff::Timestamp::from_millisecond(record.at_ms).map_or_else(|_| "?".to_owned(), |at| format!("{at:.3}"));
     let program = terminal::excerpt(&record.code, SHOWN_CHARACTERS);

@@ -33,7 +33,7 @@ pub(super) async fn run(args: BackupArgs, context: &CommandContext) -> anyhow::R
     let made = match store.back_up(&state::directory(&directory)).await {
         Ok(made) => made,
         Err(error) => {
-            // Nothing of it is of use.
+            // A partial copy is of no use.
             let _gone = std::fs::remove_dir_all(&directory);
             bail!("the state could not be copied to {}: {error}", directory.display());
         }

@@ -21,7 +21,7 @@ use crate::{color, json};
 
 /// The program that is timed.
 const PROGRAM: &str = "print(1+1)";
-/// Defines the floor: a bare fork of a process that is as large as a kernel and runs the program, up to its output.
+/// The lower bound: a bare fork of a process as large as a kernel, which runs the program, up to its output.
 const FORK: &str = "
 import gc, os, time
 def fork():
@@ -37,8 +37,8 @@ def fork():
     os.close(read), os.close(write)
 gc.freeze()
 ";
-/// Measures by a program inside, so that only the way to the interpreter differs: a new one with the same imports as a sandbox has when it
-/// is ready, and [`FORK`]. Prints milliseconds.
+/// Measured by a program inside, so that only the start of the interpreter differs: a new one with the imports of a ready sandbox, and
+/// [`FORK`]. Prints milliseconds.
 const PEERS: &str = "
 import subprocess, sys
 def imports():
@@ -190,7 +190,7 @@ impl Times {
     }
 }
 
-/// From the request to the end of the first program, for sandboxes one after another. A pool gets the time to have one ready.
+/// Times from the request to the end of the first program, one sandbox after another. A pool has time to refill in between.
 async fn starts(backend: &dyn Backend, pool: usize, limits: &Limits, count: u32) -> anyhow::Result<Times> {
     let mut times = Vec::new();
     for _ in 0..count {
@@ -207,7 +207,7 @@ async fn starts(backend: &dyn Backend, pool: usize, limits: &Limits, count: u32)
     Ok(Times::new(times))
 }
 
-/// Returns when the pool is full; a refill that goes on would be measured too.
+/// Returns when the pool is full; a refill would be measured too.
 async fn wait_for_pool(backend: &dyn Backend, pool: usize) -> anyhow::Result<()> {
     let full = async {
         while backend.health().pooled < pool {
@@ -217,7 +217,7 @@ async fn wait_for_pool(backend: &dyn Backend, pool: usize) -> anyhow::Result<()>
     tokio::time::timeout(POOL_PATIENCE, full).await.context("the pool does not fill")
 }
 
-/// Memory that a session costs which has run something and now waits.
+/// Memory of an idle session that has run something.
 async fn idle_memory(backend: &dyn Backend, limits: &Limits) -> anyhow::Result<u64> {
     let sandbox = create(backend, limits).await?;
     execute(&*sandbox, PROGRAM).await?;
@@ -244,7 +244,7 @@ async fn create(backend: &dyn Backend, limits: &Limits) -> anyhow::Result<Arc<dy
     backend.create(SandboxId::unique(), spec).await.context("cannot make a sandbox")
 }
 
-/// Runs a program that has to succeed and returns what it printed.
+/// Runs a program that must succeed and returns its output.
 async fn execute(sandbox: &dyn Sandbox, code: &str) -> anyhow::Result<String> {
     let mut execution = sandbox.execute(code).await.context("cannot start the program")?;
     let mut printed = String::new();

@@ -84,7 +84,7 @@ pub(crate) async fn run(args: ChatArgs, context: &CommandContext) -> anyhow::Res
 /// A conversation with a person.
 struct Chat<'a, 'c> {
     conversation: &'a mut Conversation<'c>,
-    /// The place for what programs make; a screen has it while a question is answered.
+    /// The directory for files of programs; a screen has it while a question is answered.
     out: Option<OutputDirectory>,
     model: String,
     sandboxes: &'a RunningBackend,

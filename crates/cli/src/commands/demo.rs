@@ -28,7 +28,7 @@ const QUESTION: &str = "Analyze the attached Q1 2026 sales data. Calculate month
                         Create PDF report with visualizations.";
 /// The name of the sample file.
 const SAMPLE: &str = "sales_q1_2026.csv";
-/// Pause of the scripted model between two pieces, for a person who watches.
+/// Pause of the scripted model between two pieces, for people who watch.
 const PACE: Duration = Duration::from_millis(4);
 
 /// See the whole thing work: sample data, a scripted model, a real sandbox, a PDF report
@@ -82,7 +82,7 @@ pub(crate) async fn run(args: DemoArgs, context: &CommandContext) -> anyhow::Res
     Ok(exit_of(&ending))
 }
 
-/// Tells the results, and commands to try next.
+/// Prints the results, and commands to try next.
 fn conclude(view: &mut TurnView, ending: &EndReason, made: &[PathBuf], directory: &Path) -> anyhow::Result<()> {
     let console = view.console();
     console.end_line(StandardStream::Stdout)?;

@@ -1,4 +1,4 @@
-//! `aludel doctor`: what this host can do, and what to do about the rest.
+//! `aludel doctor`: the abilities of this host, and remedies for missing ones.
 
 mod attack;
 
@@ -66,7 +66,7 @@ pub(crate) async fn run(args: &DoctorArgs, context: &CommandContext) -> anyhow::
     Ok(if used.is_some() { Exit::Success } else { Exit::Ours })
 }
 
-/// The parts that sandboxes of this host are made of, and one that is started.
+/// The parts of this host that sandboxes need, and a trial of one.
 async fn host(context: &CommandContext) -> anyhow::Result<Vec<Check>> {
     let data = context.config.server.data.to_path_buf();
     let directory = data.clone();
@@ -76,7 +76,7 @@ async fn host(context: &CommandContext) -> anyhow::Result<Vec<Check>> {
         checks
     });
     let mut checks = looked.await.context("the examination ended early")?;
-    // Anything missing was printed already.
+    // Missing parts were printed already.
     if checks.iter().all(|check| check.status != CheckStatus::Missing) {
         state::make_data_directory(context)?;
         checks.push(probe::sandbox(&data, (*context.config.sandbox.require).into()).await);
@@ -98,7 +98,7 @@ async fn elsewhere(context: &CommandContext, place: BackendKind) -> anyhow::Resu
     Ok(Check { name: place.name(), status, detail, mend })
 }
 
-/// The template belongs to the list: without one, nothing starts.
+/// The template is on the list because nothing starts without one.
 fn template_check(data: &std::path::Path) -> Check {
     let (status, detail, mend) = match template::state(data) {
         TemplateState::Ready(template) => {

@@ -1,4 +1,4 @@
-//! `aludel keys`: who may use the server.
+//! `aludel keys`: the keys of the server.
 
 use std::str::FromStr;
 
@@ -16,9 +16,9 @@ use crate::context::CommandContext;
 use crate::exit::{Exit, usage};
 use crate::{config, console, state, terminal, wrap};
 
-/// Characters of a key that was made elsewhere: LiteLLM's have 25.
+/// Least length of a key from elsewhere, characters: LiteLLM's have 25.
 const LEAST: usize = 24;
-/// Columns of names in the list of keys; longer ones move what follows.
+/// Columns of names in the list of keys; longer ones shift the rest of their line.
 const MAX_PADDED: usize = 32;
 
 /// Make, list or revoke the API keys of the server
@@ -151,7 +151,7 @@ pub(crate) async fn run(command: KeysCommand, context: &CommandContext) -> anyho
     Ok(Exit::Success)
 }
 
-/// Finds a key by its id, or by a name that no other key has that can still be used.
+/// Finds a key by its id, or by its name if only one usable key has it.
 fn find(keys: &[KeyRecord], given: &str) -> anyhow::Result<KeyId> {
     if let Some(id) = KeyId::parse(given) {
         return Ok(id);
@@ -171,7 +171,7 @@ fn unknown(key: &str) -> anyhow::Error {
     usage(format!("there is no key {}; `aludel keys list` shows them", terminal::name(key)))
 }
 
-/// A key that was made elsewhere. Whoever could guess it would be let in.
+/// A key from elsewhere. It must be long, because a guessed key would give access.
 fn read_secret(text: &str, context: &CommandContext) -> anyhow::Result<Option<Secret>> {
     let secret = config::secret("--key", text, &context.host)?;
     if secret.as_ref().is_some_and(|secret| secret.expose().len() < LEAST) {
@@ -180,7 +180,7 @@ fn read_secret(text: &str, context: &CommandContext) -> anyhow::Result<Option<Se
     Ok(secret)
 }
 
-/// A time at which a key expires, seconds since 1970; `None` is never.
+/// The expiry of a key, seconds since 1970; `None` for never.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ExpiryTime(Option<i64>);
 
@@ -219,13 +219,13 @@ impl FromStr for BudgetLimit {
         if text == "none" {
             return Ok(Self(None));
         }
-        // The state keeps it as a number with a sign.
+        // The state stores it as a signed number.
         let most = text.parse().ok().filter(|most| *most <= i64::MAX.unsigned_abs());
         most.map(|most| Self(Some(most))).ok_or_else(|| "is a whole number, or none".to_owned())
     }
 }
 
-/// A budget in words, empty if there is none.
+/// A budget as text, empty if there is none.
 fn bounds(budget: &DailyBudget) -> String {
     let DailyBudget { requests, tokens, program_seconds } = budget;
     let parts = [(requests, "requests"), (tokens, "tokens"), (program_seconds, "seconds of programs")];

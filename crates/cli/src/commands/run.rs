@@ -74,7 +74,7 @@ impl RunArgs {
     /// Reads the program and all that it is given.
     fn program(&mut self, context: &CommandContext) -> anyhow::Result<LoadedProgram> {
         if self.program.is_none() && self.code.is_none() {
-            // `--file a.csv program.py`: the program came last.
+            // `--file a.csv program.py`: the last file is the program.
             self.program = self.files.pop().filter(|_| !self.files.is_empty());
         }
         let source = match (self.program.take(), self.code.take()) {
@@ -97,14 +97,14 @@ pub(crate) async fn run(mut args: RunArgs, context: &CommandContext) -> anyhow::
     let mut program = args.program(context)?;
     let out = match &args.out {
         Some(directory) => OutputDirectory::existing(directory.clone())?,
-        // Whoever reads events gets all that is shown by them, and asks for files if they want some.
+        // Readers of events get all displayed values in them, and ask for files if they want some.
         None if args.json => OutputDirectory::nowhere(),
         None => OutputDirectory::unnamed(),
     };
     let view = if args.json { ProgramAudience::Program } else { ProgramAudience::Person(ProgramView::of_program()) };
     let mut audience = Audience { view, out, notebook: program.notebook.take() };
     program.asks &= !args.json;
-    // A server runs programs that need nobody.
+    // A server runs programs that need no terminal.
     if context.config.server.socket.0 && !args.no_server && !program.asks {
         let declined = match socket::reach(context, &program).await? {
             ServerLookup::Server(visit) => match at_server(visit, context, &mut audience).await? {
@@ -204,7 +204,7 @@ async fn in_session(
     anyhow::bail!("there is no program")
 }
 
-/// Shows what the program does and returns its end; `None` when the user did not want to wait for that.
+/// Shows the program's output and returns its end; `None` if the user did not wait for it.
 async fn watch(
     mut execution: Execution,
     signals: &mut Signals,

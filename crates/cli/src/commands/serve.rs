@@ -84,7 +84,7 @@ pub(crate) async fn run(_: ServeArgs, context: &CommandContext) -> anyhow::Resul
             }
         };
         tokio::select! {
-            // Nobody drops the sender before it was used or serving is over.
+            // The sender lives until it is used or serving is over.
             _asked = was_asked => {}
             () = visits => {}
         }
@@ -116,14 +116,14 @@ pub(crate) async fn run(_: ServeArgs, context: &CommandContext) -> anyhow::Resul
     Ok(exit)
 }
 
-/// Opens the socket for `aludel run` and `aludel sandbox`. A server without one serves everybody else.
+/// Opens the socket for `aludel run` and `aludel sandbox`. Without it the server serves only HTTP clients.
 fn bind_socket(context: &CommandContext, app: &Arc<App>) -> Option<socket::SocketListener> {
     let bound = socket::SocketListener::bind(context, app);
     let failed = |reason| console::warn(&format!("`aludel run` and `aludel sandbox` cannot use this server: {reason}"));
     bound.map_err(failed).ok()
 }
 
-/// Opens the server's log, in which everything is said from now on.
+/// Opens the server's log, to which all messages go from now on.
 pub(crate) fn open_log(config: &Config) {
     aludel_server::log_as(match *config.server.log {
         LogFormatSetting::Text => aludel_server::LogFormat::Text,
@@ -140,11 +140,11 @@ pub(crate) fn open_log(config: &Config) {
     });
 }
 
-/// Offers the models that the configuration has now, and holds back the programs that it says.
+/// Reads the configuration again, and applies its models and approval settings.
 fn reload(context: &CommandContext, engine: &Engine) -> anyhow::Result<()> {
     let config = context.reload()?;
     if config.file != context.config.file {
-        // Half of a replacement, most likely; the models of another file, or of none, are not those that were meant.
+        // Probably a file that is only half replaced; the models of another file, or of none, would be wrong.
         let name =
             |file: &Option<PathBuf>| file.as_ref().map_or("no file".to_owned(), |file| file.display().to_string());
         let (was, is) = (name(&context.config.file), name(&config.file));
@@ -163,7 +163,7 @@ fn reload(context: &CommandContext, engine: &Engine) -> anyhow::Result<()> {
     let approvals = config.approval.settings(&context.host)?;
     engine.set_models(models);
     console::status(&format!("models reloaded; there are: {}", names.join(", ")));
-    // Another mode needs a restart: half of a file must not switch approval off, and rules know nothing of what ran before them.
+    // Another mode needs a restart: a half-replaced file must not switch approval off, and rules cannot know what ran before them.
     if config.approval.has_mode_of(&context.config.approval) {
         engine.set_approvals(approvals);
         console::status(&format!("approval reloaded; {}", config.approval.description()));
@@ -175,7 +175,7 @@ fn reload(context: &CommandContext, engine: &Engine) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns an error if a server would refuse this configuration, whatever its data directory and the host hold.
+/// Returns an error if a server would refuse this configuration, whatever the data directory and the host contain.
 pub(crate) fn check(context: &CommandContext) -> anyhow::Result<()> {
     let config = &context.config;
     upstream::all(&config.models, &context.host)?;

@@ -16,7 +16,7 @@ use crate::context::CommandContext;
 use crate::exit::{Exit, usage};
 use crate::{color, console, json, state, terminal};
 
-/// Days that are told of, unless it is said.
+/// Days that are shown by default.
 const DAYS: i64 = 30;
 const EPOCH: Date = date(1970, 1, 1);
 const TITLES: [&str; 6] = ["requests", "tokens in", "tokens out", "programs", "running", "sandboxes"];
@@ -155,7 +155,7 @@ fn cells(work: &MeteredWork) -> [String; 6] {
     ]
 }
 
-/// A time in words: in seconds below a minute, and in hours and minutes above an hour.
+/// A time as text: in seconds below a minute, and in hours and minutes above an hour.
 fn time(milliseconds: u64) -> String {
     let seconds = Duration::from_millis(milliseconds).as_secs();
     match seconds {

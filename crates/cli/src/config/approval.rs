@@ -1,4 +1,4 @@
-//! `[approval]`: programs that the server holds back, and the party that is asked.
+//! `[approval]`: the programs that wait, and the party that decides.
 
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ impl ApprovalSection {
         self.entries_of("approval")
     }
 
-    /// Returns true if another configuration holds programs back for the same reason.
+    /// Returns true if another configuration has the same mode of approval.
     pub(crate) fn has_mode_of(&self, other: &Self) -> bool {
         *self.mode == *other.mode
     }

@@ -1,5 +1,5 @@
-//! Declarations of settings: each stands in one place with its key, type, default and description, from which reading, `aludel config`, the
-//! variables of the environment, the help of flags and the reference follow.
+//! Declarations of settings: each is declared once, with its key, type, default and description. Parsing, `aludel config`, environment
+//! variables, the help of flags and the reference are derived from it.
 
 use std::fmt;
 
@@ -42,7 +42,7 @@ pub(crate) trait Value: Sized + fmt::Display {
     fn read(given: RawValue, name: &str) -> Result<Setting<Self>, ConfigError>;
 }
 
-/// Declares types that are read by [`std::str::FromStr`] as values of settings.
+/// Declares types with [`std::str::FromStr`] as values of settings.
 macro_rules! values {
     ($($type:ty: $form:ident),+ $(,)?) => {
         $(impl $crate::config::declare::Value for $type {

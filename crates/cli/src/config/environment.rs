@@ -6,8 +6,8 @@ use super::{HostEnvironment, Layers, Section, nearest};
 
 /// Reads the variables over `layers`.
 ///
-/// Only what is meant for aludel is looked at. Kubernetes gives every pod variables like `ALUDEL_PORT` and `ALUDEL_SERVICE_HOST` when there
-/// is a service of that name, so a stranger is an error only if it looks like a slip.
+/// Kubernetes gives every pod variables like `ALUDEL_PORT` and `ALUDEL_SERVICE_HOST` when there is a service of that name, so an unknown
+/// variable is an error only if it resembles a known one.
 pub(crate) fn read(host: &HostEnvironment, layers: &mut Layers) -> Result<(), ConfigError> {
     let known: Vec<(String, Section, &str)> = Section::ALL
         .into_iter()

@@ -95,7 +95,7 @@ impl File<'_> {
     }
 }
 
-/// The text of a single value. Every key says by itself what it takes, whichever layer it comes from.
+/// The text of a single value. Each key parses it, whatever layer it comes from.
 fn plain(value: &DeValue<'_>) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.to_string()),
@@ -106,14 +106,14 @@ fn plain(value: &DeValue<'_>) -> Option<String> {
     }
 }
 
-/// Several values, or one, as they are written in an environment variable: with commas between.
+/// The values of a list, or one value, in the form of an environment variable: separated by commas.
 fn list(value: &DeValue<'_>) -> Option<String> {
     let DeValue::Array(values) = value else { return plain(value) };
     let values: Option<Vec<String>> = values.iter().map(|value| plain(value.get_ref())).collect();
     values.map(|values| values.join(","))
 }
 
-/// A table of single values, as it is written in an environment variable: a line of `NAME: VALUE` for each.
+/// A table of single values in the form of an environment variable: a line of `NAME: VALUE` for each.
 fn lines(value: &DeValue<'_>) -> Option<String> {
     let DeValue::Table(entries) = value else { return None };
     let line = |name: &str, value: String| (!value.contains(['\n', '\r'])).then(|| format!("{name}: {value}\n"));
@@ -124,7 +124,7 @@ fn shape(origin: ValueOrigin, key: &str, found: &Spanned<DeValue<'_>>, wanted: &
     ConfigError::Shape { origin, key: key.to_owned(), found: found.get_ref().type_str(), wanted }
 }
 
-/// The word may be a section, misspelt, or a key without its section.
+/// The error for an unknown word: a misspelt section, or a key without its section.
 fn unknown_section(name: &str, origin: ValueOrigin) -> ConfigError {
     let names = Section::ALL.map(Section::name);
     let nearest = nearest(name, names).map(str::to_owned).or_else(|| {

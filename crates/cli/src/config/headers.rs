@@ -16,7 +16,7 @@ pub(crate) struct Headers(Vec<(String, Setting<KeySource>)>);
 impl Value for Headers {
     const FORM: ValueForm = ValueForm::Table;
 
-    /// Reads lines of `NAME: VALUE`, where the value is `env:NAME`, `file:PATH` or stands there itself. Errors do not quote it.
+    /// Parses lines of `NAME: VALUE`, where the value is `env:NAME`, `file:PATH` or the value itself. Errors do not quote it.
     fn read(given: RawValue, setting: &str) -> Result<Setting<Self>, ConfigError> {
         let RawValue { text, origin } = given;
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());

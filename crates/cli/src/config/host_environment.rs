@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::raw_value::ConfigError;
 
-/// The only place where the environment is read; everything else gets it from here, and tests make their own.
+/// The process's environment. It is read only here, so that tests can replace it.
 pub(crate) struct HostEnvironment {
     variables: BTreeMap<String, String>,
     directory: PathBuf,
@@ -15,7 +15,7 @@ pub(crate) struct HostEnvironment {
 impl HostEnvironment {
     /// This process's own.
     pub(crate) fn of_this_process() -> Self {
-        // A variable that is not Unicode is none of ours.
+        // None of our variables is other than Unicode.
         let variables =
             std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
         Self {
@@ -32,7 +32,7 @@ impl HostEnvironment {
         Self { variables: variables.collect(), directory: directory.to_path_buf(), is_root: false }
     }
 
-    /// An environment variable. An empty one counts as none, as the XDG specification has it.
+    /// An environment variable. An empty one counts as unset, as in the XDG specification.
     pub(crate) fn variable(&self, name: &str) -> Option<&str> {
         self.variables.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
@@ -45,7 +45,7 @@ impl HostEnvironment {
     /// The path, seen from anywhere.
     pub(crate) fn absolute(&self, path: &Path) -> PathBuf {
         let path = self.directory.join(path);
-        // Without a working directory, what is relative stays so and is not found.
+        // Without a working directory, a relative path stays relative and is not found.
         std::path::absolute(&path).unwrap_or(path)
     }
 
@@ -61,7 +61,7 @@ impl HostEnvironment {
         Ok(Path::new(home).join(".local/share/aludel"))
     }
 
-    /// Returns the paths of a configuration file; the first one that is there counts.
+    /// Returns the possible paths of the configuration file; the first that exists counts.
     pub(crate) fn config_files(&self) -> Vec<PathBuf> {
         let mut files = vec![self.directory.join("aludel.toml")];
         let home = self.variable("HOME").map(|home| Path::new(home).join(".config"));

@@ -23,7 +23,7 @@ pub(crate) enum KeySource {
 }
 
 impl KeySource {
-    /// Reads `env:NAME`, `file:PATH` or the key itself, as the setting `name`. Errors never quote what was written: it may be the key.
+    /// Parses `env:NAME`, `file:PATH` or the key itself, as the setting `name`. Errors never quote the text, which may be the key.
     pub(crate) fn parse(given: RawValue, name: &str) -> Result<Setting<Self>, ConfigError> {
         let RawValue { text, origin } = given;
         let source = match (text.split_once(':'), &origin) {
@@ -69,7 +69,7 @@ impl Setting<KeySource> {
         }
     }
 
-    /// Fetches the secret that is called `what`, and may be of several words.
+    /// Reads the secret called `what`, which may consist of several words.
     pub(crate) fn fetch_text_for(&self, what: &str, host: &HostEnvironment) -> Result<Option<Secret>, ConfigError> {
         let failed = |why: String| self.failed(what, why);
         let secret = match &**self {

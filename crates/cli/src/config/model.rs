@@ -100,7 +100,7 @@ impl InterpreterSetting {
 /// A model as it was given, layer over layer.
 #[derive(Debug, Default)]
 pub(crate) struct RawModel {
-    /// The beginning of its table; the default for one that comes from another layer.
+    /// The position of its table; the default for a model of another layer.
     start: ValueOrigin,
     model: ModelSection,
 }
@@ -119,15 +119,15 @@ impl RawModel {
         self.model.set(key, given)
     }
 
-    /// Returns true if no table holds it, and the environment does not say which model it is about.
+    /// Returns true if no table has it, and no variable or flag names its model.
     fn is_loose(&self) -> bool {
         !self.model.name.is_given() && self.start == ValueOrigin::Default
     }
 
-    /// Puts keys of a higher layer over the model that they are about, and that model first, which makes it the default.
+    /// Applies keys of a higher layer to their model, and puts that model first, which makes it the default.
     ///
-    /// It is the model of the same name or, when no name is given, the first. A key and headers are sent only to the url that they were
-    /// given for: whoever gives another url gives these too.
+    /// It is the model of the same name or, when no name is given, the first. A key and headers are sent only to the url of their own
+    /// layer: a layer with another url must have these too.
     pub(crate) fn overlay(models: &mut Vec<Self>, keys: Overlay) -> Result<(), ConfigError> {
         if keys.is_empty() {
             return Ok(());
@@ -149,7 +149,7 @@ impl RawModel {
         Ok(())
     }
 
-    /// Fills in the defaults that follow from other settings, and checks them. `names` are those of the models that are there.
+    /// Fills in the defaults that depend on other settings, and checks them. `names` are those of the existing models.
     fn resolve(self, names: &[String]) -> Result<ModelSection, ConfigError> {
         let Self { start, mut model } = self;
         if !model.name.is_given() {
@@ -166,7 +166,7 @@ impl RawModel {
         if !model.url.is_given() {
             let why = match &model.name.origin {
                 ValueOrigin::File { .. } => "needs a url; add: url = \"https://…/v1\"".to_owned(),
-                // Somebody asked for a model by a name that nothing else is known of.
+                // The model was requested by name, and nothing else is known about it.
                 _ => format!(
                     "is not configured; there are: {}. Add a [[model]] to aludel.toml, or give its url too",
                     names.iter().map(String::as_str).chain([DEMO]).collect::<Vec<_>>().join(", ")
@@ -181,13 +181,13 @@ impl RawModel {
     }
 }
 
-/// Makes models of what was given. The scripted model is added when it was not configured under its own name.
+/// Resolves all given models. Adds the scripted model unless it was configured under its own name.
 pub(crate) fn resolve_all(given: Vec<RawModel>) -> Result<Vec<ModelSection>, ConfigError> {
     let named = given.iter().filter(|given| given.model.url.is_given() && given.model.name.is_given());
     let names: Vec<String> = named.map(|given| given.model.name.to_string()).collect();
     let mut models: Vec<ModelSection> = Vec::new();
     for model in given {
-        // A key or a timeout for whichever model there is, and there is none.
+        // A key or a timeout without a model's name, and there is no model.
         if model.is_loose() && !model.model.url.is_given() {
             continue;
         }
@@ -213,7 +213,7 @@ pub(crate) fn resolve_all(given: Vec<RawModel>) -> Result<Vec<ModelSection>, Con
 }
 
 impl ModelSection {
-    /// The scripted model, as nobody configured it.
+    /// The scripted model with default settings.
     fn demo() -> Self {
         let (name, api) = (Setting::default(Word(DEMO.to_owned())), Setting::default(ApiSetting::Demo));
         Self { name, api, ..Self::default() }

@@ -1,4 +1,4 @@
-//! A value as someone wrote it, where they wrote it, and what can be wrong with it.
+//! A value in its written form with its origin, and possible errors in it.
 
 use std::fmt;
 use std::ops::Deref;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// Origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) enum ValueOrigin {
-    /// Nobody gave it.
+    /// It was not given.
     #[default]
     Default,
     /// A configuration file.
@@ -26,7 +26,7 @@ pub(crate) enum ValueOrigin {
 }
 
 impl ValueOrigin {
-    /// A relative path counts from the file it is written in; elsewhere from the directory one is in.
+    /// Resolves a relative path: from the directory of the file that contains it, otherwise from the working directory.
     pub(crate) fn resolve(&self, path: &Path) -> PathBuf {
         match self {
             Self::File { path: file, .. } => file.parent().unwrap_or(Path::new("")).join(path),
@@ -55,12 +55,12 @@ pub(crate) struct Setting<T> {
 }
 
 impl<T> Setting<T> {
-    /// A value that somebody gave.
+    /// A value that was given.
     pub(crate) fn new(value: T, origin: ValueOrigin) -> Self {
         Self { value, origin }
     }
 
-    /// A value that nobody gave.
+    /// A value that was not given.
     pub(crate) fn default(value: T) -> Self {
         Self { value, origin: ValueOrigin::Default }
     }
@@ -70,7 +70,7 @@ impl<T> Setting<T> {
         Setting { value: convert(self.value), origin: self.origin }
     }
 
-    /// Returns true if somebody gave it.
+    /// Returns true if it was set, and is not a default.
     pub(crate) fn is_given(&self) -> bool {
         self.origin != ValueOrigin::Default
     }
@@ -84,7 +84,7 @@ impl<T> Deref for Setting<T> {
     }
 }
 
-/// A value as it is written, before anyone has looked at it. It may be a secret, so it does not print.
+/// A value in its written form, before it is parsed. It may be a secret, so it cannot be printed.
 pub(crate) struct RawValue {
     /// The text; numbers and booleans of a file included.
     pub(crate) text: String,
@@ -131,10 +131,10 @@ pub(crate) enum ConfigError {
         key: String,
         /// The value as it is written.
         text: String,
-        /// The mistake and its remedy, so that it reads on from the value.
+        /// The mistake and its remedy, as a continuation of the value.
         why: String,
     },
-    /// A table where a value should be, or the other way round.
+    /// A table in place of a value, or a value in place of a table.
     #[error("{origin}: `{key}` is of type {found}, but should be {wanted}")]
     Shape {
         /// Its origin.
@@ -178,7 +178,7 @@ pub(crate) enum ConfigError {
         /// Its origin.
         origin: ValueOrigin,
     },
-    /// A value that names no source of a key. Not quoted: it may be the key.
+    /// A value that names no source of a key. Not quoted, because it may be the key.
     #[error("{origin}: {name} {why}")]
     KeySource {
         /// Its origin.
@@ -198,7 +198,7 @@ pub(crate) enum ConfigError {
         /// The mistake.
         why: String,
     },
-    /// A part that several settings make, or that stands in a file of its own.
+    /// A part of several settings, or one in a separate file.
     #[error("{origin}: {part}: {why}")]
     Part {
         /// Place of the setting that leads to it.

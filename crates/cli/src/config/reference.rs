@@ -1,4 +1,4 @@
-//! The reference of all settings, made of their declarations: for people, as Markdown, and as a JSON schema.
+//! The reference of all settings, made from their declarations: as text, as Markdown, and as a JSON schema.
 
 use std::fmt::Write as _;
 
@@ -44,7 +44,7 @@ fn defaults(section: Section) -> Vec<ConfigEntry> {
     }
 }
 
-/// Text for people: the settings whose name contains `part`, if there are any.
+/// The reference as text: the settings whose name contains `part`, if there are any.
 pub(crate) fn explain(part: &str) -> Option<String> {
     let mut text = String::new();
     for (section, key, default) in all() {
@@ -113,7 +113,7 @@ pub(crate) fn schema() -> Value {
                 ValueForm::Text => json!({ "type": "string" }),
                 ValueForm::Number => json!({ "type": "number" }),
                 ValueForm::Switch => json!({ "type": "boolean" }),
-                // A word that is written without quotes in a file.
+                // Such a word is written without quotes in a file.
                 ValueForm::Choice(words) if words.contains(&"true") => json!({ "enum": with_booleans(words) }),
                 ValueForm::Choice(words) => json!({ "enum": words }),
                 ValueForm::List => json!({ "type": "array", "items": { "type": "string" } }),
@@ -200,7 +200,7 @@ fn with_booleans(words: &[&str]) -> Vec<Value> {
 mod tests {
     use super::*;
 
-    /// To write it anew: `aludel config --markdown > docs/guide/settings.md`.
+    /// If it fails: `aludel config --markdown > docs/guide/settings.md`.
     #[test]
     fn the_page_of_settings_is_that_of_the_declarations() {
         let page = include_str!("../../../../docs/guide/settings.md");

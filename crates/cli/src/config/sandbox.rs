@@ -16,7 +16,7 @@ use super::key::KeySource;
 use super::raw_value::{ConfigError, Setting};
 use super::{ConfigEntry, DurationValue, HostEnvironment, Size, Switch};
 
-/// Names of settings that every sandbox can have its own of, or that only a server uses.
+/// Names of settings that differ between sandboxes, or that only a server uses.
 const NOT_COMMON: [&str; 16] = [
     "memory",
     "timeout",
@@ -36,7 +36,7 @@ const NOT_COMMON: [&str; 16] = [
     "keep",
 ];
 
-/// Templates besides the usual one that a server has ready at once.
+/// Ready templates of a server, besides the usual one.
 pub(crate) const MAX_TEMPLATES: usize = 8;
 
 static LIMITS: LazyLock<Limits> = LazyLock::new(Limits::default);
@@ -132,7 +132,7 @@ settings! {
 values! { SessionVariables: Table, KeyTemplates: Table, Choice: Text, DirectoryPath: Text, TemplateNames: List, MemorySize: Text, PoolSize: Number, Cores: Number, CpuTime: Text, ProcessCount: Number }
 
 impl SandboxSection {
-    /// Fills in the defaults that follow from other settings, and checks those that depend on each other.
+    /// Fills in the defaults that depend on other settings, and checks settings that depend on each other.
     pub(crate) fn resolve(mut self) -> Result<Self, ConfigError> {
         let memory = self.memory.0;
         if !self.disk.is_given() {
@@ -169,7 +169,7 @@ impl SandboxSection {
         self.entries().into_iter().filter(is_common).map(|entry| (entry.key, entry.value)).collect()
     }
 
-    /// The settings of the backend `docker`, with so many sandboxes ready ahead.
+    /// The settings of the backend `docker`, with a pool of this size.
     pub(crate) fn docker(&self, data: &Path, pool: usize) -> DockerConfig {
         let named = |setting: &Setting<String>, none: &str| Some((**setting).clone()).filter(|name| name != none);
         DockerConfig {
@@ -233,7 +233,7 @@ impl SandboxSection {
         })
     }
 
-    /// The limits of one sandbox; what has no key is the engine's default.
+    /// The limits of one sandbox; without a setting, the engine's default.
     pub(crate) fn limits(&self) -> Limits {
         let (memory, disk) = (self.memory.0.bytes(), self.disk.bytes());
         let defaults = Limits::default();

@@ -63,7 +63,7 @@ impl ServerSection {
         if !self.data.is_given() {
             self.data = Setting::default(FilePath(host.data_directory()?));
         }
-        // Processes that work elsewhere use it too.
+        // Processes in other directories use it too.
         self.data = self.data.map(|data| FilePath(host.absolute(&data)));
         Ok(self)
     }

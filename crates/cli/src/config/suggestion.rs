@@ -1,6 +1,6 @@
 //! The word that was probably meant.
 
-/// The word of `known` that is nearest to what was written, unless all are far off.
+/// The word of `known` that is most similar to the written one, if any is similar enough.
 pub(crate) fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let written = written.to_lowercase();
     known

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::*;
 
-/// A home of the test's own, with a configuration file in the directory one is in.
+/// A home directory for a test, with a configuration file in the working directory.
 struct TestHome(tempfile::TempDir);
 
 impl TestHome {

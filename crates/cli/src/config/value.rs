@@ -1,4 +1,4 @@
-//! Values of settings: paths, switches, and those that read themselves from text.
+//! Types of settings: paths, switches, and types that are parsed from text.
 
 use std::fmt;
 use std::ops::Deref;
@@ -20,7 +20,7 @@ impl Value for FilePath {
         let RawValue { text, origin } = given;
         let why = match text.as_str() {
             "" => "is empty; give a path",
-            // Nobody expands it here, and a directory that is called ~ is a trap.
+            // It is not expanded here, and a directory called ~ would be a trap.
             tilde if tilde.starts_with('~') => "begins with ~, which only shells understand; write the whole path",
             path => return Ok(Setting::new(Self(origin.resolve(Path::new(path))), origin)),
         };

@@ -7,7 +7,7 @@ const GAP: usize = 2;
 /// Rows that are held until their table is shown.
 const MAX_ROWS: usize = 500;
 
-/// Columns of a table; one with more stays as it was.
+/// Columns of a table; one with more is not rendered.
 const MAX_COLUMNS: usize = 40;
 
 /// The rows of a table, as far as they were written.
@@ -26,7 +26,7 @@ impl MarkdownTable {
         has_room
     }
 
-    /// The table, at most so many columns of the terminal wide. What is no table stays as it was.
+    /// The rendered table, at most this wide in columns of the terminal. Text that is not a table stays as it was.
     pub(super) fn render(self, width: usize) -> String {
         let rows: Vec<Vec<&str>> = self.lines.iter().map(|line| cells(line)).collect();
         let Some(rule) = rows.get(1).filter(|rule| rule.len() <= MAX_COLUMNS && rule.iter().all(|cell| is_rule(cell)))
@@ -88,7 +88,7 @@ fn fitted(mut widths: Vec<usize>, most: usize) -> Vec<usize> {
     widths
 }
 
-/// The lines of a cell, which end between words where those are not too long; at least one.
+/// The lines of a cell, broken between words unless those are too long; at least one.
 fn wrapped(cell: &str, width: usize) -> Vec<String> {
     let (mut lines, mut line) = (Vec::new(), String::new());
     for word in cell.split_whitespace() {
@@ -110,7 +110,7 @@ fn wrapped(cell: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// A part of a cell with blanks on one side.
+/// A part of a cell, padded on one side.
 fn aligned(text: &str, width: usize, right: bool) -> String {
     let blanks = " ".repeat(width.saturating_sub(text.width()));
     if right { blanks + text } else { text.to_owned() + &blanks }

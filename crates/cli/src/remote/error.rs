@@ -1,4 +1,4 @@
-//! Refusals and failures of a server, in words with a remedy.
+//! Refusals and failures of a server, with a remedy.
 
 use anyhow::anyhow;
 use reqwest::{Response, StatusCode};

@@ -1,4 +1,4 @@
-//! Sandboxes of a server that runs, through the API of E2B that it serves: over the Unix socket of a data directory, or at an address.
+//! Sandboxes of a running server, through its E2B API: over the Unix socket of a data directory, or at an address.
 
 mod error;
 mod stream;
@@ -51,10 +51,10 @@ pub(crate) struct ServerArgs {
 #[derive(Debug, Clone)]
 pub(crate) struct RemoteServer {
     client: Client,
-    /// The key, for the control plane alone: a sandbox has a token of its own, and its programs must learn no key.
+    /// The key, only for the control plane: a sandbox has its own token, and its programs must not learn a key.
     key: Option<HeaderValue>,
     base: String,
-    /// The server in words, for errors.
+    /// A description of the server, for errors.
     location: String,
 }
 
@@ -71,7 +71,7 @@ impl RemoteServer {
                 sent = Some(value);
             }
         }
-        // Another part of the process may have chosen it already.
+        // Another part of the process may have installed it.
         let _installed = rustls::crypto::ring::default_provider().install_default();
         let client = Client::builder().connect_timeout(CONNECT_TIMEOUT).redirect(reqwest::redirect::Policy::none());
         let (client, base, location) = match &args.url {
@@ -134,7 +134,7 @@ impl RemoteServer {
         Ok(Remote { server: self.clone(), id: made.sandbox_id, token: made.envd_access_token.unwrap_or_default() })
     }
 
-    /// Finds a sandbox by its id, the beginning of its id, or its name.
+    /// Finds a sandbox by its id, a prefix of its id, or its name.
     pub(crate) async fn find(&self, named: &str) -> anyhow::Result<Remote> {
         let id = self.id_of(named).await?;
         let path = format!("/sandboxes/{id}");
@@ -188,8 +188,8 @@ impl Remote {
         request.header(SANDBOX_ID, &self.id).header(SANDBOX_PORT, ENVD).header(ACCESS_TOKEN, &self.token)
     }
 
-    /// Sends a request to a port of its programs, and returns whatever they answer. Its headers are a stranger's: none of them may lead to
-    /// another sandbox, another port or the server itself.
+    /// Sends a request to a port of its programs, and returns their answer. The request's headers are untrusted: none may lead to another
+    /// sandbox, another port or the server itself.
     pub(crate) async fn send_to_port(
         &self,
         port: u16,
@@ -217,7 +217,7 @@ impl Remote {
         read(self.server.send(request).await?).await
     }
 
-    /// Calls one that answers with a stream of a command's events.
+    /// Calls a method that answers with a stream of a command's events.
     pub(crate) async fn stream(&self, method: &str, message: &impl Serialize) -> anyhow::Result<CommandEvents> {
         let request = self.request(Method::POST, method).header(CONTENT_TYPE, "application/connect+json");
         Ok(CommandEvents::new(self.server.send(request.body(stream::frame(message)?)).await?))
@@ -228,7 +228,7 @@ impl Remote {
         self.stream("/process.Process/Start", request).await
     }
 
-    /// Tells about a file; `None` if it is not there.
+    /// Describes a file; `None` if it does not exist.
     pub(crate) async fn stat(&self, path: &str) -> anyhow::Result<Option<EntryInfo>> {
         let asked = self.call("/filesystem.Filesystem/Stat", &PathRequest { path: path.to_owned() }).await;
         match asked {

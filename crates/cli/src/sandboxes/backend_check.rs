@@ -1,4 +1,4 @@
-//! Trials of backends: the local one starts a sandbox, the others are asked for a sign of life.
+//! Checks of backends: the local one starts a sandbox, the others are only asked for an answer.
 
 use aludel_sandbox::probe::{self, CheckStatus};
 use aludel_sandbox::{Docker, E2b, Error, OpenSandbox};
@@ -26,7 +26,7 @@ impl BackendCheck {
     }
 }
 
-/// Tries a backend. No image is fetched, and no service makes a sandbox; one that no setting names is not asked.
+/// Checks a backend. Downloads no image, and makes no sandbox of a service; skips one that no setting names.
 pub(crate) async fn examine(context: &CommandContext, place: BackendKind) -> anyhow::Result<BackendCheck> {
     let (status, detail) = match place {
         BackendKind::Local => local(context).await?,
@@ -90,7 +90,7 @@ async fn opensandbox(context: &CommandContext) -> anyhow::Result<(CheckStatus, S
     })
 }
 
-/// An engine or a service that lives. `origin` tells the place that sandboxes come from.
+/// The result for an engine or a service that answers. `origin` describes the place of its sandboxes.
 fn answered(context: &CommandContext, name: &str, origin: &str, warnings: &[String]) -> (CheckStatus, String) {
     let warnings = warnings.join(", ");
     if warnings.is_empty() {

@@ -27,7 +27,8 @@ impl BackendKind {
         }
     }
 
-    /// Returns true if the settings say enough to try it unasked. Nothing leaves this host because of a key that lies about.
+    /// Returns true if the settings allow to use it without being named. A key in the environment alone must not make programs leave this
+    /// host.
     fn is_set_up(self, settings: &SandboxSection) -> bool {
         match self {
             Self::E2b => settings.has_e2b_key(),
@@ -45,7 +46,7 @@ pub(crate) struct Candidates {
     pub(crate) reason: &'static str,
 }
 
-/// Returns the backends to be tried for sandboxes of this template.
+/// Returns the backends to try for sandboxes of this template.
 pub(crate) fn candidates(settings: &SandboxSection, template: &Choice) -> Candidates {
     let named = |place| (vec![place], "sandbox.backend names it");
     let (places, reason) = match *settings.backend {
@@ -53,7 +54,7 @@ pub(crate) fn candidates(settings: &SandboxSection, template: &Choice) -> Candid
         BackendSetting::Docker => named(BackendKind::Docker),
         BackendSetting::E2b => named(BackendKind::E2b),
         BackendSetting::OpenSandbox => named(BackendKind::OpenSandbox),
-        // The others have no templates of ours.
+        // Other backends do not have our templates.
         BackendSetting::Auto if *template != Choice::Default => {
             (vec![BackendKind::Local], "only local sandboxes have templates (sandbox.template)")
         }

@@ -1,4 +1,4 @@
-//! Backends whose sandboxes are not this program's own.
+//! Backends whose sandboxes are outside of this program.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ fn refuse_template(wanted: BackendOptions<'_>, instead: &str, setting: &str) -> 
     Ok(())
 }
 
-/// Tells the missing parts of the isolation, or refuses to go on with them.
+/// Warns about missing parts of the isolation, or refuses to continue.
 fn check(context: &CommandContext, warnings: &[String]) -> anyhow::Result<()> {
     if *context.config.sandbox.require == RequireSetting::Strict && !warnings.is_empty() {
         anyhow::bail!("{}, and sandbox.require is strict", warnings.join(", "));

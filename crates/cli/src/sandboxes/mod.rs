@@ -32,7 +32,7 @@ pub(crate) struct RunningBackend {
 }
 
 impl RunningBackend {
-    /// Starts the backend that the settings name, telling the person on stderr what that takes.
+    /// Starts the configured backend, with progress on stderr.
     pub(crate) async fn start(context: &CommandContext, pool: usize) -> anyhow::Result<Self> {
         Self::start_as(context, BackendOptions { template: &context.config.sandbox.template, pool, is_lean: false })
             .await
@@ -75,7 +75,7 @@ impl RunningBackend {
         for name in names {
             let template = find(context, name).await?;
             let offer = OfferedTemplate::new(name.clone(), &template);
-            // One is enough for the first to come; the usual template has the pool.
+            // One ready sandbox is enough here; the usual template has the pool.
             let started = Local::start(local_config(context, template, config.sandbox.pool.0.min(1))).await;
             let started = started.with_context(|| format!("no sandbox can be started from the template `{name}`"))?;
             further.push((offer, Arc::new(started) as Arc<dyn Backend>));
@@ -108,7 +108,7 @@ impl RunningBackend {
             }
         }
         match failed.pop() {
-            // Of a single one, the error is the whole story.
+            // With a single backend, its error says everything.
             Some((_, error)) if failed.is_empty() => Err(error),
             Some(last) => {
                 failed.push(last);
@@ -124,7 +124,7 @@ fn reasons(failed: &[(BackendKind, anyhow::Error)]) -> Vec<String> {
     failed.iter().map(|(place, error)| format!("{}: {}", place.name(), words(error))).collect()
 }
 
-/// Properties of a backend that is to be started.
+/// Properties of a backend to start.
 #[derive(Clone, Copy)]
 struct BackendOptions<'a> {
     template: &'a Choice,
@@ -173,7 +173,7 @@ fn tell(warnings: &[String], verbose: bool) {
     }
 }
 
-/// Returns a template. The default one is built where it is missing.
+/// Returns a template. Builds the default one if it is missing.
 pub(crate) async fn prepare(context: &CommandContext, template: &Choice) -> anyhow::Result<Template> {
     match template {
         Choice::Default => prepare_default(context).await,
@@ -193,7 +193,7 @@ async fn find(context: &CommandContext, name: &TemplateName) -> anyhow::Result<T
     found.context("the look for the template ended early")?.context("the template of the sandboxes cannot be used")
 }
 
-/// Makes sure that the default template is there. `force` makes it anew, also where no sandbox can start, as while an image is built.
+/// Ensures that the default template exists. `force` makes it anew, even if no sandbox can start, as during the build of an image.
 async fn prepare_default(context: &CommandContext) -> anyhow::Result<Template> {
     let data = context.config.server.data.to_path_buf();
     state::make_data_directory(context)?;
@@ -201,13 +201,13 @@ async fn prepare_default(context: &CommandContext) -> anyhow::Result<Template> {
         if let template::TemplateState::Ready(shared) = template::state(&context.config.sandbox.shared.0) {
             return Ok(shared);
         }
-        // Before more than a gigabyte is fetched for nothing.
+        // Before more than a gigabyte is downloaded in vain.
         require_sandboxes(&data).await?;
     }
     ensure(data, false).await
 }
 
-/// Builds the default template in this directory, unless it is there and current.
+/// Builds the default template in this directory, unless it exists and is current.
 pub(crate) async fn build_default(
     context: &CommandContext,
     directory: PathBuf,
@@ -228,7 +228,7 @@ async fn ensure(directory: PathBuf, force: bool) -> anyhow::Result<Template> {
     built.await.context("the template's builder ended")?.context("the Python template cannot be prepared")
 }
 
-/// Says that no sandbox can be started here, if so.
+/// Fails if no sandbox can be started here.
 pub(crate) async fn require_sandboxes(data: &Path) -> anyhow::Result<()> {
     let tried = probe::sandbox(data, aludel_sandbox::Require::Default).await;
     if tried.status == CheckStatus::Missing {

@@ -20,14 +20,14 @@ use crate::exit::usage;
 use crate::output_directory::OutputFiles;
 use crate::program::LoadedProgram;
 
-/// Time in which a server has to say that it will run the program.
+/// The longest wait for a server to accept the program.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A way to run a program.
 pub(crate) enum ServerLookup {
     /// A server runs it.
     Server(ServerProgram),
-    /// No server does, for this reason if there is one that could have.
+    /// No server will run it; the reason, if one could have.
     Nobody(Option<String>),
 }
 
@@ -114,7 +114,7 @@ impl ServerProgram {
 
     /// Interrupts the program.
     pub(crate) async fn interrupt(&mut self) {
-        // A server that is gone is noticed when its next word is awaited.
+        // A server that is gone is noticed at the next read.
         let _sent = frames::send(self.frames.stream(), &ClientMessage::Interrupt).await;
     }
 
@@ -155,7 +155,7 @@ impl OutputFiles for ServerFiles {
     }
 }
 
-/// The content of one file. What is not read of it is passed over.
+/// The content of one file. Unread bytes are skipped.
 struct Content {
     stream: std::os::unix::net::UnixStream,
     piece: io::Cursor<Vec<u8>>,
@@ -177,7 +177,7 @@ impl Read for Content {
 impl Drop for Content {
     fn drop(&mut self) {
         if io::copy(self, &mut io::sink()).is_err() {
-            // Whatever comes next would be taken for something else.
+            // The next frame would be misread.
             let _gone = self.stream.shutdown(Shutdown::Both);
         }
     }

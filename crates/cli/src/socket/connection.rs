@@ -1,4 +1,4 @@
-//! One client of the socket, at the server's end.
+//! One client of the socket, on the server's side.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -43,7 +43,7 @@ pub(super) struct SocketServer {
 }
 
 impl SocketServer {
-    /// Returns the reason for which the client has to make a sandbox of its own, if there is one.
+    /// Returns the reason for which the client has to make its own sandbox, if there is one.
     fn refusal(&self, request: &ProgramRequest) -> Option<String> {
         if let Some(difference) = self.peer.difference(&request.peer) {
             return Some(difference);
@@ -52,7 +52,7 @@ impl SocketServer {
     }
 }
 
-/// Serves a client until it goes away or breaks the rules. Its sandbox ends then, whatever runs in it.
+/// Serves a client until it disconnects or breaks the protocol. Its sandbox ends then, whatever runs in it.
 pub(super) async fn visit(host: &SocketServer, mut stream: UnixStream) {
     let Ok(Ok(first)) = timeout(REQUEST_TIMEOUT, frames::first_byte(&stream)).await else { return };
     if first.is_ascii_uppercase() {
@@ -66,7 +66,7 @@ pub(super) async fn visit(host: &SocketServer, mut stream: UnixStream) {
     let served = ClientConnection { host, opened: &opened, writer, asked };
     tokio::select! {
         () = listen(reader, asks) => {}
-        // Whoever does not read its answers has gone.
+        // A client that does not read its answers is gone.
         _answered = served.answer(request, files) => {}
     }
     if let Some(session) = opened.get() {
@@ -121,7 +121,7 @@ impl ClientConnection<'_> {
         while let Some(ask) = self.asked.recv().await {
             match ask {
                 ClientMessage::Open { path, limit } => self.send_file(session.sandbox(), &path, limit).await?,
-                // It ended meanwhile.
+                // The program has ended meanwhile.
                 ClientMessage::Interrupt => {}
             }
         }
@@ -156,7 +156,7 @@ impl ClientConnection<'_> {
         Ok(ServerMessage::Failed("there is no program".to_owned()))
     }
 
-    /// Sends the events of a program. Returns its end, or the answer about it if it did not come to one.
+    /// Sends the events of a program. Returns its end, or the answer if it was not run to its end.
     async fn follow(&mut self, mut execution: DirectExecution) -> io::Result<Result<Finished, ServerMessage>> {
         let canceller = execution.canceller();
         let mut was_interrupted = false;
@@ -229,13 +229,13 @@ impl ClientConnection<'_> {
 /// Copies a file that a client opened into the workspace.
 async fn add(session: &SessionSandbox, name: &str, file: File) -> anyhow::Result<()> {
     let metadata = file.metadata()?;
-    // Anything else may never end.
+    // Reading anything else may never end.
     anyhow::ensure!(metadata.is_file(), "it is not a regular file");
     session.add_file(name, metadata.len(), file).await?;
     Ok(())
 }
 
-/// Returns those of the files that a program made which are there, as they are now.
+/// Returns the files of an outcome that still exist, in their present state.
 async fn still_there(session: &SessionSandbox, finished: &Finished) -> Result<Vec<FileEntry>, Error> {
     if finished.files.is_empty() {
         return Ok(Vec::new());

@@ -1,4 +1,4 @@
-//! Frames on a socket: their length in four bytes, then a message as JSON or bytes of a file.
+//! Frames on a socket: the length in four bytes, then a message as JSON or bytes of a file.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -15,9 +15,9 @@ use tokio::net::UnixStream;
 
 use super::message::MAX_FILES;
 
-/// Bytes of the longest frame of a client: the longest program, each of its characters escaped.
+/// Bytes of a client's longest frame: the longest program with every character escaped.
 pub(super) const MAX_ASK: usize = 8 << 20;
-/// Bytes of the longest frame of a server: a value's forms as base64.
+/// Bytes of a server's longest frame: a value's forms as base64.
 pub(super) const MAX_ANSWER: usize = 64 << 20;
 /// Bytes that are read at once.
 const READ: usize = 64 << 10;
@@ -34,7 +34,7 @@ pub(super) async fn send_bytes(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8])
     to.write_all(bytes).await
 }
 
-/// Sends a message with descriptors, which go along with its length.
+/// Sends a message with descriptors, which are attached to its length.
 pub(super) async fn send_with(
     to: &mut UnixStream,
     message: &impl Serialize,
@@ -56,7 +56,7 @@ pub(super) async fn send_with(
     to.write_all(message).await
 }
 
-/// Returns the first byte that comes, which stays there to be read: zero of a frame, a letter of HTTP.
+/// Returns the first byte without consuming it: zero for a frame, a letter for HTTP.
 pub(super) async fn first_byte(from: &UnixStream) -> io::Result<u8> {
     let mut byte = [0];
     let peeked = from.async_io(Interest::READABLE, || Ok(recv(from, &mut byte, RecvFlags::PEEK)?.0)).await?;
@@ -85,7 +85,7 @@ pub(super) async fn receive_with<T: DeserializeOwned>(from: &mut UnixStream) -> 
     Ok((serde_json::from_slice(&frame)?, files))
 }
 
-/// Frames as they come. Nothing is lost where a future of its own is dropped.
+/// Reads frames. Cancel-safe: nothing is lost if a future is dropped.
 #[derive(Debug)]
 pub(super) struct FrameReader<R> {
     from: R,
@@ -98,7 +98,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Self { from, longest, read: Vec::new() }
     }
 
-    /// The next message; `None` when the other end has gone between two. Cancel-safe.
+    /// The next message; `None` if the other end closed between two messages. Cancel-safe.
     pub(super) async fn next<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         loop {
             if let Some((length, rest)) = self.read.split_first_chunk() {
@@ -116,7 +116,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
-    /// The other half, to write to it.
+    /// The other half, for writing.
     pub(super) fn stream(&mut self) -> &mut R {
         &mut self.from
     }

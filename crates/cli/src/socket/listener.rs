@@ -1,4 +1,4 @@
-//! The server's end: making the socket, and letting in whoever may come.
+//! The server's side: makes the socket, and accepts clients of the same user.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -15,14 +15,14 @@ use super::connection::{SocketServer, visit};
 use super::message::PeerIdentity;
 use crate::context::CommandContext;
 
-/// Clients at once. One more starts a sandbox of its own.
+/// Concurrent clients. One more starts a sandbox of its own.
 const MAX_VISITS: usize = 256;
 /// Connections that the system keeps until they are accepted.
 const BACKLOG: i32 = 128;
 /// Pause when the system has no more descriptors.
 const NO_DESCRIPTORS_PAUSE: Duration = Duration::from_millis(200);
 
-/// The socket in the data directory, which is removed when this is dropped.
+/// The socket in the data directory. Dropping it removes the socket.
 pub(crate) struct SocketListener {
     listener: UnixListener,
     host: Arc<SocketServer>,
@@ -38,14 +38,14 @@ struct Name {
 impl Drop for Name {
     fn drop(&mut self) {
         if inode_of(&self.path).is_ok_and(|inode| inode == self.inode) {
-            // Nobody answers at it any more; the next server replaces it.
+            // It has no server any more; the next one replaces it.
             let _removed = std::fs::remove_file(&self.path);
         }
     }
 }
 
 impl SocketListener {
-    /// Listens in the data directory of a server, which no other server has: what an earlier one left is replaced.
+    /// Listens in the data directory of a server, which is locked by it: an earlier server's socket is replaced.
     pub(crate) fn bind(context: &CommandContext, app: &Arc<App>) -> Result<Self, String> {
         let path = super::path(&context.config.server.data)?;
         let shown = path.display().to_string();
@@ -87,7 +87,7 @@ pub(super) fn is_of(stream: &UnixStream, user: u32) -> bool {
     stream.peer_cred().is_ok_and(|peer| peer.uid() == user)
 }
 
-/// Makes a socket that only its user can open, under another name, and gives it its own at once.
+/// Makes a socket that only its user can open, under a temporary name, and renames it.
 fn bind(path: PathBuf) -> io::Result<(UnixListener, Name)> {
     if path.symlink_metadata().is_ok_and(|there| !there.file_type().is_socket()) {
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, "something else than a socket is there"));
@@ -101,7 +101,7 @@ fn bind(path: PathBuf) -> io::Result<(UnixListener, Name)> {
         None,
     )?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(&fresh)?)?;
-    // Nobody can connect before it listens.
+    // No client can connect before it listens.
     std::fs::set_permissions(&fresh, PermissionsExt::from_mode(0o600))?;
     rustix::net::listen(&socket, BACKLOG)?;
     let inode = inode_of(&fresh)?;

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::context::CommandContext;
 
-/// Files of one request: what the system takes in one message.
+/// Files of one request, limited by the descriptors of one message in Linux.
 pub(super) const MAX_FILES: usize = 200;
 
-/// A request to run a program. The files come as descriptors, in the order of their names.
+/// A request to run a program. The files are attached as descriptors, in the order of their names.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct ProgramRequest {
     /// The client.
@@ -30,16 +30,16 @@ pub(super) struct ProgramRequest {
 /// All that both ends must have in common.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PeerIdentity {
-    /// The executable: its device, its inode and the time when it was written.
+    /// The executable: its device, its inode and its modification time.
     executable: [i64; 4],
-    /// Settings by key, and the interpreter that the template is made from.
+    /// Settings by key, and the interpreter of the template.
     settings: Vec<(String, String)>,
 }
 
 impl PeerIdentity {
     /// This process.
     pub(super) fn of_this_process(context: &CommandContext) -> std::io::Result<Self> {
-        // The link leads to the file that runs, even if another one has its name by now.
+        // The link leads to the running file, even if another one has its name by now.
         let executable = std::fs::metadata("/proc/self/exe")?;
         let id = [executable.dev(), executable.ino()].map(u64::cast_signed);
         let interpreter = aludel_sandbox::template::interpreter().unwrap_or_default();
@@ -48,7 +48,7 @@ impl PeerIdentity {
         Ok(Self { executable: [id[0], id[1], executable.mtime(), executable.mtime_nsec()], settings })
     }
 
-    /// Returns the first difference between the two, in words about this one.
+    /// Returns a description of this one's first difference from the other.
     pub(super) fn difference(&self, other: &Self) -> Option<String> {
         if self.executable != other.executable {
             return Some("it is another build of aludel".to_owned());
@@ -64,15 +64,15 @@ impl PeerIdentity {
 pub(super) enum ClientMessage {
     /// Interrupt the program.
     Interrupt,
-    /// Send the contents of a file of the workspace, if it has at most so many bytes.
+    /// Send the contents of a file of the workspace, if it has at most this many bytes.
     Open { path: String, limit: u64 },
 }
 
-/// A message of the server. [`ServerMessage::Ended`], [`ServerMessage::Refused`] and [`ServerMessage::Failed`] are last, but for contents
-/// of files.
+/// A message of the server. [`ServerMessage::Ended`], [`ServerMessage::Refused`] and [`ServerMessage::Failed`] are the last, except for
+/// contents of files.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ServerMessage {
-    /// The program will run here, unless there turns out to be no room.
+    /// The program will run here if there is room.
     Welcome,
     /// Nothing of the program ran, and nothing will, for this reason.
     Declined(String),
@@ -90,7 +90,7 @@ pub(super) enum ServerMessage {
     Cancelled,
     /// The server or the host failed.
     Failed(String),
-    /// Contents follow: pieces of so many bytes in all, then an empty one. There may be fewer.
+    /// Contents follow: pieces of this many bytes together, or fewer, then an empty one.
     Opened { bytes: u64 },
     /// The file cannot be read.
     Unreadable(String),

@@ -1,8 +1,8 @@
 //! The Unix socket of a server, in its data directory: `aludel run` uses the server's sandboxes through it, and `aludel sandbox` speaks
 //! HTTP with the server there.
 //!
-//! Both ends are the same executable of the same user, or they have nothing to do with one another; so messages have no versions. Files go
-//! in as descriptors that the client opened, and come out as bytes.
+//! Both ends must be the same executable of the same user; so messages have no versions. Files are sent as descriptors that the client
+//! opened, and returned as bytes.
 
 mod client;
 mod connection;

@@ -1,4 +1,4 @@
-//! Archives of the audit log: JSON lines, the first of which says where the log was when the archive begins.
+//! Archives of the audit log: JSON lines, the first of which is the log's position before the archive.
 
 use std::fmt;
 use std::fs::File;
@@ -30,7 +30,7 @@ impl fmt::Display for ArchiveEntries {
     }
 }
 
-/// Moves the entries before a day to a new file, which is on the disk before they are removed. `None` if there are none.
+/// Moves the entries before a day to a new file, which is synced before they are removed. `None` if there are none.
 pub(super) async fn write(store: &Store, file: &Path, before: Date) -> anyhow::Result<Option<ArchiveEntries>> {
     let shown = file.display();
     if file.exists() {

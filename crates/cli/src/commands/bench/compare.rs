@@ -1,4 +1,4 @@
-//! `aludel bench --compare`: other ways to run a program on this machine, beside ours.
+//! `aludel bench --compare`: other ways to run a program on this machine, compared with ours.
 
 use std::path::Path;
 
@@ -12,9 +12,9 @@ use crate::context::CommandContext;
 use crate::sandboxes::{self, RunningBackend};
 use crate::{color, json};
 
-/// A way that takes longer than this is measured in every fifth round only, milliseconds.
+/// A way that takes longer than this is measured only in some rounds, milliseconds.
 const SLOW: f64 = 100.0;
-/// The rounds of which a slow way is measured in one.
+/// Number of rounds for each measurement of a slow way.
 const SELDOM: u32 = 5;
 
 /// The measurements of all.
@@ -44,7 +44,7 @@ struct SkippedContender {
     reason: String,
 }
 
-/// Measures all that are here in turns, so that whatever else happens on the machine happens to all of them.
+/// Measures all available ways in turns, so that other load on the machine affects all of them.
 pub(super) async fn run(context: &CommandContext, count: u32, json: Option<&Path>) -> anyhow::Result<()> {
     let limits = context.config.sandbox.limits();
     let template = sandboxes::prepare(context, &context.config.sandbox.template).await?;
@@ -76,7 +76,7 @@ pub(super) async fn run(context: &CommandContext, count: u32, json: Option<&Path
         }
         let mut ready = Vec::new();
         for mut contender in contenders {
-            // The first time warms caches, and shows whether it works.
+            // The first run warms caches, and shows if it works.
             match contender.measure().await {
                 Ok(took) => ready.push((contender, took > SLOW, Vec::new())),
                 Err(error) => skip(contender.name, format!("it does not work here: {error}")),

@@ -1,4 +1,4 @@
-//! The ways to run a program that are compared, and how each is asked.
+//! The compared ways to run a program.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -11,20 +11,20 @@ use anyhow::{Context as _, bail, ensure};
 
 use super::{FORK, PROGRAM, create, execute, wait_for_pool};
 
-/// The program with the imports that a sandbox of ours has made when it is ready.
+/// The program with the imports of a ready sandbox of ours.
 const WITH_IMPORTS: &str = "import pandas, matplotlib.pyplot; print(1+1)";
 /// The interpreter in a template.
 const PYTHON: &str = "/usr/local/bin/python3";
-/// The directory in which Matplotlib finds its list of fonts, in a sandbox of another's.
+/// The directory for Matplotlib's list of fonts in other sandboxes.
 const CACHE: &str = "/tmp/matplotlib";
-/// The name of what is made at others for a comparison.
+/// The name of objects that are made elsewhere for a comparison.
 const NAME: &str = "aludel-bench";
 /// Runs the floor once. Prints milliseconds.
 const RUN_FORK: &str = "
 start = time.perf_counter()
 for _ in fork(): print((time.perf_counter() - start) * 1000)
 ";
-/// Runs on the host: starts a kernel and runs the program in it for each line. Prints milliseconds.
+/// Runs on the host: for each line, starts a kernel and runs the program in it. Prints milliseconds.
 const IPYKERNEL: &str = "
 import sys, time
 from jupyter_client.manager import start_new_kernel
@@ -56,7 +56,7 @@ enum ContenderKind {
     Sandbox { backend: Arc<dyn Backend>, pool: usize, limits: Limits },
     /// A program in a sandbox of ours that measures itself.
     Inside(Arc<dyn Sandbox>),
-    /// A command whose output is the program's.
+    /// A command with the output of the program.
     Command(Vec<String>),
     /// A command to a function that is served until this is dropped.
     Served { words: Vec<String>, _function: ZygoFunction },
@@ -110,7 +110,7 @@ impl Contender {
         Self { name, imports, way: ContenderKind::Command(words) }
     }
 
-    /// Runs the program once and returns milliseconds up to its result.
+    /// Runs the program once and returns the milliseconds up to its result.
     pub(super) async fn measure(&mut self) -> anyhow::Result<f64> {
         match &mut self.way {
             ContenderKind::Sandbox { backend, pool, limits } => {
@@ -121,7 +121,7 @@ impl Contender {
                 let took = milliseconds(start);
                 ensure!(printed.trim() == "2", "{PROGRAM} printed {printed:?}");
                 sandbox.close().await?;
-                // Its refill is nobody else's.
+                // The refill of the pool must not slow down the others.
                 wait_for_pool(&**backend, *pool).await?;
                 Ok(took)
             }
@@ -168,7 +168,8 @@ fn last_words(stderr: &[u8]) -> String {
     text.trim().lines().last().unwrap_or("it said nothing").chars().take(200).collect()
 }
 
-/// The others that are there. `root` is the template's, and `cache` a directory for what programs would make anew each time.
+/// The other ways that are available. `root` is the template's, and `cache` a directory for files that programs would otherwise make each
+/// time.
 pub(super) fn others(root: &Path, cache: &Path) -> Vec<ContenderOrReason> {
     vec![python(), ipykernel(), bubblewrap(root, cache), docker(root, cache), kern(root, cache), zygo(cache)]
 }
@@ -180,7 +181,7 @@ fn on_path(program: &str) -> Option<String> {
     found?.to_str().map(str::to_owned)
 }
 
-/// A command as its words; `{}` in one stands for the next value.
+/// A command as words; each `{}` stands for the next value.
 fn words(template: &[&str], values: &[&str]) -> Vec<String> {
     let mut values = values.iter();
     template
@@ -253,7 +254,7 @@ fn docker(root: &Path, cache: &Path) -> ContenderOrReason {
     }
     import_nothing(&program).map_err(|error| (name, format!("an image cannot be made: {error}")))?;
     let mut command = words(&["{}", "run", "--rm", "--network", "none", "--read-only", "--tmpfs", "/tmp"], &[&program]);
-    // The template's own files, below the names that it has for them.
+    // The template's own files, at the paths that it has for them.
     for directory in ["bin", "lib", "lib64", "usr", "etc"] {
         if let Ok(source) = root.join(directory).canonicalize() {
             command.extend(["-v".to_owned(), format!("{}:/{directory}:ro", source.display())]);
@@ -270,7 +271,7 @@ fn import_nothing(docker: &str) -> anyhow::Result<()> {
     import.args(["import", "-", NAME]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut import = import.spawn()?;
     if let Some(mut stdin) = import.stdin.take() {
-        // The end of an archive.
+        // The end of a tar archive.
         stdin.write_all(&[0; 1024])?;
     }
     let output = import.wait_with_output()?;

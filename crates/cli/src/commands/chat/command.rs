@@ -26,7 +26,7 @@ pub(super) enum ChatCommand {
 }
 
 impl ChatCommand {
-    /// Reads a command, or says why it is none; `None` for a question.
+    /// Parses a command; an error if it is unknown, `None` for a question.
     pub(super) fn parse(line: &str) -> Option<Result<Self, String>> {
         let line = line.trim();
         let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
@@ -36,13 +36,13 @@ impl ChatCommand {
             ("help" | "?", "") => Ok(Self::Help),
             ("files", "") => Ok(Self::Files),
             ("file", "") => Err("/file needs a PATH".to_owned()),
-            // The name may have blanks; several files are several lines.
+            // The name may contain spaces, so several files are several lines.
             ("file", path) => Ok(Self::File(vec![path.into()])),
             ("code", "") => Ok(Self::Code),
             ("save", "") => Err("/save needs a directory".to_owned()),
             ("save", directory) => Ok(Self::Save(directory.into())),
             ("quit" | "exit", "") => Ok(Self::Quit),
-            // A path, for example.
+            // It may be a path.
             (name, _) if name.contains('/') => return None,
             (name, _) => Err(format!("there is no command /{name} like this; /help lists them")),
         })

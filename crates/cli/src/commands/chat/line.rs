@@ -16,7 +16,7 @@ const MAX_HISTORY: usize = 1000;
 /// The words before each line.
 const PROMPT: &str = "> ";
 
-/// A line, or what came in place of one.
+/// A line, or the event that replaced it.
 pub(super) enum ChatLine {
     /// Something was typed.
     Text(String),
@@ -42,26 +42,26 @@ impl LineReader {
         let mut editor = DefaultEditor::with_config(config).context("cannot read lines")?;
         editor.set_max_history_size(MAX_HISTORY).context("cannot keep a history")?;
         let history = state.join(HISTORY);
-        // There is none at first.
+        // At first there is no history.
         let _read = editor.load_history(&history);
         Ok(Self { editor: Some(editor), history, before: tcgetattr(std::io::stdin()).ok() })
     }
 
-    /// Reads the next line. Once it was dropped before its end, there are no more: a thread of its own still reads, because reading from a
+    /// Reads the next line. If this is dropped before its end, there are no more lines: a thread still reads, because reading from a
     /// terminal cannot be cancelled.
     pub(super) async fn next(&mut self) -> anyhow::Result<ChatLine> {
         let Some(mut editor) = self.editor.take() else { return Ok(ChatLine::End) };
         let (sender, read) = oneshot::channel();
         std::thread::spawn(move || {
             let line = editor.readline(PROMPT);
-            // Nobody waits any more if the process is ending.
+            // If the process is ending, the receiver is gone.
             let _unheard = sender.send((editor, line));
         });
         let (mut editor, line) = read.await.context("lines can no longer be read")?;
         let line = match line {
             Ok(line) if line.trim().is_empty() => ChatLine::Dropped,
             Ok(line) => {
-                // A history that cannot be written is none.
+                // The history may not be writable.
                 let _written = editor.save_history(&self.history);
                 ChatLine::Text(line)
             }
@@ -77,7 +77,7 @@ impl LineReader {
 impl Drop for LineReader {
     fn drop(&mut self) {
         if let (None, Some(before)) = (&self.editor, &self.before) {
-            // A thread left it as it is while a line is edited.
+            // A thread may have left the terminal in the state for editing.
             let _restored = tcsetattr(std::io::stdin(), OptionalActions::Now, before);
         }
     }

@@ -1,4 +1,4 @@
-//! `aludel config import`: another program's configuration, in our words.
+//! `aludel config import`: translation of another program's configuration.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
@@ -30,7 +30,7 @@ const PROVIDERS: [(&str, &str, &str); 12] = [
     ("perplexity", "chat", "https://api.perplexity.ai"),
     ("cerebras", "chat", "https://api.cerebras.ai/v1"),
 ];
-/// Providers whose servers speak Chat Completions below `/v1` of an address that the file gives, or of this one.
+/// Providers whose servers have Chat Completions below `/v1` of the file's address, or of this one.
 const SELF_HOSTED: [(&str, Option<&str>); 7] = [
     ("hosted_vllm", None),
     ("vllm", None),
@@ -100,7 +100,7 @@ pub(super) fn run(args: &ConfigImportArgs) -> anyhow::Result<Exit> {
     let ImportedProgram::Litellm = args.from;
     let text = read(&args.file)?;
     let found: Litellm = serde_saphyr::from_str(&text).map_err(|error| {
-        // The rest shows lines of the file, in which keys may stand.
+        // The rest quotes lines of the file, which may contain keys.
         let error = error.to_string();
         let why = error.lines().next().unwrap_or_default();
         let why = why.strip_prefix("error: ").unwrap_or(why);
@@ -127,7 +127,7 @@ fn translate(found: Litellm) -> String {
     for source in [&mut litellm_settings, &mut router_settings] {
         add_aliases(&mut model_list, source.remove("model_group_alias").as_ref());
     }
-    // Deployments of one name share its load there; here the others step in for the first, before models of other names do.
+    // There, deployments of one name share its load; here they are fallbacks of the first, before models of other names.
     let mut steps_in: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut usual = Vec::new();
     for source in [&mut litellm_settings, &mut router_settings] {
@@ -188,7 +188,7 @@ fn translate(found: Litellm) -> String {
     head + &text
 }
 
-/// Offers deployments by their other names, too: an alias is a name, or an object that has one.
+/// Adds deployments under their aliases: an alias is a name, or an object with one.
 fn add_aliases(model_list: &mut Vec<Deployment>, aliases: Option<&Value>) {
     let aliases = aliases.and_then(Value::as_object);
     for (alias, of) in aliases.into_iter().flatten() {
@@ -200,7 +200,7 @@ fn add_aliases(model_list: &mut Vec<Deployment>, aliases: Option<&Value>) {
     }
 }
 
-/// The texts of a list, or the one text.
+/// The texts of a list, or a single text.
 fn texts(value: Option<&Value>) -> Vec<String> {
     match value {
         Some(Value::String(text)) => vec![text.clone()],
@@ -270,7 +270,7 @@ fn look(deployment: Deployment) -> LocatedDeployment {
     };
     let (provider, _) = provider(&full);
     if provider == "azure" {
-        // The versions of its API end with v1.
+        // The versioned API is the one below v1.
         parameters.remove("api_version");
     }
     let url = match base.as_deref().map(from_environment) {
@@ -287,7 +287,7 @@ fn look(deployment: Deployment) -> LocatedDeployment {
     LocatedDeployment { name: model_name, full, api, url, parameters, vision }
 }
 
-/// A model's name with its provider, which may be left out where the name tells it.
+/// A model's name with its provider, which may be implied by the name.
 fn with_provider(full: String) -> String {
     let tells = [("claude", "anthropic"), ("gemini-", "vertex_ai"), ("command", "cohere")];
     let provider = tells.into_iter().find(|(begins, _)| full.starts_with(begins));
@@ -302,7 +302,7 @@ fn provider(full: &str) -> (&str, &str) {
     full.split_once('/').unwrap_or(("openai", full))
 }
 
-/// Returns the address of a provider's API, from a base that its users write without the path.
+/// Returns the address of a provider's API, from a base in the usual form without the path.
 fn below(provider: &str, base: &str) -> String {
     match provider {
         "azure" => {
@@ -317,7 +317,7 @@ fn below(provider: &str, base: &str) -> String {
     }
 }
 
-/// Writes a model, as a comment where it is not known where it is.
+/// Writes a model, as a comment if its address is unknown.
 fn write_model(model: LocatedDeployment, fallback: &[&String], variables: &mut Vec<String>, whole: &mut String) {
     let (name, url) = (model.name.clone(), model.url.clone());
     let (text, wanted) = model_table(model, fallback);

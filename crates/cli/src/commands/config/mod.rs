@@ -1,4 +1,4 @@
-//! `aludel config`: the values that hold and their origins, and the reference of all settings.
+//! `aludel config`: the values with their origins, and the reference of all settings.
 
 mod import;
 

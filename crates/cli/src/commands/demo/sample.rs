@@ -1,4 +1,4 @@
-//! The demo's data: a web shop's events of one quarter, with the dirt of real files. The same bytes every time.
+//! The demo's data: a web shop's events of one quarter, with the errors of real files. The same bytes every time.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -16,7 +16,7 @@ const MONTHS: [(u32, f64); 3] = [(31, 1.0), (28, 0.95), (31, 1.17)];
 const WEEKDAYS: [f64; 7] = [0.95, 0.92, 0.96, 1.0, 1.12, 1.22, 1.08];
 const FIRST_WEEKDAY: u32 = 3;
 
-/// Probabilities that a session goes on to cart, checkout and purchase.
+/// Probabilities that a session continues to cart, checkout and purchase.
 const STAGES: [(&str, f64); 4] = [("view", 1.0), ("cart", 0.41), ("checkout", 0.63), ("purchase", 0.79)];
 
 /// Products and prices, the most wanted first.
@@ -104,7 +104,7 @@ fn rows() -> Vec<String> {
             rows.push(random.row(month, day, session, product, stage, amount));
         }
     }
-    // Sent twice, as retries do: the copy comes somewhat later.
+    // Sent twice, as by a retry: the copy comes somewhat later.
     for _ in 0..DUPLICATES {
         let original = random.below(rows.len() as u64) as usize;
         let place = (original + 1 + random.below(40) as usize).min(rows.len());
@@ -180,7 +180,7 @@ impl Random {
         let amount = match self.below(100) {
             0 => String::new(),
             1 => "n/a".to_owned(),
-            // Quoted, because the separator of thousands is that of columns.
+            // Quoted, because the thousands separator is also the column separator.
             _ if amount >= 1000.0 => format!("\"{},{:06.2}\"", (amount / 1000.0) as u32, amount % 1000.0),
             _ => format!("{amount:.2}"),
         };

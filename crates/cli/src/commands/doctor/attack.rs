@@ -1,4 +1,4 @@
-//! `aludel doctor --attack`: hostile programs against the sandbox of this very host.
+//! `aludel doctor --attack`: hostile programs against the sandbox of this host.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::exit::Exit;
 use crate::sandboxes::RunningBackend;
 use crate::{color, json, terminal};
 
-/// Attacks at a time: enough that those which wait for their limit do not add up, few enough that they do not disturb one another.
+/// Attacks at a time: enough that waits for limits do not add up, few enough that attacks do not disturb one another.
 const AT_ONCE: usize = 3;
 
 pub(super) async fn run(context: &CommandContext, slow: u32, profile: Profile, as_json: bool) -> anyhow::Result<Exit> {
@@ -57,7 +57,7 @@ async fn all(backend: &Arc<dyn Backend>, slow: u32, profile: Profile) -> anyhow:
         }
         let Some(done) = running.join_next().await else { return Ok(results) };
         let (attack, verdict) = done.context("an attack ended early")?;
-        // One that no sandbox could be made for, or that a neighbour spoiled, is shown like the others.
+        // An attack that got no sandbox, or failed because of its neighbour, is shown like the others.
         results.push((attack, verdict.unwrap_or_else(|error| AttackResult::Unproven(error.to_string()))));
     }
 }

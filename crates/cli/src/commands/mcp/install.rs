@@ -1,4 +1,4 @@
-//! `aludel mcp install`: the lines by which clients know this server.
+//! `aludel mcp install`: configuration of MCP clients for this server.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Those who follow a program, and what they get at its end.
+//! The receivers of a program's output, and the results at its end.
 
 use aludel_sandbox::{ExecutionEvent, FileEntry, Finished, mime_of};
 use anyhow::Context as _;
@@ -15,7 +15,7 @@ pub(super) enum ProgramAudience {
     Program,
 }
 
-/// A reader of events, the place for what was made, and the notebook that is run, with its name.
+/// A reader of events, the directory for files, and the notebook with its name, if one is run.
 pub(super) struct Audience {
     pub(super) view: ProgramAudience,
     pub(super) out: OutputDirectory,
@@ -52,7 +52,7 @@ impl Audience {
         Ok(exit)
     }
 
-    /// Tells that a program was not allowed to run.
+    /// Reports that a program was not allowed to run.
     pub(super) fn refused(&mut self, reason: &str) -> anyhow::Result<Exit> {
         let message = format!("the program was not allowed to run: {reason}");
         console::fail(&message);
@@ -64,7 +64,7 @@ impl Audience {
         Ok(Exit::ProgramFailed)
     }
 
-    /// Writes the notebook with its outputs, if one is run and files are wanted.
+    /// Writes the notebook with its outputs, if one is run and files are to be written.
     fn save_notebook(&mut self) -> anyhow::Result<Option<SavedFile>> {
         let Some((name, notebook)) = self.notebook.as_ref().filter(|_| self.out.keeps_files()) else { return Ok(None) };
         let text = notebook.text().context("cannot write the notebook")?;

@@ -19,7 +19,7 @@ pub(super) fn prompt(calls: &[ClientCall]) -> String {
     question.map_or_else(String::new, |InputArguments { prompt }| prompt)
 }
 
-/// A line that is being read, if one is. A thread of its own reads, because reading from a terminal cannot be cancelled.
+/// The pending read of a line, if there is one. A thread reads, because reading from a terminal cannot be cancelled.
 #[derive(Default)]
 pub(super) struct LineRead(Option<oneshot::Receiver<ClientAnswer>>);
 
@@ -34,13 +34,13 @@ impl LineRead {
                 Ok(_) => ClientAnswer { text: line.strip_suffix('\n').unwrap_or(&line).to_owned(), is_error: false },
                 Err(error) => ClientAnswer::error(format!("the terminal could not be read: {error}")),
             };
-            // Nobody waits any more if the program has ended.
+            // If the program has ended, the receiver is gone.
             let _unheard = sender.send(answer);
         });
         self.0 = Some(line);
     }
 
-    /// Waits for the line; for ever if none is being read. Cancel-safe.
+    /// Waits for the line; for ever if there is no read. Cancel-safe.
     pub(super) async fn next(&mut self) -> ClientAnswer {
         let Some(line) = &mut self.0 else { return pending().await };
         let answer = line.await.unwrap_or_else(|_| ClientAnswer::error("the terminal can no longer be read"));

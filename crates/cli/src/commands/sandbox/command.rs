@@ -1,4 +1,4 @@
-//! `aludel sandbox exec` and `logs`: commands that read a pipe and print to two.
+//! `aludel sandbox exec` and `logs`: commands that read a pipe and write to two.
 
 use std::io::IsTerminal;
 
@@ -82,7 +82,7 @@ pub(super) async fn exec(server: &RemoteServer, args: ExecArgs, context: &Comman
     }
     let input = async {
         if args.interactive {
-            // A command that ends without reading everything is none of a failure.
+            // A command may end without reading everything.
             let _unread = hand_on(&sandbox, pid).await;
         }
         std::future::pending::<()>().await;
@@ -108,7 +108,7 @@ async fn hand_on(sandbox: &Remote, pid: u32) -> anyhow::Result<()> {
     }
 }
 
-/// Shows what a command prints until it ends. Ctrl-C asks it to end, a second one kills it.
+/// Shows a command's output until it ends. Ctrl-C sends it a signal, a second one kills it.
 async fn follow(sandbox: &Remote, pid: u32, mut events: CommandEvents, signals: &mut Signals) -> anyhow::Result<Exit> {
     let (mut shown, mut was_asked) = (OutputPrinter::new(), false);
     loop {
@@ -149,7 +149,7 @@ pub(super) async fn logs(server: &RemoteServer, args: &LogsArgs) -> anyhow::Resu
     let mut events = sandbox.stream("/process.Process/Connect", &request).await?;
     let mut shown = OutputPrinter::new();
     loop {
-        // Ctrl-C ends the following and not the command.
+        // Ctrl-C ends the following, not the command.
         match events.next().await? {
             ProcessEvent::Data(output) => shown.show(&output)?,
             ProcessEvent::End(ended) => {

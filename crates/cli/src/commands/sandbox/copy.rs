@@ -17,11 +17,11 @@ use crate::terminal;
 
 /// Files and directories that are copied at once.
 const MAX_FILES: usize = 100_000;
-/// Permissions to execute, anybody's.
+/// Permission bits to execute, for everybody.
 const EXECUTABLE: u32 = 0o111;
-/// Permissions to read, anybody's.
+/// Permission bits to read, for everybody.
 const READABLE: u32 = 0o444;
-/// Files that one command makes executable.
+/// Files that one `chmod` command makes executable.
 const AT_ONCE: usize = 100;
 /// Levels of directories.
 const MAX_DEPTH: usize = 64;
@@ -43,7 +43,7 @@ enum Side<'a> {
 }
 
 impl<'a> Side<'a> {
-    /// Reads `SANDBOX:PATH` or a path; one with a slash before its first colon is here.
+    /// Parses `SANDBOX:PATH` or a path; one with a slash before its first colon is local.
     fn read(text: &'a str) -> Self {
         match text.split_once(':') {
             Some((sandbox, path)) if !sandbox.is_empty() && !sandbox.contains('/') => Self::There { sandbox, path },
@@ -96,7 +96,7 @@ fn below(directory: &str, name: &str) -> String {
     format!("{}/{name}", directory.trim_end_matches('/'))
 }
 
-/// The name of a file in a sandbox, if it can lead nowhere else here.
+/// The name of a file in a sandbox, if it is safe as a part of a local path.
 fn component(name: &str) -> anyhow::Result<&str> {
     if matches!(name, "" | "." | "..") || name.contains(['/', '\0']) {
         bail!("the sandbox has a file without a usable name: {}", terminal::excerpt(name, 100));
@@ -127,7 +127,7 @@ impl Copy {
         sandbox.upload(to, file).await.with_context(|| format!("cannot write {}", terminal::name(to)))
     }
 
-    /// Makes programs executable in the sandbox: files that come are not.
+    /// Makes programs executable in the sandbox: uploaded files are not.
     async fn make_executable(&mut self, sandbox: &Remote) -> anyhow::Result<()> {
         for paths in self.executable.chunks(AT_ONCE) {
             let words = ["+x", "--"].map(str::to_owned).into_iter().chain(paths.iter().cloned());
@@ -202,7 +202,7 @@ async fn file_out(sandbox: &Remote, entry: &EntryInfo, to: &Path) -> anyhow::Res
     file.flush().await.with_context(|| format!("cannot write {}", to.display()))?;
     if entry.mode & EXECUTABLE != 0 {
         let mut permissions = file.metadata().await?.permissions();
-        // For whoever may read it.
+        // Executable for everybody who may read it.
         permissions.set_mode(permissions.mode() | (permissions.mode() & READABLE) >> 2);
         file.set_permissions(permissions).await.with_context(|| format!("cannot change {}", to.display()))?;
     }

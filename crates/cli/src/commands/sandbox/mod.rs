@@ -134,7 +134,7 @@ async fn kill(server: &RemoteServer, named: Vec<String>, all: bool) -> anyhow::R
     let named = if all { server.list().await?.into_iter().map(|listed| listed.sandbox_id).collect() } else { named };
     let (mut console, mut exit) = (Console::new(), Exit::Success);
     for name in named {
-        // The others are ended all the same.
+        // The others are ended even if one fails.
         let killed = async {
             let sandbox = server.find(&name).await?;
             sandbox.kill().await?;

@@ -1,4 +1,4 @@
-//! Output of a command as it comes: harmless at a terminal, and byte for byte elsewhere.
+//! Output of a command as it comes: sanitized on a terminal, unchanged elsewhere.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -10,7 +10,7 @@ use crate::exit::Exit;
 /// Output of a command.
 pub(super) struct OutputPrinter {
     console: Console,
-    /// Bytes of a character that has not come as a whole, of each stream.
+    /// The bytes of an incomplete character, for each stream.
     begun: [Vec<u8>; 2],
     is_terminal: [bool; 2],
 }
@@ -46,7 +46,7 @@ fn write(to: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     to.flush()
 }
 
-/// Takes all but a character at the end of which not all bytes are there.
+/// Takes everything except an incomplete character at the end.
 fn whole_characters(bytes: &mut Vec<u8>) -> String {
     let mut end = bytes.len();
     for (place, byte) in bytes.iter().enumerate().rev().take(3) {
@@ -68,7 +68,7 @@ fn whole_characters(bytes: &mut Vec<u8>) -> String {
     text
 }
 
-/// The status of a command that ended, as a shell would have it.
+/// The status of an ended command, as in shells.
 pub(super) fn status(ended: &Ended) -> Exit {
     if let Ok(code) = u8::try_from(ended.exit_code) {
         return Exit::Of(code);

@@ -21,7 +21,7 @@ use crate::signals::Signals;
 
 /// Connections at once.
 const CONNECTIONS: usize = 256;
-/// Headers that are of one connection alone, or name its other end.
+/// Headers of a single connection, or with the name of its other end.
 const HOP_BY_HOP: [HeaderName; 5] = [CONNECTION, HOST, TE, TRANSFER_ENCODING, UPGRADE];
 
 #[derive(Debug, Args)]
@@ -49,7 +49,7 @@ pub(super) async fn run(server: &RemoteServer, args: PortArgs) -> anyhow::Result
         let stream = tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => stream,
-                // A client that went away.
+                // The client disconnected.
                 Err(_) => continue,
             },
             () = signals.next() => return Ok(Exit::Interrupted),
@@ -80,13 +80,13 @@ async fn serve(stream: TcpStream, sandbox: Remote, port: u16) {
         async move { Ok::<_, Infallible>(hand_on(&sandbox, port, request).await) }
     });
     let mut http = hyper::server::conn::http1::Builder::new();
-    // A client that breaks the protocol or goes away harms itself alone.
+    // A client that breaks the protocol or disconnects harms only itself.
     let _broken = http.timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), answer).with_upgrades().await;
 }
 
 async fn hand_on(sandbox: &Remote, port: u16, mut request: Request<Incoming>) -> Response<reqwest::Body> {
     if !is_for_this_machine(request.headers()) {
-        // A page of elsewhere whose name was made to lead here.
+        // A page of another site whose host name resolves to this address.
         return refusal(StatusCode::FORBIDDEN, "This address answers as 127.0.0.1 or localhost alone.");
     }
     let client = hyper::upgrade::on(&mut request);
@@ -108,7 +108,7 @@ async fn hand_on(sandbox: &Remote, port: u16, mut request: Request<Incoming>) ->
             }
             tokio::spawn(async move {
                 let (Ok(client), Ok(mut program)) = tokio::join!(client, answer.upgrade()) else { return };
-                // An end that breaks off is an end.
+                // An error counts as the end.
                 let _ended = copy_bidirectional(&mut TokioIo::new(client), &mut program).await;
             });
             response
@@ -116,7 +116,7 @@ async fn hand_on(sandbox: &Remote, port: u16, mut request: Request<Incoming>) ->
         Ok(answer) => {
             let mut response = Response::<reqwest::Body>::from(answer);
             without_hops(response.headers_mut());
-            // Our connection has a version of its own.
+            // Our connection has its own version of HTTP.
             *response.version_mut() = Version::HTTP_11;
             response
         }
@@ -138,7 +138,7 @@ fn is_for_this_machine(headers: &HeaderMap) -> bool {
     name == "127.0.0.1" || name.eq_ignore_ascii_case("localhost")
 }
 
-/// Names the protocol that a connection changes to, such as WebSocket.
+/// Sets the headers for a switch to another protocol, such as WebSocket.
 fn name(protocol: &HeaderValue, headers: &mut HeaderMap) {
     headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(UPGRADE, protocol.clone());

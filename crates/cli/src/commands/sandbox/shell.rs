@@ -1,4 +1,4 @@
-//! `aludel sandbox shell` and `exec --tty`: this terminal is a command's.
+//! `aludel sandbox shell` and `exec --tty`: a command on this terminal.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
@@ -22,7 +22,7 @@ use crate::exit::{Exit, usage};
 use crate::remote::{CommandEvents, Remote, RemoteServer};
 use crate::signals::Signals;
 
-/// Life of a sandbox that is made for one shell, from the last time that it was put off.
+/// Lifetime of a sandbox for a single shell, counted from its last extension.
 const SANDBOX_LIFE: Duration = Duration::from_secs(300);
 /// Pause between two times.
 const PUT_OFF: Duration = Duration::from_secs(60);
@@ -47,7 +47,7 @@ pub(super) async fn run(server: &RemoteServer, args: ShellArgs, context: &Comman
     let kept = async {
         loop {
             tokio::time::sleep(PUT_OFF).await;
-            // The next time may succeed.
+            // The next attempt may succeed.
             let _failed = sandbox.extend_lifetime(SANDBOX_LIFE).await;
         }
     };
@@ -55,7 +55,7 @@ pub(super) async fn run(server: &RemoteServer, args: ShellArgs, context: &Comman
         exit = at_terminal(&sandbox, process, context) => exit,
         () = kept => Ok(Exit::Success),
     };
-    // Without it, it ends in minutes.
+    // Otherwise it ends within minutes.
     let _ended = sandbox.kill().await;
     exit
 }
@@ -104,7 +104,7 @@ pub(super) async fn at_terminal(
         }
     };
     let keys = async {
-        // Input that fails is of a command that has ended, or of a server that has: the events tell.
+        // Input fails after the command or the server has ended, which the events report.
         let _failed = keys.await;
         std::future::pending::<()>().await;
     };
@@ -118,7 +118,7 @@ pub(super) async fn at_terminal(
     exit
 }
 
-/// Writes what a command writes to its terminal to this one until it ends.
+/// Writes a command's terminal output to this terminal until it ends.
 async fn show(mut events: CommandEvents) -> anyhow::Result<Exit> {
     loop {
         match events.next().await? {
@@ -154,7 +154,7 @@ impl RawMode {
 
 impl Drop for RawMode {
     fn drop(&mut self) {
-        // A terminal that is gone needs nothing.
+        // The terminal may be gone.
         let _gone = tcsetattr(io::stdin(), OptionalActions::Now, &self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! `aludel sandbox stdio`: sandboxes for a program in any language, which starts this one and speaks JSON lines with it.
+//! `aludel sandbox stdio`: sandboxes for a program in any language, which starts this one and exchanges JSON lines with it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,13 +22,13 @@ use crate::sandboxes::RunningBackend;
 
 /// The longest request, bytes: a large file as base64 fits.
 const MAX_LINE: u64 = 256 << 20;
-/// Requests that are worked on at the same time; the next line is read when one of them is done.
+/// Concurrent requests; the next line is read when one of them is done.
 const MAX_REQUESTS: usize = 64;
 /// Default limit of a program's output, bytes of each stream.
 const DEFAULT_OUTPUT_BYTES: usize = 10 << 20;
 /// The most a request may ask for.
 const MAX_OUTPUT_BYTES: usize = 256 << 20;
-/// The longest that a program may run when the request says nothing.
+/// The time limit of a program whose request has none.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Section of `--help` on the lines.
@@ -136,7 +136,7 @@ pub(super) async fn run(context: &CommandContext) -> anyhow::Result<Exit> {
                 },
                 Err(error) => json!({ "id": null, "error": Refusal::Request(error.to_string()).json() }),
             };
-            // Whoever does not read answers any more has closed stdin as well, or is about to.
+            // A reader that is gone has closed stdin as well, or is about to.
             let _unread = json::print(&answer);
             drop(slot);
         });

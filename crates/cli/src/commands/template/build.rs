@@ -70,7 +70,7 @@ pub(super) async fn run(args: BuildArgs, context: &CommandContext) -> anyhow::Re
     };
     state::make_data_directory(context)?;
     if !force {
-        // Before anything is fetched for nothing.
+        // Before packages are downloaded in vain.
         sandboxes::require_sandboxes(&context.config.server.data).await?;
     }
     let recipe = Recipe { requirements, python, find_links, preload, allow_source, include };
@@ -84,12 +84,12 @@ pub(super) async fn run(args: BuildArgs, context: &CommandContext) -> anyhow::Re
     adopt(built, name, directory, !force, context).await
 }
 
-/// The directory of templates of one's own, or of those that all users share.
+/// The directory of the user's templates, or of those that all users share.
 pub(super) fn directory(context: &CommandContext, shared: bool) -> PathBuf {
     if shared { context.config.sandbox.shared.0.clone() } else { context.config.server.data.to_path_buf() }
 }
 
-/// Gives a new template its name, if a sandbox works in it or none is `tried`.
+/// Gives a new template its name, after a trial of a sandbox if it is `tried`.
 pub(super) async fn adopt(
     built: Template,
     name: TemplateName,
