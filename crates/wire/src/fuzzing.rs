@@ -1,4 +1,4 @@
-//! The target of the fuzzer `wire` in `fuzz/`, and the replay of what it kept. Not there in any other build.
+//! The fuzz target `wire` of `fuzz/`, and the replay of its corpus. Not part of any other build.
 
 use std::fmt::Debug;
 
@@ -9,8 +9,7 @@ use serde_json::Value;
 use crate::openai::responses::{self, ItemDocument, ToolDocument};
 use crate::{anthropic, assistants, chat, gemini, openai, opensandbox};
 
-/// Reads a message of every protocol from a peer: what could be read is written and read again as the same, and a document is given back
-/// as it came.
+/// Parses a message of every protocol: what parses is written and parses again as the same value, and a document comes back unchanged.
 pub fn wire(bytes: &[u8]) {
     let Ok(sent) = serde_json::from_slice::<Value>(bytes) else { return };
     again::<chat::Request>(&sent);

@@ -1,4 +1,4 @@
-//! Reading fields of which a client may have made a mess: what cannot be read counts as absent, and whoever needs it says so.
+//! Lenient parsing of fields: an invalid value counts as absent, and the code that needs the field reports it.
 
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};
@@ -14,7 +14,7 @@ pub(crate) fn field<'de, D: Deserializer<'de>, T: Default + DeserializeOwned>(de
 /// Reads an object, or its default where it is none.
 pub(crate) fn object<'de, D: Deserializer<'de>, T: Default + DeserializeOwned>(deserializer: D) -> Result<T, D::Error> {
     let value = Value::deserialize(deserializer)?;
-    // Of a list, the fields of a structure would be read in their order.
+    // Serde would read a list as the fields of a structure in their order.
     Ok(if value.is_object() { T::deserialize(value).unwrap_or_default() } else { T::default() })
 }
 
@@ -33,12 +33,12 @@ pub(crate) fn only_object<'de, D: Deserializer<'de>, T: DeserializeOwned>(deseri
     T::deserialize(value).map_err(D::Error::custom)
 }
 
-/// Reads the entries of a list that can be read; none where it is no list.
+/// Deserializes the valid entries of a list; empty if it is not a list.
 pub(crate) fn list<'de, D: Deserializer<'de>, T: DeserializeOwned>(deserializer: D) -> Result<Vec<T>, D::Error> {
     Ok(entries(Value::deserialize(deserializer)?).unwrap_or_default())
 }
 
-/// Reads the entries of a list that can be read; `None` where it is no list.
+/// Deserializes the valid entries of a list; `None` if it is not a list.
 pub(crate) fn optional_list<'de, D: Deserializer<'de>, T: DeserializeOwned>(
     deserializer: D,
 ) -> Result<Option<Vec<T>>, D::Error> {

@@ -1,8 +1,9 @@
-//! Messages of the protocols that aludel speaks, as plain data in both directions. No I/O, no rules: who reads them decides what they mean.
+//! Messages of the supported protocols, as plain data in both directions. No I/O and no rules: the meaning is up to the code that uses
+//! them.
 //!
-//! Input is taken as real clients and servers send it: unknown fields are ignored, `null` is the same as absent, and an unknown kind of
-//! tool, item or content part is kept as JSON instead of failing the message around it. What must come back as it was sent is a
-//! [`Document`].
+//! Input is accepted in the forms of real clients and servers: unknown fields are ignored, `null` is the same as absent, and an unknown
+//! kind of tool, item or content part is kept as JSON instead of failing the message around it. A value that must be returned unchanged is
+//! a [`Document`].
 #![forbid(unsafe_code)]
 
 mod document;

@@ -1,4 +1,4 @@
-//! Content blocks: what messages consist of, from clients and to them.
+//! Content blocks: the parts of messages, from clients and to them.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! Events of a stream. The set is closed: some clients fail on one that they do not know.
+//! Events of a stream. The set is closed: some clients fail on an unknown one.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -108,7 +108,7 @@ impl Event {
 
     /// The event as JSON on one line.
     pub fn json(&self) -> String {
-        // Plain data with texts for keys: this cannot fail.
+        // Plain data with texts for keys can always be written.
         serde_json::to_string(self).unwrap_or_default()
     }
 }

@@ -1,6 +1,6 @@
 //! Anthropic's Messages API, with its Files, Models and the token counter.
 //!
-//! A request's messages, blocks and tools are read one by one, so that an error can name the one that is wrong.
+//! A request's messages, blocks and tools are parsed one by one, so that an error can name the wrong one.
 
 mod block;
 mod error;

@@ -267,7 +267,7 @@ impl Effort {
 }
 
 impl ToolChoice {
-    /// True if the model may call one tool at a time only.
+    /// Returns true if the model may call only one tool at a time.
     pub fn disables_parallel_use(&self) -> bool {
         match self {
             Self::Auto { disable_parallel_tool_use }

@@ -1,4 +1,4 @@
-//! Events of a stream: a name, and an object or a delta. The set is closed: some clients fail on a name that they do not know.
+//! Events of a stream: a name, and an object or a delta. The set is closed: some clients fail on an unknown name.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

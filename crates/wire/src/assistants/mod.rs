@@ -1,6 +1,6 @@
 //! OpenAI's Assistants API, version 2: assistants, threads, messages, runs, steps and the events of a stream.
 //!
-//! Clients want every field of an object, if only as `null`.
+//! Clients require every field of an object, even if it is `null`.
 
 mod assistant;
 mod event;

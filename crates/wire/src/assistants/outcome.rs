@@ -1,4 +1,4 @@
-//! Outcomes of runs and steps: a failure, and the tokens that were used.
+//! Outcomes of runs and steps: a failure, and the used tokens.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

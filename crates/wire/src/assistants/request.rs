@@ -1,4 +1,4 @@
-//! Requests. Errors name the first of their fields, in this order, that is wrong.
+//! Requests. Errors name the first wrong field, in this order.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -143,7 +143,7 @@ pub struct CalledFunction {
     pub output: Option<Option<String>>,
 }
 
-/// Tells a field that is `null` from one that is absent.
+/// Distinguishes a field that is `null` from one that is absent.
 mod double {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

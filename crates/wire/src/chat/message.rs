@@ -149,7 +149,7 @@ fn function() -> String {
     "function".to_owned()
 }
 
-/// Arguments are JSON text; `null` is none, and an object is turned into its text.
+/// Arguments as JSON text; `null` becomes empty, and an object its text.
 pub(super) fn arguments<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     Ok(match Value::deserialize(deserializer)? {
         Value::Null => String::new(),

@@ -210,7 +210,7 @@ pub struct ErrorBody {
 }
 
 impl<'de> Deserialize<'de> for ErrorBody {
-    /// Takes OpenAI's object and the bare text that some servers send.
+    /// Deserializes OpenAI's object, or the bare text that some servers send.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged)]
@@ -236,7 +236,7 @@ impl<'de> Deserialize<'de> for ErrorBody {
     }
 }
 
-/// Text as a string, or as the text parts that some servers send; anything else is none.
+/// Deserializes a text, or the text parts that some servers send; anything else is `None`.
 fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     Ok(match Value::deserialize(deserializer)? {
         Value::String(text) => Some(text),

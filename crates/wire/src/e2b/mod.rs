@@ -1,7 +1,7 @@
-//! E2B's protocols: the control plane (REST), and of each sandbox its processes and files (`envd`, by Connect's JSON) and its code
+//! E2B's protocols: the control plane (REST), and for each sandbox its processes and files (`envd`, Connect's JSON) and its code
 //! interpreter.
 //!
-//! Field names are read in both spellings of protobuf's JSON. What is not declared here is ignored.
+//! Field names are accepted in both spellings of protobuf's JSON. Undeclared fields are ignored.
 
 pub mod code;
 pub mod filesystem;
@@ -129,7 +129,7 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-/// An integer of 64 bits, which protobuf's JSON writes as text and reads either way.
+/// A 64-bit integer, which protobuf's JSON writes as text and accepts in both forms.
 pub(crate) mod int64 {
     use serde::{Deserialize, Deserializer, Serializer};
 

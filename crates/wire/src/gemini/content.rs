@@ -165,7 +165,7 @@ pub enum Outcome {
     OutcomeUnspecified,
 }
 
-/// Reads a list, or the one entry that stands in its place.
+/// Deserializes a list, or a single entry in its place.
 fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Part>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

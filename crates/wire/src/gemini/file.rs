@@ -98,7 +98,7 @@ pub struct FileList {
     pub next_page_token: Option<String>,
 }
 
-/// Reads a number, which clients in JavaScript write as its digits.
+/// Deserializes a number, which JavaScript clients write as text.
 fn number_or_digits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

@@ -1,6 +1,6 @@
 //! Google's Gemini API: `generateContent` with code execution, files, models and the token counter, and interactions.
 //!
-//! Fields are written in camel case; requests may have them in snake case, too, for the official clients mix both.
+//! Fields are written in camel case; requests may also have them in snake case, because the official clients mix both.
 
 mod answer;
 mod content;

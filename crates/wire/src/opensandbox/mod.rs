@@ -1,4 +1,4 @@
-//! OpenSandbox's protocol: `lifecycle` makes and ends sandboxes, and in each of them `code`, `commands` and `files` are served at one port.
+//! OpenSandbox's protocol: `lifecycle` makes and ends sandboxes; `code`, `commands` and `files` are served on one port of each.
 
 pub mod code;
 pub mod commands;

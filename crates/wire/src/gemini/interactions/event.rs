@@ -18,7 +18,7 @@ pub struct StreamEvent {
 impl StreamEvent {
     /// As JSON on one line.
     pub fn json(&self) -> String {
-        // Plain data with texts for keys: this cannot fail.
+        // Plain data with texts for keys can always be written.
         serde_json::to_string(self).unwrap_or_default()
     }
 }

@@ -1,4 +1,4 @@
-//! The Interactions API: what `generateContent` answers, with ids, stored, and told as steps. Its fields are in snake case.
+//! The Interactions API: the answers of `generateContent` with ids, stored, and as a list of steps. Its fields are in snake case.
 
 mod event;
 mod interaction;

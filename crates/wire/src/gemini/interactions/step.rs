@@ -1,4 +1,4 @@
-//! Steps: what an interaction consists of, as input and as output.
+//! Steps: the parts of an interaction, as input and as output.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize};

@@ -1,4 +1,4 @@
-//! Events of a stream. The set is closed: the official clients fail on one that they do not know.
+//! Events of a stream. The set is closed: the official clients fail on an unknown one.
 
 use std::borrow::Cow;
 
@@ -31,7 +31,7 @@ impl StreamEvent {
 
     /// The event as JSON on one line.
     pub fn json(&self) -> String {
-        // Plain data with texts for keys: this cannot fail.
+        // Plain data with texts for keys can always be written.
         serde_json::to_string(self).unwrap_or_default()
     }
 }

@@ -1,4 +1,4 @@
-//! Items: what a conversation consists of, as input, as output, and in a conversation.
+//! Items: the parts of a conversation, as input, as output, and stored.
 
 use schemars::JsonSchema;
 use serde::de::Error;
@@ -39,7 +39,7 @@ pub enum Item {
 }
 
 impl Item {
-    /// A message of the user's, as a client would send it.
+    /// A message of the user, in a client's form.
     pub fn user(text: impl Into<String>) -> Self {
         let content = Some(MessageContent::Text(text.into()));
         Self::Message(Message { role: Some(Role::User), content, ..Message::default() })
@@ -63,7 +63,7 @@ impl Item {
 
     /// The item as JSON.
     pub fn document(&self) -> ItemDocument {
-        // Plain data with texts for keys: this cannot fail.
+        // Plain data with texts for keys can always be written.
         serde_json::to_value(self).unwrap_or_default().into()
     }
 }
@@ -85,7 +85,7 @@ impl Document<Item> {
         self.text("id")
     }
 
-    /// The container that the item names, whatever its kind.
+    /// The container that the item names, for any kind of item.
     pub fn container_id(&self) -> Option<&str> {
         self.text("container_id")
     }
@@ -285,7 +285,7 @@ pub enum ProgramOutput {
 }
 
 impl ProgramOutput {
-    /// The text that it holds, whatever its kind.
+    /// The text in it, for any kind of output.
     pub fn logs(&self) -> Option<&str> {
         match self {
             Self::Logs { logs } => Some(logs),

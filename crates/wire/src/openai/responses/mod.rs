@@ -1,7 +1,7 @@
 //! The Responses API.
 //!
-//! Everything that we write has types to the last field. What clients send is a [`Document`](crate::Document): stored and given back as it
-//! came, and read through these types, which take a field of a wrong type for an absent one.
+//! All output is fully typed. Input is a [`Document`](crate::Document): it is stored and returned unchanged, and parsed by these types, for
+//! which a field of a wrong type counts as absent.
 
 mod event;
 mod item;

@@ -105,7 +105,7 @@ impl ContentPart {
 
 impl From<Value> for ContentPart {
     fn from(part: Value) -> Self {
-        // A part of which nothing is known is read as one of another kind: this cannot fail.
+        // An unknown part is read as one of another kind, so this cannot fail.
         if part.is_object() { Self::deserialize(part).unwrap_or(Self::Other(Value::Null)) } else { Self::Other(part) }
     }
 }

@@ -131,7 +131,7 @@ impl ReasoningOptions {
 }
 
 impl Default for ReasoningOptions {
-    /// The options of a client that sent none, as an answer repeats them.
+    /// The default options, as an answer repeats them.
     fn default() -> Self {
         Self(["effort", "summary"].map(|name| (name.to_owned(), Value::Null)).into_iter().collect())
     }
@@ -143,7 +143,7 @@ impl Default for ReasoningOptions {
 pub struct TextOptions(Map<String, Value>);
 
 impl TextOptions {
-    /// The form, if one was asked for.
+    /// The form, if one was requested.
     pub fn format(&self) -> Option<TextFormat> {
         let format = self.0.get("format").filter(|format| !format.is_null())?;
         let other = || TextFormat::Other(format.clone());
@@ -152,7 +152,7 @@ impl TextOptions {
 }
 
 impl Default for TextOptions {
-    /// The options of a client that sent none, as an answer repeats them.
+    /// The default options, as an answer repeats them.
     fn default() -> Self {
         let format = Map::from_iter([("type".to_owned(), "text".into())]);
         Self(Map::from_iter([("format".to_owned(), Value::Object(format)), ("verbosity".to_owned(), "medium".into())]))

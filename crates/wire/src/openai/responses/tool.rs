@@ -46,7 +46,7 @@ impl Document<Tool> {
         }
     }
 
-    /// Blanks out the values of `domain_secrets` and of environment variables, which nobody is told.
+    /// Blanks out the values of `domain_secrets` and of environment variables, which are never returned.
     pub fn blank_secrets(&mut self) {
         let secrets = self.json_mut().pointer_mut("/container/network_policy/domain_secrets");
         for secret in secrets.and_then(Value::as_array_mut).into_iter().flatten() {
