@@ -3,10 +3,6 @@
     conform.py SDIST
 """
 
-import contextlib
-import os
-import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,38 +11,19 @@ sys.path.insert(0, str(HERE.parent))
 
 from conftest import Server, shared  # noqa: E402
 
+import vendor_tests  # noqa: E402
+
 TESTS = [f"{folder}test_{name}.py" for folder in ("", "beta/") for name in ("files", "messages", "models")]
 
 
-@contextlib.contextmanager
-def started(script, *arguments):
-    """A server of ours, by its port."""
-    process = subprocess.Popen([sys.executable, script, *arguments], stdout=subprocess.PIPE, text=True)
-    try:
-        yield int(process.stdout.readline())
-    finally:
-        process.kill()
-
-
 def main():
-    command = [sys.executable, "-m", "pytest", "-o", "addopts=-p tests._alias_httpx", "-q", "--tb=line", "-rA", "-p", "no:cacheprovider"]
-    with shared.scripted_model() as port, Server(port) as server, started(HERE / "placeholders.py", server.url) as port:
-        ended = subprocess.run(
-            [*command, *(f"tests/api_resources/{name}" for name in TESTS)],
-            cwd=sys.argv[1],
-            env={**os.environ, "TEST_API_BASE_URL": f"http://127.0.0.1:{port}"},
-            capture_output=True,
-            text=True,
-        )
-    results = re.findall(r"^(PASSED|FAILED|ERROR) (\S+?)(?: - .*)?$", ended.stdout, re.M)
-    known = {line.split()[0] for line in (HERE / "known.txt").read_text().splitlines() if line and line[0] != "#"}
-    failed = [name for result, name in results if result != "PASSED"]
-    unexpected = [name for name in failed if not any(word in name for word in known)]
-    print(f"{len(results) - len(failed)} passed, {len(failed)} failed, {len(failed) - len(unexpected)} of them known")
-    if unexpected or not results:
-        print("\n".join(unexpected[:50]), ended.stdout[-5000:], ended.stderr[-2000:], sep="\n")
-        return 1
-    return 0
+    with (
+        shared.scripted_model() as port,
+        Server(port) as server,
+        vendor_tests.started(HERE / "placeholders.py", server.url) as port,
+    ):
+        url = f"http://127.0.0.1:{port}"
+        return vendor_tests.run(sys.argv[1], TESTS, url, HERE / "known.txt", "-o", "addopts=-p tests._alias_httpx")
 
 
 if __name__ == "__main__":
