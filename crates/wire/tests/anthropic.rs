@@ -1,34 +1,18 @@
 //! Messages of Anthropic's API, read and written again.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::path::Path;
+mod common;
 
 use aludel_wire::anthropic::{
     Block, BlockDocument, ErrorEnvelope, Event, InputMessage, MessageDocument, Request, ToolDocument, ToolKind,
 };
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::json;
 
-/// The entries of a fixture: one JSON value a line.
-fn fixture(name: &str) -> Vec<Value> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/anthropic").join(name);
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(!lines.is_empty(), "{name} is empty");
-    lines
-}
-
-/// Reads a value as a `T` and asserts that it is written as it was.
-fn round_trip<T: DeserializeOwned + Serialize>(value: &Value) -> T {
-    let read: T = serde_json::from_str(&value.to_string()).unwrap_or_else(|error| panic!("{error}: {value}"));
-    assert_eq!(serde_json::to_value(&read).unwrap(), *value);
-    read
-}
+use common::{fixture, round_trip};
 
 #[test]
 fn requests_round_trip() {
-    for value in fixture("requests.jsonl") {
+    for value in fixture("anthropic/requests.jsonl") {
         let request: Request = round_trip(&value);
         for tool in request.tools.iter().flatten() {
             let read = tool.read().unwrap();
@@ -43,14 +27,14 @@ fn requests_round_trip() {
 
 #[test]
 fn blocks_round_trip() {
-    for value in fixture("blocks.jsonl") {
+    for value in fixture("anthropic/blocks.jsonl") {
         let _known: Block = round_trip(&value);
     }
 }
 
 #[test]
 fn events_round_trip_under_their_names() {
-    for value in fixture("events.jsonl") {
+    for value in fixture("anthropic/events.jsonl") {
         assert_eq!(Some(round_trip::<Event>(&value).kind()), value["type"].as_str());
     }
     assert!(serde_json::from_value::<Event>(json!({ "type": "content_block_end", "index": 0 })).is_err());
@@ -58,7 +42,7 @@ fn events_round_trip_under_their_names() {
 
 #[test]
 fn errors_round_trip() {
-    for value in fixture("objects.jsonl") {
+    for value in fixture("anthropic/objects.jsonl") {
         let _known: ErrorEnvelope = round_trip(&value);
     }
 }

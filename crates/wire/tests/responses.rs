@@ -1,7 +1,7 @@
 //! Recorded messages of the Responses API, read and written again.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::path::Path;
+mod common;
 
 use aludel_wire::openai::responses::{
     ContentPart, Event, Item, ItemDocument, MessageContent, ProgramOutput, Request, RequireApproval, Response, Role,
@@ -11,25 +11,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use common::{fixture, round_trip};
+
 /// Streams of our own server, with ids and times replaced by others.
 const STREAMS: [&str; 5] =
     ["program.jsonl", "approval_request.jsonl", "approval.jsonl", "functions.jsonl", "failure.jsonl"];
-
-/// The entries of a fixture: one JSON value a line.
-fn fixture(name: &str) -> Vec<Value> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(!lines.is_empty(), "{name} is empty");
-    lines
-}
-
-/// Reads a value as a `T` and asserts that it is written as it was.
-fn round_trip<T: DeserializeOwned + Serialize>(value: &Value) -> T {
-    let read: T = serde_json::from_str(&value.to_string()).unwrap_or_else(|error| panic!("{error}: {value}"));
-    assert_eq!(serde_json::to_value(&read).unwrap(), *value);
-    read
-}
 
 fn is_known(item: &Item) -> bool {
     !matches!(item, Item::Other(_))
