@@ -5,6 +5,18 @@ use aludel_store::{
     TamperEvidence, Tenant, program_digest,
 };
 
+/// An entry about a program of a response, decided about by rules.
+fn entry(event: AuditEvent, code: &str) -> AuditEntry {
+    AuditEntry {
+        event,
+        request: "resp_1".into(),
+        container: "cntr_1".into(),
+        code: code.into(),
+        actor: "rules".into(),
+        outcome: String::new(),
+    }
+}
+
 #[tokio::test]
 async fn a_program_is_decided_once_by_its_tenant_and_by_what_was_seen() {
     let data = tempfile::tempdir().unwrap();
@@ -98,14 +110,6 @@ async fn a_program_of_a_living_process_is_not_taken_for_cut_off() {
 async fn the_audit_log_only_grows_and_shows_what_was_changed() {
     let data = tempfile::tempdir().unwrap();
     let store = Store::open(data.path()).await.unwrap();
-    let entry = |event, code: &str| AuditEntry {
-        event,
-        request: "resp_1".into(),
-        container: "cntr_1".into(),
-        code: code.into(),
-        actor: "rules".into(),
-        outcome: String::new(),
-    };
     let tenant = Tenant::local();
     store.audit(&tenant, vec![entry(AuditEvent::Started, "1"), entry(AuditEvent::Ended, "1")]).await.unwrap();
     store.audit(&tenant, vec![entry(AuditEvent::Denied, "2")]).await.unwrap();
@@ -145,14 +149,6 @@ async fn the_audit_log_only_grows_and_shows_what_was_changed() {
 async fn the_beginning_of_the_audit_log_can_be_archived_and_the_rest_follows_from_it() {
     let data = tempfile::tempdir().unwrap();
     let store = Store::open(data.path()).await.unwrap();
-    let entry = |event, code: &str| AuditEntry {
-        event,
-        request: "resp_1".into(),
-        container: "cntr_1".into(),
-        code: code.into(),
-        actor: "rules".into(),
-        outcome: String::new(),
-    };
     let tenant = Tenant::local();
     for code in ["1", "", "2", "3"] {
         let entries = vec![entry(AuditEvent::Started, code), entry(AuditEvent::Ended, code)];
