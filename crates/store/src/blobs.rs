@@ -15,7 +15,7 @@ use rusqlite::Connection;
 use rusqlite::types::{FromSql, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncSeek, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncSeek, AsyncWriteExt, BufWriter, ReadBuf};
 use tracing::warn;
 
 use crate::database::all;
@@ -31,6 +31,9 @@ const SYNCED_ONE_BY_ONE: usize = 4;
 
 /// Bytes that are copied and hashed at a time.
 const CHUNK: usize = 128 << 10;
+
+/// Bytes that a writer collects before they go to the file: each time they wait for another thread.
+const WRITTEN_AT_ONCE: usize = 512 << 10;
 
 /// Most bytes that a writer reserves ahead.
 const AHEAD: u64 = 1 << 20;
@@ -169,7 +172,7 @@ impl AsyncSeek for BlobReader {
 pub struct BlobWriter {
     store: Store,
     scratch: Scratch,
-    file: tokio::fs::File,
+    file: BufWriter<tokio::fs::File>,
     hash: Sha256,
     bytes: u64,
     tenant: Tenant,
@@ -216,7 +219,13 @@ impl BlobWriter {
         self.file.flush().await.map_err(|source| self.scratch.failed(source))?;
         let Self { store: _, scratch, file, hash, bytes, tenant: _, mut room } = self;
         room.shrink_to(bytes + FILE_COST);
-        Ok(WrittenFile { scratch, file: Some(file.into_std().await), bytes, sha256: hex(&hash.finalize()), room })
+        Ok(WrittenFile {
+            scratch,
+            file: Some(file.into_inner().into_std().await),
+            bytes,
+            sha256: hex(&hash.finalize()),
+            room,
+        })
     }
 }
 
@@ -288,7 +297,7 @@ impl Store {
         self.run(move |store| {
             let room = store.reserve_now(&tenant, FILE_COST..=FILE_COST.saturating_add(expected))?;
             let (scratch, file) = store.new_scratch()?;
-            let file = tokio::fs::File::from_std(file);
+            let file = BufWriter::with_capacity(WRITTEN_AT_ONCE, tokio::fs::File::from_std(file));
             Ok(BlobWriter { store: store.clone(), scratch, file, hash: Sha256::new(), bytes: 0, tenant, room })
         })
         .await
