@@ -2,8 +2,8 @@
 
 mod delivery;
 mod start;
+mod stored;
 
-pub(crate) use delivery::{
-    StreamFormat, cancel_on_disconnect, fingerprint, first_failure, follow, framed, replay, stop, wait,
-};
+pub(crate) use delivery::{StreamFormat, cancel_on_disconnect, fingerprint, first_failure, follow, framed, stop, wait};
 pub(crate) use start::{begin, launch, not_stored, spawn_run};
+pub(crate) use stored::{cancel, replay_stored, stop_and_forget};

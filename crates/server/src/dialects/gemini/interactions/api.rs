@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use aludel_engine::turns::{self, PastRequest};
+use aludel_engine::turns::PastRequest;
 use aludel_store::{InteractionId, InteractionRecord, Tenant};
 use aludel_wire::gemini::interactions::{Interaction, Status};
 use axum::Json;
@@ -19,8 +19,7 @@ use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params};
 use crate::links;
 use crate::raw_json::into_text;
-use crate::turn::framed;
-use crate::turn::{self, StreamFormat, cancel_on_disconnect, fingerprint, follow, replay, wait};
+use crate::turn::{self, StreamFormat, cancel_on_disconnect, fingerprint, follow, framed, replay_stored, wait};
 
 /// `POST /v1/interactions`.
 pub(in crate::dialects::gemini) async fn create(
@@ -101,13 +100,9 @@ pub(in crate::dialects::gemini) async fn retrieve(
 /// The stream of a stored interaction: all frames, or those after a number.
 async fn replayed(app: &App, tenant: &Tenant, id: &InteractionId, after: Option<u64>) -> Result<Response, ApiError> {
     find(app, tenant, id).await?;
-    let Some(turn) = app.store.turn(tenant, &id.clone().into()).await? else {
-        let message = "The stream of this interaction is not kept any more; retrieve it without 'stream'.";
-        return Err(ApiError::invalid("stream", message));
-    };
-    let mut frames = turns::replay(&app.engine, &*stored_requests(&app.store), &turn).await?;
-    frames.retain(|frame| after.is_none_or(|after| frame.sequence > after));
-    replay(app, tenant, frames, StreamFormat::of(framed))
+    let requests = stored_requests(&app.store);
+    let turn = (&id.clone().into(), after);
+    replay_stored(app, tenant, turn, (&*requests, "interaction"), StreamFormat::of(framed)).await
 }
 
 /// An interaction as it is stored, finished or not.
@@ -140,10 +135,7 @@ pub(in crate::dialects::gemini) async fn delete(
 ) -> Result<Json<Value>, ApiError> {
     let id = parse(&id)?;
     let turn = id.clone().into();
-    if let Some(in_flight) = app.engine.in_flight.find(&tenant, &turn) {
-        turn::stop(&in_flight).await;
-        app.engine.in_flight.forget(&turn);
-    }
+    turn::stop_and_forget(&app, &tenant, &turn).await;
     if !remove(&app, &tenant, &id).await? {
         return Err(no_interaction(id.as_str()));
     }
@@ -176,10 +168,6 @@ pub(in crate::dialects::gemini) async fn cancel(
 ) -> Result<Json<Interaction>, ApiError> {
     let id = parse(&id)?;
     find(&app, &tenant, &id).await?;
-    if let Some(in_flight) =
-        app.engine.in_flight.find(&tenant, &id.clone().into()).filter(|in_flight| !in_flight.has_ended())
-    {
-        turn::stop(&in_flight).await;
-    }
+    turn::cancel(&app, &tenant, &id.clone().into()).await;
     Ok(Json(current(&app, &tenant, &id).await?))
 }

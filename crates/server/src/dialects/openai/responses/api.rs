@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use aludel_engine::processor_time::end_long_step;
-use aludel_engine::turns::{self, PastRequest};
+use aludel_engine::turns::PastRequest;
 use aludel_store::{Order, ResponseId, ResponseRecord, Tenant, TurnId};
 use aludel_wire::openai::responses::{self, InputTokens, InputTokensObject, ItemDocument};
 use aludel_wire::openai::{Deleted, List};
@@ -22,7 +22,7 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params};
 use crate::raw_json::into_text;
-use crate::turn::{self, StreamFormat, cancel_on_disconnect, fingerprint, follow, framed, replay, wait};
+use crate::turn::{self, StreamFormat, cancel_on_disconnect, fingerprint, follow, framed, replay_stored, wait};
 
 /// `POST /v1/responses`.
 pub(crate) async fn create(
@@ -108,13 +108,9 @@ pub(crate) async fn retrieve(
 /// The stream of a stored response: all frames, or those after a number.
 async fn replayed(app: &App, tenant: &Tenant, id: &ResponseId, after: Option<u64>) -> Result<Response, ApiError> {
     find(app, tenant, id).await?;
-    let Some(turn) = app.store.turn(tenant, &id.clone().into()).await? else {
-        let message = "The stream of this response is not kept any more; retrieve it without 'stream'.";
-        return Err(ApiError::invalid("stream", message));
-    };
-    let mut frames = turns::replay(&app.engine, &*stored_requests(&app.store), &turn).await?;
-    frames.retain(|frame| after.is_none_or(|after| frame.sequence > after));
-    replay(app, tenant, frames, StreamFormat::of(framed))
+    let requests = stored_requests(&app.store);
+    let turn = (&id.clone().into(), after);
+    replay_stored(app, tenant, turn, (&*requests, "response"), StreamFormat::of(framed)).await
 }
 
 /// A response as it is stored, finished or not.
@@ -144,10 +140,7 @@ pub(crate) async fn delete(
 ) -> Result<Json<Deleted>, ApiError> {
     let id = parse(&id)?;
     let turn = id.clone().into();
-    if let Some(in_flight) = app.engine.in_flight.find(&tenant, &turn) {
-        turn::stop(&in_flight).await;
-        app.engine.in_flight.forget(&turn);
-    }
+    turn::stop_and_forget(&app, &tenant, &turn).await;
     if !remove(&app, &tenant, &turn).await? {
         return Err(no_response(id.as_str()));
     }
@@ -183,11 +176,7 @@ pub(crate) async fn cancel(
         let message = "Only responses with background=true can be cancelled.";
         return Err(ApiError::bad_request(message));
     }
-    if let Some(in_flight) =
-        app.engine.in_flight.find(&tenant, &id.clone().into()).filter(|in_flight| !in_flight.has_ended())
-    {
-        turn::stop(&in_flight).await;
-    }
+    turn::cancel(&app, &tenant, &id.clone().into()).await;
     Ok(Json(shown(current(&app, &tenant, &id).await?, Include::default())))
 }
 
