@@ -17,6 +17,16 @@ pub(crate) enum StopScan {
     Stopped { text: String, word: String },
 }
 
+impl StopScan {
+    /// Returns the text, and false if a stop word came after it.
+    pub(crate) fn into_text(self) -> (String, bool) {
+        match self {
+            Self::Text(text) => (text, true),
+            Self::Stopped { text, .. } => (text, false),
+        }
+    }
+}
+
 impl StopWords {
     pub(crate) fn new(words: Vec<String>) -> Self {
         Self { words: words.into_iter().filter(|word| !word.is_empty()).collect(), pending: String::new() }
@@ -57,9 +67,10 @@ mod tests {
         let mut stop = StopWords::new(words.iter().map(|word| (*word).to_owned()).collect());
         let mut shown = String::new();
         for piece in pieces {
-            match stop.scan(piece) {
-                StopScan::Text(text) => shown.push_str(&text),
-                StopScan::Stopped { text, .. } => return (shown + &text, true),
+            let (text, goes_on) = stop.scan(piece).into_text();
+            shown.push_str(&text);
+            if !goes_on {
+                return (shown, true);
             }
         }
         (shown + &stop.end(), false)

@@ -15,7 +15,7 @@ use base64::prelude::BASE64_STANDARD;
 
 use super::conversation::program_id;
 use super::program_output::ProgramImage;
-use crate::dialects::stop_words::{StopScan, StopWords};
+use crate::dialects::stop_words::StopWords;
 use crate::links::Links;
 
 /// The kind of a frame with a failure.
@@ -94,10 +94,7 @@ impl Writer {
 
     /// Adds text of the model. Returns false after a stop word, which ends the answer.
     pub(super) fn text(&mut self, piece: &str) -> bool {
-        let (text, goes_on) = match self.stop.scan(piece) {
-            StopScan::Text(text) => (text, true),
-            StopScan::Stopped { text, .. } => (text, false),
-        };
+        let (text, goes_on) = self.stop.scan(piece).into_text();
         self.say(text);
         if !goes_on {
             self.finish(FinishReason::Stop);

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use crate::dialects::gemini::program_output::ProgramImage;
 use crate::dialects::reasoning::wrapped;
 use crate::dialects::rfc3339::rfc3339;
-use crate::dialects::stop_words::{StopScan, StopWords};
+use crate::dialects::stop_words::StopWords;
 use crate::links::Links;
 
 /// An interaction that is being written.
@@ -143,10 +143,7 @@ impl Writer {
 
     /// Adds text of the model. Returns false after a stop word, which ends the answer.
     pub(super) fn text(&mut self, piece: &str) -> bool {
-        let (text, goes_on) = match self.stop.scan(piece) {
-            StopScan::Text(text) => (text, true),
-            StopScan::Stopped { text, .. } => (text, false),
-        };
+        let (text, goes_on) = self.stop.scan(piece).into_text();
         self.say(text);
         if !goes_on {
             self.finish();

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::markdown::Markdown;
 use super::rounds;
 use crate::dialects::openai::program::ProgramEnd;
-use crate::dialects::stop_words::{StopScan, StopWords};
+use crate::dialects::stop_words::StopWords;
 
 /// A completion that is being written.
 #[derive(Debug)]
@@ -159,10 +159,7 @@ impl Writer {
             held.push_str(piece);
             return true;
         }
-        let (text, goes_on) = match choice.stop.scan(piece) {
-            StopScan::Text(text) => (text, true),
-            StopScan::Stopped { text, .. } => (text, false),
-        };
+        let (text, goes_on) = choice.stop.scan(piece).into_text();
         let text = match &mut choice.markdown {
             Some(markdown) => markdown.text(&text, &choice.files),
             None => text,
