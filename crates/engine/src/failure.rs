@@ -81,6 +81,11 @@ impl Failure {
         }
     }
 
+    /// The server is ending.
+    pub fn server_ends() -> Self {
+        Self::new(FailureKind::Unavailable, "The server is ending; try again in a moment.")
+    }
+
     /// The sandbox failed. The cause is for the log.
     pub fn of_sandbox(cause: impl std::fmt::Display) -> Self {
         let message = "The sandbox failed; the server's log says why, under the request's id (x-request-id).";

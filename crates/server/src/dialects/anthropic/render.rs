@@ -2,9 +2,7 @@
 
 use std::collections::HashMap;
 
-use aludel_engine::turns::{
-    EndReason, EventKind, Failure, FailureKind, Flow, ItemId, Render, RenderedEvent, TurnEvent,
-};
+use aludel_engine::turns::{EndReason, EventKind, Failure, Flow, ItemId, Render, RenderedEvent, TurnEvent};
 use aludel_wire::anthropic::{ErrorCode, ErrorEnvelope, StopReason};
 use serde_json::value::RawValue;
 
@@ -117,8 +115,7 @@ impl MessageRenderer {
                 StopReason::ToolUse
             }
             EndReason::Cancelled => {
-                let message = "The server is ending; try again in a moment.";
-                self.failure.get_or_insert(Failure::new(FailureKind::Unavailable, message));
+                self.failure.get_or_insert_with(Failure::server_ends);
                 return Flow::StopAll;
             }
             EndReason::Failed { failure, .. } => {

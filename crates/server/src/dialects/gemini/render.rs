@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 
 use aludel_engine::turns::{
-    EndReason, EventKind, Failure, FailureKind, Flow, Frame, ItemId, Render, RenderedEvent, ToolEnd, ToolOutcome,
-    TurnEvent,
+    EndReason, EventKind, Failure, Flow, Frame, ItemId, Render, RenderedEvent, ToolEnd, ToolOutcome, TurnEvent,
 };
 use aludel_wire::gemini::{FinishReason, Outcome};
 use serde_json::value::RawValue;
@@ -104,8 +103,7 @@ impl ContentRenderer {
                 FinishReason::Stop
             }
             EndReason::Cancelled => {
-                let message = "The server is ending; try again in a moment.";
-                self.failure.get_or_insert(Failure::new(FailureKind::Unavailable, message));
+                self.failure.get_or_insert_with(Failure::server_ends);
                 return Flow::StopAll;
             }
             EndReason::Failed { failure, .. } => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use aludel_engine::Error;
 use aludel_engine::turns::{
-    Documents, EndReason, EventKind, Failure, FailureKind, Flow, Frame, ItemId, Render, RenderedEvent, TurnEvent,
+    Documents, EndReason, EventKind, Failure, Flow, Frame, ItemId, Render, RenderedEvent, TurnEvent,
 };
 use aludel_store::Tenant;
 use futures_util::future::BoxFuture;
@@ -94,8 +94,7 @@ impl CompletionRenderer {
             }
             // One failed answer ends all: a client gets all of them, or an error.
             EndReason::Cancelled => {
-                let message = "The server is ending; try again in a moment.";
-                self.failure.get_or_insert(Failure::new(FailureKind::Unavailable, message));
+                self.failure.get_or_insert_with(Failure::server_ends);
                 return Flow::StopAll;
             }
             EndReason::Failed { failure, .. } => {
