@@ -10,7 +10,9 @@ use serde::Deserialize;
 
 use super::E2bConfig;
 use super::envd::Envd;
-use crate::backends::remote::{self, ANSWER_TIMEOUT, ControlPlane, LIFETIME, client, json, reason, root, secret};
+use crate::backends::remote::{
+    self, ANSWER_TIMEOUT, ControlPlane, LIFETIME, client, is_there, json, reason, root, secret,
+};
 use crate::{Error, Limits};
 
 /// The longest answer, bytes.
@@ -158,20 +160,18 @@ impl ControlPlane for E2bApi {
     async fn extend_lifetime(&self, made: &E2bSandbox) -> Result<bool, Error> {
         let (step, path) = ("keep a sandbox", format!("/sandboxes/{}/timeout", made.id));
         let answer = self.send(step, Method::POST, &path, Some(json(&Timeout { timeout: seconds(LIFETIME) })?)).await?;
-        match answer.status() {
-            StatusCode::NOT_FOUND => Ok(false),
-            status if status.is_success() => Ok(true),
-            _ => Err(self.refused(step, answer).await),
+        match is_there(answer.status()) {
+            Some(is_there) => Ok(is_there),
+            None => Err(self.refused(step, answer).await),
         }
     }
 
     async fn kill(&self, made: &E2bSandbox) -> Result<(), Error> {
         let step = "end a sandbox";
         let answer = self.send(step, Method::DELETE, &format!("/sandboxes/{}", made.id), None).await?;
-        match answer.status() {
-            StatusCode::NOT_FOUND => Ok(()),
-            status if status.is_success() => Ok(()),
-            _ => Err(self.refused(step, answer).await),
+        match is_there(answer.status()) {
+            Some(_) => Ok(()),
+            None => Err(self.refused(step, answer).await),
         }
     }
 }

@@ -15,7 +15,7 @@ use serde::Serialize;
 use tokio_util::bytes::{Buf, Bytes, BytesMut};
 
 use crate::Error;
-use crate::backends::remote::{self, CommandEvent, json, read, reason, root, secret};
+use crate::backends::remote::{self, CommandEvent, json, read, reason, root, secret, success};
 use crate::backends::stdio::OutputChunk;
 
 /// The longest that an answer may take.
@@ -87,13 +87,7 @@ impl Envd {
     }
 
     async fn check(&self, step: &str, answer: reqwest::Result<Response>) -> Result<Response, Error> {
-        let answer = answer.map_err(|error| self.failed(step, &root(&error)))?;
-        let status = answer.status();
-        if status.is_success() {
-            return Ok(answer);
-        }
-        let body = read(answer, MAX_ANSWER).await.unwrap_or_default();
-        Err(self.failed(step, &format!("{}: {}", status.as_u16(), reason(&body))))
+        success(answer, MAX_ANSWER).await.map_err(|reason| self.failed(step, &reason))
     }
 
     fn failed(&self, step: &str, reason: &str) -> Error {

@@ -14,7 +14,9 @@ use serde::de::DeserializeOwned;
 use super::execd::Execd;
 use super::is_id;
 use super::{Network, OpenSandboxConfig};
-use crate::backends::remote::{self, ANSWER_TIMEOUT, ControlPlane, LIFETIME, client, json, reason, root, secret};
+use crate::backends::remote::{
+    self, ANSWER_TIMEOUT, ControlPlane, LIFETIME, client, is_there, json, reason, root, secret,
+};
 use crate::{Error, Limits};
 
 /// The longest that a sandbox may take to start, including the download of its image.
@@ -242,20 +244,18 @@ impl ControlPlane for OpenSandboxApi {
         let since = SignedDuration::try_from(made.at.elapsed() + LIFETIME).unwrap_or_default();
         let expires_at = made.time.saturating_add(since).unwrap_or(Timestamp::MAX).to_string();
         let answer = self.send(step, Method::POST, &path, Some(json(&Expiration { expires_at })?)).await?;
-        match answer.status() {
-            StatusCode::NOT_FOUND => Ok(false),
-            status if status.is_success() => Ok(true),
-            _ => Err(self.refused(step, answer).await),
+        match is_there(answer.status()) {
+            Some(is_there) => Ok(is_there),
+            None => Err(self.refused(step, answer).await),
         }
     }
 
     async fn kill(&self, made: &OpenSandboxSandbox) -> Result<(), Error> {
         let step = "end a sandbox";
         let answer = self.send(step, Method::DELETE, &format!("/sandboxes/{}", made.id), None).await?;
-        match answer.status() {
-            StatusCode::NOT_FOUND => Ok(()),
-            status if status.is_success() => Ok(()),
-            _ => Err(self.refused(step, answer).await),
+        match is_there(answer.status()) {
+            Some(_) => Ok(()),
+            None => Err(self.refused(step, answer).await),
         }
     }
 }

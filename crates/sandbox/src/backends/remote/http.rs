@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use reqwest::header::HeaderValue;
 use reqwest::redirect::Policy;
-use reqwest::{Client, Response};
+use reqwest::{Client, Response, StatusCode};
 use serde::Deserialize;
 
 use crate::Error;
@@ -44,6 +44,25 @@ pub(in crate::backends) async fn read(answer: Response, most: usize) -> Result<V
         body.extend_from_slice(&piece);
     }
     Ok(body)
+}
+
+/// Returns a successful answer. The error for any other has the status and the reason, read from at most so many bytes of the body.
+pub(in crate::backends) async fn success(answer: reqwest::Result<Response>, most: usize) -> Result<Response, String> {
+    let answer = answer.map_err(|error| root(&error))?;
+    let status = answer.status();
+    if status.is_success() {
+        return Ok(answer);
+    }
+    let body = read(answer, most).await.unwrap_or_default();
+    Err(format!("{}: {}", status.as_u16(), reason(&body)))
+}
+
+/// Returns true for a success, and false if the service does not have the sandbox any more. `None` is a refusal.
+pub(in crate::backends) fn is_there(status: StatusCode) -> Option<bool> {
+    match status {
+        StatusCode::NOT_FOUND => Some(false),
+        status => status.is_success().then_some(true),
+    }
 }
 
 /// Returns the reason that an error's body gives, on one line.

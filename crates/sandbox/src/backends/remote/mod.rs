@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) use self::command::RemoteCommand;
-pub(super) use self::http::{ANSWER_TIMEOUT, client, json, read, reason, root, secret};
+pub(super) use self::http::{ANSWER_TIMEOUT, client, is_there, json, read, reason, root, secret, success};
 use self::machine::Machine;
 use super::stdio::{COMMAND, HostProvider, InstanceLife, OutputChunk, Stdio, StdioWorkspace, over};
 use crate::backend::Capabilities;
