@@ -97,6 +97,19 @@ impl dyn Workspace {
     }
 }
 
+/// The regular files among about `most` entries of a workspace, by path, each once: a file may be seen twice while its directory changes.
+pub(crate) fn sorted_files(workspace: &dyn Workspace, most: u64) -> Result<Vec<FileEntry>, Error> {
+    let mut files = Vec::new();
+    workspace.walk(most, &mut |found| {
+        if let WorkspaceEntry::File(entry, _) = found {
+            files.push(entry);
+        }
+    })?;
+    files.sort_by(|one, other| one.path.cmp(&other.path));
+    files.dedup_by(|one, other| one.path == other.path);
+    Ok(files)
+}
+
 /// One regular file of a workspace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FileEntry {

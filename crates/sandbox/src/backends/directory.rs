@@ -17,7 +17,7 @@ use rustix::fs::{
 use crate::Error;
 use crate::workspace::{
     FULL, FileEntry, Fingerprint, MAX_PATH, SMALL, Workspace, WorkspaceEntry, WorkspaceUsage, copy, file_error,
-    mime_of, relative,
+    mime_of, relative, sorted_files,
 };
 
 /// Depth of directories to which the host looks into a workspace.
@@ -120,16 +120,7 @@ impl Workspace for Directory {
     fn files(&self) -> Result<Vec<FileEntry>, Error> {
         // A bound, because a scan need not end while names change all the time.
         let stat = fstatvfs(&*self.root).map_err(|error| file_error(Path::new("."), &error.to_string()))?;
-        let mut files = Vec::new();
-        self.walk(stat.f_files, &mut |found| {
-            if let WorkspaceEntry::File(entry, _) = found {
-                files.push(entry);
-            }
-        })?;
-        files.sort_by(|one, other| one.path.cmp(&other.path));
-        // A file may be seen twice while its directory changes.
-        files.dedup_by(|one, other| one.path == other.path);
-        Ok(files)
+        sorted_files(self, stat.f_files)
     }
 
     fn open(&self, path: &str) -> Result<(Box<dyn Read + Send>, u64), Error> {

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{OutputChunk, Stdio, WORKSPACE_PROGRAM, feed, framed};
 use crate::workspace::{
     FULL, FileEntry, Fingerprint, MAX_PATH, Workspace, WorkspaceEntry, WorkspaceUsage, copy, file_error, mime_of,
-    relative,
+    relative, sorted_files,
 };
 use crate::{Error, Limits};
 
@@ -243,15 +243,7 @@ impl io::Write for Writer<'_> {
 
 impl<H: Debug + Send + Sync + 'static> Workspace for StdioWorkspace<H> {
     fn files(&self) -> Result<Vec<FileEntry>, Error> {
-        let mut files = Vec::new();
-        self.walk(self.limits[1].saturating_add(1), &mut |found| {
-            if let WorkspaceEntry::File(entry, _) = found {
-                files.push(entry);
-            }
-        })?;
-        files.sort_by(|one, other| one.path.cmp(&other.path));
-        files.dedup_by(|one, other| one.path == other.path);
-        Ok(files)
+        sorted_files(self, self.limits[1].saturating_add(1))
     }
 
     fn open(&self, path: &str) -> Result<(Box<dyn Read + Send>, u64), Error> {
