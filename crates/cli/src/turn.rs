@@ -305,13 +305,7 @@ async fn session(
     saved: Option<Option<SessionId>>,
 ) -> anyhow::Result<Arc<Session>> {
     let Some(saved) = saved else {
-        let new = NewSession {
-            name: "ask".to_owned(),
-            file_ids: Vec::new(),
-            memory: None,
-            idle: Some(CONVERSATION_LIFE),
-            environment: Default::default(),
-        };
+        let new = NewSession { idle: Some(CONVERSATION_LIFE), ..NewSession::named("ask") };
         return Ok(engine.sessions.create(tenant, new).await.context("cannot make a session")?.0);
     };
     let gone = || usage("--continue: the last conversation is gone; one is kept for a day");

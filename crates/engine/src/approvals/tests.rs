@@ -35,14 +35,7 @@ async fn gate_of(
     let backend = Arc::new(backend);
     let policy = ApprovalPolicy { mode, ..ApprovalPolicy::default() };
     let engine = Arc::new(Engine::new(store, backend, [], policy, Vec::new(), SessionSettings::default()));
-    let new = NewSession {
-        name: "s".to_owned(),
-        file_ids: Vec::new(),
-        memory: None,
-        idle: None,
-        environment: Default::default(),
-    };
-    let (session, _) = engine.sessions.create(&Tenant::terminal(), new).await.unwrap();
+    let (session, _) = engine.sessions.create(&Tenant::terminal(), NewSession::named("s")).await.unwrap();
     let (asked, answers) = (Questions::default(), Arc::new(Mutex::new(answers.into_iter())));
     let seen = Arc::clone(&asked);
     let terminal = TerminalApprover::new(move |program: ApprovalRequest, reasons| {
@@ -166,14 +159,7 @@ async fn a_person_is_asked_about_every_program_or_about_none() {
 
 /// A gate at which the client of a tenant decides.
 async fn gate_of_client(engine: &Arc<Engine>, tenant: &Tenant) -> Arc<Gate> {
-    let new = NewSession {
-        name: "s".to_owned(),
-        file_ids: Vec::new(),
-        memory: None,
-        idle: None,
-        environment: Default::default(),
-    };
-    let (session, _) = engine.sessions.create(tenant, new).await.unwrap();
+    let (session, _) = engine.sessions.create(tenant, NewSession::named("s")).await.unwrap();
     let origin = ProgramOrigin {
         request: "resp_1".to_owned(),
         namespace: Arc::clone(session.namespace()),
@@ -241,14 +227,7 @@ async fn nobody_waits_longer_for_a_decision_because_the_clock_is_set_back() {
         ApprovalPolicy { mode: ApprovalMode::Always, timeout: Duration::from_secs(1), ..ApprovalPolicy::default() };
     let backend = Arc::new(Memory::default());
     let engine = Arc::new(Engine::new(store, backend, [], policy, Vec::new(), SessionSettings::default()));
-    let new = NewSession {
-        name: "s".to_owned(),
-        file_ids: Vec::new(),
-        memory: None,
-        idle: None,
-        environment: Default::default(),
-    };
-    let (session, _) = engine.sessions.create(&Tenant::local(), new).await.unwrap();
+    let (session, _) = engine.sessions.create(&Tenant::local(), NewSession::named("s")).await.unwrap();
     let origin = ProgramOrigin {
         request: "resp_1".to_owned(),
         namespace: Arc::clone(session.namespace()),

@@ -32,14 +32,7 @@ async fn engine(data: &Path, mode: ApprovalMode) -> (Arc<Engine>, Arc<Memory>) {
 }
 
 async fn session(engine: &Engine) -> Arc<Session> {
-    let new = NewSession {
-        name: "s".to_owned(),
-        file_ids: Vec::new(),
-        memory: None,
-        idle: None,
-        environment: Default::default(),
-    };
-    engine.sessions.create(&Tenant::local(), new).await.unwrap().0
+    engine.sessions.create(&Tenant::local(), NewSession::named("s")).await.unwrap().0
 }
 
 fn program(target: ProgramTarget, code: &str) -> ClientProgram {

@@ -93,6 +93,13 @@ pub struct NewSession {
     pub environment: Environment,
 }
 
+impl NewSession {
+    /// A session of this name, without files and variables, with the usual memory and idle time.
+    pub fn named(name: impl Into<String>) -> Self {
+        Self { name: name.into(), file_ids: Vec::new(), memory: None, idle: None, environment: Environment::default() }
+    }
+}
+
 /// A live session that nobody uses.
 struct IdleSession {
     id: SessionId,
@@ -276,8 +283,7 @@ impl Sessions {
         file_ids: Vec<FileId>,
         memory: Option<MemoryTier>,
     ) -> Result<Arc<Session>, Error> {
-        let new =
-            NewSession { name: "auto".to_owned(), file_ids, memory, idle: None, environment: Environment::default() };
+        let new = NewSession { file_ids, memory, ..NewSession::named("auto") };
         Ok(self.create(tenant, new).await?.0)
     }
 

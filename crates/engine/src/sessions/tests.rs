@@ -162,13 +162,7 @@ async fn a_container_that_nobody_waits_for_has_all_its_files_or_is_not_there() {
         file_ids.push(place.store.add_file(&me(), new, blob).await.unwrap().id);
     }
     for time in 0..40 {
-        let new = NewSession {
-            name: "c".into(),
-            file_ids: file_ids.clone(),
-            memory: None,
-            idle: None,
-            environment: Default::default(),
-        };
+        let new = NewSession { file_ids: file_ids.clone(), ..NewSession::named("c") };
         let tenant = me();
         let creating = place.sessions.create(&tenant, new);
         let _cut = tokio::time::timeout(Duration::from_millis(time), creating).await;
@@ -272,7 +266,7 @@ async fn variables_stay_with_a_session_and_go_with_it() {
     let store = Store::open(data.path()).await.unwrap();
     let place = TestSessions::on(Arc::new(backend.clone()), store, settings());
     let of = |name: &str, value: &str| Environment::new([(name.into(), value.into())].into()).unwrap();
-    let new = NewSession { name: "s".into(), file_ids: vec![], memory: None, idle: None, environment: of("A", "1") };
+    let new = NewSession { environment: of("A", "1"), ..NewSession::named("s") };
     let session = place.sessions.create(&me(), new).await.unwrap().0;
     let sees = async |name: &str| execute(&session, &format!("print(os.environ['{name}'])")).await.0;
     assert_eq!(sees("A").await, "1\n");
@@ -305,7 +299,7 @@ async fn variables_of_all_programs_are_below_those_of_a_session() {
     let store = Store::open(data.path()).await.unwrap();
     let place = TestSessions::on(Arc::new(MemoryBackend::new(script)), store, settings);
     let environment = of(&[("B", "own")]);
-    let new = NewSession { name: "s".into(), file_ids: vec![], memory: None, idle: None, environment };
+    let new = NewSession { environment, ..NewSession::named("s") };
     let session = place.sessions.create(&me(), new).await.unwrap().0;
     let sees = async |name: &str| execute(&session, &format!("print(os.environ['{name}'])")).await.0;
     assert_eq!((&*sees("A").await, &*sees("B").await), ("all\n", "own\n"));

@@ -10,10 +10,10 @@ use aludel_testkit::Scripted;
 use serde_json::json;
 
 use super::*;
+use crate::SessionSettings;
 use crate::sessions::NewSession;
 use crate::turns::tests::{RecordingRenderer, engine_on, program};
 use crate::turns::{OutputPiece, ToolEnd, TurnSpec};
-use crate::{Environment, SessionSettings};
 
 const ASKS: &str = "print('before')\nprint(await f({\"n\":1}))\nprint(await f({\"n\":2}))";
 
@@ -33,14 +33,7 @@ fn run(engine: &Arc<Engine>, choices: Vec<ChoicePlan>) -> (Run, RecordingRendere
 
 /// Runs a turn whose programs can call `f`. Returns its session and its final calls.
 async fn begun(engine: &Arc<Engine>) -> (SessionId, Vec<ToolCall>, Vec<TurnEvent>) {
-    let new = NewSession {
-        name: "s".to_owned(),
-        file_ids: Vec::new(),
-        memory: None,
-        idle: None,
-        environment: Environment::default(),
-    };
-    let (session, _) = engine.sessions.create(&Tenant::local(), new).await.unwrap();
+    let (session, _) = engine.sessions.create(&Tenant::local(), NewSession::named("s")).await.unwrap();
     let tool = FunctionTool { name: "f".into(), description: String::new(), parameters: json!({}).into() };
     let spec = TurnSpec { callable: vec![tool], ..TurnSpec::new("m", "") };
     let gate = spec.gate(engine, &Tenant::local(), "request".to_owned(), &session, false);
@@ -200,14 +193,7 @@ async fn a_session_whose_program_waits_is_not_evicted() {
     let script = vec![Scripted::Python(ASKS), Scripted::Text("It is said.")];
     let engine = engine_on(store, script, Arc::new(Memory::new(program)), None, settings);
     let (_, calls, _) = begun(&engine).await;
-    let new = NewSession {
-        name: "s".to_owned(),
-        file_ids: Vec::new(),
-        memory: None,
-        idle: None,
-        environment: Environment::default(),
-    };
-    let (other, _) = engine.sessions.create(&Tenant::local(), new).await.unwrap();
+    let (other, _) = engine.sessions.create(&Tenant::local(), NewSession::named("s")).await.unwrap();
     tokio::time::sleep(Duration::from_millis(5)).await;
     engine.sessions.reap_once().await;
     assert!(other.reserve().await.is_err());
