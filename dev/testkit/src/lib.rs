@@ -5,4 +5,4 @@ mod sandbox;
 mod upstream;
 
 pub use sandbox::{Bench, Keeper, data, local};
-pub use upstream::{End, Scripted, ScriptedTransport, ScriptedUpstream};
+pub use upstream::{End, Scripted, ScriptedTransport, ScriptedUpstream, chat_options};

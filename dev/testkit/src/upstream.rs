@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use aludel_agent::upstream::http::Transport;
+use aludel_agent::upstream::ModelCapabilities;
+use aludel_agent::upstream::http::{HttpOptions, Protocol, Transport};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream;
@@ -14,6 +15,21 @@ use reqwest::header::{HeaderName, HeaderValue};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+
+/// A model of Chat Completions at this address, without a key, which takes functions and pictures.
+pub fn chat_options(url: impl Into<String>, model: impl Into<String>) -> HttpOptions {
+    HttpOptions {
+        protocol: Protocol::ChatCompletions,
+        url: url.into(),
+        model: model.into(),
+        key: None,
+        capabilities: ModelCapabilities { function_calling: true, vision: true },
+        idle_timeout: Duration::from_secs(20),
+        headers: Vec::new(),
+        max_output_tokens: None,
+        requests: None,
+    }
+}
 
 /// The server's answer to one request.
 #[derive(Debug, Clone)]

@@ -2,13 +2,12 @@
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub, reason = "a test may panic, and each uses a part of this")]
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use aludel_agent::upstream::ModelCapabilities;
-use aludel_agent::upstream::http::{HttpOptions, HttpUpstream, Protocol};
+use aludel_agent::upstream::http::{HttpOptions, HttpUpstream};
 use aludel_agent::{Agent, AgentBuilder, CodeInterpreter, Event, Item, Secret, Turn, text_of};
 use aludel_sandbox::memory::{ScriptedCell, simple};
-use aludel_testkit::{Bench, ScriptedTransport};
+use aludel_testkit::{Bench, ScriptedTransport, chat_options};
 use futures_util::StreamExt;
 
 /// A model and the way to it.
@@ -19,17 +18,8 @@ pub struct Model {
 
 /// A model at this address that can do everything.
 pub fn options_at(url: String) -> HttpOptions {
-    HttpOptions {
-        protocol: Protocol::ChatCompletions,
-        url,
-        model: "scripted".into(),
-        key: Some(Secret::new("sk-very-secret").from_origin("env:TEST_KEY")),
-        capabilities: ModelCapabilities { function_calling: true, vision: true },
-        idle_timeout: Duration::from_secs(20),
-        headers: Vec::new(),
-        max_output_tokens: None,
-        requests: None,
-    }
+    let key = Secret::new("sk-very-secret").from_origin("env:TEST_KEY");
+    HttpOptions { key: Some(key), ..chat_options(url, "scripted") }
 }
 
 /// A model in this process that can do everything.

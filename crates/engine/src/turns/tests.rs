@@ -6,13 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use aludel_agent::Item;
-use aludel_agent::upstream::ModelCapabilities;
-use aludel_agent::upstream::http::{HttpOptions, HttpUpstream, Protocol};
+use aludel_agent::upstream::http::HttpUpstream;
 use aludel_sandbox::memory::{Memory, ScriptedCell, simple};
 use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Backend, MimeBundle, MimeData, OfferedTemplate, Outcome, Templates};
 use aludel_store::{SessionId, Store, Tenant, TurnId, TurnState, now};
-use aludel_testkit::{Scripted, ScriptedTransport};
+use aludel_testkit::{Scripted, ScriptedTransport, chat_options};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -57,17 +56,7 @@ pub(super) fn engine_on(
     template: Option<TemplateName>,
     settings: SessionSettings,
 ) -> Arc<Engine> {
-    let options = HttpOptions {
-        protocol: Protocol::ChatCompletions,
-        url: "http://localhost/v1".into(),
-        model: "m".into(),
-        key: None,
-        capabilities: ModelCapabilities { function_calling: true, vision: true },
-        idle_timeout: Duration::from_secs(20),
-        headers: Vec::new(),
-        max_output_tokens: None,
-        requests: None,
-    };
+    let options = chat_options("http://localhost/v1", "m");
     let upstream = Arc::new(HttpUpstream::over(options, ScriptedTransport::new(script)).unwrap());
     let model = Model { template, ..Model::new("m", "", upstream) };
     Arc::new(Engine::new(store, backend, [model], ApprovalPolicy::default(), Vec::new(), settings))
@@ -96,14 +85,7 @@ pub(super) fn program(code: &str, cell: &mut ScriptedCell) {
 /// A turn of a terminal at its beginning: the run, its renderer, and its session, which `owns_session` says was made for it.
 async fn turn(engine: &Arc<Engine>, owns_session: bool) -> (Run, RecordingRenderer, SessionId) {
     let tenant = Tenant::terminal();
-    let new = NewSession {
-        name: "s".to_owned(),
-        file_ids: Vec::new(),
-        memory: None,
-        idle: None,
-        environment: Default::default(),
-    };
-    let (session, _) = engine.sessions.create(&tenant, new).await.unwrap();
+    let (session, _) = engine.sessions.create(&tenant, NewSession::named("s")).await.unwrap();
     let id = engine.store.owned_turn_id("ask").await.unwrap();
     let origin =
         ProgramOrigin { request: id.to_string(), namespace: Arc::clone(session.namespace()), model: "m".to_owned() };

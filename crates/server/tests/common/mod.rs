@@ -9,13 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_agent::upstream::ModelCapabilities;
-use aludel_agent::upstream::http::{HttpOptions, HttpUpstream, Protocol};
+use aludel_agent::upstream::http::{HttpOptions, HttpUpstream};
 use aludel_engine::execution::Limits;
 use aludel_engine::{ApprovalPolicy, Engine, Model};
 use aludel_sandbox::memory::{Memory, ScriptedCell};
 use aludel_sandbox::{Backend, MimeBundle, MimeData};
 use aludel_server::{App, Listener, serve};
 use aludel_store::Store;
+use aludel_testkit::chat_options;
 use connector::{Connector, HOST_NAME};
 use reqwest::multipart::{Form, Part};
 use reqwest::{Client, Method, Response, StatusCode};
@@ -163,17 +164,8 @@ fn script(code: &str, cell: &mut ScriptedCell) {
 
 /// A model of this name at this address.
 pub fn model(name: &str, url: String) -> Model {
-    let chat = HttpUpstream::new(HttpOptions {
-        protocol: Protocol::ChatCompletions,
-        url,
-        model: format!("{name}-upstream"),
-        key: None,
-        capabilities: ModelCapabilities { function_calling: true, vision: false },
-        idle_timeout: Duration::from_secs(20),
-        headers: Vec::new(),
-        max_output_tokens: None,
-        requests: None,
-    });
+    let capabilities = ModelCapabilities { function_calling: true, vision: false };
+    let chat = HttpUpstream::new(HttpOptions { capabilities, ..chat_options(url, format!("{name}-upstream")) });
     let chat = Arc::new(chat.unwrap());
     Model { endpoint: Some(Arc::clone(&chat)), ..Model::new(name, "a test", chat) }
 }

@@ -6,14 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use aludel_agent::upstream::ModelCapabilities;
-use aludel_agent::upstream::http::{HttpOptions, HttpUpstream, Protocol};
+use aludel_agent::upstream::http::{HttpOptions, HttpUpstream};
 use aludel_engine::{Engine, Model};
 use aludel_sandbox::Backend;
 use aludel_sandbox::memory::Memory;
 use aludel_server::{App, serve};
 use aludel_store::Store;
-use aludel_testkit::ScriptedTransport;
+use aludel_testkit::{ScriptedTransport, chat_options};
 use futures_util::{StreamExt, stream};
 use reqwest::header::HeaderMap;
 use reqwest::multipart::{Form, Part};
@@ -157,18 +156,9 @@ impl Server {
 }
 
 fn model(case: &Case, upstream: &Arc<ScriptedTransport>) -> Model {
-    let options = HttpOptions {
-        protocol: Protocol::ChatCompletions,
-        // Nobody listens there.
-        url: "http://127.0.0.1:1/v1".to_owned(),
-        model: "m-upstream".to_owned(),
-        key: None,
-        capabilities: ModelCapabilities { function_calling: true, vision: true },
-        idle_timeout: case.patience,
-        headers: Vec::new(),
-        max_output_tokens: None,
-        requests: None,
-    };
+    // No server listens there.
+    let options = chat_options("http://127.0.0.1:1/v1", "m-upstream");
+    let options = HttpOptions { idle_timeout: case.patience, ..options };
     let upstream = Arc::clone(upstream);
     let chat = if case.reachable { HttpUpstream::over(options, upstream) } else { HttpUpstream::new(options) };
     let chat = Arc::new(chat.unwrap());
