@@ -67,13 +67,39 @@ fn people_use_sandboxes_of_a_server() {
         "an address and a data directory lead to the same server"
     );
 
+    runs_commands(data, id);
+    copies_files(data);
+    let serving = "mkdir /tmp/w; cd /tmp/w; echo hello > index.html; exec python3 -um http.server 8000";
+    let number = stdout(data, &["exec", "--detach", "work", "sh", "-c", serving]);
+    assert!(stdout(data, &["logs", "work"]).contains("http.server"));
+    let mut port = reaches_a_port(data);
+    let (mut tunnel, _open) = opens_a_tunnel(data);
+
+    signal(&port.0, "INT");
+    assert_eq!(port.0.wait().unwrap().code(), Some(130));
+    let mut logs = Server::start(&mut sandbox(data, &["logs", "work", number.trim()]));
+    assert!(logs.2.contains("Serving HTTP") || logs.2.contains("GET /"), "{}", logs.2);
+    assert_eq!(stdout(data, &["kill", "work"]).trim_end(), id);
+    // It ends with the sandbox.
+    assert_eq!(tunnel.read(&mut [0; 10]).unwrap_or_default(), 0);
+    logs.1.read_to_string(&mut String::new()).unwrap();
+    assert_eq!(stdout(data, &["ls", "--json"]).trim(), "[]");
+    let gone = ask(data, &["exec", "work", "true"]);
+    assert!(gone.status == Some(2) && gone.stderr.contains("aludel sandbox ls"), "{gone:?}");
+}
+
+/// Runs commands in the sandbox `work`, whose id is `id`.
+fn runs_commands(data: &Path, id: &str) {
     let said = ask(data, &["exec", "work", "sh", "-c", "echo $A; echo e >&2; exit 7"]);
     assert_eq!((said.status, said.stdout.as_str(), said.stderr.as_str()), (Some(7), "a\n", "e\n"));
     assert_eq!(ask(data, &["exec", &id[..8], "sh", "-c", "kill -9 $$"]).status, Some(137));
     let mut upper = sandbox(data, &["exec", "-i", "work", "tr", "a-z", "A-Z"]).stdin(Stdio::piped()).spawn().unwrap();
     upper.stdin.take().unwrap().write_all("x".repeat(100_000).as_bytes()).unwrap();
     assert_eq!(String::from_utf8(upper.wait_with_output().unwrap().stdout).unwrap(), "X".repeat(100_000));
+}
 
+/// Copies a directory and a file into the sandbox `work` and out of it.
+fn copies_files(data: &Path) {
     std::fs::create_dir_all(data.join("in/sub")).unwrap();
     std::fs::write(data.join("in/sub/a"), vec![7; 3_000_000]).unwrap();
     std::fs::write(data.join("in/run"), "#!/bin/sh\necho ran\n").unwrap();
@@ -89,11 +115,11 @@ fn people_use_sandboxes_of_a_server() {
     assert_eq!(stdout(data, &["exec", "work", "sh", "-c", "wc -c < /home/user/b"]).trim(), "3000000");
     let missing = ask(data, &["cp", "work:/none", &at("x")]);
     assert!(missing.status == Some(2) && missing.stderr.contains("/none"), "{missing:?}");
+}
 
-    let serving = "mkdir /tmp/w; cd /tmp/w; echo hello > index.html; exec python3 -um http.server 8000";
-    let number = stdout(data, &["exec", "--detach", "work", "sh", "-c", serving]);
-    assert!(stdout(data, &["logs", "work"]).contains("http.server"));
-    let mut port = Server::start(&mut sandbox(data, &["port", "work", "8000", "--at", "0"]));
+/// Reaches the web server on port 8000 of the sandbox `work`, and nothing else by that address. Returns the forwarding command.
+fn reaches_a_port(data: &Path) -> Server {
+    let port = Server::start(&mut sandbox(data, &["port", "work", "8000", "--at", "0"]));
     let address = port.2.strip_prefix("http://").unwrap().to_owned();
     let mut page = String::new();
     wait_until(
@@ -122,6 +148,11 @@ fn people_use_sandboxes_of_a_server() {
         connection.read_to_string(&mut answer).unwrap();
         assert!(answer.starts_with("HTTP/1.1 404") && answer.contains("SimpleHTTP"), "{path} with {headers}: {answer}");
     }
+    port
+}
+
+/// Opens a WebSocket to a program in the sandbox `work` and carries data both ways. Returns it, and the commands that keep it open.
+fn opens_a_tunnel(data: &Path) -> (TcpStream, [Server; 2]) {
     let echo = "import socket\nlistener = socket.create_server(('127.0.0.1', 8001))\nprint('on', flush=True)\nconnection, _ = listener.accept()\n\
                 head = b''\nwhile b'\\r\\n\\r\\n' not in head: head += connection.recv(4096)\n\
                 assert b'upgrade: websocket' in head.lower(), head\n\
@@ -149,16 +180,5 @@ fn people_use_sandboxes_of_a_server() {
     tunnel.read_exact(&mut answer).unwrap();
     writer.join().unwrap();
     assert!(answer.iter().all(|byte| *byte == b'X'));
-
-    signal(&port.0, "INT");
-    assert_eq!(port.0.wait().unwrap().code(), Some(130));
-    let mut logs = Server::start(&mut sandbox(data, &["logs", "work", number.trim()]));
-    assert!(logs.2.contains("Serving HTTP") || logs.2.contains("GET /"), "{}", logs.2);
-    assert_eq!(stdout(data, &["kill", "work"]).trim_end(), id);
-    // It ends with the sandbox.
-    assert_eq!(tunnel.read(&mut [0; 10]).unwrap_or_default(), 0);
-    logs.1.read_to_string(&mut String::new()).unwrap();
-    assert_eq!(stdout(data, &["ls", "--json"]).trim(), "[]");
-    let gone = ask(data, &["exec", "work", "true"]);
-    assert!(gone.status == Some(2) && gone.stderr.contains("aludel sandbox ls"), "{gone:?}");
+    (tunnel, [echoing, tunnels])
 }
