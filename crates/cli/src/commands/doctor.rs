@@ -87,12 +87,7 @@ async fn host(context: &CommandContext) -> anyhow::Result<Vec<Check>> {
 /// The engine or the service that starts sandboxes.
 async fn elsewhere(context: &CommandContext, place: BackendKind) -> anyhow::Result<Check> {
     let BackendCheck { status, detail, .. } = examine(context, place).await?;
-    let settings = match place {
-        BackendKind::Local => "sandbox.require",
-        BackendKind::Docker => "sandbox.docker.host",
-        BackendKind::E2b => "sandbox.e2b.url, sandbox.e2b.key",
-        BackendKind::OpenSandbox => "sandbox.opensandbox.url, sandbox.opensandbox.key",
-    };
+    let settings = place.settings();
     let mend =
         (status == CheckStatus::Missing).then(|| format!("another value of {settings}, or another sandbox.backend"));
     Ok(Check { name: place.name(), status, detail, mend })

@@ -27,6 +27,16 @@ impl BackendKind {
         }
     }
 
+    /// The settings that decide if it can be used.
+    pub(crate) fn settings(self) -> &'static str {
+        match self {
+            Self::E2b => "sandbox.e2b.url, sandbox.e2b.key",
+            Self::OpenSandbox => "sandbox.opensandbox.url, sandbox.opensandbox.key",
+            Self::Local => "sandbox.require",
+            Self::Docker => "sandbox.docker.host",
+        }
+    }
+
     /// Returns true if the settings allow to use it without being named. A key in the environment alone must not make programs leave this
     /// host.
     fn is_set_up(self, settings: &SandboxSection) -> bool {
