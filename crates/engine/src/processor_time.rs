@@ -184,7 +184,7 @@ impl ProcessorShare {
     }
 }
 
-/// A step's time, which is taken at its end, be that a panic.
+/// Takes a step's time from its share when it is dropped, also by a panic.
 struct Taking<'a> {
     share: &'a ProcessorShare,
     began: Duration,
@@ -218,7 +218,7 @@ impl Throttle {
 
     /// Does a step of work when it may be done. Within another step it is a part of that.
     pub fn poll_step<T>(&mut self, context: &mut Context<'_>, work: impl FnOnce(&mut Context<'_>) -> T) -> Poll<T> {
-        // Whoever waits for another step has paid, and whoever was told of its end begins: the next in line hears of nothing else.
+        // A task that waits for the end of another step has paid already. Told of that end, it must begin: nothing else wakes the next one.
         if self.other_step.is_none() {
             ready!(self.poll_paid(context));
         }
@@ -362,7 +362,7 @@ mod tests {
         drop(one);
         assert!(waiting[0].as_mut().now_or_never().is_none());
         drop(another);
-        // One that goes away is told in vain.
+        // A dropped one passes the notification on.
         drop(waiting.remove(0));
         for step in &mut waiting {
             step.as_mut().now_or_never().unwrap();

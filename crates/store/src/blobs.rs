@@ -32,7 +32,7 @@ const SYNCED_ONE_BY_ONE: usize = 4;
 /// Bytes that are copied and hashed at a time.
 const CHUNK: usize = 128 << 10;
 
-/// Bytes that a writer collects before they go to the file: each time they wait for another thread.
+/// Bytes that a writer collects for one write to the file, which waits for another thread.
 const WRITTEN_AT_ONCE: usize = 512 << 10;
 
 /// Most bytes that a writer reserves ahead.
