@@ -188,6 +188,7 @@ class Kernel:
             self.memory.lift()
             with AllDescriptors():
                 relay = Relay(frame["language"], self.output)
+                relay.take_environment(dict(frame["environment"]))
         except Exception as error:
             self.send({"type": "failed", "reason": str(error) or type(error).__name__})
             return

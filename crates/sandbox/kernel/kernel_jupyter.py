@@ -57,6 +57,8 @@ DENO = Command(
     environment={"NO_COLOR": "1"},
     lag=50,
 )
+# Languages of declared kernels that speak over TCP alone: their ZeroMQ is written in Java and has no Unix sockets.
+OVER_TCP = ("clojure", "groovy", "java", "kotlin", "scala")
 # Kernels whose packages declare nothing, and the module or the program by which they are there.
 UNDECLARED = {
     "bash": ("bash_kernel", Command([sys.executable, "-s", "-c", BASH, "-f", FILE])),
@@ -116,8 +118,9 @@ def commands():
                     declared = json.load(file)
                 interrupt, environment = declared.get("interrupt_mode", "signal"), declared.get("env", {})
                 argv = [word.replace(PLACE, place) for word in declared["argv"]]
-                command = Command(argv, interrupt, environment=environment)
                 languages = [name.lower(), declared["language"].lower()]
+                transport = "tcp" if languages[1] in OVER_TCP else "ipc"
+                command = Command(argv, interrupt, transport, environment)
             except (OSError, ValueError, LookupError, AttributeError, TypeError):
                 continue
             for language in languages:
@@ -222,6 +225,13 @@ class Relay:
                 self.session.send(self.control, "interrupt_request", {})
             else:
                 self.kernel.send_signal(signal.SIGINT)
+
+    def take_environment(self, variables):
+        """Makes the sandbox's variables properties for programs in Java, whose environment cannot be changed and is not where they look."""
+        if self.language == "java":
+            for name, value in variables.items():
+                if NAME.match(name) is not None:
+                    self.converse(SET["java"](name, value), is_silent=True)
 
     def run(self):
         """Runs cells until the host has gone."""

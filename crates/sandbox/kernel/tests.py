@@ -30,6 +30,7 @@ import kernel_checkpoint
 import kernel_errors
 import kernel_fork
 import kernel_input
+import kernel_jupyter
 import kernel_limits
 import kernel_output
 import kernel_pages
@@ -409,6 +410,28 @@ class ShellTest(unittest.TestCase):
     def test_only_a_note_of_a_fallbacks_weight_is_not_worth_a_word(self):
         notes = ("findfont: Failed to find font weight %s for %s, now using %s.", "findfont: Font family %s not found.")
         self.assertEqual([kernel_shell.is_worth_a_word(mock.Mock(msg=note)) for note in notes], [False, True])
+
+
+class LanguagesTest(unittest.TestCase):
+    def test_declared_kernels_are_reached_as_they_can_be(self):
+        with tempfile.TemporaryDirectory() as directory:
+            for name, language in {"java": "java", "ir": "R"}.items():
+                os.mkdir(os.path.join(directory, name))
+                with open(os.path.join(directory, name, "kernel.json"), "w", encoding="utf-8") as file:
+                    json.dump({"argv": [name, "{resource_dir}", "{connection_file}"], "language": language, "interrupt_mode": "message"}, file)
+            with mock.patch.object(kernel_jupyter, "DECLARED", [directory]):
+                found = kernel_jupyter.commands()
+            java = found["java"]
+            self.assertEqual(java.with_file("/f"), ["java", os.path.join(directory, "java"), "/f"])
+            self.assertEqual((java.transport, java.interrupt), ("tcp", "message"))
+            self.assertEqual(found["r"].transport, "ipc")
+
+    def test_javas_programs_find_the_sandboxs_variables_among_their_properties(self):
+        for language, told in {"java": ['System.setProperty("A", "b \\"c\\"");'], "bash": []}.items():
+            relay = kernel_jupyter.Relay.__new__(kernel_jupyter.Relay)
+            relay.language, relay.converse = language, mock.Mock()
+            relay.take_environment({"A": 'b "c"', "not a name": "d"})
+            self.assertEqual([call.args[0] for call in relay.converse.call_args_list], told)
 
 
 class WidthTest(unittest.TestCase):
