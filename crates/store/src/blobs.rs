@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{self, Read, SeekFrom, Write};
+use std::io::{self, Read, SeekFrom};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -15,11 +15,13 @@ use rusqlite::Connection;
 use rusqlite::types::{FromSql, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncSeek, AsyncWriteExt, BufWriter, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncSeek, ReadBuf};
+use tokio::task::JoinHandle;
 use tracing::warn;
 
 use crate::database::all;
 use crate::id::hex;
+use crate::synced_file::SyncedFile;
 use crate::usage::FILE_COST;
 use crate::{Error, Reservation, Store, Tenant};
 
@@ -32,7 +34,7 @@ const SYNCED_ONE_BY_ONE: usize = 4;
 /// Bytes that are copied and hashed at a time.
 const CHUNK: usize = 128 << 10;
 
-/// Bytes that a writer collects for one write to the file, which waits for another thread.
+/// Bytes that a writer collects before it hands them to its file.
 const WRITTEN_AT_ONCE: usize = 512 << 10;
 
 /// Most bytes that a writer reserves ahead.
@@ -172,11 +174,36 @@ impl AsyncSeek for BlobReader {
 pub struct BlobWriter {
     store: Store,
     scratch: Scratch,
-    file: BufWriter<tokio::fs::File>,
+    progress: WriteProgress,
+    /// Bytes that were not handed to the file.
+    buffer: Vec<u8>,
     hash: Sha256,
     bytes: u64,
     tenant: Tenant,
     room: Reservation,
+}
+
+/// The file of a blob, which is written on another thread while more of its content comes. An empty buffer goes with it.
+#[derive(Debug)]
+enum WriteProgress {
+    Idle(SyncedFile, Vec<u8>),
+    Writing(JoinHandle<io::Result<(SyncedFile, Vec<u8>)>>),
+    Failed,
+}
+
+impl WriteProgress {
+    /// Waits for what is being written, and returns the file and the empty buffer. Loses nothing if it is given up.
+    async fn idle(&mut self) -> io::Result<(SyncedFile, Vec<u8>)> {
+        if let Self::Writing(task) = self {
+            let written = task.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
+            *self = Self::Failed;
+            return written;
+        }
+        match std::mem::replace(self, Self::Failed) {
+            Self::Idle(file, buffer) => Ok((file, buffer)),
+            Self::Writing(_) | Self::Failed => Err(io::Error::other("an earlier write failed")),
+        }
+    }
 }
 
 /// A file that was written whole and is not a blob yet.
@@ -184,7 +211,7 @@ pub struct BlobWriter {
 struct WrittenFile {
     scratch: Scratch,
     /// The file, where it is to be synced on its own.
-    file: Option<File>,
+    file: Option<SyncedFile>,
     bytes: u64,
     sha256: String,
     room: Reservation,
@@ -197,8 +224,13 @@ impl BlobWriter {
         if let Some(wanted) = missing(&self.room, written) {
             self.room.add(self.store.reserve(&self.tenant, wanted).await?);
         }
-        self.file.write_all(bytes).await.map_err(|source| self.scratch.failed(source))?;
-        self.hash.update(bytes);
+        for bytes in bytes.chunks(WRITTEN_AT_ONCE) {
+            self.buffer.extend_from_slice(bytes);
+            self.hash.update(bytes);
+            if self.buffer.len() >= WRITTEN_AT_ONCE {
+                self.begin_write().await?;
+            }
+        }
         self.bytes = written;
         Ok(())
     }
@@ -215,17 +247,26 @@ impl BlobWriter {
         store.run(move |store| store.publish(written)).await
     }
 
+    /// Hands the buffer to the file, once it is idle.
+    async fn begin_write(&mut self) -> Result<(), Error> {
+        let (mut file, empty) = self.progress.idle().await.map_err(|source| self.scratch.failed(source))?;
+        let (mut buffer, store) = (std::mem::replace(&mut self.buffer, empty), self.store.clone());
+        self.progress = WriteProgress::Writing(tokio::task::spawn_blocking(move || {
+            file.write(&buffer, &store.0.disk)?;
+            buffer.clear();
+            Ok((file, buffer))
+        }));
+        Ok(())
+    }
+
     async fn close(mut self) -> Result<WrittenFile, Error> {
-        self.file.flush().await.map_err(|source| self.scratch.failed(source))?;
-        let Self { store: _, scratch, file, hash, bytes, tenant: _, mut room } = self;
+        if !self.buffer.is_empty() {
+            self.begin_write().await?;
+        }
+        let (file, _) = self.progress.idle().await.map_err(|source| self.scratch.failed(source))?;
+        let Self { store: _, scratch, progress: _, buffer: _, hash, bytes, tenant: _, mut room } = self;
         room.shrink_to(bytes + FILE_COST);
-        Ok(WrittenFile {
-            scratch,
-            file: Some(file.into_inner().into_std().await),
-            bytes,
-            sha256: hex(&hash.finalize()),
-            room,
-        })
+        Ok(WrittenFile { scratch, file: Some(file), bytes, sha256: hex(&hash.finalize()), room })
     }
 }
 
@@ -259,7 +300,8 @@ impl FileBatch {
     /// Writes a reader's content. After an error nothing of it is left, and others can still be written.
     pub(crate) fn add(&mut self, store: &Store, mut reader: impl Read) -> Result<(), Error> {
         let mut room = self.reserve(store, FILE_COST..=FILE_COST)?;
-        let (scratch, mut file) = store.new_scratch()?;
+        let (scratch, file) = store.new_scratch()?;
+        let mut file = SyncedFile::new(file);
         let (mut hash, mut bytes) = (Sha256::new(), 0);
         loop {
             let count = match reader.read(&mut self.buffer) {
@@ -273,7 +315,7 @@ impl FileBatch {
                 room.add(self.reserve(store, wanted)?);
             }
             let chunk = self.buffer.get(..count).unwrap_or(&self.buffer);
-            file.write_all(chunk).map_err(|source| scratch.failed(source))?;
+            file.write(chunk, &store.0.disk).map_err(|source| scratch.failed(source))?;
             hash.update(chunk);
         }
         room.shrink_to(bytes + FILE_COST);
@@ -297,8 +339,16 @@ impl Store {
         self.run(move |store| {
             let room = store.reserve_now(&tenant, FILE_COST..=FILE_COST.saturating_add(expected))?;
             let (scratch, file) = store.new_scratch()?;
-            let file = BufWriter::with_capacity(WRITTEN_AT_ONCE, tokio::fs::File::from_std(file));
-            Ok(BlobWriter { store: store.clone(), scratch, file, hash: Sha256::new(), bytes: 0, tenant, room })
+            Ok(BlobWriter {
+                store: store.clone(),
+                scratch,
+                progress: WriteProgress::Idle(SyncedFile::new(file), Vec::new()),
+                buffer: Vec::new(),
+                hash: Sha256::new(),
+                bytes: 0,
+                tenant,
+                room,
+            })
         })
         .await
     }
@@ -397,7 +447,7 @@ impl Store {
     /// Renames a written file to its blob. Without a file to sync, the caller syncs everything.
     fn publish(&self, WrittenFile { scratch, file, bytes, sha256, room }: WrittenFile) -> Result<NewBlob, Error> {
         if let Some(file) = &file {
-            file.sync_all().map_err(|source| scratch.failed(source))?;
+            file.sync(&self.0.disk).map_err(|source| scratch.failed(source))?;
         }
         let name = BlobName(self.0.owner.name_in_flight());
         let path = self.blob_path(&name);
@@ -453,4 +503,31 @@ fn make_parent(path: &Path) -> Result<PathBuf, Error> {
 fn sync_directory(path: &Path) -> Result<(), Error> {
     let synced = File::open(path).and_then(|directory| directory.sync_all());
     synced.map_err(|source| Error::Io { path: path.to_path_buf(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_write_that_fails_in_the_background_fails_the_blob() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(directory.path()).await.unwrap();
+        let full =
+            || WriteProgress::Idle(SyncedFile::new(File::options().write(true).open("/dev/full").unwrap()), Vec::new());
+
+        let mut blob = store.new_blob(&Tenant::local(), 0).await.unwrap();
+        blob.progress = full();
+        blob.write(&[0; WRITTEN_AT_ONCE]).await.unwrap();
+        let Error::Io { source, .. } = blob.write(&[0; WRITTEN_AT_ONCE]).await.unwrap_err() else {
+            panic!("no error of a file")
+        };
+        assert_eq!(source.kind(), io::ErrorKind::StorageFull);
+        assert!(blob.finish().await.is_err(), "a part of it is missing");
+
+        let mut small = store.new_blob(&Tenant::local(), 0).await.unwrap();
+        small.progress = full();
+        small.write(b"1").await.unwrap();
+        assert!(small.finish().await.is_err());
+    }
 }

@@ -25,6 +25,7 @@ mod responses;
 mod runs;
 mod secrets;
 mod sweep;
+mod synced_file;
 mod threads;
 mod turns;
 mod uploads;
@@ -65,6 +66,7 @@ pub use page::{Order, Page, PageQuery};
 pub use responses::{ResponseRecord, ResponseText};
 pub use runs::{NewRun, RunRecord, RunUpdate};
 pub use sweep::SweepOutcome;
+use synced_file::Disk;
 pub use threads::{AddOutcome, RemovedThread, ThreadRecord};
 pub use turns::{AppendOutcome, NewTurn, TurnEventRecord, TurnLease, TurnRecord, TurnState, TurnUpdate};
 pub use uploads::{NewUpload, PartRecord, UploadRecord, UploadStatus};
@@ -80,6 +82,7 @@ struct Inner {
     database: Database,
     blobs: PathBuf,
     scratch: PathBuf,
+    disk: Disk,
     owners: PathBuf,
     owner: Owner,
     quota: Arc<Quota>,
@@ -128,8 +131,8 @@ impl Store {
         make_directory(&scratch)?;
         let database = Database::open(&directory.join("aludel.db"))?;
         let owner = Owner::new(owners.clone());
-        let (quota, next_sweep) = Default::default();
-        Ok(Self(Arc::new(Inner { database, blobs, scratch, owners, owner, quota, next_sweep, lock })))
+        let (quota, next_sweep, disk) = Default::default();
+        Ok(Self(Arc::new(Inner { database, blobs, scratch, disk, owners, owner, quota, next_sweep, lock })))
     }
 
     /// Returns what the upgrade of an older version's state dropped, for the log.
