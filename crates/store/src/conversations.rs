@@ -4,7 +4,7 @@ use rusqlite::{Connection, params};
 use serde_json::Value;
 
 use crate::database::{all, one};
-use crate::{ConversationId, Error, Page, PageQuery, QuotaCheck, Store, Tenant, now};
+use crate::{Change, ConversationId, Error, Page, PageQuery, QuotaCheck, Store, Tenant, now};
 
 /// A conversation.
 #[derive(Debug, Clone, PartialEq)]
@@ -15,6 +15,17 @@ pub struct ConversationRecord {
     pub created_at: i64,
     /// The client's metadata, a JSON object.
     pub metadata: Value,
+}
+
+impl Change {
+    /// Appends items to a conversation, if it is there: see [`Store::add_items`].
+    pub fn items(tenant: &Tenant, conversation: &ConversationId, items: Vec<(String, Value)>) -> Self {
+        let (tenant, conversation) = (tenant.clone(), conversation.clone());
+        Self::new(move || {
+            let items = texts(items);
+            Ok(move |database: &Connection| append_items(database, &tenant, &conversation, &items).map(drop))
+        })
+    }
 }
 
 impl Store {
@@ -90,12 +101,7 @@ impl Store {
         self.run(move |store| {
             let items = texts(items);
             store.write_counted(&tenant, room.reserved(), |database| {
-                let query = "SELECT 1 FROM conversations WHERE tenant = ?1 AND id = ?2";
-                if one(database, query, params![tenant, conversation], |_| Ok(()))?.is_none() {
-                    return Ok(false);
-                }
-                insert_items(database, &tenant, &conversation, &items)?;
-                Ok(true)
+                append_items(database, &tenant, &conversation, &items)
             })
         })
         .await
@@ -198,6 +204,20 @@ fn parsed(texts: &[String]) -> Result<Vec<Value>, Error> {
 /// Turns items into the text that is stored, each with its id.
 fn texts(items: Vec<(String, Value)>) -> Vec<(String, String)> {
     items.into_iter().map(|(id, item)| (id, item.to_string())).collect()
+}
+
+fn append_items(
+    database: &Connection,
+    tenant: &Tenant,
+    conversation: &ConversationId,
+    items: &[(String, String)],
+) -> Result<bool, Error> {
+    let query = "SELECT 1 FROM conversations WHERE tenant = ?1 AND id = ?2";
+    if one(database, query, params![tenant, conversation], |_| Ok(()))?.is_none() {
+        return Ok(false);
+    }
+    insert_items(database, tenant, conversation, items)?;
+    Ok(true)
 }
 
 fn insert_items(

@@ -3,7 +3,7 @@
 use rusqlite::{Connection, params};
 
 use crate::database::one;
-use crate::{Error, InteractionId, QuotaCheck, Store, Tenant, now};
+use crate::{Change, Error, InteractionId, Store, Tenant, now};
 
 /// An interaction.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,40 +25,35 @@ pub struct InteractionText {
     pub input: String,
 }
 
-impl Store {
+impl Change {
     /// Adds an interaction.
-    pub async fn add_interaction(&self, tenant: &Tenant, interaction: InteractionRecord) -> Result<(), Error> {
+    pub fn new_interaction(tenant: &Tenant, interaction: InteractionRecord) -> Self {
         let tenant = tenant.clone();
-        self.run(move |store| {
+        Self::new(move || {
             let InteractionRecord { id, object, input } = interaction;
-            store.write_counted(&tenant, QuotaCheck::Checked.reserved(), |database| {
+            Ok(move |database: &Connection| {
                 let query =
                     "INSERT INTO interactions (id, tenant, created_at, object, input) VALUES (?1, ?2, ?3, ?4, ?5)";
                 database.prepare_cached(query)?.execute(params![&id, &tenant, now(), object, input])?;
                 Ok(())
             })
         })
-        .await
     }
 
-    /// Replaces the object of an interaction. Returns false if it was removed meanwhile.
-    pub async fn update_interaction(
-        &self,
-        tenant: &Tenant,
-        id: &InteractionId,
-        object: String,
-        room: QuotaCheck,
-    ) -> Result<bool, Error> {
+    /// Replaces the object of an interaction, JSON, unless it was removed meanwhile.
+    pub fn interaction(tenant: &Tenant, id: &InteractionId, object: String) -> Self {
         let (tenant, id) = (tenant.clone(), id.clone());
-        self.run(move |store| {
-            store.write_counted(&tenant, room.reserved(), |database| {
+        Self::new(move || {
+            Ok(move |database: &Connection| {
                 let query = "UPDATE interactions SET object = ?3 WHERE tenant = ?1 AND id = ?2";
-                Ok(database.prepare_cached(query)?.execute(params![&tenant, &id, object])? > 0)
+                database.prepare_cached(query)?.execute(params![&tenant, &id, object])?;
+                Ok(())
             })
         })
-        .await
     }
+}
 
+impl Store {
     /// Returns an interaction.
     pub async fn interaction(&self, tenant: &Tenant, id: &InteractionId) -> Result<Option<InteractionRecord>, Error> {
         let text = self.interaction_text(tenant, id).await?;
@@ -92,6 +87,7 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::QuotaCheck;
 
     #[tokio::test]
     async fn an_interaction_is_its_tenants_counts_and_stays_removed() {
@@ -100,16 +96,19 @@ mod tests {
         let (tenant, other, id) = (Tenant::local(), Tenant::terminal(), InteractionId::new());
         let record = InteractionRecord { id: id.clone(), object: r#"{"a":1}"#.into(), input: r#"[{"b":2}]"#.into() };
         let before = store.bytes_of(&tenant).await.unwrap();
-        store.add_interaction(&tenant, record.clone()).await.unwrap();
+        let change = |tenant, object: &str| vec![Change::interaction(tenant, &id, object.into())];
+        let added = vec![Change::new_interaction(&tenant, record.clone())];
+        store.make(&tenant, added, QuotaCheck::Checked).await.unwrap();
         assert!(store.bytes_of(&tenant).await.unwrap() > before + 1024);
         assert_eq!(store.interaction(&tenant, &id).await.unwrap(), Some(record));
         assert_eq!(store.interaction(&other, &id).await.unwrap(), None);
-        assert!(!store.update_interaction(&other, &id, "{}".into(), QuotaCheck::Reserved).await.unwrap());
-        assert!(store.update_interaction(&tenant, &id, r#"{"a":2}"#.into(), QuotaCheck::Reserved).await.unwrap());
+        store.make(&tenant, change(&tenant, r#"{"a":2}"#), QuotaCheck::Reserved).await.unwrap();
+        store.make(&other, change(&other, "{}"), QuotaCheck::Reserved).await.unwrap();
         assert_eq!(store.interaction_text(&tenant, &id).await.unwrap().unwrap().object, r#"{"a":2}"#);
         assert!(!store.delete_interaction(&other, &id).await.unwrap());
         assert!(store.delete_interaction(&tenant, &id).await.unwrap());
-        assert!(!store.update_interaction(&tenant, &id, "{}".into(), QuotaCheck::Reserved).await.unwrap());
+        store.make(&tenant, change(&tenant, "{}"), QuotaCheck::Reserved).await.unwrap();
+        assert_eq!(store.interaction(&tenant, &id).await.unwrap(), None);
         assert_eq!(store.bytes_of(&tenant).await.unwrap(), before);
     }
 }

@@ -10,6 +10,7 @@ mod audit;
 mod backup;
 mod blobs;
 mod budgets;
+mod change;
 mod containers;
 mod conversations;
 mod database;
@@ -45,6 +46,7 @@ pub use audit::{AuditChain, AuditEntry, AuditEvent, AuditRecord, TamperEvidence}
 pub use backup::Backup;
 pub use blobs::{BlobName, BlobReader, BlobWriter, NewBlob};
 pub use budgets::{DailyBudget, UsedUp};
+pub use change::Change;
 pub use containers::{
     ContainerFileRecord, ContainerRecord, FileLocation, FileOrigin, NewContainer, NewContainerFile, WrittenFiles,
 };

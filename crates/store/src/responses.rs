@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::database::{all, one};
-use crate::{Error, QuotaCheck, ResponseId, Store, Tenant, now};
+use crate::{Change, Error, QuotaCheck, ResponseId, Store, Tenant, now};
 
 /// A response.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,23 +31,23 @@ pub struct ResponseText {
     pub input: String,
 }
 
-impl Store {
-    /// Stores a response, replacing an earlier version; its event log stays. The object's `status` has its own column.
-    pub async fn put_response(&self, tenant: &Tenant, response: ResponseRecord, room: QuotaCheck) -> Result<(), Error> {
+impl Change {
+    /// Adds a response, or replaces the one with its id.
+    pub fn response(tenant: &Tenant, response: ResponseRecord) -> Self {
         let tenant = tenant.clone();
-        self.run(move |store| {
+        Self::new(move || {
             let ResponseRecord { id, object, input, expires_at } = response;
             let known: KnownObject = serde_json::from_str(&object)?;
-            let status = known.status.as_deref().unwrap_or("completed");
-            let query = "INSERT INTO responses (id, tenant, status, created_at, expires_at, object, input)
-                         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
-                         ON CONFLICT (id) DO UPDATE SET status = excluded.status, expires_at = excluded.expires_at,
-                             object = excluded.object, input = excluded.input
-                         WHERE tenant = excluded.tenant";
             let items = known.output.into_iter().chain(serde_json::from_str::<Vec<KnownItem>>(&input)?);
             let items: Vec<String> = items.filter_map(|item| Some(item.id?.as_str()?.to_owned())).collect();
-            let row = params![&id, &tenant, status, now(), expires_at, object, input];
-            store.write_counted(&tenant, room.reserved(), |database| {
+            Ok(move |database: &Connection| {
+                let query = "INSERT INTO responses (id, tenant, status, created_at, expires_at, object, input)
+                             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+                             ON CONFLICT (id) DO UPDATE SET status = excluded.status, expires_at = excluded.expires_at,
+                                 object = excluded.object, input = excluded.input
+                             WHERE tenant = excluded.tenant";
+                let status = known.status.as_deref().unwrap_or("completed");
+                let row = params![&id, &tenant, status, now(), expires_at, object, input];
                 if database.prepare_cached(query)?.execute(row)? > 0 {
                     let query = "INSERT OR IGNORE INTO response_items (tenant, id, response) VALUES (?1, ?2, ?3)";
                     let mut statement = database.prepare_cached(query)?;
@@ -58,7 +58,13 @@ impl Store {
                 Ok(())
             })
         })
-        .await
+    }
+}
+
+impl Store {
+    /// Stores a response, replacing an earlier version; its event log stays. The object's `status` has its own column.
+    pub async fn put_response(&self, tenant: &Tenant, response: ResponseRecord, room: QuotaCheck) -> Result<(), Error> {
+        self.make(tenant, vec![Change::response(tenant, response)], room).await
     }
 
     /// Returns a response, unless it has expired.

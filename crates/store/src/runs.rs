@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::database::{all, one};
 use crate::threads::{count, insert_messages, parsed, refused, texts};
 use crate::{
-    AddOutcome, Error, MessageId, Page, PageQuery, QuotaCheck, RunId, StepId, Store, Tenant, ThreadId, TurnId,
+    AddOutcome, Change, Error, MessageId, Page, PageQuery, QuotaCheck, RunId, StepId, Store, Tenant, ThreadId, TurnId,
 };
 
 /// Runs of one thread.
@@ -63,6 +63,53 @@ pub struct RunUpdate {
     pub steps: Vec<(StepId, Value)>,
     /// New messages, each with its id.
     pub messages: Vec<(MessageId, Value)>,
+}
+
+impl Change {
+    /// Updates an active run, if `turn` is the one that carries it out: see [`Store::update_run`].
+    pub fn run(tenant: &Tenant, id: &RunId, turn: &TurnId, update: RunUpdate) -> Self {
+        let (tenant, id, turn) = (tenant.clone(), id.clone(), turn.clone());
+        Self::new(move || {
+            let update = RunTexts::of(update);
+            Ok(move |database: &Connection| update.write(database, &tenant, &id, &turn).map(drop))
+        })
+    }
+}
+
+/// An update of a run in its stored form.
+struct RunTexts {
+    object: Option<String>,
+    has_ended: bool,
+    next: Option<TurnId>,
+    steps: Vec<(StepId, String)>,
+    messages: Vec<(MessageId, String)>,
+}
+
+impl RunTexts {
+    fn of(update: RunUpdate) -> Self {
+        let RunUpdate { object, has_ended, next, steps, messages } = update;
+        let object = object.map(|object| object.to_string());
+        Self { object, has_ended, next, steps: texts(steps), messages: texts(messages) }
+    }
+
+    fn write(&self, database: &Connection, tenant: &Tenant, id: &RunId, turn: &TurnId) -> Result<bool, Error> {
+        let Self { object, has_ended, next, steps, messages } = self;
+        let query = "UPDATE runs SET is_active = ?4, turn = ?5, object = coalesce(
+                         json_set(?6, '$.metadata', json(coalesce(object -> '$.metadata', '{}'))), object)
+                     WHERE tenant = ?1 AND id = ?2 AND turn = ?3 AND is_active RETURNING thread";
+        let row = params![tenant, id, turn, !has_ended, next.as_ref().unwrap_or(turn), object];
+        let Some(thread) = one(database, query, row, |row| row.get::<_, ThreadId>(0))? else {
+            return Ok(false);
+        };
+        let query = "INSERT INTO run_steps (id, tenant, thread, run, object) VALUES (?1, ?2, ?3, ?4, ?5)
+                     ON CONFLICT (id) DO UPDATE SET object = excluded.object WHERE run = excluded.run";
+        let mut statement = database.prepare_cached(query)?;
+        for (step, object) in steps {
+            statement.execute(params![step, tenant, thread, id, object])?;
+        }
+        insert_messages(database, tenant, &thread, Some(id), messages)?;
+        Ok(true)
+    }
 }
 
 impl Store {
@@ -144,29 +191,10 @@ impl Store {
         update: RunUpdate,
         room: QuotaCheck,
     ) -> Result<bool, Error> {
-        let RunUpdate { object, has_ended, next, steps, messages } = update;
         let (tenant, id, turn) = (tenant.clone(), id.clone(), turn.clone());
-        let next = next.unwrap_or_else(|| turn.clone());
         self.run(move |store| {
-            let object = object.map(|object| object.to_string());
-            let (steps, messages) = (texts(steps), texts(messages));
-            store.write_counted(&tenant, room.reserved(), |database| {
-                let query = "UPDATE runs SET is_active = ?4, turn = ?5, object = coalesce(
-                                 json_set(?6, '$.metadata', json(coalesce(object -> '$.metadata', '{}'))), object)
-                             WHERE tenant = ?1 AND id = ?2 AND turn = ?3 AND is_active RETURNING thread";
-                let row = params![tenant, id, turn, !has_ended, next, object];
-                let Some(thread) = one(database, query, row, |row| row.get::<_, ThreadId>(0))? else {
-                    return Ok(false);
-                };
-                let query = "INSERT INTO run_steps (id, tenant, thread, run, object) VALUES (?1, ?2, ?3, ?4, ?5)
-                             ON CONFLICT (id) DO UPDATE SET object = excluded.object WHERE run = excluded.run";
-                let mut statement = database.prepare_cached(query)?;
-                for (step, object) in &steps {
-                    statement.execute(params![step, tenant, thread, id, object])?;
-                }
-                insert_messages(database, &tenant, &thread, Some(&id), &messages)?;
-                Ok(true)
-            })
+            let update = RunTexts::of(update);
+            store.write_counted(&tenant, room.reserved(), |database| update.write(database, &tenant, &id, &turn))
         })
         .await
     }

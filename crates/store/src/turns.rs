@@ -10,7 +10,7 @@ use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, 
 use rusqlite::{Connection, Row, params};
 
 use crate::database::{all, one};
-use crate::{BlobName, Error, NewBlob, OwnerId, Store, Tenant, TurnId, now, now_ms};
+use crate::{BlobName, Change, Error, NewBlob, OwnerId, Store, Tenant, TurnId, now, now_ms};
 
 const COLUMNS: &str = "id, tenant, dialect, state, owner, epoch, lease_until_ms, created_at_ms, updated_at_ms, ended_at_ms, \
                        expires_at, session, spec, dialect_state, next_sequence, next_position";
@@ -176,6 +176,8 @@ pub struct TurnUpdate {
     pub state: Option<TurnState>,
     /// New state of the dialect.
     pub dialect_state: Option<String>,
+    /// Changes of other rows of the tenant, for which room was reserved. They are made even if the turn has ended or was deleted.
+    pub changes: Vec<Change>,
 }
 
 impl TurnUpdate {
@@ -290,10 +292,18 @@ impl Store {
     /// Adds events, their blobs and items to a turn and changes its state, in one transaction, which is refused if the row has another
     /// lease. Reused event numbers are [`Error::Sequence`]. It is stored even without room, because a turn must be able to end; drivers
     /// reserve room for events in advance.
-    pub async fn append_turn(&self, lease: &TurnLease, update: TurnUpdate) -> Result<AppendOutcome, Error> {
+    pub async fn append_turn(&self, lease: &TurnLease, mut update: TurnUpdate) -> Result<AppendOutcome, Error> {
         let lease = lease.clone();
         self.run(move |store| {
-            let appended = store.0.database.write_for(&lease.tenant, |database| append(database, &lease, &update))?;
+            let changes = std::mem::take(&mut update.changes);
+            let writes = changes.into_iter().map(Change::prepare).collect::<Result<Vec<_>, _>>()?;
+            let appended = store.0.database.write_for(&lease.tenant, |database| {
+                let appended = append(database, &lease, &update)?;
+                if appended != AppendOutcome::Fenced {
+                    writes.into_iter().try_for_each(|write| write(database))?;
+                }
+                Ok(appended)
+            })?;
             if matches!(appended, AppendOutcome::Stored { .. }) {
                 update.blobs.into_iter().for_each(NewBlob::commit);
             }
@@ -447,7 +457,7 @@ fn append(database: &Connection, lease: &TurnLease, update: &TurnUpdate) -> Resu
     if state == TurnState::Ended {
         return Ok(AppendOutcome::Ended);
     }
-    let TurnUpdate { events, blobs, items, state, dialect_state } = update;
+    let TurnUpdate { events, blobs, items, state, dialect_state, changes: _ } = update;
     let query = "INSERT INTO turn_events (turn, sequence, at_ms, event) VALUES (?1, ?2, ?3, ?4)";
     let mut insert = database.prepare_cached(query)?;
     for TurnEventRecord { sequence, at_ms, event } in events {

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use aludel_store::{
-    AppendOutcome, BlobName, Error, NewBlob, NewTurn, Store, SweepOutcome, Tenant, TurnEventRecord, TurnId, TurnLease,
-    TurnRecord, TurnState, TurnUpdate, now, now_ms,
+    AppendOutcome, BlobName, Change, Error, NewBlob, NewTurn, ResponseId, ResponseRecord, Store, SweepOutcome, Tenant,
+    TurnEventRecord, TurnId, TurnLease, TurnRecord, TurnState, TurnUpdate, now, now_ms,
 };
 
 /// Length of a new turn's lease, milliseconds.
@@ -152,6 +152,46 @@ async fn turns_are_their_tenants_alone() {
     let database = rusqlite::Connection::open(directory.path().join("aludel.db")).unwrap();
     let query = "SELECT (SELECT count(*) FROM turn_events) + (SELECT count(*) FROM turn_items)";
     assert_eq!(database.query_row(query, [], |row| row.get::<_, u64>(0)).unwrap(), 0);
+}
+
+/// Stores a response with this object.
+fn response(id: &ResponseId, object: &str) -> Change {
+    let (object, input) = (object.to_owned(), "[]".to_owned());
+    Change::response(&Tenant::local(), ResponseRecord { id: id.clone(), object, input, expires_at: None })
+}
+
+#[tokio::test]
+async fn an_update_and_its_changes_are_stored_together() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, other) = both(directory.path()).await;
+    let (turn, id) = (create(&store, "resp_1").await, ResponseId::new());
+    let object = async || store.response_text(&Tenant::local(), &id).await.unwrap().map(|text| text.object);
+    let with = |changes, sequence| TurnUpdate { changes, ..update(vec![event(sequence, "a")], &[]) };
+
+    let before = all(&store, &turn).await;
+    let broken = with(vec![response(&id, r#"{"status":"completed"}"#), response(&id, "{")], 0);
+    assert!(store.append_turn(&turn.lease(), broken).await.is_err());
+    let late = with(vec![response(&id, r#"{"status":"completed"}"#)], 0);
+    let fenced = TurnLease { epoch: 2, ..turn.lease() };
+    assert_eq!(store.append_turn(&fenced, late).await.unwrap(), AppendOutcome::Fenced);
+    assert_eq!((all(&store, &turn).await, object().await), (before, None));
+
+    let whole = with(vec![response(&id, "{}"), response(&id, r#"{"status":"completed"}"#)], 0);
+    assert_eq!(store.append_turn(&turn.lease(), whole).await.unwrap(), AppendOutcome::Stored { next_sequence: 1 });
+    assert_eq!(object().await.as_deref(), Some(r#"{"status":"completed"}"#));
+
+    let row = rusqlite::Connection::open(directory.path().join("aludel.db")).unwrap();
+    row.execute_batch("CREATE TRIGGER no BEFORE UPDATE ON responses BEGIN SELECT RAISE(ABORT, 'no'); END").unwrap();
+    let before = all(&store, &turn).await;
+    assert!(store.append_turn(&turn.lease(), with(vec![response(&id, "{}")], 1)).await.is_err());
+    assert_eq!(all(&store, &turn).await, before, "the event alone");
+    row.execute_batch("DROP TRIGGER no").unwrap();
+
+    // Its document is still wanted.
+    assert!(other.delete_turn(&turn.tenant, &turn.id).await.unwrap());
+    let gone = with(vec![response(&id, r#"{"status":"cancelled"}"#)], 1);
+    assert_eq!(store.append_turn(&turn.lease(), gone).await.unwrap(), AppendOutcome::Gone);
+    assert_eq!(object().await.as_deref(), Some(r#"{"status":"cancelled"}"#));
 }
 
 #[tokio::test]

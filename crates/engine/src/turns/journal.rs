@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use aludel_agent::{Item, Part};
 use aludel_store::{
-    AppendOutcome, FILE_COST, NewTurn, Reservation, Store, Tenant, TurnEventRecord, TurnId, TurnLease, TurnState,
-    TurnUpdate,
+    AppendOutcome, Change, FILE_COST, NewTurn, Reservation, Store, Tenant, TurnEventRecord, TurnId, TurnLease,
+    TurnState, TurnUpdate,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -146,14 +146,19 @@ impl Journal {
         self.append(store, update).await
     }
 
-    /// Stores the additions, and a new state if there is one. Fails if this process no longer owns the request.
-    pub(super) async fn flush(&mut self, store: &Store, state: Option<TurnState>) -> Result<(), Error> {
-        if self.events.is_empty() && self.items.is_empty() && state.is_none() {
+    /// Stores the additions, with these changes and a new state if there is one. Fails if this process no longer owns the request.
+    pub(super) async fn flush(
+        &mut self,
+        store: &Store,
+        state: Option<TurnState>,
+        changes: Vec<Change>,
+    ) -> Result<(), Error> {
+        if self.events.is_empty() && self.items.is_empty() && changes.is_empty() && state.is_none() {
             return Ok(());
         }
         let update = self.update(store).await?;
         let stored = update.bytes();
-        self.append_all(store, TurnUpdate { state, ..update }).await?;
+        self.append_all(store, TurnUpdate { state, changes, ..update }).await?;
         self.unstored = self.unstored.saturating_sub(stored);
         self.room.shrink_to(self.unstored + 2 * END_RESERVE_BYTES);
         Ok(())

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use aludel_agent::{ApprovalRequest, Item};
-use aludel_store::{BlobName, SessionId, TurnRecord, TurnState, now_ms};
+use aludel_store::{BlobName, SessionId, TurnRecord, TurnState, TurnUpdate, now_ms};
 use futures_util::future::BoxFuture;
 use serde_json::value::RawValue;
 use tracing::{Instrument, error, info_span, warn};
@@ -132,9 +132,10 @@ async fn take_up(engine: &Arc<Engine>, kind: &dyn StoredRequests, turn: TurnReco
     let events = events(engine, &turn).await?;
     let frames: Vec<Frame> = events.iter().flat_map(|event| render.render(event).frames).collect();
     if events.iter().any(|event| matches!(event.kind, EventKind::Closed)) {
-        // It has ended, and at most its document is missing.
-        documents.finish(render.document()).await?;
-        let _appended = engine.store.end_turn(&turn.lease()).await?;
+        // It has ended, and its document could not be stored.
+        let changes = documents.finish(render.document())?;
+        let ended = TurnUpdate { state: Some(TurnState::Ended), changes, ..TurnUpdate::default() };
+        let _appended = engine.store.append_turn(&turn.lease(), ended).await?;
         return Ok(ResumeOutcome::Ended);
     }
     let in_flight = engine.in_flight.begin(&turn.tenant, RequestFingerprint::none(), turn.id.clone());

@@ -1,5 +1,8 @@
 //! The seam to dialects.
 
+use std::future::ready;
+
+use aludel_store::Change;
 use futures_util::future::BoxFuture;
 use serde_json::value::RawValue;
 
@@ -59,12 +62,21 @@ pub struct Frame {
 
 /// The documents that a dialect stores for a request: the client's input, and objects that it may retrieve.
 pub trait Documents: Send + Sync {
-    /// Stores the document as it stands.
-    fn save(&self, document: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>>;
+    /// Changes that store the document as it stands.
+    fn save(&self, document: Box<RawValue>) -> Result<Vec<Change>, Error>;
+
+    /// The same at the request's beginning.
+    fn begin(&self, document: Box<RawValue>) -> Result<Vec<Change>, Error> {
+        self.save(document)
+    }
 
     /// Stores what a client needs that is about to get calls which it is to answer.
-    fn hand_over(&self, document: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>>;
+    fn hand_over(&self, _document: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(ready(Ok(())))
+    }
 
-    /// Stores the document at the request's end, with everything that depends on it.
-    fn finish(&self, document: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>>;
+    /// The same at the request's end, with everything that depends on it.
+    fn finish(&self, document: Box<RawValue>) -> Result<Vec<Change>, Error> {
+        self.save(document)
+    }
 }

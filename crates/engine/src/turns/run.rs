@@ -180,7 +180,7 @@ impl Run {
         if let Some(failure) = self.unstored.take() {
             return Err(failure);
         }
-        self.save().await?;
+        self.begin_document().await?;
         if self.is_followed { self.store_events(None).await } else { Ok(()) }
     }
 

@@ -10,6 +10,7 @@ use tracing::{Instrument as _, error};
 use super::Run;
 use crate::processor_time::end_long_step;
 use crate::turns::event::EventKind;
+use crate::turns::render::Documents;
 
 use crate::turns::{Failure, FailureKind, RequestEnd};
 
@@ -46,16 +47,18 @@ impl Run {
         }
     }
 
-    /// Stores the end. The log first: what a client has got is there even if we are killed now. Then the document, with its status last of
-    /// all: whoever polls for it goes on at once. The turn has ended when both are there; until then recovery finds it and completes the
-    /// document.
+    /// Stores the end: the last events, the document, and the state, all or nothing.
     pub(super) async fn store_end(&mut self, document: &RawValue) -> Result<(), Failure> {
-        // Events that could not be stored go along with the state.
-        let _tried_again = self.store_events(None).await;
-        if let Some(documents) = &self.documents {
-            documents.finish(document.to_owned()).await?;
+        let finish = |documents: &Box<dyn Documents>| documents.finish(document.to_owned());
+        let stored = match self.documents.as_ref().map_or_else(|| Ok(Vec::new()), finish) {
+            Ok(changes) => self.store_with_events(Some(TurnState::Ended), changes).await,
+            Err(error) => Err(error.into()),
+        };
+        if stored.is_err() {
+            // The next start completes the document.
+            let _tried_again = self.store_events(None).await;
         }
-        self.store_events(Some(TurnState::Ended)).await
+        stored
     }
 
     /// Stores the end as soon as that is possible again: whoever polls for the request waits for it.

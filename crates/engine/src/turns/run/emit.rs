@@ -4,17 +4,18 @@ use std::future::pending;
 use std::time::Duration;
 
 use aludel_agent::Item;
-use aludel_store::{TurnState, now_ms};
+use aludel_store::{Change, QuotaCheck, TurnState, now_ms};
 use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep_until};
 use tracing::error;
 
 use super::Run;
+use crate::Error;
 use crate::processor_time::end_long_step;
 use crate::turns::Failure;
 use crate::turns::event::{EventKind, TurnEvent};
 use crate::turns::journal::Journal;
-use crate::turns::render::{Flow, Frame, RenderedEvent};
+use crate::turns::render::{Documents, Flow, Frame, RenderedEvent};
 
 /// Frames that are published together.
 const MAX_PENDING_FRAMES: usize = 64;
@@ -28,7 +29,7 @@ const MAX_STORE_DELAY: Duration = Duration::from_millis(50);
 pub(super) struct PendingFrames {
     pub(super) frames: Vec<Frame>,
     /// Documents that are to be stored first.
-    pub(super) documents: Vec<Box<RawValue>>,
+    pub(super) saved: Vec<Box<RawValue>>,
     /// True if their events are to be stored first.
     pub(super) has_milestone: bool,
     /// Time when the first of them came.
@@ -71,7 +72,7 @@ impl Run {
         self.pending.since.get_or_insert_with(Instant::now);
         let rendered = self.event(choice, kind).await;
         self.pending.frames.extend(rendered.frames);
-        self.pending.documents.extend(rendered.save);
+        self.pending.saved.extend(rendered.save);
         let bytes: usize = self.pending.frames.iter().map(|frame| frame.text.len()).sum();
         if self.pending.frames.len() >= MAX_PENDING_FRAMES || bytes >= MAX_PENDING_BYTES {
             self.publish().await;
@@ -81,17 +82,19 @@ impl Run {
 
     /// Publishes the pending frames. If a milestone is among them, their events are stored first.
     pub(super) async fn publish(&mut self) {
-        let PendingFrames { frames, documents, has_milestone, .. } = std::mem::take(&mut self.pending);
-        if has_milestone && let Err(failure) = self.store_events(None).await {
-            error!("{}: {}", self.in_flight.id, failure.cause.as_deref().unwrap_or(&failure.message));
-        }
-        for document in documents {
-            if let Some(documents) = &self.documents
-                && let Err(error) = documents.save(document).await
-            {
+        let PendingFrames { frames, saved, has_milestone, .. } = std::mem::take(&mut self.pending);
+        let mut changes = Vec::new();
+        for document in saved {
+            match self.documents.as_ref().map_or_else(|| Ok(Vec::new()), |documents| documents.save(document)) {
+                Ok(more) => changes.extend(more),
                 // All of them are stored again at the end.
-                error!("{}: {error}", self.in_flight.id);
+                Err(error) => error!("{}: {error}", self.in_flight.id),
             }
+        }
+        if (has_milestone || !changes.is_empty())
+            && let Err(failure) = self.store_with_events(None, changes).await
+        {
+            error!("{}: {}", self.in_flight.id, failure.cause.as_deref().unwrap_or(&failure.message));
         }
         self.in_flight.publish(frames);
     }
@@ -128,8 +131,17 @@ impl Run {
     }
 
     pub(super) async fn store_events(&mut self, state: Option<TurnState>) -> Result<(), Failure> {
+        self.store_with_events(state, Vec::new()).await
+    }
+
+    /// Stores the events and these changes, all or nothing.
+    pub(super) async fn store_with_events(
+        &mut self,
+        state: Option<TurnState>,
+        changes: Vec<Change>,
+    ) -> Result<(), Failure> {
         let Some(journal) = &mut self.journal else { return Ok(()) };
-        let Err(error) = journal.flush(&self.engine.store, state).await else { return Ok(()) };
+        let Err(error) = journal.flush(&self.engine.store, state, changes).await else { return Ok(()) };
         self.in_flight.cancel.cancel();
         let failure = Failure::while_doing("cannot store what happened")(error);
         self.unstored.get_or_insert_with(|| failure.clone());
@@ -144,14 +156,25 @@ impl Run {
         }
     }
 
+    /// Stores the document as it stands.
     pub(super) async fn save(&self) -> Result<(), Failure> {
-        match &self.documents {
-            Some(documents) => {
-                end_long_step().await;
-                Ok(documents.save(self.render.document()).await?)
-            }
-            None => Ok(()),
-        }
+        self.make(|documents, document| documents.save(document)).await
+    }
+
+    /// Stores the document at the beginning.
+    pub(super) async fn begin_document(&self) -> Result<(), Failure> {
+        self.make(|documents, document| documents.begin(document)).await
+    }
+
+    async fn make(
+        &self,
+        changes: impl FnOnce(&dyn Documents, Box<RawValue>) -> Result<Vec<Change>, Error>,
+    ) -> Result<(), Failure> {
+        let Some(documents) = &self.documents else { return Ok(()) };
+        end_long_step().await;
+        let changes = changes(&**documents, self.render.document())?;
+        self.engine.store.make(&self.tenant, changes, QuotaCheck::Checked).await.map_err(Error::from)?;
+        Ok(())
     }
 }
 

@@ -8,7 +8,9 @@ use aludel_engine::turns::{
     RenderedEvent, RestoredRequest, RichValue, StoredRequests, ToolEnd, ToolOutcome, TurnEvent,
 };
 use aludel_engine::{Error, SessionFile};
-use aludel_store::{MessageId, QuotaCheck, RunId, RunUpdate, StepId, Store, Tenant, ThreadId, TurnId, TurnRecord, now};
+use aludel_store::{
+    Change, MessageId, QuotaCheck, RunId, RunUpdate, StepId, Store, Tenant, ThreadId, TurnId, TurnRecord, now,
+};
 use aludel_wire::assistants::{ErrorCode, IncompleteRun, LastError, Message, Run, RunStatus, RunStep, Thread};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -277,40 +279,33 @@ impl Render for RunRenderer {
 
 /// The stored objects of a run.
 pub(super) struct Stored {
-    pub(super) store: Store,
     pub(super) tenant: Tenant,
     pub(super) run: RunId,
     pub(super) turn: TurnId,
 }
 
 impl Stored {
-    async fn put(&self, document: Box<RawValue>, is_end: bool) -> Result<(), Error> {
+    fn put(&self, document: &RawValue, is_end: bool) -> Result<Vec<Change>, Error> {
         let Made { run, steps, messages } = serde_json::from_str::<Made>(document.get()).map_err(Error::internal)?;
         if !is_end && steps.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let steps = steps.iter().filter_map(|step| Some((StepId::parse(&step.id)?, written(step)))).collect();
         let messages = messages.iter().filter_map(|message| Some((MessageId::parse(&message.id)?, written(message))));
         let has_ended = run.as_ref().is_some_and(|run| is_end && run.status.is_terminal());
         let object = run.filter(|_| is_end).map(|run| written(&run));
         let update = RunUpdate { object, has_ended, next: None, steps, messages: messages.collect() };
-        // A run that was deleted with its thread has no row. The turn has reserved room for the update.
-        self.store.update_run(&self.tenant, &self.run, &self.turn, update, QuotaCheck::Reserved).await.map(drop)?;
-        Ok(())
+        Ok(vec![Change::run(&self.tenant, &self.run, &self.turn, update)])
     }
 }
 
 impl Documents for Stored {
-    fn save(&self, document: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>> {
-        Box::pin(self.put(document, false))
+    fn save(&self, document: Box<RawValue>) -> Result<Vec<Change>, Error> {
+        self.put(&document, false)
     }
 
-    fn hand_over(&self, _: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    fn finish(&self, document: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>> {
-        Box::pin(self.put(document, true))
+    fn finish(&self, document: Box<RawValue>) -> Result<Vec<Change>, Error> {
+        self.put(&document, true)
     }
 }
 
@@ -338,8 +333,7 @@ impl StoredRequests for Runs {
             if record.is_none_or(|record| record.turn != turn.id) {
                 return Ok(None);
             }
-            let (store, tenant, turn) = (self.store.clone(), turn.tenant.clone(), turn.id.clone());
-            let documents = Box::new(Stored { store, tenant, run, turn });
+            let documents = Box::new(Stored { tenant: turn.tenant.clone(), run, turn: turn.id.clone() });
             Ok(Some(RestoredRequest { render: Box::new(RunRenderer::new(start)), documents }))
         })
     }

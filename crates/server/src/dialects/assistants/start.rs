@@ -6,9 +6,7 @@ use std::time::Duration;
 use aludel_agent::upstream::{AnswerFormat, Sampling, ToolChoice};
 use aludel_engine::Session;
 use aludel_engine::turns::{self, InFlightRequest, NewJournal, SessionRetention, TurnSpec};
-use aludel_store::{
-    MessageId, NewRun, QuotaCheck, RunId, RunRecord, RunUpdate, StepId, Tenant, ThreadId, TurnId, now_ms,
-};
+use aludel_store::{MessageId, NewRun, QuotaCheck, RunId, RunRecord, RunUpdate, StepId, Tenant, ThreadId, now_ms};
 use aludel_wire::assistants::{Run, RunStatus, RunStep};
 use serde_json::Value;
 use tokio::time::sleep;
@@ -216,8 +214,7 @@ async fn carry(
     };
     let mut turn = turn.with_journal(new).await?;
     turn.truncate = run.truncation_strategy.last_messages.is_none();
-    let (store, turn_id): (_, TurnId) = (app.store.clone(), in_flight.id.clone());
-    turn.documents = Some(Box::new(Stored { store, tenant: tenant.clone(), run: id.clone(), turn: turn_id }));
+    turn.documents = Some(Box::new(Stored { tenant: tenant.clone(), run: id.clone(), turn: in_flight.id.clone() }));
     let span = info_span!("answer", api = "assistants", id = %id);
     crate::turn::spawn_run(app, turn, false, span).await?;
     app.tasks.spawn(expire(Arc::clone(in_flight), run.expires_at.unwrap_or_default()));

@@ -1,14 +1,14 @@
 //! Renders an interaction's events as frames and as the interaction itself.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use aludel_engine::Error;
 use aludel_engine::turns::{
     self, Documents, EndReason, EventKind, Failure, Flow, ItemId, Render, RenderedEvent, RestoredRequest, ToolEnd,
     ToolOutcome, TurnEvent,
 };
-use aludel_store::{InteractionId, InteractionRecord, QuotaCheck, SessionId, Store, Tenant, TurnRecord};
+use aludel_store::{Change, InteractionId, InteractionRecord, SessionId, Store, Tenant, TurnRecord};
 use aludel_wire::gemini::interactions::{Interaction, InteractionError, Status};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -162,46 +162,21 @@ impl Render for InteractionRenderer {
 
 /// The stored form of an interaction.
 pub(super) struct Stored {
-    store: Store,
-    tenant: Tenant,
-    id: InteractionId,
-    /// List of the steps that it answers, JSON, until they are stored.
-    input: Mutex<Option<String>>,
-}
-
-impl Stored {
-    /// Of an interaction that is new, and answers these steps.
-    pub(super) fn new(store: Store, tenant: Tenant, id: InteractionId, input: String) -> Self {
-        Self { store, tenant, id, input: Mutex::new(Some(input)) }
-    }
-
-    async fn update(&self, object: Box<RawValue>, room: QuotaCheck) -> Result<(), Error> {
-        // One that was deleted stays so.
-        let _is_there = self.store.update_interaction(&self.tenant, &self.id, into_text(object), room).await?;
-        Ok(())
-    }
+    pub(super) tenant: Tenant,
+    pub(super) id: InteractionId,
+    /// List of the steps that it answers, JSON.
+    pub(super) input: String,
 }
 
 impl Documents for Stored {
-    fn save(&self, object: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>> {
-        let input = self.input.lock().unwrap_or_else(PoisonError::into_inner).take();
-        Box::pin(async move {
-            match input {
-                Some(input) => {
-                    let record = InteractionRecord { id: self.id.clone(), object: into_text(object), input };
-                    Ok(self.store.add_interaction(&self.tenant, record).await?)
-                }
-                None => self.update(object, QuotaCheck::Checked).await,
-            }
-        })
+    fn begin(&self, object: Box<RawValue>) -> Result<Vec<Change>, Error> {
+        let (id, input) = (self.id.clone(), self.input.clone());
+        let record = InteractionRecord { id, object: into_text(object), input };
+        Ok(vec![Change::new_interaction(&self.tenant, record)])
     }
 
-    fn hand_over(&self, _: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    fn finish(&self, object: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>> {
-        Box::pin(self.update(object, QuotaCheck::Reserved))
+    fn save(&self, object: Box<RawValue>) -> Result<Vec<Change>, Error> {
+        Ok(vec![Change::interaction(&self.tenant, &self.id, into_text(object))])
     }
 }
 
@@ -224,9 +199,7 @@ impl turns::StoredRequests for Interactions {
             let beginning = serde_json::from_str::<RendererStart>(own.get()).map_err(Error::internal)?;
             let broken = || Error::internal(format!("{} is no interaction's id", turn.id));
             let id = InteractionId::parse(turn.id.as_str()).ok_or_else(broken)?;
-            if self.store.interaction_text(&turn.tenant, &id).await?.is_none() {
-                return Ok(None);
-            }
+            let Some(text) = self.store.interaction_text(&turn.tenant, &id).await? else { return Ok(None) };
             let session = beginning.answer.environment_id.as_deref().and_then(SessionId::parse);
             let links = match (&beginning.linked, session) {
                 (Some(FileLinks { base, expires_at }), Some(session)) => {
@@ -235,8 +208,7 @@ impl turns::StoredRequests for Interactions {
                 }
                 _ => None,
             };
-            let (store, tenant) = (self.store.clone(), turn.tenant.clone());
-            let documents = Stored { store, tenant, id, input: Mutex::new(None) };
+            let documents = Stored { tenant: turn.tenant.clone(), id, input: text.input };
             let render = Box::new(InteractionRenderer::new(beginning, links));
             Ok(Some(RestoredRequest { render, documents: Box::new(documents) }))
         })

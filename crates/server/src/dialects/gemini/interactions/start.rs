@@ -155,7 +155,7 @@ async fn make(
         };
         run = run.with_journal(new).await?;
         let input = serde_json::to_string(&request.input).map_err(ApiError::internal)?;
-        run.documents = Some(Box::new(Stored::new(app.store.clone(), tenant.clone(), id, input)));
+        run.documents = Some(Box::new(Stored { tenant: tenant.clone(), id, input }));
     }
     Ok(run)
 }

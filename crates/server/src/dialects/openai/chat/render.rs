@@ -7,7 +7,7 @@ use aludel_engine::Error;
 use aludel_engine::turns::{
     Documents, EndReason, EventKind, Failure, Flow, Frame, ItemId, Render, RenderedEvent, TurnEvent,
 };
-use aludel_store::Tenant;
+use aludel_store::{Change, Tenant};
 use futures_util::future::BoxFuture;
 use serde_json::value::RawValue;
 
@@ -141,16 +141,12 @@ pub(super) struct Rounds {
 }
 
 impl Documents for Rounds {
-    fn save(&self, _: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>> {
-        Box::pin(async { Ok(()) })
+    fn save(&self, _: Box<RawValue>) -> Result<Vec<Change>, Error> {
+        Ok(Vec::new())
     }
 
     fn hand_over(&self, document: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(async move { Ok(rounds::keep_all(&self.app, &self.tenant, &document).await?) })
-    }
-
-    fn finish(&self, _: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>> {
-        Box::pin(async { Ok(()) })
     }
 }
 

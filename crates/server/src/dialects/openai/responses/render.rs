@@ -8,7 +8,9 @@ use aludel_engine::turns::{
     Documents, EndReason, EventKind, Failure, FailureKind, InFlightRequests, ItemId, Render, RenderedEvent,
     RestoredRequest, StoredRequests, TurnEvent,
 };
-use aludel_store::{ConversationId, QuotaCheck, Reservation, ResponseId, ResponseRecord, Store, Tenant, TurnRecord};
+use aludel_store::{
+    Change, ConversationId, QuotaCheck, Reservation, ResponseId, ResponseRecord, Store, Tenant, TurnRecord,
+};
 use aludel_wire::openai::responses::{self, Response, ResponseError};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -185,7 +187,6 @@ fn status_of(ending: &EndReason) -> Status {
 
 /// The stored form of a response.
 pub(super) struct Stored {
-    pub(super) store: Store,
     pub(super) tenant: Tenant,
     pub(super) id: ResponseId,
     /// List of the input items, JSON, to be added to the conversation.
@@ -198,42 +199,33 @@ pub(super) struct Stored {
 }
 
 impl Stored {
-    async fn put(&self, object: Box<RawValue>, room: QuotaCheck) -> Result<(), Error> {
+    fn put(&self, object: Box<RawValue>) -> Change {
         let (id, input, expires_at) = (self.id.clone(), self.input.clone(), self.expires_at);
-        let object = into_text(object);
-        Ok(self.store.put_response(&self.tenant, ResponseRecord { id, object, input, expires_at }, room).await?)
+        Change::response(&self.tenant, ResponseRecord { id, object: into_text(object), input, expires_at })
     }
 
     /// Makes its items a part of the conversation, unless nothing came of it.
-    async fn add_to_conversation(&self, document: &RawValue) -> Result<(), Error> {
-        let Some(conversation) = &self.conversation else { return Ok(()) };
+    fn add_to_conversation(&self, document: &RawValue) -> Result<Option<Change>, Error> {
+        let Some(conversation) = &self.conversation else { return Ok(None) };
         let response = stored(document.get())?;
         if response.status == responses::Status::Failed {
-            return Ok(());
+            return Ok(None);
         }
         let input: Vec<responses::ItemDocument> = serde_json::from_str(&self.input).map_err(Error::internal)?;
         let items = input.into_iter().chain(response.output.iter().map(responses::Item::document));
         let items = items.filter_map(|item| Some((item.id()?.to_owned(), item.into_json()))).collect();
-        self.store.add_items(&self.tenant, conversation, items, QuotaCheck::Reserved).await?;
-        Ok(())
+        Ok(Some(Change::items(&self.tenant, conversation, items)))
     }
 }
 
 impl Documents for Stored {
-    fn save(&self, document: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>> {
-        Box::pin(self.put(document, QuotaCheck::Checked))
+    fn save(&self, document: Box<RawValue>) -> Result<Vec<Change>, Error> {
+        Ok(vec![self.put(document)])
     }
 
-    fn hand_over(&self, _: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    fn finish(&self, document: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>> {
-        // The status last of all: whoever polls for it goes on at once, in the same conversation.
-        Box::pin(async move {
-            let added = self.add_to_conversation(&document).await;
-            self.put(document, QuotaCheck::Reserved).await.and(added)
-        })
+    fn finish(&self, document: Box<RawValue>) -> Result<Vec<Change>, Error> {
+        let added = self.add_to_conversation(&document)?;
+        Ok(added.into_iter().chain([self.put(document)]).collect())
     }
 }
 
@@ -259,7 +251,6 @@ impl StoredRequests for Responses {
             let Some(record) = self.store.response(&turn.tenant, &id).await? else { return Ok(None) };
             let conversation = beginning.base.conversation.as_ref().and_then(|given| ConversationId::parse(&given.id));
             let documents = Stored {
-                store: self.store.clone(),
                 tenant: turn.tenant.clone(),
                 id,
                 input: record.input,

@@ -141,7 +141,6 @@ async fn make(
         };
         run = run.with_journal(journal).await?;
         run.documents = Some(Box::new(Stored {
-            store: app.store.clone(),
             tenant: tenant.clone(),
             id,
             input,
