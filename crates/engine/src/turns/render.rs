@@ -71,7 +71,7 @@ pub trait Documents: Send + Sync {
     }
 
     /// Stores what a client needs that is about to get calls which it is to answer.
-    fn hand_over(&self, _document: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>> {
+    fn hand_over<'a>(&'a self, _document: &'a RawValue) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(ready(Ok(())))
     }
 

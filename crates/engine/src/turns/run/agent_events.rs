@@ -282,7 +282,7 @@ impl Run {
         let rendered = self.event(choice, EventKind::Ended { item: ItemId::new(), ending, linked }).await;
         if waits && let Some(documents) = &self.documents {
             // The document with the open calls is stored before the client gets them.
-            if let Err(error) = documents.hand_over(self.render.document()).await {
+            if let Err(error) = documents.hand_over(&self.render.document()).await {
                 error!("{}: {error}", self.in_flight.id);
             }
         }

@@ -49,8 +49,8 @@ impl Run {
 
     /// Stores the end: the last events, the document, and the state, all or nothing.
     pub(super) async fn store_end(&mut self, document: &RawValue) -> Result<(), Failure> {
-        let finish = |documents: &Box<dyn Documents>| documents.finish(document.to_owned());
-        let stored = match self.documents.as_ref().map_or_else(|| Ok(Vec::new()), finish) {
+        let finish = |documents: &dyn Documents| documents.finish(document.to_owned());
+        let stored = match self.documents.as_deref().map_or_else(|| Ok(Vec::new()), finish) {
             Ok(changes) => self.store_with_events(Some(TurnState::Ended), changes).await,
             Err(error) => Err(error.into()),
         };

@@ -145,8 +145,8 @@ impl Documents for Rounds {
         Ok(Vec::new())
     }
 
-    fn hand_over(&self, document: Box<RawValue>) -> BoxFuture<'_, Result<(), Error>> {
-        Box::pin(async move { Ok(rounds::keep_all(&self.app, &self.tenant, &document).await?) })
+    fn hand_over<'a>(&'a self, document: &'a RawValue) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move { Ok(rounds::keep_all(&self.app, &self.tenant, document).await?) })
     }
 }
 
