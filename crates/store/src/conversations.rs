@@ -4,7 +4,7 @@ use rusqlite::{Connection, params};
 use serde_json::Value;
 
 use crate::database::{all, one};
-use crate::{Change, ConversationId, Error, Page, PageQuery, QuotaCheck, Store, Tenant, now};
+use crate::{ConversationId, Error, Page, PageQuery, QuotaCheck, RowChange, Store, Tenant, now};
 
 /// A conversation.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,7 +17,7 @@ pub struct ConversationRecord {
     pub metadata: Value,
 }
 
-impl Change {
+impl RowChange {
     /// Appends items to a conversation, if it is there: see [`Store::add_items`].
     pub fn items(tenant: &Tenant, conversation: &ConversationId, items: Vec<(String, Value)>) -> Self {
         let (tenant, conversation) = (tenant.clone(), conversation.clone());

@@ -3,7 +3,7 @@
 use rusqlite::{Connection, params};
 
 use crate::database::one;
-use crate::{Change, Error, InteractionId, Store, Tenant, now};
+use crate::{Error, InteractionId, RowChange, Store, Tenant, now};
 
 /// An interaction.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,7 +25,7 @@ pub struct InteractionText {
     pub input: String,
 }
 
-impl Change {
+impl RowChange {
     /// Adds an interaction.
     pub fn new_interaction(tenant: &Tenant, interaction: InteractionRecord) -> Self {
         let tenant = tenant.clone();
@@ -96,8 +96,8 @@ mod tests {
         let (tenant, other, id) = (Tenant::local(), Tenant::terminal(), InteractionId::new());
         let record = InteractionRecord { id: id.clone(), object: r#"{"a":1}"#.into(), input: r#"[{"b":2}]"#.into() };
         let before = store.bytes_of(&tenant).await.unwrap();
-        let change = |tenant, object: &str| vec![Change::interaction(tenant, &id, object.into())];
-        let added = vec![Change::new_interaction(&tenant, record.clone())];
+        let change = |tenant, object: &str| vec![RowChange::interaction(tenant, &id, object.into())];
+        let added = vec![RowChange::new_interaction(&tenant, record.clone())];
         store.make(&tenant, added, QuotaCheck::Checked).await.unwrap();
         assert!(store.bytes_of(&tenant).await.unwrap() > before + 1024);
         assert_eq!(store.interaction(&tenant, &id).await.unwrap(), Some(record));

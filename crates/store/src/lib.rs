@@ -10,7 +10,6 @@ mod audit;
 mod backup;
 mod blobs;
 mod budgets;
-mod change;
 mod containers;
 mod conversations;
 mod database;
@@ -23,6 +22,7 @@ mod meter;
 mod owners;
 mod page;
 mod responses;
+mod row_change;
 mod runs;
 mod secrets;
 mod sweep;
@@ -46,7 +46,6 @@ pub use audit::{AuditChain, AuditEntry, AuditEvent, AuditRecord, TamperEvidence}
 pub use backup::Backup;
 pub use blobs::{BlobName, BlobReader, BlobWriter, NewBlob};
 pub use budgets::{DailyBudget, UsedUp};
-pub use change::Change;
 pub use containers::{
     ContainerFileRecord, ContainerRecord, FileLocation, FileOrigin, NewContainer, NewContainerFile, WrittenFiles,
 };
@@ -66,6 +65,7 @@ use owners::Owner;
 pub use owners::OwnerId;
 pub use page::{Order, Page, PageQuery};
 pub use responses::{ResponseRecord, ResponseText};
+pub use row_change::RowChange;
 pub use runs::{NewRun, RunRecord, RunUpdate};
 pub use sweep::SweepOutcome;
 use synced_file::Disk;

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::database::{all, one};
-use crate::{Change, Error, QuotaCheck, ResponseId, Store, Tenant, now};
+use crate::{Error, QuotaCheck, ResponseId, RowChange, Store, Tenant, now};
 
 /// A response.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub struct ResponseText {
     pub input: String,
 }
 
-impl Change {
+impl RowChange {
     /// Adds a response, or replaces the one with its id.
     pub fn response(tenant: &Tenant, response: ResponseRecord) -> Self {
         let tenant = tenant.clone();
@@ -64,7 +64,7 @@ impl Change {
 impl Store {
     /// Stores a response, replacing an earlier version; its event log stays. The object's `status` has its own column.
     pub async fn put_response(&self, tenant: &Tenant, response: ResponseRecord, room: QuotaCheck) -> Result<(), Error> {
-        self.make(tenant, vec![Change::response(tenant, response)], room).await
+        self.make(tenant, vec![RowChange::response(tenant, response)], room).await
     }
 
     /// Returns a response, unless it has expired.

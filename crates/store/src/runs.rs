@@ -9,7 +9,8 @@ use serde_json::Value;
 use crate::database::{all, one};
 use crate::threads::{count, insert_messages, parsed, refused, texts};
 use crate::{
-    AddOutcome, Change, Error, MessageId, Page, PageQuery, QuotaCheck, RunId, StepId, Store, Tenant, ThreadId, TurnId,
+    AddOutcome, Error, MessageId, Page, PageQuery, QuotaCheck, RowChange, RunId, StepId, Store, Tenant, ThreadId,
+    TurnId,
 };
 
 /// Runs of one thread.
@@ -65,7 +66,7 @@ pub struct RunUpdate {
     pub messages: Vec<(MessageId, Value)>,
 }
 
-impl Change {
+impl RowChange {
     /// Updates an active run, if `turn` is the one that carries it out: see [`Store::update_run`].
     pub fn run(tenant: &Tenant, id: &RunId, turn: &TurnId, update: RunUpdate) -> Self {
         let (tenant, id, turn) = (tenant.clone(), id.clone(), turn.clone());

@@ -10,7 +10,7 @@ use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, 
 use rusqlite::{Connection, Row, params};
 
 use crate::database::{all, one};
-use crate::{BlobName, Change, Error, NewBlob, OwnerId, Store, Tenant, TurnId, now, now_ms};
+use crate::{BlobName, Error, NewBlob, OwnerId, RowChange, Store, Tenant, TurnId, now, now_ms};
 
 const COLUMNS: &str = "id, tenant, dialect, state, owner, epoch, lease_until_ms, created_at_ms, updated_at_ms, ended_at_ms, \
                        expires_at, session, spec, dialect_state, next_sequence, next_position";
@@ -177,7 +177,7 @@ pub struct TurnUpdate {
     /// New state of the dialect.
     pub dialect_state: Option<String>,
     /// Changes of other rows of the tenant, for which room was reserved. They are made even if the turn has ended or was deleted.
-    pub changes: Vec<Change>,
+    pub changes: Vec<RowChange>,
 }
 
 impl TurnUpdate {
@@ -296,7 +296,7 @@ impl Store {
         let lease = lease.clone();
         self.run(move |store| {
             let changes = std::mem::take(&mut update.changes);
-            let writes = changes.into_iter().map(Change::prepare).collect::<Result<Vec<_>, _>>()?;
+            let writes = changes.into_iter().map(RowChange::prepare).collect::<Result<Vec<_>, _>>()?;
             let appended = store.0.database.write_for(&lease.tenant, |database| {
                 let appended = append(database, &lease, &update)?;
                 if appended != AppendOutcome::Fenced {

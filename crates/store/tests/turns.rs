@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use aludel_store::{
-    AppendOutcome, BlobName, Change, Error, NewBlob, NewTurn, ResponseId, ResponseRecord, Store, SweepOutcome, Tenant,
-    TurnEventRecord, TurnId, TurnLease, TurnRecord, TurnState, TurnUpdate, now, now_ms,
+    AppendOutcome, BlobName, Error, NewBlob, NewTurn, ResponseId, ResponseRecord, RowChange, Store, SweepOutcome,
+    Tenant, TurnEventRecord, TurnId, TurnLease, TurnRecord, TurnState, TurnUpdate, now, now_ms,
 };
 
 /// Length of a new turn's lease, milliseconds.
@@ -155,9 +155,9 @@ async fn turns_are_their_tenants_alone() {
 }
 
 /// Stores a response with this object.
-fn response(id: &ResponseId, object: &str) -> Change {
+fn response(id: &ResponseId, object: &str) -> RowChange {
     let (object, input) = (object.to_owned(), "[]".to_owned());
-    Change::response(&Tenant::local(), ResponseRecord { id: id.clone(), object, input, expires_at: None })
+    RowChange::response(&Tenant::local(), ResponseRecord { id: id.clone(), object, input, expires_at: None })
 }
 
 #[tokio::test]

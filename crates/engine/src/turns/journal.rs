@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use aludel_agent::{Item, Part};
 use aludel_store::{
-    AppendOutcome, Change, FILE_COST, NewTurn, Reservation, Store, Tenant, TurnEventRecord, TurnId, TurnLease,
+    AppendOutcome, FILE_COST, NewTurn, Reservation, RowChange, Store, Tenant, TurnEventRecord, TurnId, TurnLease,
     TurnState, TurnUpdate,
 };
 use serde::{Deserialize, Serialize};
@@ -151,7 +151,7 @@ impl Journal {
         &mut self,
         store: &Store,
         state: Option<TurnState>,
-        changes: Vec<Change>,
+        changes: Vec<RowChange>,
     ) -> Result<(), Error> {
         if self.events.is_empty() && self.items.is_empty() && changes.is_empty() && state.is_none() {
             return Ok(());

@@ -2,7 +2,7 @@
 
 use std::future::ready;
 
-use aludel_store::Change;
+use aludel_store::RowChange;
 use futures_util::future::BoxFuture;
 use serde_json::value::RawValue;
 
@@ -63,10 +63,10 @@ pub struct Frame {
 /// The documents that a dialect stores for a request: the client's input, and objects that it may retrieve.
 pub trait Documents: Send + Sync {
     /// Changes that store the document as it stands.
-    fn save(&self, document: Box<RawValue>) -> Result<Vec<Change>, Error>;
+    fn save(&self, document: Box<RawValue>) -> Result<Vec<RowChange>, Error>;
 
     /// The same at the request's beginning.
-    fn begin(&self, document: Box<RawValue>) -> Result<Vec<Change>, Error> {
+    fn begin(&self, document: Box<RawValue>) -> Result<Vec<RowChange>, Error> {
         self.save(document)
     }
 
@@ -76,7 +76,7 @@ pub trait Documents: Send + Sync {
     }
 
     /// The same at the request's end, with everything that depends on it.
-    fn finish(&self, document: Box<RawValue>) -> Result<Vec<Change>, Error> {
+    fn finish(&self, document: Box<RawValue>) -> Result<Vec<RowChange>, Error> {
         self.save(document)
     }
 }

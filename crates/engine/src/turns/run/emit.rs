@@ -4,7 +4,7 @@ use std::future::pending;
 use std::time::Duration;
 
 use aludel_agent::Item;
-use aludel_store::{Change, QuotaCheck, TurnState, now_ms};
+use aludel_store::{QuotaCheck, RowChange, TurnState, now_ms};
 use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep_until};
 use tracing::error;
@@ -138,7 +138,7 @@ impl Run {
     pub(super) async fn store_with_events(
         &mut self,
         state: Option<TurnState>,
-        changes: Vec<Change>,
+        changes: Vec<RowChange>,
     ) -> Result<(), Failure> {
         let Some(journal) = &mut self.journal else { return Ok(()) };
         let Err(error) = journal.flush(&self.engine.store, state, changes).await else { return Ok(()) };
@@ -168,7 +168,7 @@ impl Run {
 
     async fn make(
         &self,
-        changes: impl FnOnce(&dyn Documents, Box<RawValue>) -> Result<Vec<Change>, Error>,
+        changes: impl FnOnce(&dyn Documents, Box<RawValue>) -> Result<Vec<RowChange>, Error>,
     ) -> Result<(), Failure> {
         let Some(documents) = &self.documents else { return Ok(()) };
         end_long_step().await;

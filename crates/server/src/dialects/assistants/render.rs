@@ -9,7 +9,7 @@ use aludel_engine::turns::{
 };
 use aludel_engine::{Error, SessionFile};
 use aludel_store::{
-    Change, MessageId, QuotaCheck, RunId, RunUpdate, StepId, Store, Tenant, ThreadId, TurnId, TurnRecord, now,
+    MessageId, QuotaCheck, RowChange, RunId, RunUpdate, StepId, Store, Tenant, ThreadId, TurnId, TurnRecord, now,
 };
 use aludel_wire::assistants::{ErrorCode, IncompleteRun, LastError, Message, Run, RunStatus, RunStep, Thread};
 use futures_util::future::BoxFuture;
@@ -285,7 +285,7 @@ pub(super) struct Stored {
 }
 
 impl Stored {
-    fn put(&self, document: &RawValue, is_end: bool) -> Result<Vec<Change>, Error> {
+    fn put(&self, document: &RawValue, is_end: bool) -> Result<Vec<RowChange>, Error> {
         let Made { run, steps, messages } = serde_json::from_str::<Made>(document.get()).map_err(Error::internal)?;
         if !is_end && steps.is_empty() {
             return Ok(Vec::new());
@@ -295,16 +295,16 @@ impl Stored {
         let has_ended = run.as_ref().is_some_and(|run| is_end && run.status.is_terminal());
         let object = run.filter(|_| is_end).map(|run| written(&run));
         let update = RunUpdate { object, has_ended, next: None, steps, messages: messages.collect() };
-        Ok(vec![Change::run(&self.tenant, &self.run, &self.turn, update)])
+        Ok(vec![RowChange::run(&self.tenant, &self.run, &self.turn, update)])
     }
 }
 
 impl Documents for Stored {
-    fn save(&self, document: Box<RawValue>) -> Result<Vec<Change>, Error> {
+    fn save(&self, document: Box<RawValue>) -> Result<Vec<RowChange>, Error> {
         self.put(&document, false)
     }
 
-    fn finish(&self, document: Box<RawValue>) -> Result<Vec<Change>, Error> {
+    fn finish(&self, document: Box<RawValue>) -> Result<Vec<RowChange>, Error> {
         self.put(&document, true)
     }
 }

@@ -8,7 +8,7 @@ use aludel_engine::turns::{
     self, Documents, EndReason, EventKind, Failure, Flow, ItemId, Render, RenderedEvent, RestoredRequest, ToolEnd,
     ToolOutcome, TurnEvent,
 };
-use aludel_store::{Change, InteractionId, InteractionRecord, SessionId, Store, Tenant, TurnRecord};
+use aludel_store::{InteractionId, InteractionRecord, RowChange, SessionId, Store, Tenant, TurnRecord};
 use aludel_wire::gemini::interactions::{Interaction, InteractionError, Status};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -169,14 +169,14 @@ pub(super) struct Stored {
 }
 
 impl Documents for Stored {
-    fn begin(&self, object: Box<RawValue>) -> Result<Vec<Change>, Error> {
+    fn begin(&self, object: Box<RawValue>) -> Result<Vec<RowChange>, Error> {
         let (id, input) = (self.id.clone(), self.input.clone());
         let record = InteractionRecord { id, object: into_text(object), input };
-        Ok(vec![Change::new_interaction(&self.tenant, record)])
+        Ok(vec![RowChange::new_interaction(&self.tenant, record)])
     }
 
-    fn save(&self, object: Box<RawValue>) -> Result<Vec<Change>, Error> {
-        Ok(vec![Change::interaction(&self.tenant, &self.id, into_text(object))])
+    fn save(&self, object: Box<RawValue>) -> Result<Vec<RowChange>, Error> {
+        Ok(vec![RowChange::interaction(&self.tenant, &self.id, into_text(object))])
     }
 }
 

@@ -7,7 +7,7 @@ use aludel_engine::Error;
 use aludel_engine::turns::{
     Documents, EndReason, EventKind, Failure, Flow, Frame, ItemId, Render, RenderedEvent, TurnEvent,
 };
-use aludel_store::{Change, Tenant};
+use aludel_store::{RowChange, Tenant};
 use futures_util::future::BoxFuture;
 use serde_json::value::RawValue;
 
@@ -141,7 +141,7 @@ pub(super) struct Rounds {
 }
 
 impl Documents for Rounds {
-    fn save(&self, _: Box<RawValue>) -> Result<Vec<Change>, Error> {
+    fn save(&self, _: Box<RawValue>) -> Result<Vec<RowChange>, Error> {
         Ok(Vec::new())
     }
 

@@ -9,7 +9,7 @@ use aludel_engine::turns::{
     RestoredRequest, StoredRequests, TurnEvent,
 };
 use aludel_store::{
-    Change, ConversationId, QuotaCheck, Reservation, ResponseId, ResponseRecord, Store, Tenant, TurnRecord,
+    ConversationId, QuotaCheck, Reservation, ResponseId, ResponseRecord, RowChange, Store, Tenant, TurnRecord,
 };
 use aludel_wire::openai::responses::{self, Response, ResponseError};
 use futures_util::future::BoxFuture;
@@ -199,13 +199,13 @@ pub(super) struct Stored {
 }
 
 impl Stored {
-    fn put(&self, object: Box<RawValue>) -> Change {
+    fn put(&self, object: Box<RawValue>) -> RowChange {
         let (id, input, expires_at) = (self.id.clone(), self.input.clone(), self.expires_at);
-        Change::response(&self.tenant, ResponseRecord { id, object: into_text(object), input, expires_at })
+        RowChange::response(&self.tenant, ResponseRecord { id, object: into_text(object), input, expires_at })
     }
 
     /// Makes its items a part of the conversation, unless nothing came of it.
-    fn add_to_conversation(&self, document: &RawValue) -> Result<Option<Change>, Error> {
+    fn add_to_conversation(&self, document: &RawValue) -> Result<Option<RowChange>, Error> {
         let Some(conversation) = &self.conversation else { return Ok(None) };
         let response = stored(document.get())?;
         if response.status == responses::Status::Failed {
@@ -214,16 +214,16 @@ impl Stored {
         let input: Vec<responses::ItemDocument> = serde_json::from_str(&self.input).map_err(Error::internal)?;
         let items = input.into_iter().chain(response.output.iter().map(responses::Item::document));
         let items = items.filter_map(|item| Some((item.id()?.to_owned(), item.into_json()))).collect();
-        Ok(Some(Change::items(&self.tenant, conversation, items)))
+        Ok(Some(RowChange::items(&self.tenant, conversation, items)))
     }
 }
 
 impl Documents for Stored {
-    fn save(&self, document: Box<RawValue>) -> Result<Vec<Change>, Error> {
+    fn save(&self, document: Box<RawValue>) -> Result<Vec<RowChange>, Error> {
         Ok(vec![self.put(document)])
     }
 
-    fn finish(&self, document: Box<RawValue>) -> Result<Vec<Change>, Error> {
+    fn finish(&self, document: Box<RawValue>) -> Result<Vec<RowChange>, Error> {
         let added = self.add_to_conversation(&document)?;
         Ok(added.into_iter().chain([self.put(document)]).collect())
     }

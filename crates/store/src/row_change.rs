@@ -8,16 +8,16 @@ use crate::{Error, QuotaCheck, Store, Tenant};
 
 type Write = Box<dyn FnOnce(&Connection) -> Result<(), Error> + Send>;
 
-/// A change that was not made yet. Dropping it changes nothing.
-pub struct Change(Box<dyn FnOnce() -> Result<Write, Error> + Send>);
+/// A change of rows that was not made yet. Dropping it changes nothing.
+pub struct RowChange(Box<dyn FnOnce() -> Result<Write, Error> + Send>);
 
-impl fmt::Debug for Change {
+impl fmt::Debug for RowChange {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("Change")
+        formatter.write_str("RowChange")
     }
 }
 
-impl Change {
+impl RowChange {
     /// A change with work to do before its transaction.
     pub(crate) fn new<W: FnOnce(&Connection) -> Result<(), Error> + Send + 'static>(
         prepare: impl FnOnce() -> Result<W, Error> + Send + 'static,
@@ -33,13 +33,13 @@ impl Change {
 
 impl Store {
     /// Makes changes of a tenant's rows, all or none.
-    pub async fn make(&self, tenant: &Tenant, changes: Vec<Change>, room: QuotaCheck) -> Result<(), Error> {
+    pub async fn make(&self, tenant: &Tenant, changes: Vec<RowChange>, room: QuotaCheck) -> Result<(), Error> {
         if changes.is_empty() {
             return Ok(());
         }
         let tenant = tenant.clone();
         self.run(move |store| {
-            let writes = changes.into_iter().map(Change::prepare).collect::<Result<Vec<_>, _>>()?;
+            let writes = changes.into_iter().map(RowChange::prepare).collect::<Result<Vec<_>, _>>()?;
             store.write_counted(&tenant, room.reserved(), |database| {
                 writes.into_iter().try_for_each(|write| write(database))
             })
