@@ -21,14 +21,10 @@ pub use fallback::Fallback;
 
 mod adapter;
 mod answer;
-mod anthropic;
 pub(crate) mod call;
-mod chat_completions;
 mod error;
 mod fallback;
-mod gemini;
 mod protocol;
-mod responses;
 mod signatures;
 
 /// A language model that can be called.

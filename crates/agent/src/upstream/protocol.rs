@@ -1,14 +1,19 @@
 //! Protocols of models' servers. Each has a file in this directory with an [`Adapter`], and an arm in [`Protocol::adapter`].
 
+mod anthropic;
+mod chat_completions;
+mod gemini;
+mod responses;
+
 use std::sync::Arc;
 
 use reqwest::Url;
 
 use super::adapter::Adapter;
-use super::anthropic::Messages;
-use super::chat_completions::ChatCompletions;
-use super::gemini::Gemini;
-use super::responses::Responses;
+use anthropic::Messages;
+use chat_completions::ChatCompletions;
+use gemini::Gemini;
+use responses::Responses;
 
 /// The protocol of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,9 +7,9 @@ use aludel_wire::chat::{CallDelta, CalledFunctionDelta, Chunk, Delta, ErrorEnvel
 use reqwest::Url;
 use reqwest::header::AUTHORIZATION;
 
-use super::adapter::{Adapter, Exchange, HttpApi};
-use super::answer::{AnswerBuilder, CallPiece, Fault};
-use super::{FinishReason, ModelRequest, TokenUsage, UpstreamError};
+use crate::upstream::adapter::{Adapter, Exchange, HttpApi};
+use crate::upstream::answer::{AnswerBuilder, CallPiece, Fault};
+use crate::upstream::{FinishReason, ModelRequest, TokenUsage, UpstreamError};
 use quirks::Quirks;
 use request::Style;
 

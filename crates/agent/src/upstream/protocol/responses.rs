@@ -10,10 +10,10 @@ use reqwest::header::AUTHORIZATION;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::adapter::{Adapter, Exchange, HttpApi};
-use super::answer::{AnswerBuilder, CallPiece, Fault};
-use super::{AnswerFormat, FinishReason, ModelRequest, TokenUsage, ToolChoice};
 use crate::item::{Item, Part, text_of};
+use crate::upstream::adapter::{Adapter, Exchange, HttpApi};
+use crate::upstream::answer::{AnswerBuilder, CallPiece, Fault};
+use crate::upstream::{AnswerFormat, FinishReason, ModelRequest, TokenUsage, ToolChoice};
 
 static API: HttpApi = HttpApi {
     name: "a Responses API",

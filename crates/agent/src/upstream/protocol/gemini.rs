@@ -8,12 +8,12 @@ use reqwest::header::HeaderName;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::adapter::{Adapter, Exchange, HttpApi};
-use super::answer::{AnswerBuilder, CallPiece, Fault};
-use super::signatures::Signatures;
-use super::{AnswerFormat, FinishReason, ModelRequest, TokenUsage, ToolChoice};
 use crate::item::{Item, Part, text_of};
 use crate::random;
+use crate::upstream::adapter::{Adapter, Exchange, HttpApi};
+use crate::upstream::answer::{AnswerBuilder, CallPiece, Fault};
+use crate::upstream::signatures::Signatures;
+use crate::upstream::{AnswerFormat, FinishReason, ModelRequest, TokenUsage, ToolChoice};
 
 static API: HttpApi = HttpApi {
     name: "the Gemini API",
