@@ -288,7 +288,7 @@ async fn what_keeps_a_connection_from_being_made_is_named() {
 #[test]
 fn options_that_cannot_work_are_refused_at_once() {
     let with_key = |key: &str| HttpOptions {
-        protocol: Protocol::ChatCompletions,
+        protocol: Protocol::CHAT_COMPLETIONS,
         key: Some(Secret::new(key).from_origin("env:TEST_KEY")),
         ..options_at("http://localhost/v1".into())
     };

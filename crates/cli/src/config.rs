@@ -3,6 +3,7 @@
 //! Each section has a file, which declares its settings (`declare.rs`). All layers have the same keys and the same texts, so a value is
 //! parsed in one place, whatever its origin.
 
+mod api;
 mod approval;
 mod declare;
 mod duration;
@@ -26,9 +27,10 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use aludel_agent::Secret;
+pub(crate) use api::ApiSetting;
 pub(crate) use host_environment::HostEnvironment;
 pub(crate) use key::KeySource;
-pub(crate) use model::{ApiSetting, ModelSection};
+pub(crate) use model::ModelSection;
 pub(crate) use raw_value::{ConfigError, RawValue, ValueOrigin};
 pub(crate) use reference::{explain, help, markdown, schema};
 pub(crate) use sandbox::{BackendSetting, MAX_TEMPLATES, RequireSetting};

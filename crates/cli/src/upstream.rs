@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_agent::upstream::demo::Demo;
-use aludel_agent::upstream::http::{HttpOptions, HttpUpstream, Protocol};
+use aludel_agent::upstream::http::{HttpOptions, HttpUpstream};
 use aludel_agent::upstream::{Fallback, ModelCapabilities, Upstream};
 
 use crate::config::{ApiSetting, HostEnvironment, ModelSection};
@@ -89,16 +89,9 @@ fn upstream(endpoint: Option<Arc<HttpUpstream>>) -> Arc<dyn Upstream> {
 
 /// Makes the upstream of a model that is not the script.
 fn endpoint(model: &ModelSection, host: &HostEnvironment) -> anyhow::Result<Option<Arc<HttpUpstream>>> {
-    if model.is_demo() {
-        return Ok(None);
-    }
+    let ApiSetting::Http(protocol) = *model.api else { return Ok(None) };
     let options = HttpOptions {
-        protocol: match *model.api {
-            ApiSetting::Chat | ApiSetting::Demo => Protocol::ChatCompletions,
-            ApiSetting::Responses => Protocol::Responses,
-            ApiSetting::Anthropic => Protocol::Anthropic,
-            ApiSetting::Gemini => Protocol::Gemini,
-        },
+        protocol,
         url: model.url.to_string(),
         model: model.upstream_name.to_string(),
         key: model.key.fetch(&model.name, host)?,

@@ -483,7 +483,7 @@ impl Server {
 /// Two models that call a program if they can, and otherwise answer. The second one always has the tool.
 fn models() -> [Model; 2] {
     let options = HttpOptions {
-        protocol: Protocol::ChatCompletions,
+        protocol: Protocol::CHAT_COMPLETIONS,
         url: "http://localhost/v1".into(),
         model: "m".into(),
         key: None,

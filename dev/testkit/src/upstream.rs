@@ -19,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 /// A model of Chat Completions at this address, without a key, which takes functions and pictures.
 pub fn chat_options(url: impl Into<String>, model: impl Into<String>) -> HttpOptions {
     HttpOptions {
-        protocol: Protocol::ChatCompletions,
+        protocol: Protocol::CHAT_COMPLETIONS,
         url: url.into(),
         model: model.into(),
         key: None,

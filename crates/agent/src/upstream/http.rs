@@ -70,7 +70,7 @@ impl HttpOptions {
     /// A model behind Chat Completions that calls functions and sees no images, without a key.
     pub fn new(url: impl Into<String>, model: impl Into<String>) -> Self {
         Self {
-            protocol: Protocol::ChatCompletions,
+            protocol: Protocol::CHAT_COMPLETIONS,
             url: url.into(),
             model: model.into(),
             key: None,

@@ -1,4 +1,5 @@
-//! Protocols of models' servers. Each has a file in this directory with an [`Adapter`], and an arm in [`Protocol::adapter`].
+//! Protocols of models' servers. Each has a file in the directory of this one, with an [`Adapter`] and its constant of [`Protocol`], and a
+//! place in [`Protocol::ALL`].
 
 mod anthropic;
 mod chat_completions;
@@ -10,35 +11,45 @@ use std::sync::Arc;
 use reqwest::Url;
 
 use super::adapter::Adapter;
-use anthropic::Messages;
-use chat_completions::ChatCompletions;
-use gemini::Gemini;
-use responses::Responses;
 
-/// The protocol of an endpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
-    /// Chat Completions.
-    ChatCompletions,
-    /// Responses.
-    Responses,
-    /// Anthropic's Messages.
-    Anthropic,
-    /// Google's Gemini.
-    Gemini,
+/// The protocol of a models' server.
+#[derive(Debug, Clone, Copy)]
+pub struct Protocol {
+    /// Its word in a configuration.
+    pub word: &'static str,
+    /// Its name in text, with its vendor.
+    pub title: &'static str,
+    /// Makes the adapter for one server.
+    adapter: fn(&Url) -> Arc<dyn Adapter>,
 }
 
 impl Protocol {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::ChatCompletions, Self::Responses, Self::Anthropic, Self::Gemini];
+    pub const ALL: &[Self] = &[Self::CHAT_COMPLETIONS, Self::RESPONSES, Self::ANTHROPIC, Self::GEMINI];
 
     /// Makes the adapter for one server of this protocol.
     pub(super) fn adapter(self, base: &Url) -> Arc<dyn Adapter> {
-        match self {
-            Self::ChatCompletions => Arc::new(ChatCompletions::of(base)),
-            Self::Responses => Arc::new(Responses),
-            Self::Anthropic => Arc::new(Messages::default()),
-            Self::Gemini => Arc::new(Gemini::default()),
-        }
+        (self.adapter)(base)
+    }
+}
+
+impl PartialEq for Protocol {
+    fn eq(&self, other: &Self) -> bool {
+        self.word == other.word
+    }
+}
+
+impl Eq for Protocol {}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn each_protocol_has_a_word_of_its_own() {
+        let words: HashSet<&str> = Protocol::ALL.iter().map(|protocol| protocol.word).collect();
+        assert_eq!(words.len(), Protocol::ALL.len());
     }
 }

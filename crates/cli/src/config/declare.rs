@@ -12,12 +12,21 @@ pub(crate) struct SettingKey {
     pub(crate) name: &'static str,
     /// The lines of its description; the first paragraph is the help of its flag.
     pub(crate) lines: &'static [&'static str],
+    /// Further lines, which its type has.
+    pub(crate) about: fn() -> Vec<String>,
     /// The form of its value in a file.
     pub(crate) form: ValueForm,
 }
 
+impl SettingKey {
+    /// All lines of its description.
+    pub(crate) fn description(&self) -> Vec<String> {
+        self.lines.iter().map(|line| line.trim().to_owned()).chain((self.about)()).collect()
+    }
+}
+
 /// The form of a value in a file. Elsewhere all values are texts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) enum ValueForm {
     /// One text.
     Text,
@@ -26,7 +35,7 @@ pub(crate) enum ValueForm {
     /// True or false.
     Switch,
     /// One of these words.
-    Choice(&'static [&'static str]),
+    Choice(fn() -> Vec<&'static str>),
     /// Several texts, with commas between them outside of a file.
     List,
     /// A table of texts, with a line of `NAME: VALUE` for each outside of a file.
@@ -40,6 +49,11 @@ pub(crate) trait Value: Sized + fmt::Display {
 
     /// Reads it as the setting `name`.
     fn read(given: RawValue, name: &str) -> Result<Setting<Self>, ConfigError>;
+
+    /// Lines that end the description of a setting of this type.
+    fn about() -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// Declares types with [`std::str::FromStr`] as values of settings.
@@ -86,7 +100,7 @@ macro_rules! choice {
         }
 
         impl $crate::config::declare::Value for $name {
-            const FORM: $crate::config::declare::ValueForm = $crate::config::declare::ValueForm::Choice(&[$($word),+]);
+            const FORM: $crate::config::declare::ValueForm = $crate::config::declare::ValueForm::Choice(|| vec![$($word),+]);
 
             fn read(
                 given: $crate::config::raw_value::RawValue,
@@ -133,6 +147,7 @@ macro_rules! settings {
                 $crate::config::declare::SettingKey {
                     name: $crate::config::declare::key!($field $($key)?),
                     lines: &[$($line),+],
+                    about: <$type as $crate::config::declare::Value>::about,
                     form: <$type as $crate::config::declare::Value>::FORM,
                 }
             ),+];

@@ -4,9 +4,11 @@ use std::fmt;
 use std::ops::Deref;
 use std::str::FromStr;
 
+use aludel_agent::upstream::http::Protocol;
 use aludel_engine::ProgramParts;
 use aludel_sandbox::template::Choice;
 
+use super::api::ApiSetting;
 use super::declare::{choice, settings, values};
 use super::headers::Headers;
 use super::key::KeySource;
@@ -24,9 +26,8 @@ settings! {
         name: Word = Word::default();
         /// Base of its API, such as `http://localhost:11434/v1`.
         url: ApiUrl = ApiUrl::default();
-        /// Protocol of its API: OpenAI's Chat Completions (`chat`) or Responses (`responses`), Anthropic's Messages (`anthropic`), Google's
-        /// Gemini (`gemini`), or a script of its own for trying aludel out (`demo`).
-        api: ApiSetting = ApiSetting::Chat;
+        /// Protocol of its API:
+        api: ApiSetting = ApiSetting::Http(Protocol::CHAT_COMPLETIONS);
         /// Its key, as `env:NAME` or `file:PATH`.
         key: KeySource = KeySource::None;
         /// Name of the model at its API; the name here unless it is given.
@@ -54,22 +55,6 @@ settings! {
 }
 
 values! { Word: Text, ApiUrl: Text, ModelNames: List, OptionalCount: Number }
-
-choice! {
-    /// The protocol of an API.
-    pub(crate) enum ApiSetting {
-        /// Chat Completions.
-        Chat = "chat",
-        /// Responses.
-        Responses = "responses",
-        /// Anthropic's Messages.
-        Anthropic = "anthropic",
-        /// Google's Gemini.
-        Gemini = "gemini",
-        /// None: the script.
-        Demo = "demo",
-    }
-}
 
 choice! {
     /// The parts of programs that are shown to clients that know of no code interpreter, if those have one.
@@ -221,7 +206,7 @@ impl ModelSection {
 
     /// Returns true if it is the script, which has no address.
     pub(crate) fn is_demo(&self) -> bool {
-        *self.api == ApiSetting::Demo
+        matches!(*self.api, ApiSetting::Demo)
     }
 
     fn wrong(&self, why: String) -> ConfigError {

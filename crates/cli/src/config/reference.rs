@@ -54,8 +54,8 @@ pub(crate) fn explain(part: &str) -> Option<String> {
         }
         let default = if default.is_empty() { String::new() } else { format!(" [{default}]") };
         let _ = writeln!(text, "{name} = {}{default}", written(key.form));
-        for line in key.lines {
-            let _ = writeln!(text, "    {}", line.trim());
+        for line in key.description() {
+            let _ = writeln!(text, "    {line}");
         }
         let _ = writeln!(text, "    ${}", variable(section, key.name));
         text.push('\n');
@@ -91,8 +91,8 @@ pub(crate) fn markdown() -> String {
                 let _ = write!(text, " Flag: {flag}.");
             }
             text.push_str("\n\n");
-            for line in key.lines {
-                text.push_str(line.trim());
+            for line in key.description() {
+                text.push_str(&line);
                 text.push('\n');
             }
         }
@@ -113,9 +113,7 @@ pub(crate) fn schema() -> Value {
                 ValueForm::Text => json!({ "type": "string" }),
                 ValueForm::Number => json!({ "type": "number" }),
                 ValueForm::Switch => json!({ "type": "boolean" }),
-                // Such a word is written without quotes in a file.
-                ValueForm::Choice(words) if words.contains(&"true") => json!({ "enum": with_booleans(words) }),
-                ValueForm::Choice(words) => json!({ "enum": words }),
+                ValueForm::Choice(words) => json!({ "enum": with_booleans(&words()) }),
                 ValueForm::List => json!({ "type": "array", "items": { "type": "string" } }),
                 ValueForm::Table => json!({ "type": "object", "additionalProperties": { "type": "string" } }),
             };
@@ -169,11 +167,11 @@ fn all() -> Vec<(Section, &'static SettingKey, String)> {
 
 /// The first paragraph of a description, on one line.
 fn sentence(key: &SettingKey) -> String {
-    one_line(key.lines)
+    one_line(&key.description())
 }
 
-fn one_line(lines: &[&str]) -> String {
-    let lines: Vec<&str> = lines.iter().map(|line| line.trim()).take_while(|line| !line.is_empty()).collect();
+fn one_line(lines: &[impl AsRef<str>]) -> String {
+    let lines: Vec<&str> = lines.iter().map(|line| line.as_ref().trim()).take_while(|line| !line.is_empty()).collect();
     lines.join(" ")
 }
 
@@ -184,7 +182,7 @@ fn written(form: ValueForm) -> String {
         ValueForm::Number => "Number".to_owned(),
         ValueForm::Switch => "`true` or `false`".to_owned(),
         ValueForm::Choice(words) => {
-            let words: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
+            let words: Vec<String> = words().iter().map(|word| format!("`{word}`")).collect();
             format!("One of {}", words.join(", "))
         }
         ValueForm::List => "List".to_owned(),
@@ -192,6 +190,7 @@ fn written(form: ValueForm) -> String {
     }
 }
 
+/// Words as a file has them: `true` and `false` without quotes.
 fn with_booleans(words: &[&str]) -> Vec<Value> {
     words.iter().map(|word| word.parse().map_or_else(|_| json!(word), |word: bool| json!(word))).collect()
 }

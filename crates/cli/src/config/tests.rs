@@ -214,6 +214,10 @@ fn what_is_wrong_is_said_with_its_line() {
         ("[[model]]\nname = 'a'", "aludel.toml:2: the model `a` needs a url"),
         ("[[model]]\nname = 'a'\nurl = 'a.example'", "does not begin with http:// or https://"),
         (
+            "[[model]]\nname = 'a'\napi = 'soap'",
+            "aludel.toml:3: model.api = \"soap\" is none of: chat, responses, anthropic, gemini",
+        ),
+        (
             "[[model]]\nheaders = ['a']",
             "aludel.toml:2: `headers` is of type array, but should be a table of single values",
         ),

@@ -94,19 +94,22 @@ mod tests {
             ("https://host/v1/chat/completions/", "https://host/v1/chat/completions"),
             ("https://host/x?api-version=1#y", "https://host/x/chat/completions?api-version=1"),
         ] {
-            assert_eq!(parse(base, Protocol::ChatCompletions).url().as_str(), url, "{base}");
+            assert_eq!(parse(base, Protocol::CHAT_COMPLETIONS).url().as_str(), url, "{base}");
         }
-        assert_eq!(parse("https://host/x?key=1", Protocol::ChatCompletions).shown(), "https://host/x/chat/completions");
+        assert_eq!(
+            parse("https://host/x?key=1", Protocol::CHAT_COMPLETIONS).shown(),
+            "https://host/x/chat/completions"
+        );
     }
 
     #[test]
     fn each_protocol_has_its_method() {
         for (base, protocol, url) in [
-            ("https://host/v1", Protocol::Responses, "https://host/v1/responses"),
-            ("https://host", Protocol::Anthropic, "https://host/v1/messages"),
-            ("https://host/v1/", Protocol::Anthropic, "https://host/v1/messages"),
-            ("https://host", Protocol::Gemini, "https://host/v1beta/models/m:streamGenerateContent?alt=sse"),
-            ("https://host/x", Protocol::Gemini, "https://host/x/models/m:streamGenerateContent?alt=sse"),
+            ("https://host/v1", Protocol::RESPONSES, "https://host/v1/responses"),
+            ("https://host", Protocol::ANTHROPIC, "https://host/v1/messages"),
+            ("https://host/v1/", Protocol::ANTHROPIC, "https://host/v1/messages"),
+            ("https://host", Protocol::GEMINI, "https://host/v1beta/models/m:streamGenerateContent?alt=sse"),
+            ("https://host/x", Protocol::GEMINI, "https://host/x/models/m:streamGenerateContent?alt=sse"),
         ] {
             assert_eq!(parse(base, protocol).url().as_str(), url, "{base}");
         }
@@ -119,7 +122,7 @@ mod tests {
             ("https://host/v1/chat/completions", "https://host/v1/audio/speech"),
             ("https://host/x?api-version=1", "https://host/x/audio/speech?api-version=1"),
         ] {
-            let endpoint = parse(base, Protocol::ChatCompletions);
+            let endpoint = parse(base, Protocol::CHAT_COMPLETIONS);
             assert_eq!(endpoint.beside("audio/speech").as_str(), url, "{base}");
         }
     }

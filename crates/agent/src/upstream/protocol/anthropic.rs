@@ -1,16 +1,25 @@
 //! Anthropic's Messages API as an upstream: renders requests, and parses events.
 
+use std::sync::Arc;
+
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use reqwest::header::HeaderName;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::Protocol;
 use crate::item::{Item, Part};
 use crate::upstream::adapter::{Adapter, Exchange, HttpApi};
 use crate::upstream::answer::{AnswerBuilder, CallPiece, Fault};
 use crate::upstream::signatures::Signatures;
 use crate::upstream::{AnswerFormat, FinishReason, ModelRequest, TokenUsage, ToolChoice};
+
+impl Protocol {
+    /// Anthropic's Messages.
+    pub const ANTHROPIC: Self =
+        Self { word: "anthropic", title: "Anthropic's Messages", adapter: |_| Arc::new(Messages::default()) };
+}
 
 static API: HttpApi = HttpApi {
     name: "Anthropic's Messages API",
@@ -26,7 +35,7 @@ const MAX_TOKENS: u32 = 16_384;
 
 /// The protocol, with the signatures of one server.
 #[derive(Debug, Default)]
-pub(super) struct Messages(Signatures);
+struct Messages(Signatures);
 
 impl Adapter for Messages {
     fn api(&self) -> &'static HttpApi {

@@ -3,15 +3,26 @@
 mod quirks;
 mod request;
 
+use std::sync::Arc;
+
 use aludel_wire::chat::{CallDelta, CalledFunctionDelta, Chunk, Delta, ErrorEnvelope, Response, Usage as Tokens};
-use reqwest::Url;
 use reqwest::header::AUTHORIZATION;
 
+use super::Protocol;
 use crate::upstream::adapter::{Adapter, Exchange, HttpApi};
 use crate::upstream::answer::{AnswerBuilder, CallPiece, Fault};
 use crate::upstream::{FinishReason, ModelRequest, TokenUsage, UpstreamError};
 use quirks::Quirks;
 use request::Style;
+
+impl Protocol {
+    /// OpenAI's Chat Completions.
+    pub const CHAT_COMPLETIONS: Self = Self {
+        word: "chat",
+        title: "OpenAI's Chat Completions",
+        adapter: |base| Arc::new(ChatCompletions(Quirks::of(base))),
+    };
+}
 
 static API: HttpApi = HttpApi {
     name: "a Chat Completions API",
@@ -25,13 +36,7 @@ static API: HttpApi = HttpApi {
 
 /// The protocol, with the quirks of one server.
 #[derive(Debug)]
-pub(super) struct ChatCompletions(Quirks);
-
-impl ChatCompletions {
-    pub(super) fn of(base: &Url) -> Self {
-        Self(Quirks::of(base))
-    }
-}
+struct ChatCompletions(Quirks);
 
 impl Adapter for ChatCompletions {
     fn api(&self) -> &'static HttpApi {

@@ -1,6 +1,7 @@
 //! Google's Gemini API as an upstream: renders requests, and parses events.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -8,12 +9,19 @@ use reqwest::header::HeaderName;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::Protocol;
 use crate::item::{Item, Part, text_of};
 use crate::random;
 use crate::upstream::adapter::{Adapter, Exchange, HttpApi};
 use crate::upstream::answer::{AnswerBuilder, CallPiece, Fault};
 use crate::upstream::signatures::Signatures;
 use crate::upstream::{AnswerFormat, FinishReason, ModelRequest, TokenUsage, ToolChoice};
+
+impl Protocol {
+    /// Google's Gemini.
+    pub const GEMINI: Self =
+        Self { word: "gemini", title: "Google's Gemini", adapter: |_| Arc::new(Gemini::default()) };
+}
 
 static API: HttpApi = HttpApi {
     name: "the Gemini API",
@@ -30,7 +38,7 @@ const NO_SIGNATURE: &str = "skip_thought_signature_validator";
 
 /// The protocol, with the signatures of one server.
 #[derive(Debug, Default)]
-pub(super) struct Gemini(Signatures);
+struct Gemini(Signatures);
 
 impl Adapter for Gemini {
     fn api(&self) -> &'static HttpApi {

@@ -3,6 +3,7 @@
 //! Our own tool is sent as an ordinary function, and nothing is stored there: the conversation is sent anew each time.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -10,10 +11,17 @@ use reqwest::header::AUTHORIZATION;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::Protocol;
 use crate::item::{Item, Part, text_of};
 use crate::upstream::adapter::{Adapter, Exchange, HttpApi};
 use crate::upstream::answer::{AnswerBuilder, CallPiece, Fault};
 use crate::upstream::{AnswerFormat, FinishReason, ModelRequest, TokenUsage, ToolChoice};
+
+impl Protocol {
+    /// OpenAI's Responses.
+    pub const RESPONSES: Self =
+        Self { word: "responses", title: "OpenAI's Responses", adapter: |_| Arc::new(Responses) };
+}
 
 static API: HttpApi = HttpApi {
     name: "a Responses API",
@@ -27,7 +35,7 @@ static API: HttpApi = HttpApi {
 
 /// The protocol.
 #[derive(Debug)]
-pub(super) struct Responses;
+struct Responses;
 
 impl Adapter for Responses {
     fn api(&self) -> &'static HttpApi {

@@ -14,7 +14,7 @@ use crate::error::ApiError;
 
 /// The headers of requests that are handed on.
 const MESSAGES: ForwardProtocol = ForwardProtocol {
-    target: ForwardTarget::Answers(Protocol::Anthropic),
+    target: ForwardTarget::Answers(Protocol::ANTHROPIC),
     to_the_server: &["anthropic-version", "anthropic-beta"],
     to_the_client: &["anthropic-ratelimit-"],
 };

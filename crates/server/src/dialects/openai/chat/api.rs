@@ -28,7 +28,7 @@ use crate::turn::{self, StreamFormat, cancel_on_disconnect, fingerprint, first_f
 
 /// The headers of requests that are handed on.
 const CHAT: ForwardProtocol = ForwardProtocol {
-    target: ForwardTarget::Answers(Protocol::ChatCompletions),
+    target: ForwardTarget::Answers(Protocol::CHAT_COMPLETIONS),
     to_the_server: &["openai-beta"],
     to_the_client: &["openai-processing-ms", "openai-version", "x-ratelimit-"],
 };
