@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::console::{Console, StandardStream};
 use crate::context::CommandContext;
 use crate::exit::Exit;
-use crate::sandboxes::{BackendCheck, BackendKind, Candidates, candidates, examine};
+use crate::sandboxes::{BackendCheck, BackendKind, Candidates, candidates};
 use crate::wrap::hanging;
 use crate::{color, json};
 
@@ -26,7 +26,7 @@ pub(crate) async fn run(args: &BackendsArgs, context: &CommandContext) -> anyhow
     let settings = &context.config.sandbox;
     let mut all = Vec::new();
     for place in BackendKind::ALL {
-        all.push(examine(context, *place).await?);
+        all.push(place.check(context).await?);
     }
     let Candidates { places, reason } = candidates(settings, &settings.template);
     let used = match &*places {

@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::console::{Console, StandardStream};
 use crate::context::CommandContext;
 use crate::exit::Exit;
-use crate::sandboxes::{BackendCheck, BackendKind, Candidates, candidates, examine};
+use crate::sandboxes::{BackendCheck, BackendKind, Candidates, candidates};
 use crate::wrap::hanging;
 use crate::{color, json, state};
 
@@ -86,7 +86,7 @@ async fn host(context: &CommandContext) -> anyhow::Result<Vec<Check>> {
 
 /// The engine or the service that starts sandboxes.
 async fn elsewhere(context: &CommandContext, place: BackendKind) -> anyhow::Result<Check> {
-    let BackendCheck { status, detail, .. } = examine(context, place).await?;
+    let BackendCheck { status, detail, .. } = place.check(context).await?;
     let settings = place.settings();
     let mend =
         (status == CheckStatus::Missing).then(|| format!("another value of {settings}, or another sandbox.backend"));

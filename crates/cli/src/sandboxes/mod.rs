@@ -1,8 +1,6 @@
 //! Getting from a configuration to a backend that runs.
 
-mod backend_check;
-mod backend_kind;
-mod external_backends;
+mod backends;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,13 +8,10 @@ use std::sync::Arc;
 
 use aludel_sandbox::probe::{self, CheckStatus};
 use aludel_sandbox::template::{Choice, TemplateName};
-use aludel_sandbox::{
-    Backend, KernelSpec, KernelStart, Local, LocalConfig, OfferedTemplate, Template, Templates, template,
-};
+use aludel_sandbox::{Backend, Local, OfferedTemplate, Template, Templates, template};
 use anyhow::Context as _;
 
-pub(crate) use self::backend_check::{BackendCheck, examine};
-pub(crate) use self::backend_kind::{BackendKind, Candidates, candidates};
+pub(crate) use self::backends::{BackendCheck, BackendKind, Candidates, candidates};
 use crate::config::MAX_TEMPLATES;
 use crate::context::CommandContext;
 use crate::exit::{usage, words};
@@ -76,7 +71,7 @@ impl RunningBackend {
             let template = find(context, name).await?;
             let offer = OfferedTemplate::new(name.clone(), &template);
             // One ready sandbox is enough here; the usual template has the pool.
-            let started = Local::start(local_config(context, template, config.sandbox.pool.0.min(1))).await;
+            let started = Local::start(backends::local_config(context, template, config.sandbox.pool.0.min(1))).await;
             let started = started.with_context(|| format!("no sandbox can be started from the template `{name}`"))?;
             further.push((offer, Arc::new(started) as Arc<dyn Backend>));
         }
@@ -87,13 +82,7 @@ impl RunningBackend {
         let Candidates { places, .. } = candidates(&context.config.sandbox, wanted.template);
         let mut failed: Vec<(BackendKind, anyhow::Error)> = Vec::new();
         for place in places {
-            let started = match place {
-                BackendKind::Local => local(context, wanted).await,
-                BackendKind::Docker => external_backends::docker(context, wanted).await,
-                BackendKind::E2b => external_backends::e2b(context, wanted).await,
-                BackendKind::OpenSandbox => external_backends::opensandbox(context, wanted).await,
-            };
-            match started {
+            match place.start(context, wanted).await {
                 Ok(started) => {
                     if !failed.is_empty() {
                         let failed = reasons(&failed).join("; ");
@@ -132,33 +121,6 @@ struct BackendOptions<'a> {
     pool: usize,
     /// True if nothing is imported ahead.
     is_lean: bool,
-}
-
-/// Starts the local backend.
-async fn local(context: &CommandContext, wanted: BackendOptions<'_>) -> anyhow::Result<RunningBackend> {
-    let template = prepare(context, wanted.template).await?;
-    let template = if wanted.is_lean {
-        let kernel = KernelSpec::clone(template.kernel()).lean();
-        template.with_kernel(kernel)
-    } else {
-        template
-    };
-    let packages = template.packages().iter().map(|package| package.name.clone()).collect();
-    let started = Local::start(local_config(context, template, wanted.pool)).await;
-    let backend = started.context("sandboxes cannot be started here; `aludel doctor` names the missing parts")?;
-    tell(backend.warnings(), context.verbose);
-    Ok(RunningBackend { backend: Arc::new(backend), packages })
-}
-
-fn local_config(context: &CommandContext, template: Template, pool: usize) -> LocalConfig {
-    LocalConfig {
-        data: context.config.server.data.to_path_buf(),
-        template,
-        limits: context.config.sandbox.limits(),
-        pool,
-        require: (*context.config.sandbox.require).into(),
-        start: if context.config.sandbox.fresh.0 { KernelStart::Fresh } else { KernelStart::Fork },
-    }
 }
 
 /// Prints the limits that the host cannot enforce: on one line, or one by one if `verbose`.

@@ -1,8 +1,18 @@
-//! The choice of a backend.
+//! The choice of a backend. Each has a file in the directory of this one, which starts and checks it, and arms in [`BackendKind`].
+
+mod backend_check;
+mod docker;
+mod e2b;
+mod local;
+mod opensandbox;
 
 use aludel_sandbox::template::Choice;
 
-use crate::config::{BackendSetting, SandboxSection};
+pub(crate) use self::backend_check::BackendCheck;
+pub(super) use self::local::local_config;
+use super::{BackendOptions, RunningBackend, tell};
+use crate::config::{BackendSetting, RequireSetting, SandboxSection};
+use crate::context::CommandContext;
 
 /// A backend that programs can be given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +56,31 @@ impl BackendKind {
             Self::Local | Self::Docker => true,
         }
     }
+
+    /// Starts it.
+    pub(super) async fn start(
+        self,
+        context: &CommandContext,
+        wanted: BackendOptions<'_>,
+    ) -> anyhow::Result<RunningBackend> {
+        match self {
+            Self::E2b => e2b::start(context, wanted).await,
+            Self::OpenSandbox => opensandbox::start(context, wanted).await,
+            Self::Local => local::start(context, wanted).await,
+            Self::Docker => docker::start(context, wanted).await,
+        }
+    }
+
+    /// Checks it. Downloads no image, and makes no sandbox of a service; skips one that no setting names.
+    pub(crate) async fn check(self, context: &CommandContext) -> anyhow::Result<BackendCheck> {
+        let (status, detail) = match self {
+            Self::E2b => e2b::check(context).await?,
+            Self::OpenSandbox => opensandbox::check(context).await?,
+            Self::Local => local::check(context).await?,
+            Self::Docker => docker::check(context).await,
+        };
+        Ok(BackendCheck { place: self, status, detail })
+    }
 }
 
 /// Backends of which the first that works is taken.
@@ -74,4 +109,21 @@ pub(crate) fn candidates(settings: &SandboxSection, template: &Choice) -> Candid
         }
     };
     Candidates { places, reason }
+}
+
+/// Fails if a template was asked for by name, which only local sandboxes have.
+fn refuse_template(wanted: BackendOptions<'_>, instead: &str, setting: &str) -> anyhow::Result<()> {
+    if let Some(name) = wanted.template.own() {
+        anyhow::bail!("{instead} instead of the template `{name}` (sandbox.template); name one by {setting}");
+    }
+    Ok(())
+}
+
+/// Warns about missing parts of the isolation, or refuses to continue.
+fn check_isolation(context: &CommandContext, warnings: &[String]) -> anyhow::Result<()> {
+    if *context.config.sandbox.require == RequireSetting::Strict && !warnings.is_empty() {
+        anyhow::bail!("{}, and sandbox.require is strict", warnings.join(", "));
+    }
+    tell(warnings, context.verbose);
+    Ok(())
 }
