@@ -9,7 +9,11 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{BoxStream, Stream, unfold};
 use futures_util::{StreamExt, TryStreamExt};
 
-/// Returns an answer whose body breaks off when the sandbox ends; `None` if the sandbox ends before there is an answer.
+/// The chunk that ends an answer in its protocol's words if its sandbox ends first. Without this extension the body breaks off then.
+#[derive(Clone)]
+pub(crate) struct LastChunk(pub(crate) Bytes);
+
+/// Returns an answer whose body ends with the sandbox; `None` if the sandbox ends before there is an answer.
 pub(crate) async fn while_alive(
     sandbox: &Arc<ClientSandbox>,
     answer: impl Future<Output = Response>,
@@ -20,18 +24,24 @@ pub(crate) async fn while_alive(
         () = sandbox.ended() => return None,
     };
     let sandbox = Arc::clone(sandbox);
-    Some(answered.map(|body| {
+    Some(end_with(answered, async move { sandbox.ended().await }))
+}
+
+/// Returns an answer whose body ends when `ended` does.
+pub(crate) fn end_with(mut answered: Response, ended: impl Future<Output = ()> + Send + 'static) -> Response {
+    let last = answered.extensions_mut().remove::<LastChunk>();
+    answered.map(|body| {
         // Without a length, clients would not see an empty body.
         if body.is_end_stream() {
             return body;
         }
-        let ended = async move {
-            sandbox.ended().await;
-            Err(std::io::Error::other("the sandbox ended"))
+        let cut = async move {
+            ended.await;
+            last.map(|LastChunk(bytes)| bytes).ok_or_else(|| std::io::Error::other("the sandbox ended"))
         };
         let chunks = body.into_data_stream().map_err(std::io::Error::other);
-        Body::from_stream(until(chunks.boxed(), Box::pin(ended)))
-    }))
+        Body::from_stream(until(chunks.boxed(), Box::pin(cut)))
+    })
 }
 
 type Chunk = Result<Bytes, std::io::Error>;

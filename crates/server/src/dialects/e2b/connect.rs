@@ -21,6 +21,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::app::App;
+use crate::client_sandboxes::alive::LastChunk;
 use crate::error::{ApiError, RenderedMark};
 use crate::http::{DescribeArgument, Description, MediaType, RawBody};
 
@@ -246,7 +247,10 @@ where
         sending = None;
         Poll::Ready(Some(frame(END, &EndStream { error: result.err().map(|Failure(error)| error) })))
     });
-    frames(Body::from_stream(sent_frames.map(Ok::<_, Infallible>)))
+    let mut response = frames(Body::from_stream(sent_frames.map(Ok::<_, Infallible>)));
+    let Failure(error) = Failure::sandbox_ended();
+    response.extensions_mut().insert(LastChunk(frame(END, &EndStream { error: Some(error) })));
+    response
 }
 
 /// An answer of frames.
@@ -276,6 +280,7 @@ pub(super) fn deadline(headers: &HeaderMap) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client_sandboxes::alive::end_with;
 
     #[tokio::test]
     async fn a_stream_goes_no_further_than_its_client_takes_it() {
@@ -294,6 +299,23 @@ mod tests {
             assert_eq!(*begun.lock().unwrap(), number);
         }
         assert!(body.next().await.unwrap().unwrap().starts_with(&[END]));
+        assert!(body.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_stream_says_that_its_sandbox_has_ended() {
+        let response = stream(|client| async move {
+            client.send(&1).await;
+            std::future::pending().await
+        });
+        let (end, ended) = tokio::sync::oneshot::channel::<()>();
+        let response = end_with(response, async move { drop(ended.await) });
+        let mut body = response.into_body().into_data_stream();
+        assert_eq!(body.next().await.unwrap().unwrap(), frame(0, &1));
+        end.send(()).unwrap();
+        let last = body.next().await.unwrap().expect("a frame, and no body that breaks off");
+        let text = String::from_utf8_lossy(&last);
+        assert!(last.starts_with(&[END]) && text.contains("unavailable") && text.contains("was killed"), "{text}");
         assert!(body.next().await.is_none());
     }
 
