@@ -143,12 +143,13 @@ async fn a_sandbox_is_reached_with_its_own_token_alone() {
     for wrong in [&[][..], &[("X-Access-Token", "ea_0")], &[("X-API-KEY", key.secret.as_str())]] {
         assert_eq!(ask(&server, &sandbox, 49983, list, wrong, json!({})).await.status, 401, "{wrong:?}");
         assert_eq!(ask(&server, &sandbox, 49999, "/execute", wrong, json!({ "code": "1" })).await.status, 401);
-        assert_eq!(ask(&server, &sandbox, 49999, "/contexts", wrong, json!({})).await.status, 401);
+        assert_eq!(ask(&server, &sandbox, 49999, "/contexts", wrong, json!({})).await.status, 403);
     }
     let traffic = &[("E2B-Traffic-Access-Token", traffic)];
     // The last two are ours with another method.
     for path in ["/", "/any/path", "/execute", "/docs", "/openapi.json", "/healthz", "/metrics", "/health"] {
-        assert_eq!(ask(&server, &sandbox, 8001, path, &[], json!({})).await.status, 401);
+        let refused = ask(&server, &sandbox, 8001, path, &[], json!({})).await;
+        assert_eq!((refused.status.as_u16(), &refused.json()["code"]), (403, &json!(403)), "{path}");
         let closed = ask(&server, &sandbox, 8001, path, traffic, json!({})).await;
         assert_eq!((closed.status.as_u16(), &closed.json()["port"]), (502, &json!(8001)), "{path}");
     }

@@ -111,6 +111,9 @@ fn check(app: &App, request: &Request, id: &str, port: u16) -> Result<TargetSand
     let brings =
         |name: &str, secret: &str| headers.get(name).is_some_and(|value| is_same(value.as_bytes(), secret.as_bytes()));
     let path = request.uri().path();
+    let forbidden = || Err(ApiError::forbidden("The traffic access token of the sandbox is missing or wrong."));
+    let brings_traffic_token =
+        || sandbox.traffic_secret().is_none_or(|secret| brings("e2b-traffic-access-token", secret));
     let may = match port {
         ENVD if path == "/health" => true,
         ENVD if path == "/files" && !headers.contains_key("x-access-token") => {
@@ -118,11 +121,11 @@ fn check(app: &App, request: &Request, id: &str, port: u16) -> Result<TargetSand
         }
         ENVD => brings("x-access-token", sandbox.secret()),
         // Some SDKs send no token for contexts; only the owner tells the id of a sandbox.
-        INTERPRETER if path != "/execute" => {
-            sandbox.traffic_secret().is_none_or(|secret| brings("e2b-traffic-access-token", secret))
-        }
+        INTERPRETER if path != "/execute" && !brings_traffic_token() => return forbidden(),
+        INTERPRETER if path != "/execute" => true,
         INTERPRETER => brings("x-access-token", sandbox.secret()),
-        _ => sandbox.traffic_secret().is_none_or(|secret| brings("e2b-traffic-access-token", secret)),
+        _ if !brings_traffic_token() => return forbidden(),
+        _ => true,
     };
     if !may {
         return Err(ApiError::unauthorized("The access token of the sandbox is missing or wrong."));
