@@ -50,6 +50,8 @@ pub struct NewSandbox {
     pub id_variable: Option<&'static str>,
     /// True if requests to its programs need a secret.
     pub private: bool,
+    /// The name that its programs see as their host, with `${PORT}` for the port; `None` for the one that clients use.
+    pub shown_host: Option<String>,
     /// Processors, up to the operator's limit; `None` for that limit.
     pub cpus: Option<f64>,
     /// Memory in bytes, up to the operator's limit; `None` for that limit.

@@ -85,7 +85,8 @@ async fn speak(
     mut request: Request,
 ) -> Result<Response, PortError> {
     let mut http = http1::Builder::new();
-    http.max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS);
+    // Names as most clients and proxies write them, `Host` for example, for programs that compare them by case.
+    http.max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS).title_case_headers(true);
     let (mut sender, driver) = http.handshake(connection).await.map_err(|_| PortError::NoHttp)?;
     // Ends with the answer's body, or with the tunnel. Reading what a program sends counts for its tenant.
     let driver = AbortOnDropHandle::new(tokio::spawn(share.pace(driver.with_upgrades())));

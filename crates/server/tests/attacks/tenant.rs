@@ -101,7 +101,8 @@ impl Tenant {
         Self::with(name, json!({ "network": { "allowPublicTraffic": false } })).await
     }
 
-    async fn with(name: &str, more: Value) -> Self {
+    /// One whose sandbox is asked for with these fields, too.
+    pub(crate) async fn with(name: &str, more: Value) -> Self {
         let tenant = Self::made_with(name, more).await;
         tenant.run(PRELUDE).await;
         tenant

@@ -25,6 +25,8 @@ const TEMPLATES: [&str; 3] = ["base", "code-interpreter-v1", "code-interpreter"]
 const DEFAULT_TIMEOUT_SECONDS: i64 = 300;
 /// The same for the first generation of paths.
 const V1_TIMEOUT_SECONDS: i64 = 15;
+/// Bytes of the host that programs are shown.
+const MAX_HOST: usize = 300;
 /// Sandboxes on one page of a list.
 const PAGE: usize = 100;
 const NEXT_TOKEN: HeaderName = HeaderName::from_static("x-next-token");
@@ -80,6 +82,12 @@ async fn make(
     if network.allow_out.is_some_and(|allowed| !allowed.is_empty()) {
         return cannot("network.allowOut: sandboxes have no network, and it");
     }
+    let shown_host = network.mask_request_host.filter(|host| !host.is_empty());
+    if shown_host.as_ref().is_some_and(|host| host.len() > MAX_HOST || HeaderValue::from_str(host).is_err()) {
+        return Err(ApiError::bad_request(format!(
+            "network.maskRequestHost: a host of at most {MAX_HOST} bytes is expected"
+        )));
+    }
     let own = [("E2B_SANDBOX", "true"), ("E2B_TEMPLATE_ID", &asked.template_id)];
     let mut environment: BTreeMap<_, _> = own.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
     environment.extend(asked.env_vars.unwrap_or_default());
@@ -92,6 +100,7 @@ async fn make(
         template,
         timeout: seconds(asked.timeout.unwrap_or(timeout), 1)?,
         private: network.allow_public_traffic == Some(false),
+        shown_host,
         pauses,
         resumes: asked.auto_resume.is_some_and(|resume| resume.enabled),
         cpus: None,

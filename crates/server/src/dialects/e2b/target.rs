@@ -8,7 +8,7 @@ use aludel_store::Tenant;
 use axum::extract::{FromRequestParts, Request};
 use axum::http::header::HOST;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
@@ -137,7 +137,7 @@ fn check(app: &App, request: &Request, id: &str, port: u16) -> Result<TargetSand
 /// when they end.
 pub(super) async fn sandbox_middleware(
     Extension(share): Extension<ProcessorShare>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
     let Some(TargetSandbox { sandbox, port }) = request.extensions().get::<TargetSandbox>().cloned() else {
@@ -150,6 +150,9 @@ pub(super) async fn sandbox_middleware(
         match port {
             ENVD | INTERPRETER => next.run(request).await,
             port => {
+                if let Some(host) = &sandbox.spec().shown_host {
+                    request.headers_mut().insert(HOST, host_at(host, port));
+                }
                 let answered = ports::hand_on(&sandbox, &share, port, request).await;
                 answered.unwrap_or_else(|error| error::closed_port(sandbox.id(), port, error))
             }
@@ -157,6 +160,12 @@ pub(super) async fn sandbox_middleware(
     };
     let answered = alive::while_alive(&sandbox, answer).await;
     answered.unwrap_or_else(|| error::no_sandbox(sandbox.id()).into_response())
+}
+
+/// The name that programs see as their host at a port, which stands for `${PORT}` in it.
+fn host_at(host: &str, port: u16) -> HeaderValue {
+    // It was checked when the sandbox was made.
+    HeaderValue::try_from(host.replace("${PORT}", &port.to_string())).unwrap_or(HeaderValue::from_static("localhost"))
 }
 
 /// Resumes a sandbox for a request, if its client wants that. Returns true if it runs.

@@ -61,6 +61,7 @@ pub(super) async fn create(
         timeout,
         id_variable: None,
         private: asked.secure_access == Some(true),
+        shown_host: None,
         cpus,
         memory,
         ..NewSandbox::default()

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use serde_json::json;
+
 use crate::raw::{exchange, status};
 use crate::tenant::Tenant;
 
@@ -166,9 +168,20 @@ async fn a_program_hears_of_the_request_alone() {
     let text = String::from_utf8_lossy(&answer).into_owned();
     let heard = text.split_once("\r\n\r\n").unwrap().1;
     assert!(heard.contains("\r\nGET /a%2f..%2f%2e%2e/b?c=%0d%0ad HTTP/1.1\r\n"), "{text}");
-    assert!(heard.contains("x-other: theirs") && !heard.contains("x-other2"), "{heard}");
+    let own = format!("\r\nHost: 9000-{}.x\r\n", tenant.id);
+    assert!(heard.contains(&own) && heard.contains("X-Other: theirs") && !heard.contains("X-Other2"), "{heard}");
     for secret in [&traffic, &tenant.token, &tenant.key] {
         assert!(!heard.contains(secret), "{heard}");
     }
+    tenant.leave().await;
+}
+
+#[tokio::test]
+async fn a_program_sees_the_host_that_its_owner_named() {
+    let more = json!({ "network": { "maskRequestHost": "shown.example:${PORT}" } });
+    let tenant = Tenant::with("shown host", more).await;
+    tenant.run("serve(9000, lambda peer, head: peer.sendall(OK + b'connection: close\\r\\n\\r\\n' + head))").await;
+    let heard = tenant.at(reqwest::Method::GET, 9000, "/").send().await.unwrap().text().await.unwrap();
+    assert!(heard.contains("\r\nHost: shown.example:9000\r\n"), "{heard}");
     tenant.leave().await;
 }
