@@ -65,7 +65,7 @@ pub trait Documents: Send + Sync {
     /// Changes that store the document as it stands.
     fn save(&self, document: Box<RawValue>) -> Result<Vec<RowChange>, Error>;
 
-    /// The same at the request's beginning.
+    /// Changes that store it at the request's beginning.
     fn begin(&self, document: Box<RawValue>) -> Result<Vec<RowChange>, Error> {
         self.save(document)
     }
@@ -75,7 +75,7 @@ pub trait Documents: Send + Sync {
         Box::pin(ready(Ok(())))
     }
 
-    /// The same at the request's end, with everything that depends on it.
+    /// Changes that store the document at the request's end, with everything that depends on it.
     fn finish(&self, document: Box<RawValue>) -> Result<Vec<RowChange>, Error> {
         self.save(document)
     }
