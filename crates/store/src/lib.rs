@@ -34,6 +34,7 @@ mod usage;
 mod writer;
 mod writer_queue;
 
+use std::any::Any;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -204,7 +205,14 @@ impl Store {
     }
 }
 
+/// Runs `work`, which may block, on another thread.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error> + Send + 'static) -> Result<T, Error> {
+    let done = blocking_erased(Box::new(move || Box::new(work()))).await;
+    *done.downcast().expect("the result of the work")
+}
+
+/// Runs `work` on another thread. The runtime's code for a task is compiled for this one type, not for each piece of work.
+async fn blocking_erased(work: Box<dyn FnOnce() -> Box<dyn Any + Send> + Send>) -> Box<dyn Any + Send> {
     let span = tracing::Span::current();
     let work = move || span.in_scope(work);
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
