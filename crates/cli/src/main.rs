@@ -38,6 +38,7 @@ mod turn_items;
 mod upstream;
 mod wrap;
 
+use std::pin::Pin;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -67,7 +68,9 @@ fn run(arguments: CliArguments) -> anyhow::Result<Exit> {
     let context = CommandContext { config, host, config_sources, verbose: arguments.verbose };
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
-    let exit = runtime.block_on(arguments.command.run(&context));
+    // The runtime polls a future in several places, each of which would have its own copy of all commands.
+    let command: Pin<Box<dyn Future<Output = anyhow::Result<Exit>> + '_>> = Box::pin(arguments.command.run(&context));
+    let exit = runtime.block_on(command);
     // A thread that still reads from a terminal must not keep the process from ending.
     runtime.shutdown_background();
     exit
