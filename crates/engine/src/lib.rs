@@ -24,6 +24,7 @@ pub mod processor_time;
 pub mod sandboxes;
 pub mod sessions;
 mod settings;
+mod tasks;
 pub mod transcript;
 pub mod turns;
 
@@ -48,6 +49,7 @@ pub use meter::Meter;
 pub use models::{Model, Models, ProgramParts};
 pub use sessions::{Session, SessionFile, Sessions};
 pub use settings::SessionSettings;
+pub use tasks::Tasks;
 
 /// Interval between checks of the key that owns a sandbox or a turn.
 const KEY_CHECK_INTERVAL: Duration = Duration::from_secs(10);
@@ -75,7 +77,7 @@ pub struct Engine {
     /// Cancelled to end everything that outlives its request.
     pub shutdown: CancellationToken,
     /// Tasks that outlive their request. The process waits for them at its end.
-    pub tasks: TaskTracker,
+    pub tasks: Tasks,
     /// Requests that come by other ways than HTTP. A server that ends lets them finish, too.
     pub visits: TaskTracker,
     /// Time of the processors for the process's own work.
@@ -101,7 +103,7 @@ impl Engine {
         packages: Vec<String>,
         settings: SessionSettings,
     ) -> Self {
-        let (shutdown, tasks, lifetime) = (CancellationToken::new(), TaskTracker::new(), settings.sandbox_lifetime);
+        let (shutdown, tasks, lifetime) = (CancellationToken::new(), Tasks::default(), settings.sandbox_lifetime);
         let meter = Meter::new(store.clone(), tasks.clone(), shutdown.clone());
         let sessions = Sessions::new(store.clone(), backend, settings.clone(), meter.clone());
         Self {

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use aludel_store::{MeteredDay, MeteredWork, Store, Tenant, today};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tracing::error;
+
+use crate::Tasks;
 
 /// Delay between the first count and the moment when all counts are stored.
 const STORE_DELAY: Duration = Duration::from_secs(5);
@@ -25,7 +26,7 @@ pub struct Meter(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     store: Store,
-    tasks: TaskTracker,
+    tasks: Tasks,
     shutdown: CancellationToken,
     counted: Mutex<Counts>,
 }
@@ -80,7 +81,7 @@ impl Drop for CommandTime {
 
 impl Meter {
     /// A meter that stores in tasks of `tasks`, which end soon after `shutdown`.
-    pub(crate) fn new(store: Store, tasks: TaskTracker, shutdown: CancellationToken) -> Self {
+    pub(crate) fn new(store: Store, tasks: Tasks, shutdown: CancellationToken) -> Self {
         Self(Arc::new(Inner { store, tasks, shutdown, counted: Mutex::default() }))
     }
 
@@ -168,7 +169,7 @@ mod tests {
     async fn what_was_counted_is_stored_when_the_engine_closes() {
         let data = tempfile::tempdir().unwrap();
         let store = Store::open(data.path()).await.unwrap();
-        let (tasks, shutdown) = (TaskTracker::new(), CancellationToken::new());
+        let (tasks, shutdown) = (Tasks::default(), CancellationToken::new());
         let meter = Meter::new(store.clone(), tasks.clone(), shutdown.clone());
         let one = MeteredWork { requests: 1, input_tokens: 10, output_tokens: 3, ..MeteredWork::default() };
         meter.count(&Tenant::local(), "m", one);
@@ -192,7 +193,7 @@ mod tests {
     async fn a_command_is_counted_while_it_runs() {
         let data = tempfile::tempdir().unwrap();
         let store = Store::open(data.path()).await.unwrap();
-        let (tasks, shutdown) = (TaskTracker::new(), CancellationToken::new());
+        let (tasks, shutdown) = (Tasks::default(), CancellationToken::new());
         let meter = Meter::new(store.clone(), tasks, shutdown);
         let counted = async || {
             meter.flush().await;
@@ -214,7 +215,7 @@ mod tests {
     async fn the_rows_that_wait_are_bounded() {
         let data = tempfile::tempdir().unwrap();
         let store = Store::open(data.path()).await.unwrap();
-        let meter = Meter::new(store, TaskTracker::new(), CancellationToken::new());
+        let meter = Meter::new(store, Tasks::default(), CancellationToken::new());
         for number in 0..MAX_ROWS + 10 {
             meter.count(&Tenant::local(), &format!("{number}"), MeteredWork { programs: 1, ..MeteredWork::default() });
         }

@@ -3,12 +3,11 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use aludel_engine::Engine;
 use aludel_engine::permits::Permits;
+use aludel_engine::{Engine, Tasks};
 use aludel_store::{Store, now};
 use tokio::sync::{OnceCell, Semaphore};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tracing::{Instrument, info};
 
 use crate::auth::{DailyBudgets, FRESH, KeyCache, Origins};
@@ -25,7 +24,7 @@ pub struct App {
     /// The engine's signals and tasks.
     pub(crate) draining: CancellationToken,
     pub(crate) shutdown: CancellationToken,
-    pub(crate) tasks: TaskTracker,
+    pub(crate) tasks: Tasks,
     pub(crate) telemetry: Arc<Telemetry>,
     /// The reason for which recovery failed, if it did.
     pub(crate) unrecovered: OnceLock<String>,

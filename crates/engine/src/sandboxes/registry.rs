@@ -10,16 +10,15 @@ use aludel_sandbox::{Backend, Capabilities, Profile, SandboxId, SandboxSpec};
 use aludel_store::Tenant;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use super::sandbox::{ClientSandbox, NewSandbox};
-use crate::{Error, KEY_CHECK_INTERVAL, Sessions};
+use crate::{Error, KEY_CHECK_INTERVAL, Sessions, Tasks};
 
 /// All sandboxes that clients own. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Sandboxes {
     sessions: Sessions,
-    tasks: TaskTracker,
+    tasks: Tasks,
     shutdown: CancellationToken,
     lifetime: Duration,
     known: Arc<Mutex<HashMap<String, Arc<ClientSandbox>>>>,
@@ -27,7 +26,7 @@ pub struct Sandboxes {
 
 impl Sandboxes {
     /// An empty registry. It uses the permits, store and backend of the sessions; `lifetime` is the longest life of a sandbox.
-    pub(crate) fn new(sessions: Sessions, tasks: TaskTracker, shutdown: CancellationToken, lifetime: Duration) -> Self {
+    pub(crate) fn new(sessions: Sessions, tasks: Tasks, shutdown: CancellationToken, lifetime: Duration) -> Self {
         Self { sessions, tasks, shutdown, lifetime, known: Arc::default() }
     }
 

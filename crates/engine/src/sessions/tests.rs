@@ -11,10 +11,9 @@ use aludel_sandbox::{Backend, Execution, ExecutionEvent, Finished, Limits, Outco
 use aludel_store::{NewFile, SessionId, Store, Tenant};
 
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use super::*;
-use crate::{Environment, Error, ErrorKind, Meter, SessionSettings};
+use crate::{Environment, Error, ErrorKind, Meter, SessionSettings, Tasks};
 
 /// A place for sessions, which can be left and entered again.
 struct TestSessions {
@@ -35,7 +34,7 @@ impl TestSessions {
     }
 
     fn on(backend: Arc<dyn Backend>, store: Store, settings: SessionSettings) -> Self {
-        let meter = Meter::new(store.clone(), TaskTracker::new(), CancellationToken::new());
+        let meter = Meter::new(store.clone(), Tasks::default(), CancellationToken::new());
         Self { sessions: Sessions::new(store.clone(), Arc::clone(&backend), settings, meter), store, _backend: backend }
     }
 
