@@ -322,10 +322,25 @@ def test_a_paused_sandbox_keeps_its_programs_and_is_resumed_by_connecting(make):
     assert sandbox.pause() is False
     states = {info.sandbox_id: info.state.value for info in Sandbox.list(SandboxQuery(state=[SandboxState.PAUSED])).next_items()}
     assert states[sandbox.sandbox_id] == "paused"
-    with pytest.raises(Exception, match="memory: false"):
-        make(timeout=60).pause(keep_memory=False)
     assert Sandbox.connect(sandbox.sandbox_id, timeout=60).run_code("x + 1").text == "42"
     assert sandbox.get_info().state.value == "running"
+
+
+def test_a_pause_without_memory_keeps_the_files(make):
+    sandbox = make(timeout=60, metadata={"a": "b"}, lifecycle={"on_timeout": "pause", "auto_resume": True})
+    sandbox.run_code("x = 41; open('kept.txt', 'w').write('kept')")
+    sleeping = sandbox.commands.run("sleep 1000", background=True)
+    assert sandbox.pause(keep_memory=False) and not sandbox.is_running()
+    with pytest.raises(Exception):
+        sandbox.run_code("1")
+    assert sandbox.get_info().state.value == "paused"
+    resumed = Sandbox.connect(sandbox.sandbox_id, timeout=60)
+    assert (resumed.get_info().state.value, resumed.get_info().metadata) == ("running", {"a": "b"})
+    assert resumed.files.read("kept.txt") == "kept"
+    assert resumed.run_code("x").error.name == "NameError"
+    assert sleeping.pid not in [process.pid for process in resumed.commands.list() if process.cmd == "sleep"]
+    # The object of before is as good as the new one.
+    assert sandbox.run_code("1 + 1").text == "2"
 
 
 def test_a_sandbox_is_paused_in_time_and_goes_on_when_it_is_spoken_to(make):

@@ -20,7 +20,7 @@ pub use processes::{
 };
 pub use programs::{RunningProgram, RunningPrograms};
 pub use registry::Sandboxes;
-pub use sandbox::{ClientSandbox, NewSandbox};
+pub use sandbox::{ClientSandbox, KeptPart, NewSandbox};
 pub use watches::Watches;
 
 /// The home directory inside: the directory in which commands start, and the base of relative paths.

@@ -11,7 +11,7 @@ use aludel_store::Tenant;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::sandbox::{ClientSandbox, NewSandbox};
+use super::sandbox::{ClientSandbox, KeptPart, NewSandbox};
 use crate::{Error, KEY_CHECK_INTERVAL, Sessions, Tasks};
 
 /// All sandboxes that clients own. Cheap to clone.
@@ -54,6 +54,15 @@ impl Sandboxes {
     pub async fn create(&self, tenant: &Tenant, new: NewSandbox) -> Result<Arc<ClientSandbox>, Error> {
         new.check(self.lifetime)?;
         let permit = self.sessions.permit(tenant).await?;
+        let sandbox = self.backend().create(SandboxId::unique(), self.backend_spec(tenant, &new)).await?;
+        let (store, meter) = (self.sessions.store().clone(), self.sessions.meter().clone());
+        let sandbox = Arc::new(ClientSandbox::new(tenant.clone(), new, sandbox, store, meter, permit));
+        self.lock().insert(sandbox.id().to_owned(), Arc::clone(&sandbox));
+        self.tasks.spawn(self.clone().end_in_time(Arc::clone(&sandbox)));
+        Ok(sandbox)
+    }
+
+    fn backend_spec(&self, tenant: &Tenant, new: &NewSandbox) -> SandboxSpec {
         let mut limits = self.sessions.limits();
         // Clients limit their own programs, and the sandbox's end limits all of them.
         limits.timeout = self.lifetime;
@@ -61,13 +70,7 @@ impl Sandboxes {
         limits.memory = new.memory.map_or(limits.memory, |memory| memory.min(limits.memory));
         let (owner, profile) = (Some(tenant.as_str().to_owned()), Profile::Services);
         let template = new.template.clone().or_else(|| self.sessions.template_of(tenant));
-        let spec = SandboxSpec { owner, profile, template, ..SandboxSpec::new(limits) };
-        let sandbox = self.backend().create(SandboxId::unique(), spec).await?;
-        let (store, meter) = (self.sessions.store().clone(), self.sessions.meter().clone());
-        let sandbox = Arc::new(ClientSandbox::new(tenant.clone(), new, sandbox, store, meter, permit));
-        self.lock().insert(sandbox.id().to_owned(), Arc::clone(&sandbox));
-        self.tasks.spawn(self.clone().end_in_time(Arc::clone(&sandbox)));
-        Ok(sandbox)
+        SandboxSpec { owner, profile, template, ..SandboxSpec::new(limits) }
     }
 
     /// Ends a sandbox when its time or its tenant's key is over, when it ends by itself, when its end is requested, or when the process is
@@ -77,11 +80,12 @@ impl Sandboxes {
             tokio::select! {
                 () = sandbox.expired() => {}
                 () = sandbox.ended() => break,
-                () = sandbox.inner().lost() => break,
+                () = sandbox.lost() => break,
                 () = self.key_ends(sandbox.tenant()) => break,
                 () = self.shutdown.cancelled() => break,
             }
-            if !sandbox.spec().pauses || sandbox.is_paused() || self.pause(&sandbox).await.is_err() {
+            let Some(kept) = sandbox.spec().pauses.filter(|_| !sandbox.is_paused()) else { break };
+            if self.pause(&sandbox, kept).await.is_err() {
                 break;
             }
         }
@@ -100,12 +104,51 @@ impl Sandboxes {
     }
 
     /// Pauses a sandbox and gives it the longest lifetime, after which it ends. Returns false if it is already paused.
-    pub async fn pause(&self, sandbox: &ClientSandbox) -> Result<bool, Error> {
-        let is_paused = sandbox.pause().await?;
+    pub async fn pause(&self, sandbox: &ClientSandbox, kept: KeptPart) -> Result<bool, Error> {
+        let is_paused = sandbox.pause(kept).await?;
         if is_paused {
             sandbox.set_timeout(self.lifetime);
         }
         Ok(is_paused)
+    }
+
+    /// Resumes a sandbox, to end after `timeout` from now if one is given. If only its files are kept, another takes its place, by the same
+    /// id and with the same secrets. Returns false if it is not paused.
+    pub async fn resume(&self, sandbox: &Arc<ClientSandbox>, timeout: Option<Duration>) -> Result<bool, Error> {
+        if sandbox.paused() != Some(KeptPart::Files) {
+            return sandbox.wake(timeout).await;
+        }
+        let _one_at_a_time = sandbox.pausing().await;
+        if !sandbox.is_paused() {
+            return Ok(false);
+        }
+        self.restart(sandbox).await?;
+        sandbox.set_resumed(timeout);
+        Ok(true)
+    }
+
+    /// Puts a new sandbox with the files of one in its place.
+    async fn restart(&self, sandbox: &Arc<ClientSandbox>) -> Result<(), Error> {
+        let spec = self.backend_spec(sandbox.tenant(), sandbox.spec());
+        let spec = spec.with_workspace(Arc::clone(sandbox.inner().workspace()));
+        let inner = self.backend().create(SandboxId::unique(), spec).await?;
+        let (store, meter) = (self.sessions.store().clone(), self.sessions.meter().clone());
+        let restarted = Arc::new(sandbox.restarted(inner, store, meter));
+        let is_known = match self.lock().get_mut(sandbox.id()) {
+            Some(known) if Arc::ptr_eq(known, sandbox) => {
+                *known = Arc::clone(&restarted);
+                true
+            }
+            _ => false,
+        };
+        if is_known {
+            sandbox.leave();
+            self.tasks.spawn(self.clone().end_in_time(restarted));
+        } else {
+            // Its end was requested meanwhile.
+            restarted.close().await;
+        }
+        Ok(())
     }
 
     /// The sandbox of a tenant that goes by this id.
@@ -139,8 +182,13 @@ impl Sandboxes {
     }
 
     async fn end(&self, sandbox: &Arc<ClientSandbox>) {
-        // From here on it cannot be found.
-        if self.lock().remove(sandbox.id()).is_some() {
+        // From here on it cannot be found. Another that took its place stays.
+        let is_removed = {
+            let mut known = self.lock();
+            let is_known = known.get(sandbox.id()).is_some_and(|known| Arc::ptr_eq(known, sandbox));
+            is_known && known.remove(sandbox.id()).is_some()
+        };
+        if is_removed {
             sandbox.close().await;
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -10,7 +10,7 @@ use aludel_sandbox::files::Files;
 use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Sandbox, Usage};
 use aludel_store::{Store, Tenant, random_hex};
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Mutex, MutexGuard, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -56,10 +56,19 @@ pub struct NewSandbox {
     pub cpus: Option<f64>,
     /// Memory in bytes, up to the operator's limit; `None` for that limit.
     pub memory: Option<u64>,
-    /// True if it is paused when its time is over, and not ended.
-    pub pauses: bool,
-    /// True if a request to it resumes it when it is paused.
+    /// The part that is kept when its time is over, by a pause; `None` if it ends then.
+    pub pauses: Option<KeptPart>,
+    /// True if a request to it resumes it when it is paused, unless only its files are kept.
     pub resumes: bool,
+}
+
+/// The part of a sandbox that a pause keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeptPart {
+    /// All of it: its processes stop until it is resumed.
+    Everything,
+    /// Its home directory: its processes end and their memory is free for others.
+    Files,
 }
 
 impl NewSandbox {
@@ -101,6 +110,23 @@ fn check_entries(field: &'static str, entries: &BTreeMap<String, String>) -> Res
 
 /// A sandbox that a client owns. It lives until its time is over, its end is requested, or the process ends.
 pub struct ClientSandbox {
+    identity: Arc<Identity>,
+    sandbox: Arc<dyn Sandbox>,
+    contexts: Contexts,
+    watches: Watches,
+    processes: Processes,
+    programs: RunningPrograms,
+    paused: StdMutex<Option<KeptPart>>,
+    /// Serializes pausing and resuming.
+    pausing: Mutex<()>,
+    files: Mutex<Option<Files>>,
+    tunnels: Arc<Semaphore>,
+    program_requests: Arc<Semaphore>,
+    ended: CancellationToken,
+}
+
+/// The part of a client's sandbox that outlives its processes.
+struct Identity {
     id: String,
     tenant: Tenant,
     new: NewSandbox,
@@ -109,26 +135,14 @@ pub struct ClientSandbox {
     started: (Instant, SystemTime),
     order: u64,
     ends: watch::Sender<Instant>,
-    sandbox: Arc<dyn Sandbox>,
-    contexts: Contexts,
-    watches: Watches,
-    processes: Processes,
-    programs: RunningPrograms,
     metadata: StdMutex<BTreeMap<String, String>>,
-    paused: AtomicBool,
-    /// Serializes pausing and resuming.
-    pausing: Mutex<()>,
-    files: Mutex<Option<Files>>,
-    tunnels: Arc<Semaphore>,
-    program_requests: Arc<Semaphore>,
-    ended: CancellationToken,
     _permit: SandboxPermit,
 }
 
 impl fmt::Debug for ClientSandbox {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The secrets are left out.
-        formatter.debug_struct("ClientSandbox").field("id", &self.id).finish_non_exhaustive()
+        formatter.debug_struct("ClientSandbox").field("id", &self.identity.id).finish_non_exhaustive()
     }
 }
 
@@ -148,28 +162,41 @@ impl ClientSandbox {
         if let Some(name) = new.id_variable {
             new.environment.insert(name.to_owned(), id.clone());
         }
-        Self {
-            contexts: Contexts::new(Arc::clone(&sandbox), &id, &new.environment),
-            watches: Watches::default(),
-            programs: RunningPrograms::default(),
-            metadata: StdMutex::new(new.metadata.clone()),
-            paused: AtomicBool::new(false),
-            pausing: Mutex::default(),
-            processes: Processes::new(Arc::clone(&sandbox), store, meter, tenant.clone(), id.clone()),
+        let identity = Identity {
             id,
             secret: format!("ea_{:.40}", random_hex()),
             traffic_secret: new.private.then(|| format!("ta_{:.40}", random_hex())),
             ends: watch::Sender::new(now + new.timeout),
             started: (now, SystemTime::now()),
             order: ORDER.fetch_add(1, Ordering::Relaxed),
+            metadata: StdMutex::new(new.metadata.clone()),
             tenant,
             new,
+            _permit: permit,
+        };
+        Self::with_identity(Arc::new(identity), sandbox, store, meter)
+    }
+
+    /// The same sandbox for its client, over another one of the backend.
+    pub(super) fn restarted(&self, sandbox: Arc<dyn Sandbox>, store: Store, meter: Meter) -> Self {
+        Self::with_identity(Arc::clone(&self.identity), sandbox, store, meter)
+    }
+
+    fn with_identity(identity: Arc<Identity>, sandbox: Arc<dyn Sandbox>, store: Store, meter: Meter) -> Self {
+        let (id, tenant) = (identity.id.clone(), identity.tenant.clone());
+        Self {
+            contexts: Contexts::new(Arc::clone(&sandbox), &id, &identity.new.environment),
+            watches: Watches::default(),
+            processes: Processes::new(Arc::clone(&sandbox), store, meter, tenant, id),
+            programs: RunningPrograms::default(),
+            paused: StdMutex::default(),
+            pausing: Mutex::default(),
+            identity,
             sandbox,
             files: Mutex::default(),
             tunnels: Arc::new(Semaphore::new(MAX_TUNNELS)),
             program_requests: Arc::new(Semaphore::new(MAX_PROGRAM_REQUESTS)),
             ended: CancellationToken::new(),
-            _permit: permit,
         }
     }
 
@@ -185,27 +212,27 @@ impl ClientSandbox {
 
     /// Its id: an `i` and hexadecimal digits.
     pub fn id(&self) -> &str {
-        &self.id
+        &self.identity.id
     }
 
     /// The tenant that it belongs to.
     pub fn tenant(&self) -> &Tenant {
-        &self.tenant
+        &self.identity.tenant
     }
 
     /// The spec that it was made by.
     pub fn spec(&self) -> &NewSandbox {
-        &self.new
+        &self.identity.new
     }
 
     /// The client's own notes.
     pub fn metadata(&self) -> BTreeMap<String, String> {
-        self.metadata.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.identity.metadata.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Changes the client's own notes: those without a value go.
     pub fn change_metadata(&self, changes: BTreeMap<String, Option<String>>) -> Result<(), Error> {
-        let mut known = self.metadata.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.identity.metadata.lock().unwrap_or_else(PoisonError::into_inner);
         let mut changed = known.clone();
         for (key, value) in changes {
             match value {
@@ -218,73 +245,112 @@ impl ClientSandbox {
         Ok(())
     }
 
-    /// Stops everything in it until [`Self::resume`]. Its end still comes in time. Returns false if it is already paused.
-    pub async fn pause(&self) -> Result<bool, Error> {
-        let _one_at_a_time = self.pausing.lock().await;
-        self.sandbox.pause().await?;
-        Ok(!self.paused.swap(true, Ordering::Relaxed))
+    /// Stops everything in it until it is resumed, or ends all but its files. Its end still comes in time. Returns false if it is already
+    /// paused.
+    pub async fn pause(&self, kept: KeptPart) -> Result<bool, Error> {
+        let _one_at_a_time = self.pausing().await;
+        if self.is_paused() {
+            return Ok(false);
+        }
+        match kept {
+            KeptPart::Everything => {
+                self.sandbox.pause().await?;
+                self.set_paused(Some(kept));
+            }
+            KeptPart::Files => {
+                // Before its end, which is not to be taken for that of the client's sandbox.
+                self.set_paused(Some(kept));
+                self.sandbox.close().await?;
+            }
+        }
+        Ok(true)
     }
 
-    /// Lets it go on. Returns false if it is not paused.
-    pub async fn resume(&self) -> Result<bool, Error> {
-        let _one_at_a_time = self.pausing.lock().await;
+    /// Lets it go on if its pause has kept everything, to end after `timeout` from now if one is given. Returns false if it did not.
+    pub async fn wake(&self, timeout: Option<Duration>) -> Result<bool, Error> {
+        let _one_at_a_time = self.pausing().await;
+        if self.paused() != Some(KeptPart::Everything) {
+            return Ok(false);
+        }
         self.sandbox.resume().await?;
-        Ok(self.paused.swap(false, Ordering::Relaxed))
+        self.set_resumed(timeout);
+        Ok(true)
     }
 
-    /// Resumes it, to end after `timeout` from now. Returns false if it is not paused.
-    pub async fn resume_for(&self, timeout: Duration) -> Result<bool, Error> {
-        let is_resumed = self.resume().await?;
-        if is_resumed {
+    /// A turn at pausing or resuming it.
+    pub(super) async fn pausing(&self) -> MutexGuard<'_, ()> {
+        self.pausing.lock().await
+    }
+
+    pub(super) fn set_resumed(&self, timeout: Option<Duration>) {
+        self.set_paused(None);
+        if let Some(timeout) = timeout {
             self.set_timeout(timeout);
         }
-        Ok(is_resumed)
+    }
+
+    fn set_paused(&self, kept: Option<KeptPart>) {
+        *self.paused.lock().unwrap_or_else(PoisonError::into_inner) = kept;
+    }
+
+    /// The part that its pause keeps; `None` while it is not paused.
+    pub fn paused(&self) -> Option<KeptPart> {
+        *self.paused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns true while it is paused.
     pub fn is_paused(&self) -> bool {
-        self.paused.load(Ordering::Relaxed)
+        self.paused().is_some()
+    }
+
+    /// Waits until the backend has lost it.
+    pub(super) async fn lost(&self) {
+        self.sandbox.lost().await;
+        if self.paused() == Some(KeptPart::Files) {
+            // It is gone because only its files are kept.
+            std::future::pending().await
+        }
     }
 
     /// The secret that gives access to it.
     pub fn secret(&self) -> &str {
-        &self.secret
+        &self.identity.secret
     }
 
     /// The secret that gives access to its programs, if one is needed.
     pub fn traffic_secret(&self) -> Option<&str> {
-        self.traffic_secret.as_deref()
+        self.identity.traffic_secret.as_deref()
     }
 
     /// The time when it was made.
     pub fn started(&self) -> SystemTime {
-        self.started.1
+        self.identity.started.1
     }
 
     /// The time when it will end.
     pub fn ends(&self) -> SystemTime {
-        self.started.1 + self.ends.borrow().saturating_duration_since(self.started.0)
+        self.identity.started.1 + self.identity.ends.borrow().saturating_duration_since(self.identity.started.0)
     }
 
     /// Its number in the order in which sandboxes were made.
     pub fn order(&self) -> u64 {
-        self.order
+        self.identity.order
     }
 
     pub(super) fn set_timeout(&self, timeout: Duration) -> SystemTime {
-        self.ends.send_replace(Instant::now() + timeout);
+        self.identity.ends.send_replace(Instant::now() + timeout);
         self.ends()
     }
 
     /// Extends its life to at least this time from now.
     pub fn extend(&self, timeout: Duration) {
         let end = Instant::now() + timeout;
-        self.ends.send_if_modified(|ends| std::mem::replace(ends, end.max(*ends)) < end);
+        self.identity.ends.send_if_modified(|ends| std::mem::replace(ends, end.max(*ends)) < end);
     }
 
     /// Waits until its time is over.
     pub(super) async fn expired(&self) {
-        let mut ends = self.ends.subscribe();
+        let mut ends = self.identity.ends.subscribe();
         loop {
             let end = *ends.borrow_and_update();
             tokio::select! {
@@ -341,10 +407,15 @@ impl ClientSandbox {
         Ok(started)
     }
 
-    pub(super) async fn close(&self) {
+    /// Ends everything that waits for it.
+    pub(super) fn leave(&self) {
         self.ended.cancel();
+    }
+
+    pub(super) async fn close(&self) {
+        self.leave();
         if let Err(error) = self.sandbox.close().await {
-            tracing::warn!(sandbox = %self.id, error = %error, "a sandbox did not end in time");
+            tracing::warn!(sandbox = %self.identity.id, error = %error, "a sandbox did not end in time");
         }
     }
 }

@@ -28,6 +28,30 @@ async fn tenant(engine: &Engine, name: &str) -> Tenant {
     engine.store.tenant_of_key(&key.secret).await.unwrap().unwrap()
 }
 
+/// Runs a program in a context of a sandbox, and returns its result or the name of its error.
+async fn run(engine: &Arc<Engine>, sandbox: &ClientSandbox, context: Option<&str>, code: &str) -> String {
+    let context = sandbox.contexts().get(context).await.unwrap();
+    let program = ClientProgram {
+        id: aludel_store::fresh_id("exec_"),
+        tenant: sandbox.tenant().clone(),
+        sender: "test".into(),
+        target: sandbox.contexts().target(&context, Default::default()).await.unwrap(),
+        code: code.to_owned(),
+        timeout: None,
+    };
+    let mut execution = executions::start(engine, program).unwrap();
+    let mut printed = String::new();
+    while let Some(event) = execution.next().await {
+        match event {
+            DirectEvent::Output(OutputPiece::Result(value)) => printed.push_str(&value.text.unwrap_or_default()),
+            DirectEvent::Output(OutputPiece::Error { name, .. }) => printed.push_str(&name),
+            DirectEvent::Ended(DirectEnd::Ran(_)) | DirectEvent::Started => {}
+            event => panic!("{event:?}"),
+        }
+    }
+    printed
+}
+
 #[tokio::test]
 async fn nothing_of_one_tenant_is_there_for_another() {
     let data = tempfile::tempdir().unwrap();
@@ -163,28 +187,7 @@ async fn contexts_are_apart_and_can_be_restarted() {
     let (engine, _backend) = engine(data.path(), SessionSettings::default()).await;
     let sandbox = engine.sandboxes.create(&Tenant::local(), new(60)).await.unwrap();
     let contexts = sandbox.contexts();
-    let run = async |id: Option<&str>, code: &str| {
-        let context = contexts.get(id).await.unwrap();
-        let program = ClientProgram {
-            id: aludel_store::fresh_id("exec_"),
-            tenant: sandbox.tenant().clone(),
-            sender: "test".into(),
-            target: contexts.target(&context, Default::default()).await.unwrap(),
-            code: code.to_owned(),
-            timeout: None,
-        };
-        let mut execution = executions::start(&engine, program).unwrap();
-        let mut printed = String::new();
-        while let Some(event) = execution.next().await {
-            match event {
-                DirectEvent::Output(OutputPiece::Result(value)) => printed.push_str(&value.text.unwrap_or_default()),
-                DirectEvent::Output(OutputPiece::Error { name, .. }) => printed.push_str(&name),
-                DirectEvent::Ended(DirectEnd::Ran(_)) | DirectEvent::Started => {}
-                event => panic!("{event:?}"),
-            }
-        }
-        printed
-    };
+    let run = async |id: Option<&str>, code: &str| run(&engine, &sandbox, id, code).await;
     let other = contexts.create(None, None).await.unwrap();
     assert_eq!(contexts.list().await.len(), 2);
     assert_eq!(run(None, "x = 1").await, "");
@@ -198,6 +201,57 @@ async fn contexts_are_apart_and_can_be_restarted() {
     assert!(matches!(contexts.get(Some(other.id())).await, Err(Error::NotFound(_))));
     contexts.remove(default.id()).await.unwrap();
     assert_eq!(run(None, "x = 2").await, "");
+}
+
+#[tokio::test]
+async fn a_pause_keeps_everything_or_the_files() {
+    let data = tempfile::tempdir().unwrap();
+    let (engine, backend) = engine(data.path(), SessionSettings::default()).await;
+    let (me, sandboxes) = (Tenant::local(), &engine.sandboxes);
+    let first = sandboxes.create(&me, new(60)).await.unwrap();
+    assert!(!sandboxes.resume(&first, None).await.unwrap());
+    run(&engine, &first, None, "x = 1").await;
+    first.inner().workspace().write("a.txt", &mut &b"1"[..], 100).unwrap();
+
+    assert!(sandboxes.pause(&first, KeptPart::Everything).await.unwrap());
+    assert!(!sandboxes.pause(&first, KeptPart::Files).await.unwrap());
+    assert!(first.wake(None).await.unwrap());
+    assert_eq!(run(&engine, &first, None, "x").await, "1");
+
+    assert!(sandboxes.pause(&first, KeptPart::Files).await.unwrap());
+    assert_eq!(first.paused(), Some(KeptPart::Files));
+    assert!(!first.inner().is_alive() && !first.wake(None).await.unwrap());
+    assert_eq!(engine.sessions.in_use(), 1);
+    let (one, other) = tokio::join!(sandboxes.resume(&first, None), sandboxes.resume(&first, None));
+    assert_eq!([one.unwrap(), other.unwrap()].iter().filter(|is_resumed| **is_resumed).count(), 1);
+    first.ended().await;
+    let second = sandboxes.get(&me, first.id()).unwrap();
+    assert_eq!((second.secret(), second.order(), second.ends()), (first.secret(), first.order(), first.ends()));
+    assert!(!second.is_paused());
+    assert_eq!(second.inner().workspace().read("a.txt", 100).unwrap(), b"1");
+    assert_eq!(run(&engine, &second, None, "x").await, "NameError");
+
+    assert!(sandboxes.kill(&me, second.id()).await);
+    drop((first, second));
+    assert!(backend.list(None).await.unwrap().is_empty() && sandboxes.list(&me).is_empty());
+    assert_eq!(engine.sessions.in_use(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_of_which_the_files_are_kept_ends_in_time() {
+    let data = tempfile::tempdir().unwrap();
+    let settings = SessionSettings { sandbox_lifetime: Duration::from_secs(100), ..SessionSettings::default() };
+    let (engine, _backend) = engine(data.path(), settings).await;
+    let me = Tenant::local();
+    let paused = NewSandbox { pauses: Some(KeptPart::Files), ..new(10) };
+    let sandbox = engine.sandboxes.create(&me, paused).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(90)).await;
+    assert_eq!(engine.sandboxes.get(&me, sandbox.id()).unwrap().paused(), Some(KeptPart::Files));
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    sandbox.ended().await;
+    drop(sandbox);
+    assert!(engine.sandboxes.list(&me).is_empty());
+    assert_eq!(engine.sessions.in_use(), 0);
 }
 
 #[tokio::test]

@@ -99,7 +99,7 @@ async fn requests_that_make_no_sense_are_refused_in_e2bs_words() {
         (json!({ "templateID": "base", "timeout": 100_000_000 }), 400),
         (json!({ "templateID": "base", "metadata": { "a": 1 } }), 400),
         (json!({ "templateID": "base", "envVars": { "a=b": "" } }), 400),
-        (json!({ "templateID": "base", "autoPause": true, "autoPauseMemory": false }), 400),
+        (json!({ "templateID": "mcp-gateway", "mcp": { "time": {} } }), 400),
         (json!({ "templateID": "base", "volumeMounts": [{ "name": "v", "path": "/v" }] }), 400),
     ] {
         let refused = server.post("/v2/sandboxes", body.clone()).await;

@@ -41,6 +41,9 @@ pub struct NewSandbox {
     /// Volumes to mount.
     #[serde(default, rename = "volumeMounts", skip_serializing_if = "Option::is_none")]
     pub volume_mounts: Option<Vec<serde_json::Value>>,
+    /// MCP servers to start in it, by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mcp: Option<BTreeMap<String, serde_json::Value>>,
 }
 
 /// A paused sandbox that goes on by itself.

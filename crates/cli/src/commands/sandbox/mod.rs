@@ -127,6 +127,7 @@ fn new(template: String, timeout: Duration, name: Option<String>, environment: B
         metadata: name.map(|name| BTreeMap::from([("name".to_owned(), name)])),
         env_vars: Some(environment),
         volume_mounts: None,
+        mcp: None,
     }
 }
 

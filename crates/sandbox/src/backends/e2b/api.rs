@@ -125,6 +125,7 @@ impl ControlPlane for E2bApi {
             metadata: Some([("made-by".to_owned(), "aludel".to_owned())].into()),
             env_vars: None,
             volume_mounts: None,
+            mcp: None,
         };
         let body = json(&wish)?;
         let mut answer = self.send(step, Method::POST, "/v2/sandboxes", Some(body.clone())).await?;

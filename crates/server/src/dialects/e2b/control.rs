@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use aludel_engine::sandboxes::{ClientSandbox, NewSandbox};
+use aludel_engine::sandboxes::{ClientSandbox, KeptPart, NewSandbox};
 use aludel_wire::e2b;
 use axum::Json;
 use axum::extract::{Path, State};
@@ -60,6 +60,11 @@ async fn make(
     timeout: i64,
 ) -> Result<Response, ApiError> {
     let asked: e2b::NewSandbox = body.read()?;
+    let cannot = |what: &str| Err(ApiError::bad_request(format!("{what} is not supported by this server")));
+    // First, because it brings a template of its own.
+    if asked.mcp.is_some_and(|servers| !servers.is_empty()) {
+        return cannot("mcp: a gateway to MCP servers");
+    }
     let name = asked.template_id.split(':').next().unwrap_or_default();
     let template = app.engine.sandboxes.template(name);
     if template.is_none() && !TEMPLATES.contains(&name) {
@@ -67,13 +72,9 @@ async fn make(
         let known = known_templates(app).join(", ");
         return Err(ApiError::not_found(format!("template '{shown}' not found; there are: {known}")));
     }
-    let cannot = |what: &str| Err(ApiError::bad_request(format!("{what} is not supported by this server")));
-    let pauses = asked.auto_pause == Some(true);
-    if pauses && !app.engine.sandboxes.capabilities().pause {
-        return cannot("autoPause");
-    }
-    if pauses && asked.auto_pause_memory == Some(false) {
-        return cannot("autoPauseMemory: false");
+    let pauses = (asked.auto_pause == Some(true)).then(|| kept(asked.auto_pause_memory));
+    if pauses == Some(KeptPart::Everything) && !app.engine.sandboxes.capabilities().pause {
+        return cannot("autoPause without autoPauseMemory: false");
     }
     if asked.volume_mounts.is_some_and(|mounts| !mounts.is_empty()) {
         return cannot("volumeMounts");
@@ -245,7 +246,11 @@ pub(super) async fn connect(
     let sandbox = find(&app, &caller, &id)?;
     let timeout = body.read::<e2b::Connect>()?.timeout;
     let awake = seconds(timeout.unwrap_or(DEFAULT_TIMEOUT_SECONDS), 0)?.min(app.engine.sandboxes.lifetime());
-    let status = if sandbox.is_paused() && sandbox.resume_for(awake).await.map_err(refused)? {
+    let resumed = app.finish({
+        let (app, sandbox) = (Arc::clone(&app), Arc::clone(&sandbox));
+        async move { app.engine.sandboxes.resume(&sandbox, Some(awake)).await.map_err(refused) }
+    });
+    let status = if sandbox.is_paused() && resumed.await? {
         StatusCode::CREATED
     } else {
         extend(&app, &sandbox, timeout)?;
@@ -282,14 +287,21 @@ pub(super) async fn pause(
     body: Fields,
 ) -> Result<StatusCode, ApiError> {
     let sandbox = find(&app, &caller, &id)?;
-    if body.read::<e2b::Pause>()?.memory == Some(false) {
-        return Err(ApiError::bad_request("memory: false is not supported by this server: pausing keeps processes"));
-    }
-    if app.engine.sandboxes.pause(&sandbox).await.map_err(refused)? {
+    let kept = kept(body.read::<e2b::Pause>()?.memory);
+    let is_paused = app.finish({
+        let app = Arc::clone(&app);
+        async move { app.engine.sandboxes.pause(&sandbox, kept).await.map_err(refused) }
+    });
+    if is_paused.await? {
         Ok(StatusCode::NO_CONTENT)
     } else {
-        Err(ApiError::conflict(format!("Sandbox \"{}\" is paused already", sandbox.id())))
+        Err(ApiError::conflict(format!("Sandbox \"{id}\" is paused already")))
     }
+}
+
+/// The part that a pause keeps, by the field that may ask for less than the memory.
+fn kept(memory: Option<bool>) -> KeptPart {
+    if memory == Some(false) { KeptPart::Files } else { KeptPart::Everything }
 }
 
 /// `POST /sandboxes/{id}/fork`

@@ -77,7 +77,7 @@ pub(super) fn detail(sandbox: &ClientSandbox, domain: String) -> e2b::SandboxDet
         allow_internet_access: false,
         lifecycle: e2b::Lifecycle {
             auto_resume: sandbox.spec().resumes,
-            on_timeout: if sandbox.spec().pauses { e2b::OnTimeout::Pause } else { e2b::OnTimeout::Kill },
+            on_timeout: if sandbox.spec().pauses.is_some() { e2b::OnTimeout::Pause } else { e2b::OnTimeout::Kill },
         },
     }
 }

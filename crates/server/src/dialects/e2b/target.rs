@@ -168,10 +168,14 @@ fn host_at(host: &str, port: u16) -> HeaderValue {
     HeaderValue::try_from(host.replace("${PORT}", &port.to_string())).unwrap_or(HeaderValue::from_static("localhost"))
 }
 
-/// Resumes a sandbox for a request, if its client wants that. Returns true if it runs.
+/// Resumes a sandbox for a request, if its client wants that and it has kept its programs. Returns true if it runs.
 async fn resume_if_paused(sandbox: &ClientSandbox) -> bool {
     let spec = sandbox.spec();
-    !sandbox.is_paused() || (spec.resumes && sandbox.resume_for(spec.timeout).await.is_ok())
+    if sandbox.is_paused() && spec.resumes {
+        // Without success it stays paused.
+        let _failed = sandbox.wake(Some(spec.timeout)).await;
+    }
+    !sandbox.is_paused()
 }
 
 /// `GET /health`: of the control plane, of a sandbox's commands and files, or of its code interpreter.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_engine::TemplateName;
-use aludel_engine::sandboxes::{ClientSandbox, NewSandbox};
+use aludel_engine::sandboxes::{ClientSandbox, KeptPart, NewSandbox};
 use aludel_wire::opensandbox::lifecycle as wire;
 use aludel_wire::opensandbox::lifecycle::{
     Action, Endpoint, Expiration, NetworkPolicy, Pagination, PolicyStatus, Sandbox, Sandboxes,
@@ -181,7 +181,7 @@ pub(super) async fn pause(
     caller: Caller,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
-    find(&app, &caller, &id)?.pause().await.map_err(refused)?;
+    find(&app, &caller, &id)?.pause(KeptPart::Everything).await.map_err(refused)?;
     Ok(StatusCode::ACCEPTED)
 }
 
@@ -191,7 +191,8 @@ pub(super) async fn resume(
     caller: Caller,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
-    find(&app, &caller, &id)?.resume().await.map_err(refused)?;
+    let sandbox = find(&app, &caller, &id)?;
+    app.engine.sandboxes.resume(&sandbox, None).await.map_err(refused)?;
     Ok(StatusCode::ACCEPTED)
 }
 
