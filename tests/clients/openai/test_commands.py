@@ -43,7 +43,7 @@ BY_HAND = {
     "tar xf aludel-": ("an archive of a release build", "dev/package-test"),
     "bin/aludel": ("an archive of a release build", "dev/package-test"),
     "dev/test": ("it is that", "dev/test"),
-    "cargo": ("a release build, in an empty root file system", "dev/walk"),
+    "cargo": ("a build, in an empty root file system", "dev/walk"),
     # Its client of this address is run, without a GPU.
     "vllm": ("a GPU", "tests/clients/mcp"),
 }
