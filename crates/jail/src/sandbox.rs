@@ -19,6 +19,7 @@ use crate::freezer::FrozenSandbox;
 use crate::lockdown::Identity;
 use crate::message::{ExitStatus, FIRST_KERNEL, JailLimits, Profile};
 use crate::pid_namespace::namespace_of;
+use crate::sockets::{MAX_SOCKETS, SocketCounter};
 use crate::sys;
 
 /// `oom_score_adj` of all processes in a sandbox: when the host is out of memory, they are killed first.
@@ -42,6 +43,8 @@ pub(crate) struct ProcessHandle {
 pub(crate) struct JailSandbox {
     pub(crate) init: ProcessHandle,
     pub(crate) landlock: Option<OwnedFd>,
+    /// Opened for the first count.
+    pub(crate) sockets: Option<SocketCounter>,
     pub(crate) kernels: HashMap<u64, ProcessHandle>,
     pub(crate) commands: HashMap<u64, ProcessHandle>,
     pub(crate) cgroup: Cgroup,
@@ -73,6 +76,14 @@ impl JailSandbox {
         for process in [&self.init].into_iter().chain(self.kernels.values()).chain(self.commands.values()) {
             process.signal(Signal::KILL);
         }
+    }
+
+    /// Returns true if there are more sockets than a sandbox may have, as far as Linux shows them.
+    pub(crate) fn has_too_many_sockets(&mut self) -> bool {
+        if self.sockets.is_none() {
+            self.sockets = self.init.pid.and_then(|init| SocketCounter::open(init).ok());
+        }
+        self.sockets.as_ref().and_then(SocketCounter::count) > Some(MAX_SOCKETS)
     }
 
     /// Returns true once nothing of it runs. A process that is not the warden's child ends before init does.

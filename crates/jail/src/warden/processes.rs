@@ -88,6 +88,7 @@ impl WardenState {
         let mut sandbox = JailSandbox {
             init: ProcessHandle { pid: Some(namespaces.init), pidfd: namespaces.pidfd },
             landlock: namespaces.landlock,
+            sockets: None,
             kernels: HashMap::new(),
             commands: HashMap::new(),
             cgroup,

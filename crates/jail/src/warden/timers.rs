@@ -11,7 +11,7 @@ use crate::idmap::IdMap;
 use crate::locks::Locks;
 use crate::namespaces::SpareNamespaces;
 use crate::sandbox::JailSandbox;
-use crate::{StepError, pid_namespace, sockets};
+use crate::{StepError, pid_namespace};
 
 /// Interval between counts of locks and sockets, which no control group counts. In this time a processor can allocate some 50 MB of locks
 /// or connections.
@@ -142,8 +142,8 @@ impl WardenState {
             let locks = |init| *pid_namespace::namespace_of(init).and_then(|of| counts.get(&of)).unwrap_or(&0);
             for sandbox in self.sandboxes.values_mut() {
                 sandbox.rank_checkpoint();
-                let Some(init) = sandbox.init.pid else { continue };
-                if (!counts.is_empty() && locks(init) > limit) || sockets::count(init) > Some(sockets::MAX_SOCKETS) {
+                let Some(init) = sandbox.init.pid.filter(|_| !sandbox.init_ended) else { continue };
+                if (!counts.is_empty() && locks(init) > limit) || sandbox.has_too_many_sockets() {
                     sandbox.kill();
                 }
             }
