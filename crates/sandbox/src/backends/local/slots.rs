@@ -1,6 +1,6 @@
 //! Slots: numbers of the host's user ids for workspaces and their sandboxes. A slot is free again when its workspace is gone.
 
-use std::collections::BTreeSet;
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use aludel_jail::message::MAX_SLOTS;
@@ -13,7 +13,8 @@ pub(crate) struct Slots(Arc<Mutex<State>>);
 struct State {
     /// Slots below this were handed out at least once.
     next: u32,
-    returned: BTreeSet<u32>,
+    /// The one that was free for longest is first.
+    returned: VecDeque<u32>,
 }
 
 /// A slot in use; dropping it gives it back.
@@ -32,7 +33,7 @@ impl Slots {
             state.next += 1;
             state.next - 1
         } else {
-            state.returned.pop_first()?
+            state.returned.pop_front()?
         };
         Some(Slot { number, slots: self.clone() })
     }
@@ -47,6 +48,23 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.slots.0.lock().unwrap_or_else(PoisonError::into_inner).returned.insert(self.number);
+        self.slots.0.lock().unwrap_or_else(PoisonError::into_inner).returned.push_back(self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_that_was_free_for_longest_is_used_again_first() {
+        let slots = Slots::default();
+        let mut all: Vec<Slot> = std::iter::from_fn(|| slots.take()).collect();
+        assert_eq!(all.len(), MAX_SLOTS as usize);
+        let (later, sooner) = (all.swap_remove(1), all.swap_remove(7));
+        let expected = [sooner.number(), later.number()];
+        drop(sooner);
+        drop(later);
+        assert_eq!([(); 2].map(|()| slots.take().map(|slot| slot.number())), expected.map(Some));
     }
 }
