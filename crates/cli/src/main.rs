@@ -18,6 +18,7 @@ mod image_protocol;
 mod inputs;
 mod json;
 mod markdown;
+mod memory;
 mod notebook;
 mod output_directory;
 mod program;

@@ -30,4 +30,13 @@ fn freed_memory_is_given_back_whatever_is_kept_beside_it() {
     let after = resident();
     assert!(after < before + 20, "{before} MB became {after} MB");
     assert_eq!(kept.len(), 16);
+
+    let small: Vec<Vec<u8>> = (0..64 << 10).map(|_| vec![1_u8; 2 << 10]).collect();
+    let above = vec![1_u8; 2 << 10];
+    drop(small);
+    assert!(resident() > after + 100);
+    aludel_jail::give_back_freed_memory();
+    let after = resident();
+    assert!(after < before + 20, "{before} MB became {after} MB");
+    assert_eq!(above.len(), 2 << 10);
 }

@@ -17,7 +17,7 @@ use crate::context::CommandContext;
 use crate::exit::{Exit, usage, words};
 use crate::sandboxes::RunningBackend;
 use crate::signals::{Hangups, Signals};
-use crate::{color, console, socket, state, upstream};
+use crate::{color, console, memory, socket, state, upstream};
 
 /// Serve the APIs of OpenAI, Anthropic, Gemini, E2B, OpenSandbox and MCP, programs in sandboxes on this machine
 ///
@@ -106,6 +106,7 @@ pub(crate) async fn run(_: ServeArgs, context: &CommandContext) -> anyhow::Resul
     };
     let exit = tokio::select! {
         () = reloading => Exit::Success,
+        () = memory::give_back() => Exit::Success,
         served = served => {
             served.context("cannot serve")?;
             Exit::Success

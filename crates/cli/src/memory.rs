@@ -1,0 +1,33 @@
+//! The memory of the server's own process.
+
+use std::time::Duration;
+
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+
+/// Interval between two looks at it.
+const INTERVAL: Duration = Duration::from_secs(10);
+/// Growth since memory was given back last, from which it is done again, pages: 64 MB where they have 4 KB.
+const MIN_GROWTH: u64 = 16 << 10;
+
+/// Gives freed memory back to the host again and again: after many large answers, more than a gigabyte of small blocks would stay.
+pub(crate) async fn give_back() {
+    let mut floor = resident();
+    loop {
+        sleep(INTERVAL).await;
+        let now = resident();
+        if now <= floor + MIN_GROWTH {
+            floor = floor.min(now);
+            continue;
+        }
+        // It does not panic.
+        let _given = spawn_blocking(aludel_jail::give_back_freed_memory).await;
+        floor = resident();
+    }
+}
+
+/// Pages of memory that this process has, or 0 if Linux does not tell.
+fn resident() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or_default()
+}
