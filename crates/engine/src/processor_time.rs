@@ -1,9 +1,10 @@
 //! Processor time of this process's own work, shared fairly between tenants.
 //!
 //! A tenant that is alone takes all there is. Beside others, one that has taken more than its share waits between two steps of its work,
-//! until they would have had theirs, and no more of its steps are done at the same time than its share has processors. A step is one poll
-//! of a future: reading a body, making the request to a model, telling an answer. The time of programs in sandboxes is not counted here;
-//! their control groups share that.
+//! until they would have had theirs, and no more of its steps are done at the same time than its share has processors. So it is for one
+//! whose steps are long even while it is alone: whoever comes next finds a processor that is free at once. A step is one poll of a future:
+//! reading a body, making the request to a model, telling an answer. The time of programs in sandboxes is not counted here; their control
+//! groups share that.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -31,6 +32,8 @@ const MAX_WAIT: Duration = Duration::from_millis(10);
 const ACTIVE_FOR: Duration = Duration::from_millis(200);
 /// Processor time after which a step is long, see [`end_long_step`].
 const LONG_STEP: Duration = Duration::from_millis(2);
+/// Processor time of a step that others would notice if it had all processors.
+const VERY_LONG_STEP: Duration = Duration::from_millis(10);
 /// Tenants that are remembered; beyond that, those without debt are forgotten.
 const MAX_IDLE_TENANTS: usize = 256;
 
@@ -59,6 +62,8 @@ struct UsedTime {
     /// The moment at which its debt is paid off by its share.
     paid_at: AtomicU64,
     last_step: AtomicU64,
+    /// The end of its last very long step, or 0.
+    last_very_long_step: AtomicU64,
     /// Steps that are being done.
     steps: AtomicUsize,
     /// Told when a step has ended.
@@ -158,6 +163,9 @@ impl ProcessorShare {
     pub fn take(&self, time: Duration) {
         let now = self.all.now();
         self.used.last_step.store(now.max(1), Ordering::Relaxed);
+        if time > VERY_LONG_STEP {
+            self.used.last_very_long_step.store(now.max(1), Ordering::Relaxed);
+        }
         let cost = micros(time).saturating_mul(1000) / self.all.share;
         let add = |paid_at: u64| Some((paid_at.max(now) + cost).min(now + micros(MOST_OWED)));
         let _always = self.used.paid_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
@@ -170,12 +178,18 @@ impl ProcessorShare {
         self.all.has_others(&self.used).then(|| over.min(MAX_WAIT))
     }
 
+    /// Returns true if one of the tenant's steps was very long lately.
+    fn is_slow(&self) -> bool {
+        let last = self.used.last_very_long_step.load(Ordering::Relaxed);
+        last > 0 && last + micros(ACTIVE_FOR) > self.all.now()
+    }
+
     /// Begins a step, unless the tenant is at as many as it may be beside others.
     fn begin_step(&self) -> Option<Step> {
         let one_more = |steps| (steps < self.all.steps).then_some(steps + 1);
         let has_room = self.used.steps.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).is_ok();
         if !has_room {
-            if self.all.has_others(&self.used) {
+            if self.is_slow() || self.all.has_others(&self.used) {
                 return None;
             }
             self.used.steps.fetch_add(1, Ordering::AcqRel);
@@ -370,6 +384,17 @@ mod tests {
         // A step within a step does not wait for it.
         bad.pace(bad.pace(async {})).now_or_never().unwrap();
         assert_eq!(bad.used.steps.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_alone_and_slow_leaves_a_processor_to_who_comes_next() {
+        let [_, bad] = tenants();
+        let bad = ProcessorTime::of(2).share_of(&bad);
+        bad.take(VERY_LONG_STEP * 2);
+        let step = bad.begin_step();
+        assert!(step.is_some() && bad.begin_step().is_none());
+        tokio::time::advance(ACTIVE_FOR * 2).await;
+        assert!(bad.begin_step().is_some());
     }
 
     #[tokio::test]
