@@ -183,12 +183,11 @@ class Kernel:
         """Runs cells of another language from now on."""
         try:
             os.chdir(frame.get("directory", "."))
-            os.environ.update(frame["environment"])
             # Its own limits are for telling of errors of Python's; the sandbox's hold all the same.
             self.memory.lift()
             with AllDescriptors():
-                relay = Relay(frame["language"], self.output)
-                relay.take_environment(dict(frame["environment"]))
+                relay = Relay(frame["language"], self.output, dict(frame["environment"]))
+            os.environ.update(frame["environment"])
         except Exception as error:
             self.send({"type": "failed", "reason": str(error) or type(error).__name__})
             return

@@ -71,7 +71,8 @@ def of_node(name, value):
     return f"process.env[{json.dumps(name)}] = {json.dumps(value)}; undefined"
 
 
-# Programs that set a variable of the environment, or take it away.
+# Programs that set a variable of the environment, or take it away. The environment of a program in Java cannot be changed and is not where such
+# programs look: they find the variables among their properties.
 SET = {
     "bash": lambda name, value: f"export {name}={shlex.quote(value)}",
     "java": lambda name, value: f"System.setProperty({json.dumps(name)}, {json.dumps(value)});",
@@ -135,7 +136,7 @@ def commands():
 class Relay:
     """The go-between of the host and one Jupyter kernel."""
 
-    def __init__(self, language, output):
+    def __init__(self, language, output, variables):
         there = commands()
         if language not in there:
             raise Unavailable(f"no kernel for {language} is installed; the languages are {', '.join(['python', *sorted(there)])}")
@@ -144,10 +145,14 @@ class Relay:
         signal.set_wakeup_fd(self.wakes, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGINT, self.interrupt)
-        self.start()
+        # Some variables make a program run others when it starts, which nobody has approved.
+        can_take_later = language in SET
+        self.start({} if can_take_later else variables)
+        if can_take_later:
+            self.take_environment(variables)
 
-    def start(self):
-        """Starts the kernel, and waits until it listens."""
+    def start(self, variables):
+        """Starts the kernel with these variables beside its own, and waits until it listens."""
         directory = tempfile.mkdtemp(prefix=".kernel-", dir="/tmp")
         path = os.path.join(directory, "connection.json")
         key = os.urandom(16).hex()
@@ -162,7 +167,7 @@ class Relay:
             self.kernel = subprocess.Popen(
                 self.command.with_file(path),
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, **self.command.environment},
+                env={**os.environ, **variables, **self.command.environment},
                 # It ends with this process, however that ends.
                 preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
             )
@@ -227,11 +232,10 @@ class Relay:
                 self.kernel.send_signal(signal.SIGINT)
 
     def take_environment(self, variables):
-        """Makes the sandbox's variables properties for programs in Java, whose environment cannot be changed and is not where they look."""
-        if self.language == "java":
-            for name, value in variables.items():
-                if NAME.match(name) is not None:
-                    self.converse(SET["java"](name, value), is_silent=True)
+        """Sets the sandbox's variables for programs to come."""
+        for name, value in variables.items():
+            if NAME.match(name) is not None:
+                self.converse(SET[self.language](name, value), is_silent=True)
 
     def run(self):
         """Runs cells until the host has gone."""

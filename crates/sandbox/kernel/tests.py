@@ -426,8 +426,8 @@ class LanguagesTest(unittest.TestCase):
             self.assertEqual((java.transport, java.interrupt), ("tcp", "message"))
             self.assertEqual(found["r"].transport, "ipc")
 
-    def test_javas_programs_find_the_sandboxs_variables_among_their_properties(self):
-        for language, told in {"java": ['System.setProperty("A", "b \\"c\\"");'], "bash": []}.items():
+    def test_a_language_gets_the_sandboxs_variables_by_programs_of_its_own(self):
+        for language, told in {"java": ['System.setProperty("A", "b \\"c\\"");'], "bash": ["export A='b \"c\"'"]}.items():
             relay = kernel_jupyter.Relay.__new__(kernel_jupyter.Relay)
             relay.language, relay.converse = language, mock.Mock()
             relay.take_environment({"A": 'b "c"', "not a name": "d"})

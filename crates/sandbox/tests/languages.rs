@@ -47,6 +47,18 @@ async fn bash_has_a_kernel() {
     assert!(matches!(&refused, Err(Error::Start(reason)) if reason == words), "{refused:?}");
 }
 
+/// Nobody has approved what runs when a kernel starts.
+#[tokio::test]
+async fn a_clients_variables_run_nothing_at_the_start_of_a_kernel() {
+    let sandbox = sandbox().await;
+    let hostile = "open('/tmp/ran', 'w')";
+    run(&sandbox, &format!("open('/tmp/sitecustomize.py', 'w').write({hostile:?})")).await;
+    let options = KernelOptions { environment: vec![("PYTHONPATH".into(), "/tmp".into())], ..in_language("bash") };
+    let kernel = sandbox.start_kernel(options).await.unwrap();
+    let told = run_in(&kernel, "ls /tmp/ran; echo $PYTHONPATH").await;
+    assert_eq!(told.stdout, "/tmp\n");
+}
+
 #[tokio::test]
 async fn a_program_in_bash_is_interrupted_and_its_kernel_ended_with_all_of_it() {
     let sandbox = sandbox().await;
