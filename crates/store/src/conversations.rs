@@ -131,13 +131,17 @@ impl Store {
         .await
     }
 
-    /// Returns one item of a conversation.
-    pub async fn item(&self, tenant: &Tenant, conversation: &ConversationId, id: &str) -> Result<Option<Value>, Error> {
+    /// Returns the JSON of one item of a conversation.
+    pub async fn item(
+        &self,
+        tenant: &Tenant,
+        conversation: &ConversationId,
+        id: &str,
+    ) -> Result<Option<String>, Error> {
         let (conversation, id) = (conversation.clone(), id.to_owned());
         let query = "SELECT item FROM conversation_items WHERE tenant = ?1 AND conversation = ?2 AND id = ?3";
         self.read(tenant, move |database, tenant| {
-            let text = one(database, query, params![tenant, conversation, id], |row| row.get::<_, String>(0))?;
-            Ok(text.map(|text| serde_json::from_str(&text)).transpose()?)
+            Ok(one(database, query, params![tenant, conversation, id], |row| row.get(0))?)
         })
         .await
     }

@@ -102,7 +102,7 @@ impl FromRequest<Arc<App>> for RawJson {
 
 impl RawJson {
     /// Counts the memory of everything made of it, until the second value is dropped.
-    pub(crate) fn counted(self) -> Result<(Bytes, impl Send + Sync + Unpin + 'static), ApiError> {
+    pub(crate) fn counted(self) -> Result<(Bytes, MemoryCharge), ApiError> {
         let Self { bytes, shape, memory } = self;
         memory.count(shape.memory(bytes.len()))?;
         Ok((bytes, memory))

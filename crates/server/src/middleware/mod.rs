@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use aludel_engine::permits::{NoRoom, Permit, Permits};
 use aludel_store::Tenant;
-use axum::body::Body;
+use axum::body::{Body, HttpBody as _};
 use axum::extract::{Request, State};
 use axum::http::header::{CONTENT_TYPE, HOST, ORIGIN, RETRY_AFTER};
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
@@ -26,7 +26,7 @@ use crate::auth::KeyRefusal;
 use crate::dialects::Dialect;
 use crate::dialects::gemini::Ticket;
 use crate::error::{ApiError, RenderedMark};
-use crate::http::{Caller, GuardedBody, ProgramTraffic, is_local_host};
+use crate::http::{Caller, GuardedBody, ProgramTraffic, is_local_host, memory};
 use crate::links::FileLink;
 use crate::local_user::LocalUserMark;
 use crate::openapi::{DOCS, OF_DIALECTS, OPENAPI};
@@ -161,11 +161,19 @@ async fn admit(app: &Arc<App>, dialect: &Dialect, mut request: Request, next: Ne
         None => (acquire_permit(&app.requests, &caller.0)?, None),
     };
     let share = app.engine.processor_time.share_of(&caller.0);
+    let tenant = caller.0.clone();
     request.extensions_mut().insert(caller);
     request.extensions_mut().insert(share.clone());
+    let is_read = request.method() == Method::GET;
     let response = share.pace(next.run(request)).await;
+    let memory = match response.body().size_hint().exact() {
+        // All of it is in memory until it is sent. Only a request that changed nothing can be refused now.
+        Some(bytes) if is_read => Some(memory(app, &tenant, usize::try_from(bytes).unwrap_or(usize::MAX))?),
+        _ => None,
+    };
     // A stream keeps its permit until its end.
-    Ok(response.map(|body| Body::new(GuardedBody::new(Body::new(ThrottledBody::new(body, &share)), permit))))
+    let guard = (permit, memory);
+    Ok(response.map(|body| Body::new(GuardedBody::new(Body::new(ThrottledBody::new(body, &share)), guard))))
 }
 
 /// Acquires a permit for a request.

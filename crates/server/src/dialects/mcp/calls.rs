@@ -194,7 +194,7 @@ async fn ended(server: &Server, run: &Run, ended: &ProgramEnd) -> CallToolResult
     })];
     let mut inline = Vec::new();
     for image in &ended.images {
-        let file = resources::content(server, &run.session, &image.path, MAX_IMAGE).await;
+        let file = resources::content(server, &run.session, &image.path, MAX_IMAGE, None).await;
         if let Ok(Some(file)) = file {
             content.push(ContentBlock::image(BASE64_STANDARD.encode(&file.bytes), file.mime));
             inline.push(&image.id);

@@ -59,7 +59,7 @@ async fn read_file(server: &Server, arguments: &FilesArguments) -> Result<Vec<Co
     let path = path(arguments)?;
     let session = server.session(arguments.session.as_deref()).await?;
     let id = session.id().to_string();
-    let content = resources::content(server, &id, path, MAX_READ).await?.ok_or_else(|| no_file(path))?;
+    let content = resources::content(server, &id, path, MAX_READ, None).await?.ok_or_else(|| no_file(path))?;
     let Content { bytes, mime } = content;
     if matches!(&*mime, "image/png" | "image/jpeg") && bytes.len() <= MAX_IMAGE {
         let text = format!("{path}: an image of {}", size(bytes.len() as u64));

@@ -16,6 +16,7 @@ use tracing::{Instrument as _, Span};
 use super::server::Server;
 use super::tools::{self, Profile};
 use super::{calls, files, resources};
+use crate::http::MemoryCharge;
 
 impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {
@@ -95,7 +96,8 @@ impl ServerHandler for Server {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        resources::read(self, &request.uri).instrument(span(&context)).await
+        let memory = parts(&context).and_then(|parts| parts.extensions.get::<MemoryCharge>());
+        resources::read(self, &request.uri, memory).instrument(span(&context)).await
     }
 }
 

@@ -73,6 +73,7 @@ pub(super) async fn post(
     };
     let has_json = parts.headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
     parts.extensions.insert(Span::current());
+    parts.extensions.insert(memory.clone());
     let streamable = app.mcp.streamable(&tenant);
     let is_handshake = head.method.as_deref() == Some("initialize");
     let mut request = Request::from_parts(parts, Body::from(bytes));

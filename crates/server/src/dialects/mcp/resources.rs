@@ -15,6 +15,7 @@ use serde_json::json;
 
 use super::error::ToolError;
 use super::server::Server;
+use crate::http::MemoryCharge;
 
 /// The beginning of every address.
 const SCHEME: &str = "aludel://sessions/";
@@ -87,12 +88,14 @@ pub(super) fn of(session: &str, file: &SessionFile) -> Resource {
         .with_size(file.bytes)
 }
 
-/// Reads a file of a session of the tenant; `None` if there is no such session or file, and an error if it is larger than `limit`.
+/// Reads a file of a session of the tenant; `None` if there is no such session or file, and an error if it is larger than `limit`. What an
+/// answer takes that has all of it is counted in `memory`.
 pub(super) async fn content(
     server: &Server,
     session: &str,
     path: &str,
     limit: u64,
+    memory: Option<&MemoryCharge>,
 ) -> Result<Option<Content>, ToolError> {
     let store = &server.mcp.engine.store;
     let Some(session) = SessionId::parse(session) else { return Ok(None) };
@@ -103,6 +106,9 @@ pub(super) async fn content(
         let size = aludel_agent::size(file.bytes);
         let limit = aludel_agent::size(limit);
         return Err(ToolError(format!("The file has {size}, and at most {limit} can be read; let a program read it.")));
+    }
+    if let Some(memory) = memory {
+        memory.count_file(file.bytes).map_err(|error| ToolError(error.message))?;
     }
     let blob = store.read_blob(&file.blob).await?;
     let bytes = blob.read_whole(limit).await.map_err(aludel_engine::Error::internal)?;
@@ -142,13 +148,17 @@ pub(super) fn templates() -> ListResourceTemplatesResult {
 }
 
 /// `resources/read`.
-pub(super) async fn read(server: &Server, uri: &str) -> Result<ReadResourceResponse, ErrorData> {
+pub(super) async fn read(
+    server: &Server,
+    uri: &str,
+    memory: Option<&MemoryCharge>,
+) -> Result<ReadResourceResponse, ErrorData> {
     let unknown = || {
         let named = aludel_agent::excerpt::line(uri, MAX_NAMED);
         ErrorData::resource_not_found(format!("There is no resource {named}"), Some(json!({ "uri": named })))
     };
     let (session, path) = parse(uri).ok_or_else(unknown)?;
-    let content = content(server, session, &path, MAX_READ).await;
+    let content = content(server, session, &path, MAX_READ, memory).await;
     let content = content.map_err(|error| ErrorData::invalid_params(error.0, None))?.ok_or_else(unknown)?;
     let mime = content.mime.clone();
     let contents = match content.into_text() {

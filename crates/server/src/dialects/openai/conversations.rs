@@ -7,11 +7,13 @@ use aludel_wire::openai::responses::{ContentPart, ItemDocument, ItemStatus};
 use aludel_wire::openai::{AddItems, Conversation, CreateConversation, Deleted, List, UpdateConversation};
 use axum::Json;
 use axum::extract::{Path, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse as _, Response};
 use serde_json::{Map, Value};
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::http::{Caller, Fields, Params};
+use crate::http::{Caller, Fields, JSON, Params};
 
 /// Items that can be added at once.
 const MAX_ITEMS: usize = 20;
@@ -98,9 +100,9 @@ pub(crate) async fn retrieve_item(
     State(app): State<Arc<App>>,
     Caller(tenant): Caller,
     Path((id, item)): Path<(String, String)>,
-) -> Result<Json<Value>, ApiError> {
-    let found = app.store.item(&tenant, &parse(&id)?, &item).await?;
-    found.map(Json).ok_or_else(|| no_item(&id, &item))
+) -> Result<Response, ApiError> {
+    let found = app.store.item(&tenant, &parse(&id)?, &item).await?.ok_or_else(|| no_item(&id, &item))?;
+    Ok(([(CONTENT_TYPE, JSON)], found).into_response())
 }
 
 pub(crate) async fn delete_item(
