@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::sync::{mpsc, watch};
 
 use super::Script;
+use super::commands::Commands;
 use super::script::{ScriptStep, ScriptedCell, raised};
 use super::workspace::MemoryWorkspace;
 use crate::frame::{FromKernel, ToKernel};
 use crate::link::{KernelExit, Link, LinkControl, LinkInput, OutputStream, Signal};
-use crate::process::{ExitStatus, SIGKILL};
+use crate::process::{ExitStatus, Process, SIGKILL};
 use crate::{ClientAnswer, ClientCall, Error, ProgramError, Usage};
 
 /// Messages that the host has not read; a program that prints more waits.
@@ -40,6 +41,7 @@ pub(super) struct Kernels {
     /// True while the sandbox is paused: the driver then reads nothing, so the kernels soon wait.
     paused: watch::Sender<bool>,
     is_destroyed: AtomicBool,
+    commands: Commands,
 }
 
 impl Kernels {
@@ -68,6 +70,17 @@ impl Kernels {
         Ok(link)
     }
 
+    /// Starts a command beside the kernels.
+    pub(super) fn start_command(&self) -> Result<Process, Error> {
+        if self.is_destroyed() {
+            return Err(Error::KernelGone("the sandbox ended".into()));
+        }
+        if *self.paused.borrow() {
+            return Err(Error::Paused);
+        }
+        Ok(self.commands.start())
+    }
+
     /// Pauses the kernels, or lets them go on.
     pub(super) fn pause(&self, paused: bool) {
         self.paused.send_replace(paused);
@@ -77,11 +90,12 @@ impl Kernels {
         self.is_destroyed.load(Ordering::Relaxed)
     }
 
-    /// Kills every kernel and leaves none a checkpoint.
+    /// Kills every kernel and command, and leaves no kernel a checkpoint.
     pub(super) fn kill_for_good(&self) {
         let live = self.live();
         self.is_destroyed.store(true, Ordering::Relaxed);
         live.iter().filter_map(Weak::upgrade).for_each(|kernel| kernel.end());
+        self.commands.end();
     }
 
     /// Ends the sandbox and waits until its kernels have ended.

@@ -3,14 +3,17 @@
 //! It needs no namespace, template, port or clock. A [`Script`] decides what a program does; time, output and interrupts are enforced by
 //! the same driver as on other backends.
 
+mod commands;
 mod kernel;
 mod script;
 mod workspace;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use tokio::sync::watch;
 
 use self::kernel::{Kernels, MemoryLink};
 pub use self::script::{ScriptedCell, simple};
@@ -20,6 +23,7 @@ use crate::backend::{Backend, BackendStatus, Capabilities, Health, Sandbox, Sand
 use crate::driver::Driver;
 use crate::execution::Execution;
 use crate::kernel::{Cell, Kernel, KernelOptions};
+use crate::process::{Command, Process};
 use crate::{Error, KernelSpec, Limits, Workspace};
 
 /// The behaviour of programs: a function of a cell's code that calls methods of the [`ScriptedCell`].
@@ -37,6 +41,12 @@ struct Inner {
     failure: Mutex<Option<String>>,
     /// Times that everything was lost.
     losses: AtomicU64,
+    /// Reason for which no sandbox can be paused now.
+    pause_failure: Mutex<Option<String>>,
+    /// True while pauses and resumptions are not told to be over.
+    is_held: watch::Sender<bool>,
+    /// True if the ends of sandboxes are told too late.
+    has_late_ends: AtomicBool,
 }
 
 impl std::fmt::Debug for Inner {
@@ -60,6 +70,19 @@ impl Memory {
 
     /// A backend with programs of this kernel's language that behave as the script says.
     pub fn with_kernel(script: impl Fn(&str, &mut ScriptedCell) + Send + Sync + 'static, kernel: KernelSpec) -> Self {
+        Self::build(script, kernel, false)
+    }
+
+    /// A backend with commands, too: each reads and prints nothing, and runs until a signal or the end of its sandbox.
+    pub fn with_commands(script: impl Fn(&str, &mut ScriptedCell) + Send + Sync + 'static) -> Self {
+        Self::build(script, KernelSpec::python(""), true)
+    }
+
+    fn build(
+        script: impl Fn(&str, &mut ScriptedCell) + Send + Sync + 'static,
+        kernel: KernelSpec,
+        processes: bool,
+    ) -> Self {
         let kernel = KernelSpec { argv: Vec::new(), env: Vec::new(), scripts: Vec::new(), ..kernel };
         let capabilities = Capabilities {
             backend: "memory",
@@ -69,7 +92,7 @@ impl Memory {
             checkpoints: true,
             reports_refused_calls: false,
             kernels: true,
-            processes: false,
+            processes,
             terminals: false,
             attach: false,
             pause: true,
@@ -77,13 +100,36 @@ impl Memory {
             connect: false,
             templates: Vec::new(),
         };
-        let (registry, failure, losses) = (Arc::default(), Mutex::default(), AtomicU64::new(0));
-        Self(Arc::new(Inner { script: Arc::new(script), capabilities, registry, failure, losses }))
+        Self(Arc::new(Inner {
+            script: Arc::new(script),
+            capabilities,
+            registry: Arc::default(),
+            failure: Mutex::default(),
+            losses: AtomicU64::new(0),
+            pause_failure: Mutex::default(),
+            is_held: watch::Sender::new(false),
+            has_late_ends: AtomicBool::new(false),
+        }))
     }
 
     /// Makes every request for a sandbox fail from now on, for this reason; `None` ends that.
     pub fn fail(&self, reason: Option<&str>) {
         *self.failure() = reason.map(str::to_owned);
+    }
+
+    /// Makes every pause fail from now on, for this reason; `None` ends that.
+    pub fn fail_pauses(&self, reason: Option<&str>) {
+        *self.0.pause_failure() = reason.map(str::to_owned);
+    }
+
+    /// Holds back the ends of pauses and resumptions, whose effects are there at once; false ends that.
+    pub fn hold_pauses(&self, is_held: bool) {
+        self.0.is_held.send_replace(is_held);
+    }
+
+    /// Makes the end of every sandbox be told too late from now on.
+    pub fn end_late(&self) {
+        self.0.has_late_ends.store(true, Ordering::SeqCst);
     }
 
     /// Loses every sandbox and its workspace, as when a warden ends. New ones can be made at once.
@@ -122,11 +168,25 @@ impl Memory {
             return Err(Error::Setup(reason));
         }
         let registration = Registry::register(&self.0.registry, id, owner)?;
-        let (kernels, script) = (Arc::new(Kernels::default()), Arc::clone(&self.0.script));
+        let kernels = Arc::new(Kernels::default());
         registration.bind(&kernels)?;
-        let link = kernels.start(&script, &workspace, limits.kernels.max(1))?;
+        let link = kernels.start(&self.0.script, &workspace, limits.kernels.max(1))?;
         let kernel = Arc::new(Driver::new(link, Arc::clone(&workspace) as _, limits));
-        Ok(Arc::new(MemorySandbox { kernel, spec, script, files: workspace, kernels, registration }))
+        let backend = Arc::clone(&self.0);
+        Ok(Arc::new(MemorySandbox { kernel, spec, backend, files: workspace, kernels, registration }))
+    }
+}
+
+impl Inner {
+    fn pause_failure(&self) -> MutexGuard<'_, Option<String>> {
+        self.pause_failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until nothing is held back.
+    async fn released(&self) -> Result<(), Error> {
+        // The sender is a field of this value.
+        let _released = self.is_held.subscribe().wait_for(|is_held| !is_held).await.map(drop);
+        Ok(())
     }
 }
 
@@ -169,7 +229,7 @@ impl Backend for Memory {
 struct MemorySandbox {
     kernel: Arc<Driver<MemoryLink>>,
     spec: Arc<KernelSpec>,
-    script: Arc<Script>,
+    backend: Arc<Inner>,
     files: Arc<MemoryWorkspace>,
     kernels: Arc<Kernels>,
     registration: Registration<Kernels>,
@@ -212,21 +272,33 @@ impl Sandbox for MemorySandbox {
 
     fn start_kernel(&self, options: KernelOptions) -> BoxFuture<'_, Result<Arc<dyn Kernel>, Error>> {
         Box::pin(async move {
-            let link = self.kernels.start(&self.script, &self.files, self.limits().kernels)?;
+            let link = self.kernels.start(&self.backend.script, &self.files, self.limits().kernels)?;
             let kernel = Driver::new(link, Arc::clone(self.workspace()), self.limits().clone());
             kernel.configure(&options).await?;
             Ok(Arc::new(kernel) as _)
         })
     }
 
+    fn spawn(&self, command: Command) -> BoxFuture<'_, Result<Process, Error>> {
+        drop(command);
+        let started = match self.backend.capabilities.processes {
+            true => self.kernels.start_command(),
+            false => Err(Error::NotSupported("commands")),
+        };
+        Box::pin(std::future::ready(started))
+    }
+
     fn pause(&self) -> BoxFuture<'_, Result<(), Error>> {
+        if let Some(reason) = self.backend.pause_failure().clone() {
+            return Box::pin(std::future::ready(Err(Error::Setup(reason))));
+        }
         self.kernels.pause(true);
-        Box::pin(std::future::ready(Ok(())))
+        Box::pin(self.backend.released())
     }
 
     fn resume(&self) -> BoxFuture<'_, Result<(), Error>> {
         self.kernels.pause(false);
-        Box::pin(std::future::ready(Ok(())))
+        Box::pin(self.backend.released())
     }
 
     fn usage(&self) -> BoxFuture<'_, Usage> {
@@ -236,6 +308,9 @@ impl Sandbox for MemorySandbox {
     fn close(&self) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(async move {
             self.kernels.destroy().await;
+            if self.backend.has_late_ends.load(Ordering::SeqCst) {
+                return Err(Error::Timeout { what: "end of the sandbox", limit: Duration::ZERO });
+            }
             Ok(())
         })
     }
