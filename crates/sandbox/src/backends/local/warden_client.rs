@@ -553,6 +553,8 @@ impl SandboxHandle {
         self.paused.send_replace(true);
         let asked = self.client.ask("pause", WardenRequest::Freeze { id: self.id }, Vec::new(), ANSWER_TIMEOUT).await;
         if asked.is_err() {
+            // An answer that was too late to be waited for says that it is stopped.
+            self.client.tell(WardenRequest::Thaw { id: self.id });
             self.paused.send_replace(false);
         }
         asked.map(drop)
