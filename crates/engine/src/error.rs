@@ -128,6 +128,8 @@ pub enum Missing {
     Session(String),
     /// An uploaded file, by its id.
     File(String),
+    /// A sandbox that a client owned, by its id.
+    Sandbox(String),
     /// A context of a sandbox, by its id.
     Context(String),
     /// A model, by its name, and the names that there are.
@@ -188,6 +190,7 @@ impl fmt::Display for Missing {
         match self {
             Self::Session(id) => write!(formatter, "session {id}"),
             Self::File(id) => write!(formatter, "file {id}"),
+            Self::Sandbox(id) => write!(formatter, "sandbox {id}"),
             Self::Context(id) => write!(formatter, "context {id}"),
             Self::Model { name, known } => write!(formatter, "model '{name}'; there are: {}", known.join(", ")),
         }

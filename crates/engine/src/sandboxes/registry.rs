@@ -10,9 +10,10 @@ use aludel_sandbox::{Backend, Capabilities, Profile, SandboxId, SandboxSpec};
 use aludel_store::Tenant;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use super::sandbox::{ClientSandbox, KeptPart, NewSandbox};
-use crate::{Error, KEY_CHECK_INTERVAL, Sessions, Tasks};
+use crate::{Error, KEY_CHECK_INTERVAL, Missing, Sessions, Tasks};
 
 /// All sandboxes that clients own. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -85,7 +86,7 @@ impl Sandboxes {
                 () = self.shutdown.cancelled() => break,
             }
             let Some(kept) = sandbox.spec().pauses.filter(|_| !sandbox.is_paused()) else { break };
-            if self.pause(&sandbox, kept).await.is_err() {
+            if self.pause(&sandbox, kept, Some(self.lifetime)).await.is_err() {
                 break;
             }
         }
@@ -103,32 +104,67 @@ impl Sandboxes {
         }
     }
 
-    /// Pauses a sandbox and gives it the longest lifetime, after which it ends. Returns false if it is already paused.
-    pub async fn pause(&self, sandbox: &ClientSandbox, kept: KeptPart) -> Result<bool, Error> {
-        let is_paused = sandbox.pause(kept).await?;
-        if is_paused {
-            sandbox.set_timeout(self.lifetime);
-        }
-        Ok(is_paused)
+    /// Pauses a sandbox, to end after `timeout` from now if one is given. Returns false if it is already paused. It is finished even if the
+    /// future is dropped.
+    pub async fn pause(
+        &self,
+        sandbox: &Arc<ClientSandbox>,
+        kept: KeptPart,
+        timeout: Option<Duration>,
+    ) -> Result<bool, Error> {
+        let (all, sandbox) = (self.clone(), Arc::clone(sandbox));
+        self.finish(async move {
+            let _one_at_a_time = sandbox.pausing().await;
+            let sandbox = all.current(&sandbox)?;
+            if sandbox.is_paused() {
+                return Ok(false);
+            }
+            sandbox.pause(kept).await?;
+            if let Some(timeout) = timeout {
+                sandbox.set_timeout(timeout);
+            }
+            Ok(true)
+        })
+        .await
     }
 
     /// Resumes a sandbox, to end after `timeout` from now if one is given. If only its files are kept, another takes its place, by the same
-    /// id and with the same secrets. Returns false if it is not paused.
+    /// id and with the same secrets. Returns false if it is not paused. It is finished even if the future is dropped.
     pub async fn resume(&self, sandbox: &Arc<ClientSandbox>, timeout: Option<Duration>) -> Result<bool, Error> {
-        if sandbox.paused() != Some(KeptPart::Files) {
-            return sandbox.wake(timeout).await;
-        }
-        let _one_at_a_time = sandbox.pausing().await;
-        if !sandbox.is_paused() {
-            return Ok(false);
-        }
-        self.restart(sandbox).await?;
-        sandbox.set_resumed(timeout);
-        Ok(true)
+        let (all, sandbox) = (self.clone(), Arc::clone(sandbox));
+        self.finish(async move {
+            let _one_at_a_time = sandbox.pausing().await;
+            let sandbox = all.current(&sandbox)?;
+            match sandbox.paused() {
+                None => return Ok(false),
+                Some(KeptPart::Everything) => {
+                    sandbox.wake().await?;
+                    sandbox.set_resumed(timeout);
+                }
+                Some(KeptPart::Files) => all.restart(&sandbox, timeout).await?,
+            }
+            Ok(true)
+        })
+        .await
+    }
+
+    /// Makes a change in a task of its own, which goes on when its request is dropped.
+    async fn finish<T: Send + 'static>(
+        &self,
+        change: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Result<T, Error> {
+        let task = self.tasks.spawn(change.in_current_span());
+        task.await.unwrap_or_else(|error| Err(Error::internal(error)))
+    }
+
+    /// The sandbox that goes by the id of this one now.
+    fn current(&self, sandbox: &ClientSandbox) -> Result<Arc<ClientSandbox>, Error> {
+        let current = self.lock().get(sandbox.id()).cloned();
+        current.ok_or_else(|| Error::NotFound(Missing::Sandbox(sandbox.id().to_owned())))
     }
 
     /// Puts a new sandbox with the files of one in its place.
-    async fn restart(&self, sandbox: &Arc<ClientSandbox>) -> Result<(), Error> {
+    async fn restart(&self, sandbox: &Arc<ClientSandbox>, timeout: Option<Duration>) -> Result<(), Error> {
         let spec = self.backend_spec(sandbox.tenant(), sandbox.spec());
         let spec = spec.with_workspace(Arc::clone(sandbox.inner().workspace()));
         let inner = self.backend().create(SandboxId::unique(), spec).await?;
@@ -141,13 +177,14 @@ impl Sandboxes {
             }
             _ => false,
         };
-        if is_known {
-            sandbox.leave();
-            self.tasks.spawn(self.clone().end_in_time(restarted));
-        } else {
+        if !is_known {
             // Its end was requested meanwhile.
             restarted.close().await;
+            return Err(Error::NotFound(Missing::Sandbox(sandbox.id().to_owned())));
         }
+        sandbox.leave();
+        sandbox.set_resumed(timeout);
+        self.tasks.spawn(self.clone().end_in_time(restarted));
         Ok(())
     }
 

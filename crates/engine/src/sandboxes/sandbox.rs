@@ -117,8 +117,6 @@ pub struct ClientSandbox {
     processes: Processes,
     programs: RunningPrograms,
     paused: StdMutex<Option<KeptPart>>,
-    /// Serializes pausing and resuming.
-    pausing: Mutex<()>,
     files: Mutex<Option<Files>>,
     tunnels: Arc<Semaphore>,
     program_requests: Arc<Semaphore>,
@@ -136,6 +134,8 @@ struct Identity {
     order: u64,
     ends: watch::Sender<Instant>,
     metadata: StdMutex<BTreeMap<String, String>>,
+    /// Serializes pausing and resuming.
+    pausing: Mutex<()>,
     _permit: SandboxPermit,
 }
 
@@ -170,6 +170,7 @@ impl ClientSandbox {
             started: (now, SystemTime::now()),
             order: ORDER.fetch_add(1, Ordering::Relaxed),
             metadata: StdMutex::new(new.metadata.clone()),
+            pausing: Mutex::default(),
             tenant,
             new,
             _permit: permit,
@@ -190,7 +191,6 @@ impl ClientSandbox {
             processes: Processes::new(Arc::clone(&sandbox), store, meter, tenant, id),
             programs: RunningPrograms::default(),
             paused: StdMutex::default(),
-            pausing: Mutex::default(),
             identity,
             sandbox,
             files: Mutex::default(),
@@ -245,13 +245,13 @@ impl ClientSandbox {
         Ok(())
     }
 
-    /// Stops everything in it until it is resumed, or ends all but its files. Its end still comes in time. Returns false if it is already
-    /// paused.
-    pub async fn pause(&self, kept: KeptPart) -> Result<bool, Error> {
-        let _one_at_a_time = self.pausing().await;
-        if self.is_paused() {
-            return Ok(false);
-        }
+    /// A turn at pausing or resuming it, or another sandbox that goes by its id.
+    pub(super) async fn pausing(&self) -> MutexGuard<'_, ()> {
+        self.identity.pausing.lock().await
+    }
+
+    /// Stops everything in it, or ends all but its files. To be waited for to the end, in a turn at it.
+    pub(super) async fn pause(&self, kept: KeptPart) -> Result<(), Error> {
         match kept {
             KeptPart::Everything => {
                 self.sandbox.pause().await?;
@@ -263,23 +263,12 @@ impl ClientSandbox {
                 self.sandbox.close().await?;
             }
         }
-        Ok(true)
+        Ok(())
     }
 
-    /// Lets it go on if its pause has kept everything, to end after `timeout` from now if one is given. Returns false if it did not.
-    pub async fn wake(&self, timeout: Option<Duration>) -> Result<bool, Error> {
-        let _one_at_a_time = self.pausing().await;
-        if self.paused() != Some(KeptPart::Everything) {
-            return Ok(false);
-        }
-        self.sandbox.resume().await?;
-        self.set_resumed(timeout);
-        Ok(true)
-    }
-
-    /// A turn at pausing or resuming it.
-    pub(super) async fn pausing(&self) -> MutexGuard<'_, ()> {
-        self.pausing.lock().await
+    /// Lets everything in it go on. To be waited for to the end, in a turn at it.
+    pub(super) async fn wake(&self) -> Result<(), Error> {
+        Ok(self.sandbox.resume().await?)
     }
 
     pub(super) fn set_resumed(&self, timeout: Option<Duration>) {
@@ -361,7 +350,7 @@ impl ClientSandbox {
         }
     }
 
-    /// Waits until it has ended.
+    /// Waits until it has ended, or another has taken its place.
     pub async fn ended(&self) {
         self.ended.cancelled().await;
     }

@@ -10,7 +10,7 @@ use aludel_store::{Store, Tenant};
 use super::*;
 use crate::executions::{self, ClientProgram, DirectEnd, DirectEvent};
 use crate::turns::OutputPiece;
-use crate::{Engine, Error, SessionSettings};
+use crate::{Engine, Error, Missing, SessionSettings};
 
 async fn engine(data: &std::path::Path, settings: SessionSettings) -> (Arc<Engine>, Memory) {
     let store = Store::open(data).await.unwrap();
@@ -213,14 +213,15 @@ async fn a_pause_keeps_everything_or_the_files() {
     run(&engine, &first, None, "x = 1").await;
     first.inner().workspace().write("a.txt", &mut &b"1"[..], 100).unwrap();
 
-    assert!(sandboxes.pause(&first, KeptPart::Everything).await.unwrap());
-    assert!(!sandboxes.pause(&first, KeptPart::Files).await.unwrap());
-    assert!(first.wake(None).await.unwrap());
+    assert!(sandboxes.pause(&first, KeptPart::Everything, None).await.unwrap());
+    assert!(!sandboxes.pause(&first, KeptPart::Files, None).await.unwrap());
+    assert_eq!(first.paused(), Some(KeptPart::Everything));
+    assert!(sandboxes.resume(&first, None).await.unwrap());
     assert_eq!(run(&engine, &first, None, "x").await, "1");
 
-    assert!(sandboxes.pause(&first, KeptPart::Files).await.unwrap());
+    assert!(sandboxes.pause(&first, KeptPart::Files, None).await.unwrap());
     assert_eq!(first.paused(), Some(KeptPart::Files));
-    assert!(!first.inner().is_alive() && !first.wake(None).await.unwrap());
+    assert!(!first.inner().is_alive());
     assert_eq!(engine.sessions.in_use(), 1);
     let (one, other) = tokio::join!(sandboxes.resume(&first, None), sandboxes.resume(&first, None));
     assert_eq!([one.unwrap(), other.unwrap()].iter().filter(|is_resumed| **is_resumed).count(), 1);
@@ -230,8 +231,13 @@ async fn a_pause_keeps_everything_or_the_files() {
     assert!(!second.is_paused());
     assert_eq!(second.inner().workspace().read("a.txt", 100).unwrap(), b"1");
     assert_eq!(run(&engine, &second, None, "x").await, "NameError");
+    assert!(sandboxes.pause(&first, KeptPart::Everything, None).await.unwrap());
+    assert!(second.is_paused() && !first.is_paused(), "the one that goes by this id now");
 
     assert!(sandboxes.kill(&me, second.id()).await);
+    assert!(
+        matches!(sandboxes.resume(&second, None).await, Err(Error::NotFound(Missing::Sandbox(id))) if id == second.id())
+    );
     drop((first, second));
     assert!(backend.list(None).await.unwrap().is_empty() && sandboxes.list(&me).is_empty());
     assert_eq!(engine.sessions.in_use(), 0);
@@ -252,6 +258,38 @@ async fn a_sandbox_of_which_the_files_are_kept_ends_in_time() {
     drop(sandbox);
     assert!(engine.sandboxes.list(&me).is_empty());
     assert_eq!(engine.sessions.in_use(), 0);
+}
+
+/// Begins something that its client does not wait for, while the backend holds back its end.
+async fn leave_halfway(backend: &Memory, beginning: impl Future<Output = Result<bool, Error>>) {
+    backend.hold_pauses(true);
+    let mut beginning = Box::pin(beginning);
+    for _ in 0..10 {
+        assert!(futures_util::poll!(&mut beginning).is_pending());
+        tokio::task::yield_now().await;
+    }
+    drop(beginning);
+    backend.hold_pauses(false);
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_leaves_no_half_of_a_pause() {
+    let data = tempfile::tempdir().unwrap();
+    let (engine, backend) = engine(data.path(), SessionSettings::default()).await;
+    let sandboxes = &engine.sandboxes;
+    let sandbox = sandboxes.create(&Tenant::local(), new(60)).await.unwrap();
+    run(&engine, &sandbox, None, "x = 1").await;
+    let lifetime = Some(sandboxes.lifetime());
+    leave_halfway(&backend, sandboxes.pause(&sandbox, KeptPart::Everything, lifetime)).await;
+    assert_eq!(sandbox.paused(), Some(KeptPart::Everything));
+    assert!(sandbox.ends() > SystemTime::now() + Duration::from_secs(3600));
+    leave_halfway(&backend, sandboxes.resume(&sandbox, Some(Duration::from_secs(60)))).await;
+    assert_eq!(sandbox.paused(), None);
+    assert!(sandbox.ends() < SystemTime::now() + Duration::from_secs(3600));
+    assert_eq!(run(&engine, &sandbox, None, "x").await, "1");
 }
 
 #[tokio::test]

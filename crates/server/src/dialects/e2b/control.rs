@@ -246,10 +246,7 @@ pub(super) async fn connect(
     let sandbox = find(&app, &caller, &id)?;
     let timeout = body.read::<e2b::Connect>()?.timeout;
     let awake = seconds(timeout.unwrap_or(DEFAULT_TIMEOUT_SECONDS), 0)?.min(app.engine.sandboxes.lifetime());
-    let resumed = app.finish({
-        let (app, sandbox) = (Arc::clone(&app), Arc::clone(&sandbox));
-        async move { app.engine.sandboxes.resume(&sandbox, Some(awake)).await.map_err(refused) }
-    });
+    let resumed = async { app.engine.sandboxes.resume(&sandbox, Some(awake)).await.map_err(refused) };
     let status = if sandbox.is_paused() && resumed.await? {
         StatusCode::CREATED
     } else {
@@ -288,11 +285,8 @@ pub(super) async fn pause(
 ) -> Result<StatusCode, ApiError> {
     let sandbox = find(&app, &caller, &id)?;
     let kept = kept(body.read::<e2b::Pause>()?.memory);
-    let is_paused = app.finish({
-        let app = Arc::clone(&app);
-        async move { app.engine.sandboxes.pause(&sandbox, kept).await.map_err(refused) }
-    });
-    if is_paused.await? {
+    let lifetime = app.engine.sandboxes.lifetime();
+    if app.engine.sandboxes.pause(&sandbox, kept, Some(lifetime)).await.map_err(refused)? {
         Ok(StatusCode::NO_CONTENT)
     } else {
         Err(ApiError::conflict(format!("Sandbox \"{id}\" is paused already")))

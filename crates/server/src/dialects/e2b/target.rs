@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use aludel_engine::processor_time::ProcessorShare;
-use aludel_engine::sandboxes::ClientSandbox;
+use aludel_engine::sandboxes::{ClientSandbox, KeptPart, Sandboxes};
 use aludel_store::Tenant;
 use axum::extract::{FromRequestParts, Request};
 use axum::http::header::HOST;
@@ -35,6 +35,8 @@ const INTERPRETER_PATHS: [&str; 3] = ["/health", "/execute", "/contexts"];
 pub(super) struct TargetSandbox {
     pub(super) sandbox: Arc<ClientSandbox>,
     pub(super) port: u16,
+    /// The registry that has it.
+    sandboxes: Sandboxes,
 }
 
 impl DescribeArgument for TargetSandbox {}
@@ -72,19 +74,17 @@ fn named(headers: &HeaderMap) -> Option<(&str, u16)> {
 /// The tenant of a request to the data plane, which has its sandbox's token instead of a key. Adds the sandbox for the handlers.
 pub(super) fn authenticate(app: &App, request: &mut Request) -> Option<Result<Tenant, ApiError>> {
     let reached = match named(request.headers()) {
-        Some((id, port)) => check(app, request, id, port),
+        Some((id, port)) => check(app, request, id, port).map(|sandbox| (sandbox, port)),
         // A signed address does not name a sandbox; its signature belongs to one.
-        None if request.uri().path() == "/files" => {
-            sign::find(app, request).map(|sandbox| TargetSandbox { sandbox, port: ENVD })
-        }
+        None if request.uri().path() == "/files" => sign::find(app, request).map(|sandbox| (sandbox, ENVD)),
         None => return None,
     };
-    Some(reached.map(|reached| {
-        let tenant = reached.sandbox.tenant().clone();
-        if !matches!(reached.port, ENVD | INTERPRETER) {
-            request.extensions_mut().insert(ProgramTraffic(Arc::clone(&reached.sandbox)));
+    Some(reached.map(|(sandbox, port)| {
+        let tenant = sandbox.tenant().clone();
+        if !matches!(port, ENVD | INTERPRETER) {
+            request.extensions_mut().insert(ProgramTraffic(Arc::clone(&sandbox)));
         }
-        request.extensions_mut().insert(reached);
+        request.extensions_mut().insert(TargetSandbox { sandbox, port, sandboxes: app.engine.sandboxes.clone() });
         tenant
     }))
 }
@@ -102,7 +102,8 @@ fn is_served(port: u16, path: &str) -> bool {
     paths.iter().any(is_below)
 }
 
-fn check(app: &App, request: &Request, id: &str, port: u16) -> Result<TargetSandbox, ApiError> {
+/// The sandbox of this id, if a request may reach it at this port.
+fn check(app: &App, request: &Request, id: &str, port: u16) -> Result<Arc<ClientSandbox>, ApiError> {
     let sandbox = app.engine.sandboxes.of_any_tenant(id).ok_or_else(|| error::no_sandbox(id))?;
     if !is_served(port, request.uri().path()) {
         return Err(error::not_served(port, request.uri().path()));
@@ -117,7 +118,7 @@ fn check(app: &App, request: &Request, id: &str, port: u16) -> Result<TargetSand
     let may = match port {
         ENVD if path == "/health" => true,
         ENVD if path == "/files" && !headers.contains_key("x-access-token") => {
-            return sign::check(&sandbox, request).map(|()| TargetSandbox { sandbox, port });
+            return sign::check(&sandbox, request).map(|()| sandbox);
         }
         ENVD => brings("x-access-token", sandbox.secret()),
         // Some SDKs send no token for contexts; only the owner tells the id of a sandbox.
@@ -130,7 +131,7 @@ fn check(app: &App, request: &Request, id: &str, port: u16) -> Result<TargetSand
     if !may {
         return Err(ApiError::unauthorized("The access token of the sandbox is missing or wrong."));
     }
-    Ok(TargetSandbox { sandbox, port })
+    Ok(sandbox)
 }
 
 /// The layer around the dialect's routes: resumes paused sandboxes, forwards requests to the ports of their programs, and cuts answers off
@@ -140,10 +141,10 @@ pub(super) async fn sandbox_middleware(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let Some(TargetSandbox { sandbox, port }) = request.extensions().get::<TargetSandbox>().cloned() else {
+    let Some(TargetSandbox { sandbox, port, sandboxes }) = request.extensions().get::<TargetSandbox>().cloned() else {
         return next.run(request).await;
     };
-    if !resume_if_paused(&sandbox).await {
+    if !resume_if_paused(&sandboxes, &sandbox).await {
         return error::no_sandbox(sandbox.id()).into_response();
     }
     let answer = async {
@@ -169,11 +170,11 @@ fn host_at(host: &str, port: u16) -> HeaderValue {
 }
 
 /// Resumes a sandbox for a request, if its client wants that and it has kept its programs. Returns true if it runs.
-async fn resume_if_paused(sandbox: &ClientSandbox) -> bool {
+async fn resume_if_paused(sandboxes: &Sandboxes, sandbox: &Arc<ClientSandbox>) -> bool {
     let spec = sandbox.spec();
-    if sandbox.is_paused() && spec.resumes {
+    if sandbox.paused() == Some(KeptPart::Everything) && spec.resumes {
         // Without success it stays paused.
-        let _failed = sandbox.wake(Some(spec.timeout)).await;
+        let _failed = sandboxes.resume(sandbox, Some(spec.timeout)).await;
     }
     !sandbox.is_paused()
 }

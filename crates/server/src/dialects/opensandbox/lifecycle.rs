@@ -181,7 +181,8 @@ pub(super) async fn pause(
     caller: Caller,
     Path(id): Path<String>,
 ) -> Result<StatusCode, ApiError> {
-    find(&app, &caller, &id)?.pause(KeptPart::Everything).await.map_err(refused)?;
+    let sandbox = find(&app, &caller, &id)?;
+    app.engine.sandboxes.pause(&sandbox, KeptPart::Everything, None).await.map_err(refused)?;
     Ok(StatusCode::ACCEPTED)
 }
 
