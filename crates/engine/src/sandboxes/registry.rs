@@ -10,10 +10,15 @@ use aludel_sandbox::{Backend, Capabilities, Profile, SandboxId, SandboxSpec};
 use aludel_store::Tenant;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument;
+use tracing::{Instrument, error, warn};
 
 use super::sandbox::{ClientSandbox, KeptPart, NewSandbox};
 use crate::{Error, KEY_CHECK_INTERVAL, Missing, Sessions, Tasks};
+
+/// Attempts to pause a sandbox with its processes at the end of its time, before its files alone are kept.
+const PAUSE_ATTEMPTS: u32 = 6;
+/// Time for which a sandbox goes on after one of them has failed. A program that waits for a disk cannot be stopped meanwhile.
+const PAUSE_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// All sandboxes that clients own. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -77,20 +82,51 @@ impl Sandboxes {
     /// Ends a sandbox when its time or its tenant's key is over, when it ends by itself, when its end is requested, or when the process is
     /// about to end.
     async fn end_in_time(self, sandbox: Arc<ClientSandbox>) {
+        let mut failures = 0;
         loop {
             tokio::select! {
-                () = sandbox.expired() => {}
+                // One that is gone cannot be paused.
+                biased;
                 () = sandbox.ended() => break,
                 () = sandbox.lost() => break,
-                () = self.key_ends(sandbox.tenant()) => break,
                 () = self.shutdown.cancelled() => break,
+                () = self.key_ends(sandbox.tenant()) => break,
+                () = sandbox.expired() => {}
             }
-            let Some(kept) = sandbox.spec().pauses.filter(|_| !sandbox.is_paused()) else { break };
-            if self.pause(&sandbox, kept, Some(self.lifetime)).await.is_err() {
+            if !self.outlives_its_time(&sandbox, &mut failures).await {
                 break;
             }
         }
         self.end(&sandbox).await;
+    }
+
+    /// Pauses a sandbox whose time is over, if its client wants that; `failures` counts the attempts that have failed. Returns false if it
+    /// is to end.
+    async fn outlives_its_time(&self, sandbox: &ClientSandbox, failures: &mut u32) -> bool {
+        let _one_at_a_time = sandbox.pausing().await;
+        if sandbox.has_ended() || !sandbox.has_expired() {
+            // It was resumed, or its end put off, at the last moment.
+            return true;
+        }
+        let Some(kept) = sandbox.spec().pauses.filter(|_| !sandbox.is_paused()) else { return false };
+        let id = sandbox.id();
+        let Err(failure) = sandbox.pause(kept).await else {
+            *failures = 0;
+            sandbox.set_timeout(self.lifetime);
+            return true;
+        };
+        *failures += 1;
+        if *failures < PAUSE_ATTEMPTS {
+            let seconds = PAUSE_RETRY_INTERVAL.as_secs();
+            warn!(sandbox = %id, error = %failure, "a sandbox was not paused at the end of its time; trying again in {seconds} s");
+            // Its client may have put its end off by more.
+            sandbox.extend(PAUSE_RETRY_INTERVAL);
+            return true;
+        }
+        error!(sandbox = %id, error = %failure, "a sandbox could not be paused at the end of its time; only its files are kept");
+        sandbox.keep_files().await;
+        sandbox.set_timeout(self.lifetime);
+        true
     }
 
     /// Waits until a tenant's key is revoked or expires: then nobody could end its sandboxes or use them.

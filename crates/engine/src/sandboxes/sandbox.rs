@@ -257,13 +257,16 @@ impl ClientSandbox {
                 self.sandbox.pause().await?;
                 self.set_paused(Some(kept));
             }
-            KeptPart::Files => {
-                // Before its end, which is not to be taken for that of the client's sandbox.
-                self.set_paused(Some(kept));
-                self.sandbox.close().await?;
-            }
+            KeptPart::Files => self.keep_files().await,
         }
         Ok(())
+    }
+
+    /// Ends all of it but its files. Processes that take long to end do not keep it from that. To be waited for as above.
+    pub(super) async fn keep_files(&self) {
+        // Before their end, which is not to be taken for that of the client's sandbox.
+        self.set_paused(Some(KeptPart::Files));
+        self.end_processes().await;
     }
 
     /// Lets everything in it go on. To be waited for to the end, in a turn at it.
@@ -337,6 +340,11 @@ impl ClientSandbox {
         self.identity.ends.send_if_modified(|ends| std::mem::replace(ends, end.max(*ends)) < end);
     }
 
+    /// Returns true once its time is over.
+    pub(super) fn has_expired(&self) -> bool {
+        *self.identity.ends.borrow() <= Instant::now()
+    }
+
     /// Waits until its time is over.
     pub(super) async fn expired(&self) {
         let mut ends = self.identity.ends.subscribe();
@@ -348,6 +356,11 @@ impl ClientSandbox {
                 _changed = ends.changed() => {}
             }
         }
+    }
+
+    /// Returns true once it has ended, or another has taken its place.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.is_cancelled()
     }
 
     /// Waits until it has ended, or another has taken its place.
@@ -403,6 +416,10 @@ impl ClientSandbox {
 
     pub(super) async fn close(&self) {
         self.leave();
+        self.end_processes().await;
+    }
+
+    async fn end_processes(&self) {
         if let Err(error) = self.sandbox.close().await {
             tracing::warn!(sandbox = %self.identity.id, error = %error, "a sandbox did not end in time");
         }

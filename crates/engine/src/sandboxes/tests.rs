@@ -292,6 +292,53 @@ async fn a_client_that_leaves_leaves_no_half_of_a_pause() {
     assert_eq!(run(&engine, &sandbox, None, "x").await, "1");
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_paused_in_time_goes_on_and_then_keeps_its_files() {
+    let data = tempfile::tempdir().unwrap();
+    let (engine, backend) = engine(data.path(), SessionSettings::default()).await;
+    let (me, sandboxes) = (Tenant::local(), &engine.sandboxes);
+    let pauses = NewSandbox { pauses: Some(KeptPart::Everything), ..new(10) };
+    let sandbox = sandboxes.create(&me, pauses).await.unwrap();
+    sandbox.inner().workspace().write("a.txt", &mut &b"1"[..], 100).unwrap();
+    let seconds = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
+    backend.fail_pauses(Some("a program waits for a disk"));
+    seconds(45).await;
+    assert!(sandbox.inner().is_alive() && !sandbox.is_paused(), "it goes on");
+    sandboxes.set_timeout(&me, sandbox.id(), Duration::from_secs(100)).unwrap().unwrap();
+    seconds(60).await;
+    assert!(sandbox.inner().is_alive() && !sandbox.is_paused(), "its client has put its end off");
+    backend.fail_pauses(None);
+    seconds(60).await;
+    assert_eq!(sandbox.paused(), Some(KeptPart::Everything), "as soon as it can be");
+
+    assert!(sandboxes.resume(&sandbox, Some(Duration::from_secs(10))).await.unwrap());
+    backend.fail_pauses(Some("a program waits for a disk"));
+    seconds(55).await;
+    assert!(sandbox.inner().is_alive() && !sandbox.is_paused(), "it is tried as often as before");
+    seconds(10).await;
+    assert_eq!(sandbox.paused(), Some(KeptPart::Files));
+    seconds(3600).await;
+    assert!(sandboxes.resume(&sandbox, None).await.unwrap());
+    let resumed = sandboxes.get(&me, sandbox.id()).unwrap();
+    assert_eq!(resumed.inner().workspace().read("a.txt", 100).unwrap(), b"1");
+}
+
+#[tokio::test]
+async fn files_outlive_processes_that_are_slow_to_end() {
+    let data = tempfile::tempdir().unwrap();
+    let (engine, backend) = engine(data.path(), SessionSettings::default()).await;
+    let (me, sandboxes) = (Tenant::local(), &engine.sandboxes);
+    let sandbox = sandboxes.create(&me, new(60)).await.unwrap();
+    sandbox.inner().workspace().write("a.txt", &mut &b"1"[..], 100).unwrap();
+    backend.end_late();
+    let end = SystemTime::now() + Duration::from_secs(3600);
+    assert!(sandboxes.pause(&sandbox, KeptPart::Files, Some(sandboxes.lifetime())).await.unwrap());
+    assert!(sandbox.paused() == Some(KeptPart::Files) && sandbox.ends() > end);
+    assert!(sandboxes.resume(&sandbox, None).await.unwrap());
+    let resumed = sandboxes.get(&me, sandbox.id()).unwrap();
+    assert_eq!(resumed.inner().workspace().read("a.txt", 100).unwrap(), b"1");
+}
+
 #[tokio::test]
 async fn notes_are_changed_within_their_bounds() {
     let data = tempfile::tempdir().unwrap();
