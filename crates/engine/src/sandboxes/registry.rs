@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use aludel_sandbox::template::TemplateName;
-use aludel_sandbox::{Backend, Capabilities, Profile, SandboxId, SandboxSpec};
+use aludel_sandbox::{Backend, Capabilities, Error as SandboxError, Profile, SandboxId, SandboxSpec};
 use aludel_store::Tenant;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -203,7 +203,14 @@ impl Sandboxes {
     async fn restart(&self, sandbox: &Arc<ClientSandbox>, timeout: Option<Duration>) -> Result<(), Error> {
         let spec = self.backend_spec(sandbox.tenant(), sandbox.spec());
         let spec = spec.with_workspace(Arc::clone(sandbox.inner().workspace()));
-        let inner = self.backend().create(SandboxId::unique(), spec).await?;
+        let inner = match self.backend().create(SandboxId::unique(), spec).await {
+            Err(failure @ SandboxError::WorkspaceLost) => {
+                warn!(sandbox = %sandbox.id(), error = %failure, "a paused sandbox is removed: its files are gone");
+                self.end(sandbox).await;
+                return Err(Error::NotFound(Missing::Sandbox(sandbox.id().to_owned())));
+            }
+            made => made?,
+        };
         let (store, meter) = (self.sessions.store().clone(), self.sessions.meter().clone());
         let restarted = Arc::new(sandbox.restarted(inner, store, meter));
         let is_known = match self.lock().get_mut(sandbox.id()) {

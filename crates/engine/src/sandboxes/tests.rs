@@ -340,6 +340,32 @@ async fn files_outlive_processes_that_are_slow_to_end() {
 }
 
 #[tokio::test]
+async fn a_paused_sandbox_whose_files_are_lost_is_gone() {
+    let data = tempfile::tempdir().unwrap();
+    let (engine, backend) = engine(data.path(), SessionSettings::default()).await;
+    let (me, sandboxes) = (Tenant::local(), &engine.sandboxes);
+    let sandbox = sandboxes.create(&me, new(60)).await.unwrap();
+    assert!(sandboxes.pause(&sandbox, KeptPart::Files, None).await.unwrap());
+    backend.fail(Some("for a while"));
+    assert!(matches!(sandboxes.resume(&sandbox, None).await, Err(Error::Sandbox(_))));
+    assert_eq!(sandboxes.list(&me).len(), 1, "it can be tried again");
+    backend.fail(None);
+    backend.lose();
+    assert!(matches!(sandboxes.resume(&sandbox, None).await, Err(Error::NotFound(Missing::Sandbox(_)))));
+    sandbox.ended().await;
+    drop(sandbox);
+    assert!(sandboxes.list(&me).is_empty());
+    // The task that would have ended it in time holds it until it hears.
+    tokio::time::timeout(Duration::from_secs(10), async {
+        while engine.sessions.in_use() > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
 async fn notes_are_changed_within_their_bounds() {
     let data = tempfile::tempdir().unwrap();
     let (engine, _) = engine(data.path(), SessionSettings::default()).await;

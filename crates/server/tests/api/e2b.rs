@@ -1,7 +1,10 @@
 //! E2B's control plane and code interpreter with scripted programs: what needs no sandbox of the host.
 
-use crate::common::{Answer, KEYS_FRESH, Server, listen_with, settings, start, start_with};
+use std::sync::Arc;
+
+use crate::common::{Answer, KEYS_FRESH, Server, client, listen_with, serve_on, settings, start, start_with};
 use aludel_engine::approvals::{ApprovalMode, ApprovalPolicy};
+use aludel_sandbox::memory::Memory;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -85,6 +88,36 @@ async fn both_generations_make_list_and_end_sandboxes() {
         assert_eq!((gone.status.as_u16(), &gone.json()["code"]), (404, &json!(404)));
     }
     server.stop().await;
+}
+
+#[tokio::test]
+async fn a_paused_sandbox_whose_files_are_lost_is_unknown() {
+    let data = tempfile::tempdir().unwrap();
+    let backend = Memory::default();
+    let (address, store, _engine) = serve_on(data.path(), settings(), Arc::new(backend.clone())).await;
+    let key = store.create_key("k", None).await.unwrap().secret;
+    let post = async |path: String, body: Value| {
+        let request = client().post(format!("http://{address}{path}")).json(&body);
+        Answer::of(request.header("x-api-key", &key).header("open-sandbox-api-key", &key).send().await.unwrap()).await
+    };
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        let made = post("/v2/sandboxes".to_owned(), json!({ "templateID": "base" })).await.json();
+        let id = made["sandboxID"].as_str().unwrap().to_owned();
+        assert_eq!(post(format!("/sandboxes/{id}/pause"), json!({ "memory": false })).await.status, 204);
+        ids.push(id);
+    }
+    backend.lose();
+    let ways = [
+        (format!("/sandboxes/{}/connect", ids[0]), json!(404)),
+        (format!("/v1/sandboxes/{}/resume", ids[1]), json!("SANDBOX::NOT_FOUND")),
+    ];
+    for (path, code) in ways {
+        for _ in 0..2 {
+            let gone = post(path.clone(), json!({})).await;
+            assert_eq!((gone.status.as_u16(), &gone.json()["code"]), (404, &code), "{path}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -12,10 +12,9 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 use super::describe;
-use super::error::unknown;
+use super::error::{refused, unknown};
 use crate::app::App;
 use crate::client_sandboxes::metadata_query::pairs;
-use crate::client_sandboxes::refusal::refused;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params};
 

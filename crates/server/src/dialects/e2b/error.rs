@@ -1,11 +1,13 @@
 //! Refusals in E2B's words.
 
+use aludel_engine::{Error, Missing};
 use aludel_wire::e2b;
 use axum::Json;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 use crate::client_sandboxes::ports::PortError;
+use crate::client_sandboxes::refusal;
 use crate::error::{ApiError, RenderedMark};
 
 /// Code of the refusal for a sandbox that does not exist; its parameter is the sandbox's id.
@@ -41,6 +43,14 @@ pub(super) fn no_sandbox(id: &str) -> ApiError {
 pub(super) fn unknown(id: &str) -> ApiError {
     let shown: String = id.chars().take(64).collect();
     ApiError::not_found(format!("Sandbox \"{shown}\" doesn't exist or you don't have access to it"))
+}
+
+/// The control plane's refusal for an error of the engine about a sandbox.
+pub(super) fn refused(error: Error) -> ApiError {
+    match error {
+        Error::NotFound(Missing::Sandbox(id)) => unknown(&id),
+        error => refusal::refused(error),
+    }
 }
 
 /// The refusal of a path that means nothing here.

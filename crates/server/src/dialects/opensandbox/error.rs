@@ -1,10 +1,12 @@
 //! Refusals in OpenSandbox's words.
 
+use aludel_engine::{Error, Missing};
 use aludel_wire::opensandbox;
 use axum::Json;
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 
+use crate::client_sandboxes::refusal;
 use crate::error::ApiError;
 
 /// Renders a refusal.
@@ -30,6 +32,14 @@ pub(super) fn refuse(error: &ApiError, _request_id: &str) -> Response {
 pub(super) fn unknown(id: &str) -> ApiError {
     let shown: String = id.chars().take(64).collect();
     ApiError::not_found(format!("Sandbox {shown} not found.")).code("SANDBOX::NOT_FOUND")
+}
+
+/// The refusal for an error of the engine about a sandbox.
+pub(super) fn refused(error: Error) -> ApiError {
+    match error {
+        Error::NotFound(Missing::Sandbox(id)) => unknown(&id),
+        error => refusal::refused(error),
+    }
 }
 
 /// The refusal of a value of a request for a sandbox.

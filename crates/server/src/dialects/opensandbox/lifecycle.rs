@@ -17,12 +17,11 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 use super::describe;
-use super::error::{invalid, unknown};
+use super::error::{invalid, refused, unknown};
 use super::resources::Resources;
 use super::target::{ACCESS_TOKEN, EGRESS, EGRESS_TOKEN, SERVED, TOKEN, TargetSandbox};
 use crate::app::App;
 use crate::client_sandboxes::metadata_query::pairs;
-use crate::client_sandboxes::refusal::refused;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params};
 
