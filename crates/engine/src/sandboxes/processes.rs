@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -104,15 +105,12 @@ pub struct Processes {
     meter: Meter,
     tenant: Tenant,
     sandbox_id: String,
-    known: Arc<Mutex<ProcessTable>>,
+    /// The number of the last command by this id, whose sandbox may be an earlier one.
+    last: Arc<AtomicU32>,
+    /// Commands by number.
+    known: Mutex<BTreeMap<u32, Arc<SandboxProcess>>>,
     /// Held by each command from before it starts.
     permits: Arc<Semaphore>,
-}
-
-#[derive(Default)]
-struct ProcessTable {
-    last: u32,
-    by_number: BTreeMap<u32, Arc<SandboxProcess>>,
 }
 
 impl fmt::Debug for Processes {
@@ -233,16 +231,10 @@ impl Processes {
         meter: Meter,
         tenant: Tenant,
         sandbox_id: String,
+        last: Arc<AtomicU32>,
     ) -> Self {
-        Self {
-            sandbox,
-            store,
-            meter,
-            tenant,
-            sandbox_id,
-            known: Arc::default(),
-            permits: Arc::new(Semaphore::new(MAX_RUNNING)),
-        }
+        let (known, permits) = (Mutex::default(), Arc::new(Semaphore::new(MAX_RUNNING)));
+        Self { sandbox, store, meter, tenant, sandbox_id, last, known, permits }
     }
 
     /// Starts a command. It is in the audit log before it runs.
@@ -255,11 +247,7 @@ impl Processes {
         let line = command_line(&spec.arguments);
         let bytes = AUDIT_ENTRIES_BYTES + line.len() as u64;
         let _room = self.store.reserve(&self.tenant, bytes..=bytes).await?;
-        let number = {
-            let mut known = self.lock();
-            known.last += 1;
-            known.last
-        };
+        let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         let note = AuditNote {
             store: self.store.clone(),
             tenant: self.tenant.clone(),
@@ -288,7 +276,7 @@ impl Processes {
         let attached = process.attach()?;
         self.remember(&process);
         let time = self.meter.command(&self.tenant);
-        tokio::spawn(run(Arc::clone(&process), started, receiver, note, time, permit));
+        tokio::spawn(run(process, started, receiver, note, time, permit));
         Ok(attached)
     }
 
@@ -314,30 +302,30 @@ impl Processes {
 
     fn remember(&self, process: &Arc<SandboxProcess>) {
         let mut known = self.lock();
-        known.by_number.insert(process.number, Arc::clone(process));
+        known.insert(process.number, Arc::clone(process));
         let ended: Vec<_> =
-            known.by_number.values().filter(|process| process.has_ended()).map(|process| process.number).collect();
+            known.values().filter(|process| process.has_ended()).map(|process| process.number).collect();
         for number in ended.iter().take(ended.len().saturating_sub(MAX_ENDED)) {
-            known.by_number.remove(number);
+            known.remove(number);
         }
     }
 
     /// The commands that run, in the order in which they were started.
     pub fn running(&self) -> Vec<Arc<SandboxProcess>> {
-        self.lock().by_number.values().filter(|process| !process.has_ended()).cloned().collect()
+        self.lock().values().filter(|process| !process.has_ended()).cloned().collect()
     }
 
     /// The last started command with this process id, running or ended.
     pub fn of_pid(&self, pid: u32) -> Option<Arc<SandboxProcess>> {
-        self.lock().by_number.values().rev().find(|process| process.pid == pid).cloned()
+        self.lock().values().rev().find(|process| process.pid == pid).cloned()
     }
 
     /// The command that was last started under this tag.
     pub fn of_tag(&self, tag: &str) -> Option<Arc<SandboxProcess>> {
-        self.lock().by_number.values().rev().find(|process| process.spec.tag.as_deref() == Some(tag)).cloned()
+        self.lock().values().rev().find(|process| process.spec.tag.as_deref() == Some(tag)).cloned()
     }
 
-    fn lock(&self) -> MutexGuard<'_, ProcessTable> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<SandboxProcess>>> {
         // No code that holds it can panic.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }

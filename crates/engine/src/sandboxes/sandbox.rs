@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -136,6 +136,8 @@ struct Identity {
     metadata: StdMutex<BTreeMap<String, String>>,
     /// Serializes pausing and resuming.
     pausing: Mutex<()>,
+    /// The number of the last command, of which none comes twice in the audit log.
+    last_command: Arc<AtomicU32>,
     _permit: SandboxPermit,
 }
 
@@ -171,6 +173,7 @@ impl ClientSandbox {
             order: ORDER.fetch_add(1, Ordering::Relaxed),
             metadata: StdMutex::new(new.metadata.clone()),
             pausing: Mutex::default(),
+            last_command: Arc::default(),
             tenant,
             new,
             _permit: permit,
@@ -184,11 +187,11 @@ impl ClientSandbox {
     }
 
     fn with_identity(identity: Arc<Identity>, sandbox: Arc<dyn Sandbox>, store: Store, meter: Meter) -> Self {
-        let (id, tenant) = (identity.id.clone(), identity.tenant.clone());
+        let (id, tenant, last) = (identity.id.clone(), identity.tenant.clone(), Arc::clone(&identity.last_command));
         Self {
             contexts: Contexts::new(Arc::clone(&sandbox), &id, &identity.new.environment),
             watches: Watches::default(),
-            processes: Processes::new(Arc::clone(&sandbox), store, meter, tenant, id),
+            processes: Processes::new(Arc::clone(&sandbox), store, meter, tenant, id, last),
             programs: RunningPrograms::default(),
             paused: StdMutex::default(),
             identity,

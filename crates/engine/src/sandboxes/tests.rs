@@ -13,8 +13,11 @@ use crate::turns::OutputPiece;
 use crate::{Engine, Error, Missing, SessionSettings};
 
 async fn engine(data: &std::path::Path, settings: SessionSettings) -> (Arc<Engine>, Memory) {
+    engine_on(Memory::new(simple), data, settings).await
+}
+
+async fn engine_on(backend: Memory, data: &std::path::Path, settings: SessionSettings) -> (Arc<Engine>, Memory) {
     let store = Store::open(data).await.unwrap();
-    let backend = Memory::new(simple);
     let engine = Engine::new(store, Arc::new(backend.clone()), [], Default::default(), Vec::new(), settings);
     (Arc::new(engine), backend)
 }
@@ -363,6 +366,34 @@ async fn a_paused_sandbox_whose_files_are_lost_is_gone() {
     })
     .await
     .unwrap();
+}
+
+/// The requests and events of the audit log.
+async fn audited(engine: &Engine) -> Vec<(String, String)> {
+    let records = engine.store.audit_log(0, 100).await.unwrap();
+    records.into_iter().map(|record| (record.request, record.event)).collect()
+}
+
+fn command() -> ProcessSpec {
+    ProcessSpec { arguments: vec!["cat".into()], input: true, ..ProcessSpec::default() }
+}
+
+#[tokio::test]
+async fn commands_are_counted_on_after_a_pause() {
+    let data = tempfile::tempdir().unwrap();
+    let (engine, _backend) = engine_on(Memory::with_commands(simple), data.path(), SessionSettings::default()).await;
+    let (me, sandboxes) = (Tenant::local(), &engine.sandboxes);
+    let sandbox = sandboxes.create(&me, new(60)).await.unwrap();
+    let mut first = sandbox.processes().start(command()).await.unwrap();
+    assert!(sandboxes.pause(&sandbox, KeptPart::Files, None).await.unwrap());
+    assert_eq!(first.next().await, Some(ProcessEvent::Ended(ProcessEnd::SandboxEnded)));
+    assert!(sandboxes.resume(&sandbox, None).await.unwrap());
+    let resumed = sandboxes.get(&me, sandbox.id()).unwrap();
+    let second = resumed.processes().start(command()).await.unwrap();
+    let (one, two) = (format!("{}-1", sandbox.id()), format!("{}-2", sandbox.id()));
+    let expected = [(&one, "started"), (&one, "ended"), (&two, "started")];
+    assert_eq!(audited(&engine).await, expected.map(|(request, event)| (request.clone(), event.to_owned())));
+    drop(second);
 }
 
 #[tokio::test]
