@@ -17,9 +17,9 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::HOME;
-use crate::Error;
 use crate::environment::check_names;
 use crate::meter::{CommandTime, Meter};
+use crate::{Error, Tasks};
 
 /// Commands of one sandbox that run at once, including those that are starting.
 const MAX_RUNNING: usize = 128;
@@ -103,6 +103,7 @@ pub struct Processes {
     sandbox: Arc<dyn Sandbox>,
     store: Store,
     meter: Meter,
+    tasks: Tasks,
     tenant: Tenant,
     sandbox_id: String,
     /// The number of the last command by this id, whose sandbox may be an earlier one.
@@ -229,12 +230,13 @@ impl Processes {
         sandbox: Arc<dyn Sandbox>,
         store: Store,
         meter: Meter,
+        tasks: Tasks,
         tenant: Tenant,
         sandbox_id: String,
         last: Arc<AtomicU32>,
     ) -> Self {
         let (known, permits) = (Mutex::default(), Arc::new(Semaphore::new(MAX_RUNNING)));
-        Self { sandbox, store, meter, tenant, sandbox_id, last, known, permits }
+        Self { sandbox, store, meter, tasks, tenant, sandbox_id, last, known, permits }
     }
 
     /// Starts a command. It is in the audit log before it runs.
@@ -276,7 +278,7 @@ impl Processes {
         let attached = process.attach()?;
         self.remember(&process);
         let time = self.meter.command(&self.tenant);
-        tokio::spawn(run(process, started, receiver, note, time, permit));
+        self.tasks.spawn(run(process, started, receiver, note, time, permit));
         Ok(attached)
     }
 

@@ -61,8 +61,8 @@ impl Sandboxes {
         new.check(self.lifetime)?;
         let permit = self.sessions.permit(tenant).await?;
         let sandbox = self.backend().create(SandboxId::unique(), self.backend_spec(tenant, &new)).await?;
-        let (store, meter) = (self.sessions.store().clone(), self.sessions.meter().clone());
-        let sandbox = Arc::new(ClientSandbox::new(tenant.clone(), new, sandbox, store, meter, permit));
+        let (store, meter, tasks) = (self.sessions.store().clone(), self.sessions.meter().clone(), self.tasks.clone());
+        let sandbox = Arc::new(ClientSandbox::new(tenant.clone(), new, sandbox, store, meter, tasks, permit));
         self.lock().insert(sandbox.id().to_owned(), Arc::clone(&sandbox));
         self.tasks.spawn(self.clone().end_in_time(Arc::clone(&sandbox)));
         Ok(sandbox)
@@ -211,8 +211,8 @@ impl Sandboxes {
             }
             made => made?,
         };
-        let (store, meter) = (self.sessions.store().clone(), self.sessions.meter().clone());
-        let restarted = Arc::new(sandbox.restarted(inner, store, meter));
+        let (store, meter, tasks) = (self.sessions.store().clone(), self.sessions.meter().clone(), self.tasks.clone());
+        let restarted = Arc::new(sandbox.restarted(inner, store, meter, tasks));
         let is_known = match self.lock().get_mut(sandbox.id()) {
             Some(known) if Arc::ptr_eq(known, sandbox) => {
                 *known = Arc::clone(&restarted);

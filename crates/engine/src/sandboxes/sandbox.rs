@@ -19,10 +19,10 @@ use super::contexts::Contexts;
 use super::processes::Processes;
 use super::programs::RunningPrograms;
 use super::watches::Watches;
-use crate::Error;
 use crate::environment::{MAX_BYTES, MAX_ENTRIES, check_names};
 use crate::meter::Meter;
 use crate::sessions::SandboxPermit;
+use crate::{Error, Tasks};
 
 /// Connections to its programs that go on after their request.
 const MAX_TUNNELS: usize = 32;
@@ -155,6 +155,7 @@ impl ClientSandbox {
         sandbox: Arc<dyn Sandbox>,
         store: Store,
         meter: Meter,
+        tasks: Tasks,
         permit: SandboxPermit,
     ) -> Self {
         static ORDER: AtomicU64 = AtomicU64::new(0);
@@ -178,20 +179,26 @@ impl ClientSandbox {
             new,
             _permit: permit,
         };
-        Self::with_identity(Arc::new(identity), sandbox, store, meter)
+        Self::with_identity(Arc::new(identity), sandbox, store, meter, tasks)
     }
 
     /// The same sandbox for its client, over another one of the backend.
-    pub(super) fn restarted(&self, sandbox: Arc<dyn Sandbox>, store: Store, meter: Meter) -> Self {
-        Self::with_identity(Arc::clone(&self.identity), sandbox, store, meter)
+    pub(super) fn restarted(&self, sandbox: Arc<dyn Sandbox>, store: Store, meter: Meter, tasks: Tasks) -> Self {
+        Self::with_identity(Arc::clone(&self.identity), sandbox, store, meter, tasks)
     }
 
-    fn with_identity(identity: Arc<Identity>, sandbox: Arc<dyn Sandbox>, store: Store, meter: Meter) -> Self {
+    fn with_identity(
+        identity: Arc<Identity>,
+        sandbox: Arc<dyn Sandbox>,
+        store: Store,
+        meter: Meter,
+        tasks: Tasks,
+    ) -> Self {
         let (id, tenant, last) = (identity.id.clone(), identity.tenant.clone(), Arc::clone(&identity.last_command));
         Self {
             contexts: Contexts::new(Arc::clone(&sandbox), &id, &identity.new.environment),
             watches: Watches::default(),
-            processes: Processes::new(Arc::clone(&sandbox), store, meter, tenant, id, last),
+            processes: Processes::new(Arc::clone(&sandbox), store, meter, tasks, tenant, id, last),
             programs: RunningPrograms::default(),
             paused: StdMutex::default(),
             identity,

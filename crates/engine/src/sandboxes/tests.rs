@@ -397,6 +397,20 @@ async fn commands_are_counted_on_after_a_pause() {
 }
 
 #[tokio::test]
+async fn the_process_waits_for_the_ends_of_commands() {
+    let data = tempfile::tempdir().unwrap();
+    let (engine, _backend) = engine_on(Memory::with_commands(simple), data.path(), SessionSettings::default()).await;
+    let sandbox = engine.sandboxes.create(&Tenant::local(), new(60)).await.unwrap();
+    let view = sandbox.processes().start(command()).await.unwrap();
+    engine.shutdown.cancel();
+    engine.tasks.close();
+    engine.tasks.wait().await;
+    assert!(view.process.has_ended());
+    let events: Vec<_> = audited(&engine).await.into_iter().map(|(_, event)| event).collect();
+    assert_eq!(events, ["started", "ended"]);
+}
+
+#[tokio::test]
 async fn notes_are_changed_within_their_bounds() {
     let data = tempfile::tempdir().unwrap();
     let (engine, _) = engine(data.path(), SessionSettings::default()).await;
