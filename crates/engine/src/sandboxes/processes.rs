@@ -399,7 +399,7 @@ impl SandboxProcess {
         Ok(ProcessView { process: Arc::clone(self), follower, has_sent_end: false })
     }
 
-    /// Sends input. Fails if its stdin does not exist or is closed, or if it does not read.
+    /// Sends input. Fails if its stdin does not exist or is closed, if it does not read, or if it ends.
     pub async fn send(&self, bytes: &[u8]) -> Result<(), Error> {
         let invalid = |reason: &str| Error::InvalidSandbox { field: "input", reason: reason.to_owned() };
         let writing = async {
@@ -407,7 +407,14 @@ impl SandboxProcess {
             let Some(pipe) = input.as_mut() else { return Err(invalid("the input of this command is not open")) };
             pipe.write_all(bytes).await.map_err(|error| invalid(&format!("the command does not read: {error}")))
         };
-        timeout(INPUT_TIMEOUT, writing).await.unwrap_or_else(|_| Err(invalid("the command does not read its input")))
+        tokio::select! {
+            biased;
+            sent = timeout(INPUT_TIMEOUT, writing) => {
+                sent.unwrap_or_else(|_| Err(invalid("the command does not read its input")))
+            }
+            // A child of it may hold the pipe open, and never read.
+            () = self.ended() => Err(invalid("the command has ended")),
+        }
     }
 
     /// Closes its input.
@@ -608,7 +615,6 @@ async fn run(
     };
     let exit = time.count_during(end).await;
     drop(time);
-    drop(process.input.lock().await.take());
     let outcome = match exit {
         ProcessEnd::Status(ExitStatus::Code(code)) => format!("exit status {code}"),
         ProcessEnd::Status(ExitStatus::Signal(signal)) => format!("signal {signal}"),
@@ -619,6 +625,8 @@ async fn run(
         tracing::error!("{}: a command has no end in the audit log until the next start: {error}", note.sandbox_id);
     }
     process.end(exit);
+    // Whoever waited for it to read has given up.
+    process.close_input().await;
 }
 
 /// Reads until the pipes are closed or, once the command has ended, until no more comes. Time spent waiting for followers does not count.

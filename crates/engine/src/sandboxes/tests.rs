@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use aludel_sandbox::memory::{Memory, simple};
+use aludel_sandbox::process::{ExitStatus, SIGKILL};
 use aludel_sandbox::{Backend, KernelSpec, Language};
 use aludel_store::{Store, Tenant};
 
@@ -408,6 +409,24 @@ async fn the_process_waits_for_the_ends_of_commands() {
     assert!(view.process.has_ended());
     let events: Vec<_> = audited(&engine).await.into_iter().map(|(_, event)| event).collect();
     assert_eq!(events, ["started", "ended"]);
+}
+
+#[tokio::test]
+async fn the_end_of_a_command_does_not_wait_for_its_input() {
+    let data = tempfile::tempdir().unwrap();
+    let (engine, _backend) = engine_on(Memory::with_commands(simple), data.path(), SessionSettings::default()).await;
+    let sandbox = engine.sandboxes.create(&Tenant::local(), new(60)).await.unwrap();
+    let mut view = sandbox.processes().start(command()).await.unwrap();
+    let process = Arc::clone(&view.process);
+    let mut sending = Box::pin(process.send(&[b'x'; 4096]));
+    assert!(futures_util::poll!(&mut sending).is_pending(), "it does not read");
+    process.kill();
+    // Input waits for at most 30 s.
+    let (sent, end) =
+        tokio::time::timeout(Duration::from_secs(10), async { tokio::join!(sending, view.next()) }).await.unwrap();
+    assert!(matches!(end, Some(ProcessEvent::Ended(ProcessEnd::Status(ExitStatus::Signal(SIGKILL))))), "{end:?}");
+    assert!(sent.unwrap_err().to_string().contains("has ended"));
+    assert!(process.send(b"x").await.is_err());
 }
 
 #[tokio::test]
