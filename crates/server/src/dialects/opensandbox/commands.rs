@@ -61,18 +61,14 @@ pub(super) async fn run(
         directory: asked.cwd,
         environment: asked.envs.unwrap_or_default(),
         time_limit: limit(asked.timeout),
-        log: is_background,
     };
-    let began = Instant::now();
-    let (id, attached) = start(&app, &sandbox, new).await?;
-    if is_background {
-        let execution_time = millis(began.elapsed());
-        return Ok(stream(
-            vec![EventKind::Init { text: id }, EventKind::ExecutionComplete { execution_time }],
-            Silence,
-        ));
+    if !is_background {
+        return follow(&app, &sandbox, new).await;
     }
-    Ok(follow(id, attached, began))
+    let began = Instant::now();
+    let (id, _background) = start(&app, &sandbox, new, true, |attached| attached).await?;
+    let execution_time = millis(began.elapsed());
+    Ok(stream(vec![EventKind::Init { text: id }, EventKind::ExecutionComplete { execution_time }], Silence))
 }
 
 /// A time limit of so many milliseconds; none for 0.
@@ -90,16 +86,17 @@ pub(super) struct NewCommand {
     pub(super) directory: Option<String>,
     pub(super) environment: BTreeMap<String, String>,
     pub(super) time_limit: Option<Duration>,
-    /// True if its output is kept for later requests.
-    pub(super) log: bool,
 }
 
-/// Starts a command, and returns its id.
-pub(super) async fn start(
+/// Starts a command, whose output is kept for later requests if `log` is true. Returns its id and the result of `hold`, which is dropped if
+/// the client is gone by then.
+async fn start<T: Send + 'static>(
     app: &App,
     sandbox: &Arc<ClientSandbox>,
     new: NewCommand,
-) -> Result<(String, ProcessView), ApiError> {
+    log: bool,
+    hold: impl FnOnce(ProcessView) -> T + Send + 'static,
+) -> Result<(String, T), ApiError> {
     check_approval(app)?;
     let directory = new.directory.filter(|directory| !directory.is_empty()).map(|directory| absolute(&directory));
     let mut environment = variables(sandbox);
@@ -114,20 +111,20 @@ pub(super) async fn start(
         input: false,
         pty: None,
         time_limit: new.time_limit,
-        log: new.log,
+        log,
     };
     let sandbox = Arc::clone(sandbox);
     // In a task: if the client disconnects, the command is still registered.
-    let started = app.finish(async move { Ok(sandbox.processes().start(spec).await) }).await?;
-    Ok((id, started.map_err(refused)?))
+    let started = app.finish(async move { sandbox.processes().start(spec).await.map(hold).map_err(refused) });
+    Ok((id, started.await?))
 }
 
-/// Answers with the events of a command, which is killed if the client disconnects.
-pub(super) fn follow(id: String, attached: ProcessView, began: Instant) -> Response {
-    let process = KillOnDrop(Arc::clone(&attached.process));
-    let telling =
-        CommandStream { attached, _process: process, began, stdout: Lines::default(), stderr: Lines::default() };
-    stream(vec![EventKind::Init { text: id }], telling)
+/// Starts a command and answers with its events. It is killed if the client disconnects, from its start on.
+pub(super) async fn follow(app: &App, sandbox: &Arc<ClientSandbox>, new: NewCommand) -> Result<Response, ApiError> {
+    let began = Instant::now();
+    let (id, command) = start(app, sandbox, new, false, ForegroundCommand).await?;
+    let telling = CommandStream { command, began, stdout: Lines::default(), stderr: Lines::default() };
+    Ok(stream(vec![EventKind::Init { text: id }], telling))
 }
 
 /// No events.
@@ -140,20 +137,19 @@ impl Source for Silence {
 }
 
 /// A command that is killed when its client is gone.
-struct KillOnDrop(Arc<SandboxProcess>);
+struct ForegroundCommand(ProcessView);
 
-impl Drop for KillOnDrop {
+impl Drop for ForegroundCommand {
     fn drop(&mut self) {
-        if !self.0.has_ended() {
-            self.0.kill();
+        if !self.0.process.has_ended() {
+            self.0.process.kill();
         }
     }
 }
 
 /// A command that is streamed, line by line.
 struct CommandStream {
-    attached: ProcessView,
-    _process: KillOnDrop,
+    command: ForegroundCommand,
     began: Instant,
     stdout: Lines,
     stderr: Lines,
@@ -164,7 +160,7 @@ impl Source for CommandStream {
         async {
             loop {
                 let mut events = Vec::new();
-                match self.attached.next().await? {
+                match self.command.0.next().await? {
                     ProcessEvent::Output(Channel::Stdout | Channel::Pty, bytes) => {
                         self.stdout.add(&bytes, |text| events.push(EventKind::Stdout { text }));
                     }
@@ -316,7 +312,38 @@ pub(super) async fn logs(
 
 #[cfg(test)]
 mod tests {
+    use aludel_engine::Engine;
+    use aludel_engine::sandboxes::NewSandbox;
+    use aludel_sandbox::memory::{Memory, simple};
+    use aludel_store::{Store, Tenant};
+
     use super::*;
+    use crate::ServerSettings;
+
+    #[tokio::test]
+    async fn a_command_whose_client_leaves_while_it_starts_is_killed() {
+        let data = tempfile::tempdir().unwrap();
+        let (store, backend) = (Store::open(data.path()).await.unwrap(), Arc::new(Memory::with_commands(simple)));
+        let engine = Engine::new(store, backend, [], Default::default(), Vec::new(), Default::default());
+        let app = App::new(Arc::new(engine), ServerSettings::default());
+        let new = NewSandbox { timeout: Duration::from_secs(60), ..NewSandbox::default() };
+        let sandbox = app.engine.sandboxes.create(&Tenant::local(), new).await.unwrap();
+        let (arguments, environment) = (vec!["cat".to_owned()], BTreeMap::new());
+        let new = NewCommand { arguments, directory: None, environment, time_limit: None };
+        let mut starting = Box::pin(follow(&app, &sandbox, new));
+        assert!(futures_util::poll!(&mut starting).is_pending());
+        drop(starting);
+        let ended = async {
+            loop {
+                let records = app.store.audit_log(0, 10).await.unwrap();
+                if let Some(record) = records.into_iter().find(|record| record.event == "ended") {
+                    return record.outcome;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        assert_eq!(timeout(Duration::from_secs(10), ended).await.expect("its end"), "signal 9");
+    }
 
     #[test]
     fn output_is_told_by_lines() {

@@ -10,7 +10,6 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use tokio::time::Instant;
 
 use super::commands::{self, NewCommand, SHELL};
 use super::target::TargetSandbox;
@@ -79,11 +78,8 @@ pub(super) async fn run(
         directory: None,
         environment: BTreeMap::new(),
         time_limit: commands::limit(timeout),
-        log: false,
     };
-    let began = Instant::now();
-    let (id, attached) = commands::start(&app, &sandbox, new).await?;
-    Ok(commands::follow(id, attached, began))
+    commands::follow(&app, &sandbox, new).await
 }
 
 /// `DELETE /session/{session}`
