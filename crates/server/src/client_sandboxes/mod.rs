@@ -2,15 +2,15 @@
 //!
 //! `programs` run in contexts, `commands` beside them; `download` sends files, `ports` forwards requests to servers that programs start,
 //! and `tunnel` takes over when those switch protocols. `alive` ends answers with the sandbox. `refusal` renders errors, `ascii_json`
-//! events as JSON; `constant_time` compares secrets, and `metadata_query` parses the nested query for metadata.
+//! events as JSON; `secrets` finds secrets in requests, and `metadata_query` parses the nested query for metadata.
 
 pub(crate) mod alive;
 pub(crate) mod ascii_json;
 pub(crate) mod commands;
-pub(crate) mod constant_time;
 pub(crate) mod download;
 pub(crate) mod metadata_query;
 pub(crate) mod ports;
 pub(crate) mod programs;
 pub(crate) mod refusal;
+pub(crate) mod secrets;
 mod tunnel;

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use crate::app::App;
-use crate::client_sandboxes::constant_time::is_same;
+use crate::client_sandboxes::secrets::is_same;
 use crate::error::ApiError;
 
 /// Bytes of a path and a user's name, Linux's limit. A signature is checked with the secret of each sandbox, so longer ones are refused.

@@ -15,7 +15,7 @@ use axum::{Extension, Json};
 
 use super::{error, sign};
 use crate::app::App;
-use crate::client_sandboxes::constant_time::is_same;
+use crate::client_sandboxes::secrets::brings;
 use crate::client_sandboxes::{alive, ports};
 use crate::error::ApiError;
 use crate::http::{DescribeArgument, ProgramTraffic};
@@ -109,8 +109,7 @@ fn check(app: &App, request: &Request, id: &str, port: u16) -> Result<Arc<Client
         return Err(error::not_served(port, request.uri().path()));
     }
     let headers = request.headers();
-    let brings =
-        |name: &str, secret: &str| headers.get(name).is_some_and(|value| is_same(value.as_bytes(), secret.as_bytes()));
+    let brings = |name: &str, secret: &str| brings(headers, name, secret) == Some(true);
     let path = request.uri().path();
     let forbidden = || Err(ApiError::forbidden("The traffic access token of the sandbox is missing or wrong."));
     let brings_traffic_token =

@@ -9,15 +9,15 @@ use axum::Extension;
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::header::{AUTHORIZATION, CONTENT_SECURITY_POLICY, COOKIE, SET_COOKIE, STRICT_TRANSPORT_SECURITY};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
+use axum::http::{HeaderName, HeaderValue, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::error;
 use crate::app::App;
-use crate::client_sandboxes::constant_time::is_same;
 use crate::client_sandboxes::ports::PortError;
 use crate::client_sandboxes::refusal::{refused, refused_file};
+use crate::client_sandboxes::secrets::brings;
 use crate::client_sandboxes::{alive, ports};
 use crate::error::ApiError;
 use crate::http::{Caller, DescribeArgument, ProgramTraffic};
@@ -97,11 +97,6 @@ pub(super) fn authenticate(app: &App, request: &mut Request) -> Option<Result<Te
         Some(false) => Some(Err(ApiError::unauthorized("The access token of the sandbox is wrong."))),
         None => None,
     }
-}
-
-/// Returns true if a header has this secret, and `None` if there is no such header.
-fn brings(headers: &HeaderMap, name: &str, secret: &str) -> Option<bool> {
-    headers.get(name).map(|value| is_same(value.as_bytes(), secret.as_bytes()))
 }
 
 /// The layer around the dialect's routes: forwards requests to the ports of a sandbox's programs, and cuts answers off when it ends.
