@@ -19,6 +19,7 @@ use tokio::time::timeout;
 
 use super::sign::FileQuery;
 use super::target::TargetSandbox;
+use super::user::check_user;
 use crate::app::App;
 use crate::client_sandboxes::download;
 use crate::client_sandboxes::refusal::{refused, refused_file};
@@ -36,20 +37,13 @@ const MAX_METADATA: usize = 4 << 10;
 /// Bytes of a packed form, unpacked.
 const MAX_UNPACKED: u64 = 1 << 30;
 
-fn check_user(query: &FileQuery) -> Result<(), ApiError> {
-    match query.username.as_deref() {
-        None | Some("" | "user") => Ok(()),
-        Some(_) => Err(ApiError::unauthorized("everything in this sandbox belongs to the user 'user'")),
-    }
-}
-
 /// `GET /files`
 pub(super) async fn download(
     TargetSandbox { sandbox, .. }: TargetSandbox,
     request: Request,
 ) -> Result<Response, ApiError> {
     let query = FileQuery::of(&request)?;
-    check_user(&query)?;
+    check_user(query.username.as_deref())?;
     let path = query.path.unwrap_or_default();
     download::download(&sandbox, &path, request.headers()).await
 }
@@ -60,7 +54,7 @@ pub(super) async fn upload(State(app): State<Arc<App>>, request: Request) -> Res
     let TargetSandbox { sandbox, .. } = TargetSandbox::from_request_parts(&mut parts, &app).await?;
     let request = Request::from_parts(parts, body);
     let query = FileQuery::of(&request)?;
-    check_user(&query)?;
+    check_user(query.username.as_deref())?;
     let metadata = metadata_of(request.headers())?;
     let is_packed = match request.headers().get(CONTENT_ENCODING).map(HeaderValue::as_bytes) {
         None | Some(b"identity") => false,

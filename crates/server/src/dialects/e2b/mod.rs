@@ -2,7 +2,8 @@
 //!
 //! `control` makes and lists sandboxes, `describe` describes them; `target` finds the sandbox of a request to the data plane, and checks
 //! its token. `code` runs programs, `process` and `filesystem` are services of Connect, whose codec is `connect`; `files` are plain uploads
-//! and downloads, `sign` their signed addresses. Parts that are common to several protocols are in `client_sandboxes`.
+//! and downloads, `sign` their signed addresses; `user` checks the user that a request asks for. Parts that are common to several protocols
+//! are in `client_sandboxes`.
 
 mod code;
 mod connect;
@@ -14,6 +15,7 @@ mod filesystem;
 mod process;
 mod sign;
 mod target;
+mod user;
 
 use std::borrow::Cow;
 

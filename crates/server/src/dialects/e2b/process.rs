@@ -17,17 +17,15 @@ use aludel_wire::e2b::{Bytes, ConnectCode, Metric, process};
 use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
-use axum::http::header::AUTHORIZATION;
 use axum::response::Response;
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
 use tokio::time::timeout;
 
 use super::connect::{Client, Failure, FirstFrame, Message, StreamFailure, deadline, keepalive, stream};
 use super::describe;
 use super::target::TargetSandbox;
+use super::user::{check_user, named_user};
 use crate::app::App;
-use crate::client_sandboxes::commands::{USER, absolute, check_approval, variables};
+use crate::client_sandboxes::commands::{absolute, check_approval, variables};
 use crate::error::ApiError;
 
 /// The longest wait for the end of a killed command.
@@ -49,24 +47,6 @@ fn config(spec: &ProcessSpec) -> ProcessConfig {
     ProcessConfig { cmd, args, envs: spec.environment.clone(), cwd: spec.directory.clone() }
 }
 
-/// Checks that a request asks for the user that there is.
-fn check_user(headers: &HeaderMap) -> Result<(), Failure> {
-    let named = |headers: &HeaderMap| {
-        let (scheme, encoded) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
-        let decoded = BASE64_STANDARD.decode(encoded.trim()).ok().filter(|_| scheme.eq_ignore_ascii_case("basic"))?;
-        let text = String::from_utf8(decoded).ok()?;
-        Some(text.split(':').next().unwrap_or_default().to_owned())
-    };
-    match named(headers) {
-        Some(name) if name != USER && !name.is_empty() => {
-            let name: String = name.chars().take(32).collect();
-            let message = format!("invalid username: '{name}'; everything in this sandbox runs as '{USER}'");
-            Err(Failure::new(ConnectCode::Unauthenticated, message))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// `Start`
 pub(super) async fn start(
     State(app): State<Arc<App>>,
@@ -74,7 +54,7 @@ pub(super) async fn start(
     headers: HeaderMap,
     FirstFrame(request): FirstFrame<StartRequest>,
 ) -> Result<Response, StreamFailure> {
-    check_user(&headers)?;
+    check_user(named_user(&headers).as_deref())?;
     check_approval(&app)?;
     let StartRequest { process, pty, tag, stdin } = request;
     let directory = process.cwd.filter(|directory| !directory.is_empty()).map(|directory| absolute(&directory));
