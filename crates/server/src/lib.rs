@@ -27,5 +27,5 @@ pub use auth::Origins;
 pub use dialects::assistants::RUN_LIFETIME;
 pub use dialects::mcp::{RETURN_AFTER as MCP_RETURN_AFTER, serve_stdio as serve_mcp};
 pub use local_user::LocalUserService;
-pub use serve::{Listener, ServeError, serve};
+pub use serve::{Listener, NO_DESCRIPTORS_PAUSE, ServeError, serve};
 pub use telemetry::{LogFormat, LogLevel, Traces, log_as, notice};

@@ -38,8 +38,8 @@ pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 const FIRST_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for which requests may go on after the server was asked to end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
-/// Pause when the system has no more descriptors.
-const NO_DESCRIPTORS_PAUSE: Duration = Duration::from_millis(200);
+/// Pause of a listener when the system has no more descriptors.
+pub const NO_DESCRIPTORS_PAUSE: Duration = Duration::from_millis(200);
 
 /// A source of connections.
 pub trait Listener: Send {

@@ -4,9 +4,8 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-use aludel_server::{App, LocalUserService};
+use aludel_server::{App, LocalUserService, NO_DESCRIPTORS_PAUSE};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
@@ -19,8 +18,6 @@ use crate::context::CommandContext;
 const MAX_VISITS: usize = 256;
 /// Connections that the system keeps until they are accepted.
 const BACKLOG: i32 = 128;
-/// Pause when the system has no more descriptors.
-const NO_DESCRIPTORS_PAUSE: Duration = Duration::from_millis(200);
 
 /// The socket in the data directory. Dropping it removes the socket.
 pub(crate) struct SocketListener {
