@@ -40,7 +40,14 @@ enum Entry {
     /// Under way, or ended and kept in memory.
     InFlight(Arc<InFlightRequest>),
     /// Ended, and kept in the store or nowhere.
-    Past { tenant: Tenant, fingerprint: RequestFingerprint, began: Instant, abandoned: bool, past: PastRequest },
+    Past {
+        tenant: Tenant,
+        fingerprint: RequestFingerprint,
+        began: Instant,
+        ended: Instant,
+        abandoned: bool,
+        past: PastRequest,
+    },
 }
 
 /// A request that was begun before.
@@ -89,8 +96,6 @@ pub struct InFlightRequest {
 struct EndedRequest {
     /// Bytes of memory that it takes.
     bytes: usize,
-    /// Time of its end.
-    since: Instant,
     /// True if one of its programs ran.
     ran_code: bool,
 }
@@ -108,7 +113,8 @@ impl fmt::Debug for HeldResource {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct State {
     frames: usize,
-    ended: bool,
+    /// Time of its end.
+    ended: Option<Instant>,
 }
 
 /// The end of a request.
@@ -202,7 +208,7 @@ impl InFlightRequests {
         in_flight.end(end);
         let mut all = self.lock();
         *in_flight.in_memory.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some(EndedRequest { bytes, since: Instant::now(), ran_code });
+            Some(EndedRequest { bytes, ran_code });
         let_go(&mut all, Some(&in_flight.tenant), MAX_BYTES_EACH);
         let_go(&mut all, None, MAX_BYTES);
     }
@@ -217,7 +223,7 @@ impl InFlightRequests {
 
     /// Tenants with requests under way.
     pub(super) fn tenants(&self) -> HashSet<Tenant> {
-        self.lock().values().filter(|entry| !entry.has_ended()).map(|entry| entry.tenant().clone()).collect()
+        self.lock().values().filter(|entry| entry.ended().is_none()).map(|entry| entry.tenant().clone()).collect()
     }
 
     /// Cancels a tenant's requests that are under way.
@@ -248,17 +254,19 @@ impl InFlightRequests {
 }
 
 fn forget_old(all: &mut HashMap<TurnId, Entry>) {
-    all.retain(|_, entry| !entry.has_ended() || entry.began().elapsed() < ENDED_LIFE);
+    all.retain(|_, entry| entry.ended().is_none_or(|ended| ended.elapsed() < ENDED_LIFE));
 }
 
 /// Forgets ended requests, each time the oldest of the tenant with most. Several at once, because scanning all of them is expensive.
 fn make_room(all: &mut HashMap<TurnId, Entry>) {
     let mut by_tenant: HashMap<&Tenant, Vec<(Instant, &TurnId)>> = HashMap::new();
-    for (id, entry) in all.iter().filter(|(_, entry)| entry.has_ended()) {
-        by_tenant.entry(entry.tenant()).or_default().push((entry.began(), id));
+    for (id, entry) in all.iter() {
+        if let Some(ended) = entry.ended() {
+            by_tenant.entry(entry.tenant()).or_default().push((ended, id));
+        }
     }
     let mut ended: Vec<_> = by_tenant.into_values().collect();
-    ended.iter_mut().for_each(|ended| ended.sort_by_key(|(began, _)| Reverse(*began)));
+    ended.iter_mut().for_each(|ended| ended.sort_by_key(|(at, _)| Reverse(*at)));
     let oldest = std::iter::from_fn(|| ended.iter_mut().max_by_key(|ended| ended.len())?.pop());
     let forgotten: Vec<TurnId> = oldest.take(FORGOTTEN_AT_ONCE).map(|(_, id)| id.clone()).collect();
     for id in forgotten {
@@ -277,7 +285,7 @@ fn let_go(all: &mut HashMap<TurnId, Entry>, tenant: Option<&Tenant>, most: usize
             ended.push((kept, Arc::clone(in_flight)));
         }
     }
-    ended.sort_by_key(|(kept, _)| kept.since);
+    ended.sort_by_key(|(_, in_flight)| in_flight.ended_at());
     let mut taken: usize = ended.iter().map(|(kept, _)| kept.bytes).sum();
     for (kept, in_flight) in ended {
         if taken <= most {
@@ -303,6 +311,7 @@ impl Entry {
             tenant: in_flight.tenant.clone(),
             fingerprint: in_flight.fingerprint.clone(),
             began: in_flight.began,
+            ended: in_flight.ended_at().unwrap_or_else(Instant::now),
             abandoned: in_flight.abandoned.load(Ordering::Relaxed),
             past: PastRequest { id: in_flight.id.clone(), failure, is_stored },
         }
@@ -329,10 +338,11 @@ impl Entry {
         }
     }
 
-    fn has_ended(&self) -> bool {
+    /// The time of its end.
+    fn ended(&self) -> Option<Instant> {
         match self {
-            Self::InFlight(in_flight) => in_flight.has_ended(),
-            Self::Past { .. } => true,
+            Self::InFlight(in_flight) => in_flight.ended_at(),
+            Self::Past { ended, .. } => Some(*ended),
         }
     }
 
@@ -401,7 +411,7 @@ impl InFlightRequest {
     pub fn end(&self, end: RequestEnd) {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).clear();
         *self.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
-        self.state.send_modify(|state| state.ended = true);
+        self.state.send_modify(|state| state.ended = Some(Instant::now()));
     }
 
     /// Cancels it because its clients are gone and nobody receives its end. A repetition starts anew.
@@ -421,6 +431,11 @@ impl InFlightRequest {
 
     /// Returns true if nothing more comes.
     pub fn has_ended(&self) -> bool {
+        self.ended_at().is_some()
+    }
+
+    /// The time of its end.
+    fn ended_at(&self) -> Option<Instant> {
         self.state.borrow().ended
     }
 
@@ -428,7 +443,7 @@ impl InFlightRequest {
     pub async fn ended(&self) -> Option<RequestEnd> {
         let mut state = self.state.subscribe();
         // The sender is a field of this request.
-        let _ended = state.wait_for(|state| state.ended).await.map(|state| *state);
+        let _ended = state.wait_for(|state| state.ended.is_some()).await.map(|state| *state);
         self.end.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -441,7 +456,7 @@ impl InFlightRequest {
     /// The frame at an index, as soon as it is published; `None` if there will be none.
     pub async fn frame(&self, index: usize) -> Option<Arc<Frame>> {
         let mut state = self.state.subscribe();
-        let _moved = state.wait_for(|state| state.frames > index || state.ended).await.map(|state| *state);
+        let _moved = state.wait_for(|state| state.frames > index || state.ended.is_some()).await.map(|state| *state);
         self.frames.lock().unwrap_or_else(PoisonError::into_inner).get(index).cloned()
     }
 }
@@ -497,6 +512,23 @@ mod tests {
         }
         assert!(begin(&tenant, "0").is_ok(), "the oldest one is forgotten");
         assert!(matches!(begin(&other, "others"), Err(EarlierRequest::Past(_))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_ended_request_is_remembered_from_its_end_on() {
+        let (all, tenant) = (InFlightRequests::default(), Tenant::local());
+        let long = ["stored", "in memory"].map(|name| begun(&all, &tenant, name, 1));
+        tokio::time::advance(2 * ENDED_LIFE).await;
+        all.end_stored(&long[0], done(&Value::Null));
+        all.end(&long[1], done(&Value::Null), true);
+        tokio::time::advance(ENDED_LIFE - Duration::from_secs(1)).await;
+        all.forget_old();
+        let again = |name: &str| all.begin(&tenant, key(name), ResponseId::new().into());
+        assert!(matches!(again("stored"), Err(EarlierRequest::Past(past)) if past.id == long[0].id));
+        assert!(matches!(again("in memory"), Err(EarlierRequest::InFlight(same)) if same.id == long[1].id));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        all.forget_old();
+        assert!(again("stored").is_ok() && again("in memory").is_ok());
     }
 
     #[test]
