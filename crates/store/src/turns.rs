@@ -176,7 +176,8 @@ pub struct TurnUpdate {
     pub state: Option<TurnState>,
     /// New state of the dialect.
     pub dialect_state: Option<String>,
-    /// Changes of other rows of the tenant, for which room was reserved. They are made even if the turn has ended or was deleted.
+    /// Changes of other rows of the tenant, for which room was reserved. They are made even if the turn has ended, but not if it was
+    /// deleted: its document went with it.
     pub changes: Vec<RowChange>,
 }
 
@@ -299,7 +300,7 @@ impl Store {
             let writes = changes.into_iter().map(RowChange::prepare).collect::<Result<Vec<_>, _>>()?;
             let appended = store.0.database.write_for(&lease.tenant, |database| {
                 let appended = append(database, &lease, &update)?;
-                if appended != AppendOutcome::Fenced {
+                if matches!(appended, AppendOutcome::Stored { .. } | AppendOutcome::Ended) {
                     writes.into_iter().try_for_each(|write| write(database))?;
                 }
                 Ok(appended)

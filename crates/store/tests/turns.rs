@@ -188,10 +188,16 @@ async fn an_update_and_its_changes_are_stored_together() {
     row.execute_batch("DROP TRIGGER no").unwrap();
 
     // Its document is still wanted.
+    assert!(matches!(store.end_turn(&turn.lease()).await.unwrap(), AppendOutcome::Stored { .. }));
+    let late = |status: &str| with(vec![response(&id, &format!(r#"{{"status":"{status}"}}"#))], 1);
+    assert_eq!(store.append_turn(&turn.lease(), late("failed")).await.unwrap(), AppendOutcome::Ended);
+    assert_eq!(object().await.as_deref(), Some(r#"{"status":"failed"}"#));
+
+    // A client that deletes it means its document as well.
     assert!(other.delete_turn(&turn.tenant, &turn.id).await.unwrap());
-    let gone = with(vec![response(&id, r#"{"status":"cancelled"}"#)], 1);
-    assert_eq!(store.append_turn(&turn.lease(), gone).await.unwrap(), AppendOutcome::Gone);
-    assert_eq!(object().await.as_deref(), Some(r#"{"status":"cancelled"}"#));
+    assert!(other.delete_response(&turn.tenant, &id).await.unwrap());
+    assert_eq!(store.append_turn(&turn.lease(), late("cancelled")).await.unwrap(), AppendOutcome::Gone);
+    assert_eq!(object().await, None);
 }
 
 #[tokio::test]
