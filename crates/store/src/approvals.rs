@@ -3,8 +3,9 @@
 use rusqlite::{Row, params};
 use sha2::{Digest, Sha256};
 
-use crate::database::one;
+use crate::database::{all, one};
 use crate::id::hex;
+use crate::owners::Owners;
 use crate::{ApprovalId, Error, Page, PageQuery, Store, Tenant, now};
 
 /// An approval: a program that waits, or waited, for a decision.
@@ -344,13 +345,21 @@ impl Store {
         .await
     }
 
-    /// Expires all pending approvals but those of some turns.
-    pub async fn expire_approvals_except(&self, requests: Vec<String>) -> Result<(), Error> {
-        self.write(move |database| {
-            let query = "UPDATE approvals SET status = 'expired', decided_at = ?1
-                         WHERE status = 'pending' AND decider = 'operator' AND request NOT IN (SELECT value FROM json_each(?2))";
-            database.execute(query, params![now(), serde_json::to_string(&requests)?])?;
-            Ok(())
+    /// Expires all pending approvals but those of some turns. For a server's start, when nothing waits except these and the turns of
+    /// [`Store::owned_turn_id`] whose owners live.
+    pub async fn expire_approvals_except(&self, mut requests: Vec<String>) -> Result<(), Error> {
+        self.run(move |store| {
+            store.0.database.write(|database| {
+                let query = "SELECT DISTINCT request FROM approvals WHERE status = 'pending' AND decider = 'operator'";
+                let pending: Vec<String> = all(database, query, [], |row| row.get(0))?;
+                // After the approvals: an owner that comes later is not seen, and waits for none of them.
+                let owners = Owners::look(&store.0.owners)?;
+                requests.extend(pending.into_iter().filter(|request| owners.may_end(request)));
+                let query = "UPDATE approvals SET status = 'expired', decided_at = ?1
+                             WHERE status = 'pending' AND decider = 'operator' AND request NOT IN (SELECT value FROM json_each(?2))";
+                database.execute(query, params![now(), serde_json::to_string(&requests)?])?;
+                Ok(())
+            })
         })
         .await
     }

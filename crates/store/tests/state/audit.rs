@@ -107,6 +107,30 @@ async fn a_program_of_a_living_process_is_not_taken_for_cut_off() {
 }
 
 #[tokio::test]
+async fn a_program_of_a_living_process_waits_on_when_a_server_starts() {
+    let place = tempfile::tempdir().unwrap();
+    let (other, tenant) = (Store::open_beside(place.path()).await.unwrap(), Tenant::local());
+    let request = other.owned_turn_id("exec").await.unwrap().to_string();
+    let new = NewApproval {
+        request,
+        call_id: "call_1".into(),
+        container: "cntr_1".into(),
+        model: "m".into(),
+        code: "1".into(),
+        reasons: Vec::new(),
+        patience: 60,
+    };
+    let asked = other.add_approval(&tenant, new).await.unwrap();
+    let store = Store::open(place.path()).await.unwrap();
+    let status = async || store.approval(None, &asked.id).await.unwrap().unwrap().status;
+    store.expire_approvals_except(Vec::new()).await.unwrap();
+    assert_eq!(status().await, ApprovalStatus::Pending);
+    drop(other);
+    store.expire_approvals_except(Vec::new()).await.unwrap();
+    assert_eq!(status().await, ApprovalStatus::Expired);
+}
+
+#[tokio::test]
 async fn the_audit_log_only_grows_and_shows_what_was_changed() {
     let data = tempfile::tempdir().unwrap();
     let store = Store::open(data.path()).await.unwrap();
