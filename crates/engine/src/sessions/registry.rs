@@ -347,6 +347,14 @@ impl Sessions {
         Ok(self.shared.store.delete_container(tenant, id).await?)
     }
 
+    /// Removes a session that was made for a request which could not be begun.
+    pub async fn remove_unused(&self, session: &Session) {
+        if let Err(error) = self.delete(session.tenant(), session.id()).await {
+            // It will expire.
+            tracing::error!("cannot remove {}: {error}", session.id());
+        }
+    }
+
     /// Ends what was left alone too long, and notes what is in use.
     pub(crate) async fn reap_once(&self) {
         let (mut ended, mut used) = (Vec::new(), Vec::new());

@@ -150,7 +150,7 @@ impl Run {
     /// Gives back everything taken for a request that could not be begun, and forgets it.
     pub async fn abandon(self) {
         for plan in &self.choices {
-            plan.abandon(&self.engine, &self.tenant).await;
+            plan.abandon(&self.engine).await;
         }
         if self.journal.is_some()
             && let Err(error) = self.engine.store.delete_turn(&self.tenant, &self.in_flight.id).await
@@ -162,13 +162,11 @@ impl Run {
 
 impl ChoicePlan {
     /// Gives back what was taken for it.
-    pub async fn abandon(&self, engine: &Engine, tenant: &Tenant) {
+    pub async fn abandon(&self, engine: &Engine) {
         let Some(session) = &self.session else { return };
         session.release().await;
-        if matches!(self.retention, SessionRetention::Own { .. })
-            && let Err(error) = engine.sessions.delete(tenant, session.id()).await
-        {
-            error!("cannot remove {}: {error}", session.id());
+        if matches!(self.retention, SessionRetention::Own { .. }) {
+            engine.sessions.remove_unused(session).await;
         }
     }
 }
@@ -260,7 +258,7 @@ impl Run {
                 (SessionRetention::Own { .. } | SessionRetention::Shared { .. }, Some(_))
                     if is_cut || !progress.has_called =>
                 {
-                    plan.abandon(&self.engine, &self.tenant).await;
+                    plan.abandon(&self.engine).await;
                 }
                 (
                     SessionRetention::Own { lingers: true } | SessionRetention::Shared { lingers: true },

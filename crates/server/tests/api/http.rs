@@ -460,19 +460,52 @@ async fn a_response_that_cannot_be_stored_gives_back_what_it_took() {
     let database = rusqlite::Connection::open(data.path().join("aludel.db")).unwrap();
     let tool = json!({ "type": "code_interpreter", "container": { "type": "auto" } });
     let body = json!({ "model": "m", "input": "hello", "tools": [tool] });
-    for table in ["turns", "responses"] {
+    let interaction = json!({ "model": "m", "input": "hello", "tools": [{ "type": "code_execution" }] });
+    for (table, path, body) in [
+        ("turns", "/v1/responses", &body),
+        ("responses", "/v1/responses", &body),
+        ("turns", "/v1beta/interactions", &interaction),
+        ("interactions", "/v1beta/interactions", &interaction),
+    ] {
         let trigger = format!("CREATE TRIGGER t BEFORE INSERT ON {table} BEGIN SELECT RAISE(ABORT, 'full'); END");
         database.execute_batch(&trigger).unwrap();
         for _ in 0..2 {
             // A container of its own each time, and room for one.
-            let refused = server.post("/v1/responses", body.clone()).await;
-            assert_eq!(refused.status, 500, "{table}: {:?}", refused.json());
+            let refused = server.post(path, body.clone()).await;
+            assert_eq!(refused.status, 500, "{path}, {table}: {:?}", refused.json());
         }
+        assert_eq!(server.get("/v1/containers").await.ok()["data"], json!([]), "{path}, {table}");
         database.execute_batch("DROP TRIGGER t").unwrap();
     }
     let turns: u64 = database.query_row("SELECT count(*) FROM turns", [], |row| row.get(0)).unwrap();
     assert_eq!(turns, 0, "nobody drives them");
     assert_eq!(server.post("/v1/responses", body).await.ok()["status"], "completed");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_that_is_refused_leaves_no_container() {
+    let data = tempfile::tempdir().unwrap();
+    let settings = settings().engine(|engine| engine.sessions = 0);
+    let server = listen(data.path(), settings, vec![model("m", "http://localhost:9/v1".to_owned())]).await;
+    let file = server.upload("a.txt", b"a").await;
+    let auto = json!({ "type": "code_interpreter", "container": { "type": "auto", "file_ids": [file] } });
+    let messages = json!([{ "role": "user", "content": "hello" }]);
+    let missing = json!([{ "role": "user", "content": [{ "type": "input_file", "file_id": "file-none" }] }]);
+    for (path, status, body) in [
+        ("/v1/responses", 429, json!({ "model": "m", "input": "hello", "tools": [auto] })),
+        ("/v1/responses", 404, json!({ "model": "m", "input": missing, "tools": [auto] })),
+        ("/v1/chat/completions", 429, json!({ "model": "m", "messages": messages, "tools": [auto] })),
+        (
+            "/v1beta/interactions",
+            429,
+            json!({ "model": "m", "input": "hello", "tools": [{ "type": "code_execution" }] }),
+        ),
+    ] {
+        let refused = server.post(path, body).await;
+        assert_eq!(refused.status, status, "{path}: {:?}", refused.json());
+        assert_eq!(server.get("/v1/containers").await.ok()["data"], json!([]), "{path}");
+    }
     server.stop().await;
 }
 

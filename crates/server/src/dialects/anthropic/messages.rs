@@ -149,7 +149,7 @@ async fn prepare(
         Ok(session.reserve().await?)
     };
     if let Err(error) = placed.await {
-        choice.abandon(&app.engine, tenant).await;
+        choice.abandon(&app.engine).await;
         return Err(error);
     }
     let is_known = request.container.is_some();

@@ -171,7 +171,7 @@ async fn prepare(
         Ok(session.reserve().await?)
     };
     if let Err(error) = placed.await {
-        choice.abandon(&app.engine, tenant).await;
+        choice.abandon(&app.engine).await;
         return Err(error);
     }
     Ok((choice, Some(session)))

@@ -51,18 +51,32 @@ impl ContainerChoice {
         }
     }
 
-    /// Opens the container, with the requested files. Without one in the request it is the conversation's last.
+    /// Opens the container, with the requested files. Without one in the request it is the conversation's last. Returns true for one that
+    /// was made for this request.
     pub(crate) async fn open(
         &self,
         app: &App,
         tenant: &Tenant,
         used: Option<SessionId>,
-    ) -> Result<Arc<Session>, ApiError> {
+    ) -> Result<(Arc<Session>, bool), ApiError> {
         if let Self::Auto { memory_limit: Some(limit), .. } = self {
             check_memory(*limit, app, "tools")?;
         }
+        let is_auto = matches!(self, Self::Auto { session: None, .. });
         let is_used = used.is_some() || matches!(self, Self::Auto { session: Some(_), .. });
-        let container = app.engine.sessions.open(tenant, self.choice(used)).await?;
+        let container = app.engine.sessions.open(tenant, self.choice(used.clone())).await?;
+        let is_new = is_auto && used.is_none_or(|used| used != *container.id());
+        if let Err(error) = self.fill(app, tenant, &container, is_used).await {
+            if is_new {
+                app.engine.sessions.remove_unused(&container).await;
+            }
+            return Err(error);
+        }
+        Ok((container, is_new))
+    }
+
+    /// Gives a container its variables, and one that was used before the requested files.
+    async fn fill(&self, app: &App, tenant: &Tenant, container: &Session, is_used: bool) -> Result<(), ApiError> {
         if let Self::Auto { environment, .. } = self
             && !environment.is_empty()
         {
@@ -80,7 +94,7 @@ impl ContainerChoice {
                 }
             }
         }
-        Ok(container)
+        Ok(())
     }
 
     fn choice(&self, used: Option<SessionId>) -> SessionChoice {

@@ -30,19 +30,7 @@ pub(super) async fn interaction(
     base: String,
     in_flight: Arc<InFlightRequest>,
 ) -> Result<(), ApiError> {
-    let background = request.background;
-    let run = prepare(&app, &tenant, request, &base, in_flight).await?;
-    let span = info_span!("answer", api = "interactions", id = %run.in_flight.id);
-    turn::spawn_run(&app, run, background, span).await
-}
-
-async fn prepare(
-    app: &Arc<App>,
-    tenant: &Tenant,
-    request: ParsedRequest,
-    base: &str,
-    in_flight: Arc<InFlightRequest>,
-) -> Result<Run, ApiError> {
+    let (app, tenant) = (&app, &tenant);
     app.engine.models().find(&request.model)?;
     // Before anything is taken that would have to be given back.
     let secret = app.link_secret().await?;
@@ -50,24 +38,51 @@ async fn prepare(
     in_flight.hold(memory.clone());
     let tool = CodeInterpreter::name_beside(app.engine.kernel(), &request.functions);
     let context = Context::collect(app, tenant, &request, &tool, &memory).await?;
-    let session = if request.runs_code { Some(open(app, tenant, &request, &context).await?) } else { None };
-    let links = session.as_ref().map(|session| Links::to(secret, base, tenant, session.id()));
-    let made = make(app, tenant, request, context, in_flight, session.clone(), (links, base)).await;
+    let (session, is_new) = match request.runs_code {
+        true => {
+            let (session, is_new) = open(app, tenant, &request, &context).await?;
+            (Some(session), is_new)
+        }
+        false => (None, false),
+    };
+    let links = session.as_ref().map(|session| Links::to(secret, &base, tenant, session.id()));
+    let started = start(app, tenant, request, context, in_flight, session.clone(), (links, &base)).await;
+    if started.is_err()
+        && let Some(session) = session.filter(|_| is_new)
+    {
+        app.engine.sessions.remove_unused(&session).await;
+    }
+    started
+}
+
+async fn start(
+    app: &Arc<App>,
+    tenant: &Tenant,
+    request: ParsedRequest,
+    context: Context,
+    in_flight: Arc<InFlightRequest>,
+    session: Option<Arc<Session>>,
+    links: (Option<Links>, &str),
+) -> Result<(), ApiError> {
+    let background = request.background;
+    let made = make(app, tenant, request, context, in_flight, session.clone(), links).await;
     if made.is_err()
         && let Some(session) = &session
     {
         session.release().await;
     }
-    made
+    let run = made?;
+    let span = info_span!("answer", api = "interactions", id = %run.in_flight.id);
+    turn::spawn_run(app, run, background, span).await
 }
 
-/// Opens the session that the request names, that of the conversation, or a new one, with the request's files.
+/// Opens the session that the request names, that of the conversation, or a new one, with the request's files. Returns true for a new one.
 async fn open(
     app: &App,
     tenant: &Tenant,
     request: &ParsedRequest,
     context: &Context,
-) -> Result<Arc<Session>, ApiError> {
+) -> Result<(Arc<Session>, bool), ApiError> {
     let (choice, is_new) = match (&request.environment, &context.session) {
         (Some(id), _) => (SessionChoice::Explicit(id.clone()), false),
         (None, Some(id)) => (SessionChoice::Reuse(id.clone()), false),
@@ -86,11 +101,11 @@ async fn open(
     if let Err(refused) = placed.await {
         session.release().await;
         if is_new {
-            app.engine.sessions.delete(tenant, session.id()).await?;
+            app.engine.sessions.remove_unused(&session).await;
         }
         return Err(refused);
     }
-    Ok(session)
+    Ok((session, is_new))
 }
 
 /// Puts files into a session.

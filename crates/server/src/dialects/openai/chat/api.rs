@@ -119,7 +119,7 @@ async fn start_completion(
             Ok(choice) => choices.push(choice),
             Err(error) => {
                 for choice in choices {
-                    choice.abandon(&app.engine, tenant).await;
+                    choice.abandon(&app.engine).await;
                 }
                 return Err(error);
             }
@@ -162,10 +162,9 @@ async fn prepare(
         return Ok(spec.plan_choice(&app.engine, items, None, SessionRetention::Keep)?);
     };
     let used = conversation.container.clone();
-    let is_own = used.is_none() && matches!(interpreter, ContainerChoice::Auto { session: None, .. });
     let lingers = !matches!(interpreter, ContainerChoice::Auto { session: Some(_), .. });
-    let retention = if is_own { SessionRetention::Own { lingers } } else { SessionRetention::Shared { lingers } };
-    let session = interpreter.open(app, tenant, used).await?;
+    let (session, is_new) = interpreter.open(app, tenant, used).await?;
+    let retention = if is_new { SessionRetention::Own { lingers } } else { SessionRetention::Shared { lingers } };
     let gate = spec.gate(&app.engine, tenant, id.to_owned(), &session, false);
     let choice = spec.plan_choice(&app.engine, items, Some((Arc::clone(&session), gate)), retention)?;
     let placed = async {
@@ -174,7 +173,7 @@ async fn prepare(
         Ok(session.reserve().await?)
     };
     if let Err(error) = placed.await {
-        choice.abandon(&app.engine, tenant).await;
+        choice.abandon(&app.engine).await;
         return Err(error);
     }
     Ok(choice)

@@ -33,8 +33,33 @@ pub(super) async fn response(
     let (app, tenant) = (&app, &tenant);
     let context = Context::collect(app, tenant, &request).await?;
     in_flight.hold(context.memory());
+    app.engine.models().find(&request.model)?;
+    let (session, is_new) = match &request.interpreter {
+        Some(interpreter) => {
+            let (session, is_new) = interpreter.open(app, tenant, context.container()).await?;
+            (Some(session), is_new)
+        }
+        None => (None, false),
+    };
+    let started = start(app, tenant, request, context, in_flight, session.clone()).await;
+    if started.is_err()
+        && let Some(session) = session.filter(|_| is_new)
+    {
+        app.engine.sessions.remove_unused(&session).await;
+    }
+    started
+}
+
+async fn start(
+    app: &Arc<App>,
+    tenant: &Tenant,
+    request: ParsedRequest,
+    context: Context,
+    in_flight: Arc<InFlightRequest>,
+    session: Option<Arc<Session>>,
+) -> Result<(), ApiError> {
     let background = request.background;
-    let run = prepare(app, tenant, request, context, in_flight).await?;
+    let run = prepare(app, tenant, request, context, in_flight, session).await?;
     let span = info_span!("answer", api = "responses", id = %run.in_flight.id);
     turn::spawn_run(app, run, background, span).await
 }
@@ -45,17 +70,10 @@ async fn prepare(
     request: ParsedRequest,
     context: Context,
     in_flight: Arc<InFlightRequest>,
+    session: Option<Arc<Session>>,
 ) -> Result<Run, ApiError> {
-    app.engine.models().find(&request.model)?;
-    let session = match &request.interpreter {
-        Some(interpreter) => {
-            let session = interpreter.open(app, tenant, context.container()).await?;
-            context.place_files(app, tenant, &session).await?;
-            Some(session)
-        }
-        None => None,
-    };
     if let Some(session) = &session {
+        context.place_files(app, tenant, session).await?;
         // Reserved now, so that a lack of room is reported at once.
         session.reserve().await?;
     }
