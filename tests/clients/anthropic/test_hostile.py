@@ -18,13 +18,13 @@ def deep(levels):
     return json.loads("[" * levels + "]" * levels)
 
 
-def post(server, body, path="/v1/messages", headers=()):
+def post(server, body, path="/v1/messages", headers=(), timeout=60):
     """The status of an answer, and its body."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     usual = {"anthropic-version": "2023-06-01", "content-type": "application/json"}
     request = urllib.request.Request(server.url + path, data, {**usual, **dict(headers)})
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=timeout) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -119,10 +119,12 @@ def test_paths_and_bodies_that_make_no_sense(server):
 
 def test_two_of_the_same_request_run_once(server):
     """The client's own retry, of which it says so."""
-    body = {**GOOD, "messages": [{"role": "user", "content": "count, for a client that comes again"}]}
-    first = post(server, body)
+    first = json.loads(post(server, {**GOOD, "messages": [{"role": "user", "content": "count"}]})[1])
+    body = {**GOOD, "container": first["container"]["id"], "messages": [{"role": "user", "content": "rests and counts"}]}
+    with pytest.raises(TimeoutError):
+        post(server, body, timeout=1)
     again = post(server, body, headers={"x-stainless-retry-count": "1"})
-    assert first[0] == 200 and json.loads(first[1])["id"] == json.loads(again[1])["id"]
+    assert again[0] == 200 and "Run 2 times" in again[1].decode()
 
 
 def test_what_belongs_to_another_tenant_does_not_exist(keyed):

@@ -302,10 +302,14 @@ def test_a_repeated_request_runs_no_code_twice(client):
     first = ask(client, "count", tools=[tool], extra_headers=headers)
     second = ask(client, "count", tools=[tool], extra_headers=headers)
     assert first.id == second.id and calls(first)[0].outputs[0].logs == "1\n"
-    # A client that did not hear the answer asks again, and says so.
-    third = ask(client, "count", tools=[tool])
-    retried = ask(client, "count", tools=[tool], extra_headers={"x-stainless-retry-count": "1"})
-    assert retried.id == third.id != first.id and calls(third)[0].outputs[0].logs == "2\n"
+    with pytest.raises(openai.ConflictError, match="another body"):
+        ask(client, "count more", tools=[tool], extra_headers=headers)
+    # The client goes before the answer, asks again, and says so.
+    retried = ask(client.with_options(timeout=1, max_retries=5), "rests and counts", tools=[tool])
+    assert retried.id != first.id and calls(retried)[0].outputs[0].logs == "2\n"
+    # One that has its answer is not the other one of which this is the retry.
+    another = ask(client, "rests and counts", tools=[tool], extra_headers={"x-stainless-retry-count": "1"})
+    assert another.id != retried.id and calls(another)[0].outputs[0].logs == "3\n"
 
 
 def test_files_and_history_survive_restarts_and_kills(upstream):

@@ -74,6 +74,10 @@ SCRIPTS = {
     "read the file": ["print(open('/mnt/data/note.txt').read())", "It says {output}."],
     "runs long": ["import time\nprint('on', flush=True)\ntime.sleep(20)\nopen('/mnt/data/late.txt', 'w')", "It took long."],
     "naps": ["import time\nopen('nap.txt', 'w').write('z' * 1000)\ntime.sleep(0.3)", "I slept."],
+    "rests and counts": [
+        "import os, time\ntime.sleep(1.5)\nn = len([f for f in os.listdir() if f.startswith('run')])\nopen(f'run{n}', 'w')\nprint(n + 1)",
+        "Run {output} times.",
+    ],
     "counts slowly": ["import time\nfor n in range(10): print(n, flush=True); time.sleep(0.05)", "Counted to {output}."],
     "dies": ["import os\nos.abort()", "It died."],
     "count": ["import os\nn = len([f for f in os.listdir() if f.startswith('run')])\nopen(f'run{n}', 'w')\nprint(n + 1)", "Run {output} times."],

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use aludel_store::{Tenant, TurnId};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{Failure, FailureKind, Frame};
@@ -45,7 +45,7 @@ enum Entry {
         fingerprint: RequestFingerprint,
         began: Instant,
         ended: Instant,
-        abandoned: bool,
+        clients: Arc<Mutex<Clients>>,
         past: PastRequest,
     },
 }
@@ -53,10 +53,12 @@ enum Entry {
 /// A request that was begun before.
 #[derive(Debug)]
 pub enum EarlierRequest {
-    /// Under way, or ended and kept in memory.
-    InFlight(Arc<InFlightRequest>),
-    /// Ended, and not in memory any more.
-    Past(PastRequest),
+    /// Under way, or ended and kept in memory, with the client that repeats it.
+    InFlight(Arc<InFlightRequest>, Follower),
+    /// Ended, and not in memory any more, with the client that repeats it.
+    Past(PastRequest, Follower),
+    /// A request with the same idempotency key and another body.
+    OtherBody,
 }
 
 /// An ended request that is no longer in memory: its frames and its document are in the store, unless it failed or was not stored.
@@ -84,11 +86,62 @@ pub struct InFlightRequest {
     state: watch::Sender<State>,
     end: Mutex<Option<RequestEnd>>,
     held: Mutex<Vec<HeldResource>>,
-    /// True if it was cancelled because its clients had gone.
-    abandoned: AtomicBool,
+    clients: Arc<Mutex<Clients>>,
     began: Instant,
     /// Set when it has ended and is kept in memory.
     in_memory: Mutex<Option<EndedRequest>>,
+}
+
+/// The clients of a request that are known to wait for it.
+#[derive(Debug, Default)]
+struct Clients {
+    /// Their number now.
+    present: usize,
+    /// Number of times that one came or went.
+    changes: u64,
+    /// True if one went before it had the whole answer, and no repetition has come for it.
+    is_missed: bool,
+    /// True if it was cancelled because they had gone.
+    abandoned: bool,
+}
+
+/// A client that waits for a request, until this is dropped.
+#[derive(Debug)]
+pub struct Follower {
+    clients: Arc<Mutex<Clients>>,
+    is_answered: bool,
+}
+
+impl Follower {
+    /// A client that waits for this request.
+    pub fn of(in_flight: &InFlightRequest) -> Self {
+        Self::among(&in_flight.clients, &mut lock(&in_flight.clients))
+    }
+
+    fn among(clients: &Arc<Mutex<Clients>>, locked: &mut Clients) -> Self {
+        locked.present += 1;
+        locked.changes += 1;
+        Self { clients: Arc::clone(clients), is_answered: false }
+    }
+
+    /// Notes that it was given the whole answer.
+    pub fn note_answered(&mut self) {
+        self.is_answered = true;
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        let mut clients = lock(&self.clients);
+        clients.present -= 1;
+        clients.changes += 1;
+        clients.is_missed |= !self.is_answered;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No code that holds it can panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// An ended request that nothing but memory has.
@@ -129,8 +182,10 @@ pub struct RequestEnd {
 /// A mark that identifies repetitions of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestFingerprint {
-    /// Digest of the client's own key, or of the request's contents.
+    /// Digest of the route with the client's own key, or with the request's contents.
     digest: [u8; 32],
+    /// Digest of the contents.
+    body: [u8; 32],
     /// True if the client says that it asks again.
     is_retry: bool,
     /// True if the digest is of the client's own key.
@@ -138,19 +193,21 @@ pub struct RequestFingerprint {
 }
 
 impl RequestFingerprint {
-    /// A fingerprint of the client's idempotency key, if there is one; otherwise of the contents, which count only if the client says that
-    /// it repeats the request.
-    pub fn new(key: Option<&str>, body: &str, is_retry: bool) -> Self {
+    /// A fingerprint of the client's idempotency key at a route, if there is one; otherwise of the contents, which count only if the client
+    /// says that it repeats the request, and only for one whose client went without its answer.
+    pub fn new(route: &str, key: Option<&str>, body: &str, is_retry: bool) -> Self {
+        let body = Sha256::digest(body);
         let digest = match key {
-            Some(key) => Sha256::digest(["key\0", key].concat()),
-            None => Sha256::digest(["body\0", body].concat()),
+            Some(key) => Sha256::new().chain_update(["key\0", route, "\0", key].concat()),
+            None => Sha256::new().chain_update(["body\0", route, "\0"].concat()).chain_update(body),
         };
-        Self { digest: digest.into(), is_retry: is_retry || key.is_some(), has_key: key.is_some() }
+        let is_retry = is_retry || key.is_some();
+        Self { digest: digest.finalize().into(), body: body.into(), is_retry, has_key: key.is_some() }
     }
 
     /// The fingerprint of a request that cannot be repeated.
     pub fn none() -> Self {
-        Self { digest: [0; 32], is_retry: false, has_key: false }
+        Self { digest: [0; 32], body: [0; 32], is_retry: false, has_key: false }
     }
 }
 
@@ -164,9 +221,11 @@ impl InFlightRequests {
     ) -> Result<Arc<InFlightRequest>, EarlierRequest> {
         let mut all = self.lock();
         if fingerprint.is_retry {
-            let same = |entry: &&Entry| *entry.tenant() == *tenant && entry.is_answer_to(&fingerprint);
-            if let Some(entry) = all.values().filter(same).max_by_key(|entry| entry.began()) {
-                return Err(entry.known());
+            let same = |entry: &&Entry| *entry.tenant() == *tenant && entry.fingerprint().digest == fingerprint.digest;
+            let mut same: Vec<&Entry> = all.values().filter(same).collect();
+            same.sort_by_key(|entry| Reverse(entry.began()));
+            if let Some(earlier) = same.into_iter().find_map(|entry| entry.join(&fingerprint)) {
+                return Err(earlier);
             }
         }
         if all.len() >= MAX_REQUESTS {
@@ -185,7 +244,7 @@ impl InFlightRequests {
             state: watch::Sender::new(State::default()),
             end: Mutex::default(),
             held: Mutex::default(),
-            abandoned: AtomicBool::new(false),
+            clients: Arc::default(),
             began: Instant::now(),
             in_memory: Mutex::default(),
         });
@@ -207,8 +266,7 @@ impl InFlightRequests {
         let bytes = in_flight.weight() + OVERHEAD_BYTES + end.answer.get().len();
         in_flight.end(end);
         let mut all = self.lock();
-        *in_flight.in_memory.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some(EndedRequest { bytes, ran_code });
+        *in_flight.in_memory.lock().unwrap_or_else(PoisonError::into_inner) = Some(EndedRequest { bytes, ran_code });
         let_go(&mut all, Some(&in_flight.tenant), MAX_BYTES_EACH);
         let_go(&mut all, None, MAX_BYTES);
     }
@@ -248,8 +306,7 @@ impl InFlightRequests {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<TurnId, Entry>> {
-        // No code that holds it can panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 
@@ -312,15 +369,8 @@ impl Entry {
             fingerprint: in_flight.fingerprint.clone(),
             began: in_flight.began,
             ended: in_flight.ended_at().unwrap_or_else(Instant::now),
-            abandoned: in_flight.abandoned.load(Ordering::Relaxed),
+            clients: Arc::clone(&in_flight.clients),
             past: PastRequest { id: in_flight.id.clone(), failure, is_stored },
-        }
-    }
-
-    fn known(&self) -> EarlierRequest {
-        match self {
-            Self::InFlight(in_flight) => EarlierRequest::InFlight(Arc::clone(in_flight)),
-            Self::Past { past, .. } => EarlierRequest::Past(past.clone()),
         }
     }
 
@@ -346,19 +396,36 @@ impl Entry {
         }
     }
 
-    /// Returns true if this request answers another one with this fingerprint.
-    fn is_answer_to(&self, asked: &RequestFingerprint) -> bool {
-        let (fingerprint, abandoned, ran_code) = match self {
-            Self::InFlight(in_flight) => {
-                (&in_flight.fingerprint, in_flight.abandoned.load(Ordering::Relaxed), in_flight.ran_code())
-            }
-            Self::Past { fingerprint, abandoned, past, .. } => {
-                (fingerprint, *abandoned, ran_code(past.failure.as_ref()))
-            }
+    fn fingerprint(&self) -> &RequestFingerprint {
+        match self {
+            Self::InFlight(in_flight) => &in_flight.fingerprint,
+            Self::Past { fingerprint, .. } => fingerprint,
+        }
+    }
+
+    /// Adds a client with a fingerprint of the same digest, if this request is the answer to it.
+    fn join(&self, asked: &RequestFingerprint) -> Option<EarlierRequest> {
+        let (clients, ran_code) = match self {
+            Self::InFlight(in_flight) => (&in_flight.clients, in_flight.ran_code()),
+            Self::Past { clients, past, .. } => (clients, ran_code(past.failure.as_ref())),
         };
+        let mut locked = lock(clients);
         // If a library repeats a request on its own, its programs must not run again.
-        let is_lost = abandoned && (asked.has_key || !ran_code);
-        fingerprint.digest == asked.digest && !is_lost
+        let is_lost = locked.abandoned && (asked.has_key || !ran_code);
+        // Equal requests of one client are not repetitions of each other: each takes up one that nobody else gets.
+        let is_another = !asked.has_key && (locked.present > 0 || !locked.is_missed);
+        if is_lost || is_another {
+            return None;
+        }
+        if self.fingerprint().body != asked.body {
+            return Some(EarlierRequest::OtherBody);
+        }
+        locked.is_missed = false;
+        let follower = Follower::among(clients, &mut locked);
+        Some(match self {
+            Self::InFlight(in_flight) => EarlierRequest::InFlight(Arc::clone(in_flight), follower),
+            Self::Past { past, .. } => EarlierRequest::Past(past.clone(), follower),
+        })
     }
 }
 
@@ -414,11 +481,17 @@ impl InFlightRequest {
         self.state.send_modify(|state| state.ended = Some(Instant::now()));
     }
 
-    /// Cancels it because its clients are gone and nobody receives its end. A repetition starts anew.
-    pub fn give_up(&self) {
+    /// Cancels it if it has no client for this long: nobody receives its end. A repetition starts anew.
+    pub async fn give_up_after(&self, pause: Duration) {
+        let changes = lock(&self.clients).changes;
+        if !pause.is_zero() {
+            let _ended = timeout(pause, self.ended()).await;
+        }
+        let mut clients = lock(&self.clients);
         // The connection of a client that received everything closes as well.
-        if !self.has_ended() {
-            self.abandoned.store(true, Ordering::Relaxed);
+        if clients.present == 0 && clients.changes == changes && !self.has_ended() {
+            clients.abandoned = true;
+            drop(clients);
             self.cancel.cancel();
         }
     }
@@ -471,7 +544,7 @@ mod tests {
     const MB: usize = 1 << 20;
 
     fn key(name: &str) -> RequestFingerprint {
-        RequestFingerprint::new(Some(name), "", false)
+        RequestFingerprint::new("route", Some(name), "", false)
     }
 
     /// Begins a request with a stream of this size.
@@ -494,7 +567,7 @@ mod tests {
         assert_eq!(Arc::strong_count(&in_flight), 1, "a follower's");
         assert_eq!(in_flight.frame(0).await.unwrap().text, "xxxxxxxxxx");
         assert!(all.find(&tenant, &in_flight.id).is_none());
-        let Err(EarlierRequest::Past(past)) = all.begin(&tenant, key("a"), ResponseId::new().into()) else {
+        let Err(EarlierRequest::Past(past, _)) = all.begin(&tenant, key("a"), ResponseId::new().into()) else {
             panic!("begun anew")
         };
         assert_eq!((past.id, past.failure, past.is_stored), (in_flight.id.clone(), Some(failure), true));
@@ -511,7 +584,7 @@ mod tests {
             end(begin(&tenant, &number.to_string()).unwrap());
         }
         assert!(begin(&tenant, "0").is_ok(), "the oldest one is forgotten");
-        assert!(matches!(begin(&other, "others"), Err(EarlierRequest::Past(_))));
+        assert!(matches!(begin(&other, "others"), Err(EarlierRequest::Past(..))));
     }
 
     #[tokio::test(start_paused = true)]
@@ -524,11 +597,91 @@ mod tests {
         tokio::time::advance(ENDED_LIFE - Duration::from_secs(1)).await;
         all.forget_old();
         let again = |name: &str| all.begin(&tenant, key(name), ResponseId::new().into());
-        assert!(matches!(again("stored"), Err(EarlierRequest::Past(past)) if past.id == long[0].id));
-        assert!(matches!(again("in memory"), Err(EarlierRequest::InFlight(same)) if same.id == long[1].id));
+        assert!(matches!(again("stored"), Err(EarlierRequest::Past(past, _)) if past.id == long[0].id));
+        assert!(matches!(again("in memory"), Err(EarlierRequest::InFlight(same, _)) if same.id == long[1].id));
         tokio::time::advance(Duration::from_secs(1)).await;
         all.forget_old();
         assert!(again("stored").is_ok() && again("in memory").is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_is_given_up_when_the_last_of_its_clients_is_gone_for_long() {
+        let (all, tenant) = (InFlightRequests::default(), Tenant::local());
+        let in_flight = begun(&all, &tenant, "a", 1);
+        let first = Follower::of(&in_flight);
+        let join = || match all.begin(&tenant, key("a"), ResponseId::new().into()) {
+            Err(EarlierRequest::InFlight(same, follower)) if same.id == in_flight.id => follower,
+            other => panic!("{other:?}"),
+        };
+        let pause = Duration::from_secs(10);
+        let gone = |seconds| {
+            let in_flight = Arc::clone(&in_flight);
+            async move {
+                in_flight.give_up_after(Duration::from_secs(seconds)).await;
+                in_flight.cancel.is_cancelled()
+            }
+        };
+        // One more came before the first one went, another one went meanwhile.
+        let second = join();
+        drop(first);
+        assert!(!gone(0).await && !gone(10).await);
+        drop(second);
+        let given_up = tokio::spawn(gone(10));
+        tokio::time::sleep(pause / 2).await;
+        drop(join());
+        let later = tokio::spawn(gone(10));
+        assert!(!given_up.await.unwrap());
+        assert!(later.await.unwrap());
+        assert!(all.begin(&tenant, key("a"), ResponseId::new().into()).is_ok());
+    }
+
+    #[test]
+    fn a_key_is_of_one_route_and_one_body() {
+        let (all, tenant) = (InFlightRequests::default(), Tenant::local());
+        let begin = |route, body| {
+            let fingerprint = RequestFingerprint::new(route, Some("a"), body, false);
+            all.begin(&tenant, fingerprint, ResponseId::new().into())
+        };
+        let first = begin("responses", "1").unwrap();
+        assert!(begin("completions", "1").is_ok());
+        assert!(matches!(begin("responses", "2"), Err(EarlierRequest::OtherBody)));
+        assert!(matches!(begin("responses", "1"), Err(EarlierRequest::InFlight(same, _)) if same.id == first.id));
+        all.end_stored(&first, done(&Value::Null));
+        assert!(matches!(begin("responses", "2"), Err(EarlierRequest::OtherBody)));
+        assert!(matches!(begin("responses", "1"), Err(EarlierRequest::Past(past, _)) if past.id == first.id));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_retry_without_a_key_takes_up_one_request_whose_client_went_unanswered() {
+        let (all, tenant) = (InFlightRequests::default(), Tenant::local());
+        let ask = |route, is_retry| {
+            let fingerprint = RequestFingerprint::new(route, None, "equal", is_retry);
+            all.begin(&tenant, fingerprint, ResponseId::new().into())
+        };
+        let (answered, cut) = (ask("responses", false).unwrap(), ask("responses", false).unwrap());
+        let (mut first, second) = (Follower::of(&answered), Follower::of(&cut));
+        // Of one that was refused: the others have clients of their own.
+        let refused = ask("responses", true).unwrap();
+        let _third = Follower::of(&refused);
+        first.note_answered();
+        drop(first);
+        all.end_stored(&answered, done(&Value::Null));
+        assert!(ask("responses", true).is_ok(), "the answer of another one");
+        drop(second);
+        assert!(ask("completions", true).is_ok());
+        let Err(EarlierRequest::InFlight(same, again)) = ask("responses", true) else { panic!("begun twice") };
+        assert_eq!(same.id, cut.id);
+        assert!(ask("responses", true).is_ok(), "it has its client back");
+        drop(again);
+        all.end_stored(&cut, done(&Value::Null));
+        for is_answered in [false, true] {
+            let Err(EarlierRequest::Past(past, mut again)) = ask("responses", true) else { panic!("begun twice") };
+            assert_eq!(past.id, cut.id);
+            if is_answered {
+                again.note_answered();
+            }
+        }
+        assert!(ask("responses", true).is_ok(), "its client has the answer");
     }
 
     #[test]
@@ -545,7 +698,7 @@ mod tests {
         all.end(&last, done(&json!({ "text": "x".repeat(18 * MB) })), false);
         assert!(all.find(&tenant, &last.id).is_some() && all.find(&tenant, &first.id).is_some());
         assert!(all.find(&tenant, &ran.id).is_none() && all.find(&other, &others.id).is_some());
-        let Err(EarlierRequest::Past(past)) = all.begin(&tenant, key("ran"), ResponseId::new().into()) else {
+        let Err(EarlierRequest::Past(past, _)) = all.begin(&tenant, key("ran"), ResponseId::new().into()) else {
             panic!("its programs would run again");
         };
         assert_eq!((past.is_stored, past.failure.unwrap().should_retry), (false, Some(false)));

@@ -18,7 +18,9 @@ pub use event::{
     EndReason, EventKind, Image, ItemId, OutputPiece, RichData, RichValue, StoredBytes, ToolCall, ToolEnd, ToolKind,
     ToolOutcome, TurnEvent,
 };
-pub use in_flight::{EarlierRequest, InFlightRequest, InFlightRequests, PastRequest, RequestEnd, RequestFingerprint};
+pub use in_flight::{
+    EarlierRequest, Follower, InFlightRequest, InFlightRequests, PastRequest, RequestEnd, RequestFingerprint,
+};
 pub use journal::{Journal, NewJournal};
 pub use lease::renew;
 pub use recover::{RecoveryOutcome, RestoredRequest, StoredRequests, recover, replay};

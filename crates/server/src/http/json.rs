@@ -1,5 +1,6 @@
 //! JSON bodies: bounded in bytes, depth, number of values and speed, with their memory counted before anything is built of them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -176,9 +177,10 @@ impl Fields {
         self.memory.clone()
     }
 
-    /// All of them, as they were sent but for blanks and order.
-    pub(crate) fn to_json(&self) -> String {
-        serde_json::to_string(&self.map).unwrap_or_default()
+    /// The JSON text of all fields but these.
+    pub(crate) fn to_json_without(&self, names: &[&str]) -> String {
+        let fields = self.map.iter().filter(|(name, _)| !names.contains(&name.as_str()));
+        serde_json::to_string(&fields.collect::<BTreeMap<_, _>>()).unwrap_or_default()
     }
 
     /// Parses a message, field by field in the order of its type's declaration. Null is the same as absent.

@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_engine::turns::{Frame, InFlightRequest, RequestEnd, RequestFingerprint};
+use aludel_engine::turns::{Follower, Frame, InFlightRequest, RequestEnd, RequestFingerprint};
 use aludel_store::Tenant;
 use axum::body::{Body, Bytes};
 use axum::http::HeaderMap;
@@ -30,6 +30,8 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(45);
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest that the client of a cancelled request waits for its end.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Fields that tell the form of an answer.
+const FORM: [&str; 2] = ["stream", "stream_options"];
 const JSON: &str = "application/json";
 const COMMENT: &str = ": keep-alive\n\n";
 
@@ -54,30 +56,33 @@ pub(crate) fn framed(frame: &Frame) -> String {
     format!("event: {}\ndata: {}\n\n", frame.kind, frame.text)
 }
 
-/// The mark by which a client's repetition of a request is known.
-pub(crate) fn fingerprint(headers: &HeaderMap, fields: &Fields) -> RequestFingerprint {
+/// The mark by which a client's repetition of a request to this route is known. It may ask for another form of the same answer.
+pub(crate) fn fingerprint(route: &str, headers: &HeaderMap, fields: &Fields) -> RequestFingerprint {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let is_retry = text("x-stainless-retry-count").is_some_and(|count| count.trim() != "0");
-    RequestFingerprint::new(text("idempotency-key"), &fields.to_json(), is_retry)
+    RequestFingerprint::new(route, text("idempotency-key"), &fields.to_json_without(&FORM), is_retry)
 }
 
-/// The frames of a request under way: all, or those after a number. `guard` is dropped with the client's connection.
+/// The frames of a request under way: all, or those after a number. `connection` is of a client whose going may end the turn.
 pub(crate) fn follow(
     in_flight: Arc<InFlightRequest>,
     after: Option<u64>,
-    guard: Option<DropGuard>,
+    connection: Option<WaitingClient>,
     form: StreamFormat,
 ) -> Response {
     let first = in_flight.index_after(after);
-    let frames = unfold((in_flight, first, guard), move |(in_flight, mut index, guard)| async move {
+    let frames = unfold((in_flight, first, connection), move |(in_flight, mut index, mut connection)| async move {
         loop {
             let Ok(frame) = timeout(KEEPALIVE_INTERVAL, in_flight.frame(index)).await else {
-                return Some((Bytes::from_static(form.silence.as_bytes()), (in_flight, index, guard)));
+                return Some((Bytes::from_static(form.silence.as_bytes()), (in_flight, index, connection)));
             };
-            let frame = frame?;
+            let Some(frame) = frame else {
+                connection.iter_mut().for_each(WaitingClient::note_answered);
+                return None;
+            };
             index += 1;
             if after.is_none_or(|after| frame.sequence > after) {
-                return Some((Bytes::from((form.framed)(&frame)), (in_flight, index, guard)));
+                return Some((Bytes::from((form.framed)(&frame)), (in_flight, index, connection)));
             }
         }
     });
@@ -91,32 +96,73 @@ pub(crate) fn replay(app: &App, tenant: &Tenant, frames: Vec<Frame>, form: Strea
     Ok(respond(Body::new(GuardedBody::new(Body::from_stream(iter(frames)), memory))))
 }
 
-/// Ends the turn some time after the guard is dropped, unless it has ended by itself; at once if the client was following a stream.
-pub(crate) fn cancel_on_disconnect(in_flight: &Arc<InFlightRequest>, streams: bool) -> DropGuard {
-    let dropped = CancellationToken::new();
-    let (token, in_flight) = (dropped.clone(), Arc::clone(in_flight));
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = in_flight.ended() => return,
-            () = token.cancelled() => {}
+/// The form in which a client gets a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Delivery {
+    /// Its frames as they come.
+    Stream,
+    /// Its object, at the end.
+    Whole,
+    /// Its object as it stands at the beginning. The turn goes on without the client.
+    Background,
+}
+
+impl Delivery {
+    /// The form that a request asks for.
+    pub(crate) fn of(streams: bool, background: bool) -> Self {
+        match (background, streams) {
+            (true, _) => Self::Background,
+            (false, true) => Self::Stream,
+            (false, false) => Self::Whole,
         }
-        if !streams {
-            let _ended = timeout(RECONNECT_TIMEOUT, in_flight.ended()).await;
-        }
-        in_flight.give_up();
-    });
-    dropped.drop_guard()
+    }
+}
+
+/// A client that waits for a turn, as long as its connection lasts.
+#[derive(Debug)]
+pub(crate) struct WaitingClient {
+    follower: Follower,
+    /// Dropped after the follower.
+    _closed: Option<DropGuard>,
+}
+
+impl WaitingClient {
+    /// A client that takes the turn along when this is dropped, if it is the last one: at once if it reads a stream, and
+    /// otherwise after some time.
+    pub(super) fn new(in_flight: &Arc<InFlightRequest>, follower: Follower, delivery: Delivery) -> Self {
+        let pause = match delivery {
+            Delivery::Stream => Duration::ZERO,
+            Delivery::Whole => RECONNECT_TIMEOUT,
+            Delivery::Background => return Self { follower, _closed: None },
+        };
+        let closed = CancellationToken::new();
+        let (token, in_flight) = (closed.clone(), Arc::clone(in_flight));
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = in_flight.ended() => {}
+                () = token.cancelled() => in_flight.give_up_after(pause).await,
+            }
+        });
+        Self { follower, _closed: Some(closed.drop_guard()) }
+    }
+
+    /// Notes that its client is given the whole answer.
+    pub(crate) fn note_answered(&mut self) {
+        self.follower.note_answered();
+    }
 }
 
 /// Returns the failure of a turn whose only frame is one for which `is_failure` is true: it is answered like any error.
 pub(crate) async fn first_failure(
     in_flight: &InFlightRequest,
+    connection: &mut WaitingClient,
     is_failure: impl Fn(&Frame) -> bool,
 ) -> Result<(), ApiError> {
     if let Ok(first) = timeout(KEEPALIVE_INTERVAL, in_flight.frame(0)).await
         && first.is_none_or(|frame| is_failure(&frame))
         && let Some(failure) = in_flight.ended().await.and_then(|end| end.failure)
     {
+        connection.note_answered();
         return Err(failure.into());
     }
     Ok(())
@@ -132,22 +178,23 @@ pub(crate) async fn stop(in_flight: &InFlightRequest) {
 /// so after a while blanks are sent, which may stand before JSON; the status is 200 then, whatever comes.
 pub(crate) async fn wait(
     in_flight: Arc<InFlightRequest>,
-    guard: Option<DropGuard>,
+    mut connection: WaitingClient,
     written: impl Fn(Box<RawValue>) -> String + Send + 'static,
 ) -> Result<Response, ApiError> {
     if let Ok(end) = timeout(STATUS_TIMEOUT, in_flight.ended()).await {
-        drop(guard);
+        connection.note_answered();
         return match end {
             Some(RequestEnd { failure: Some(failure), .. }) => Err(failure.into()),
             Some(RequestEnd { answer, .. }) => Ok(([(CONTENT_TYPE, JSON)], written(answer)).into_response()),
             None => Err(ApiError::internal("a turn ended without an end")),
         };
     }
-    let chunks = unfold(Some((in_flight, guard, written)), async |state| {
-        let (in_flight, guard, written) = state?;
+    let chunks = unfold(Some((in_flight, connection, written)), async |state| {
+        let (in_flight, mut connection, written) = state?;
         match timeout(KEEPALIVE_INTERVAL, in_flight.ended()).await {
-            Err(_) => Some((Ok::<_, Infallible>(Bytes::from_static(b" ")), Some((in_flight, guard, written)))),
+            Err(_) => Some((Ok::<_, Infallible>(Bytes::from_static(b" ")), Some((in_flight, connection, written)))),
             Ok(end) => {
+                connection.note_answered();
                 let answer = end.map(|end| end.answer).unwrap_or_default();
                 Some((Ok(Bytes::from(written(answer))), None))
             }
@@ -191,7 +238,8 @@ mod tests {
             let failure = Some(Failure::new(FailureKind::Rejected, "wrong"));
             turn.end(RequestEnd { answer: raw_json(&json!({"error": "late"})), failure });
         });
-        let body = wait(in_flight, None, into_text).await?.into_body();
+        let connection = WaitingClient::new(&in_flight, Follower::of(&in_flight), Delivery::Whole);
+        let body = wait(in_flight, connection, into_text).await?.into_body();
         Ok(String::from_utf8(to_bytes(body, 1 << 20).await.unwrap().to_vec()).unwrap())
     }
 

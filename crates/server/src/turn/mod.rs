@@ -4,6 +4,6 @@ mod delivery;
 mod start;
 mod stored;
 
-pub(crate) use delivery::{StreamFormat, cancel_on_disconnect, fingerprint, first_failure, follow, framed, stop, wait};
-pub(crate) use start::{begin, launch, not_stored, spawn_run};
+pub(crate) use delivery::{Delivery, StreamFormat, fingerprint, first_failure, follow, framed, stop, wait};
+pub(crate) use start::{BeginRefusal, begin, launch, not_stored, spawn_run};
 pub(crate) use stored::{cancel, replay_stored, stop_and_forget};

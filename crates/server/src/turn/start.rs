@@ -4,12 +4,13 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use aludel_engine::turns::{
-    EarlierRequest, Failure, FailureKind, InFlightRequest, PastRequest, RequestEnd, RequestFingerprint, Run,
+    EarlierRequest, Failure, FailureKind, Follower, InFlightRequest, PastRequest, RequestEnd, RequestFingerprint, Run,
 };
 use aludel_store::{Tenant, TurnId};
 use futures_util::FutureExt;
 use tracing::{Instrument, Span};
 
+use super::delivery::{Delivery, WaitingClient};
 use crate::app::App;
 use crate::error::ApiError;
 
@@ -20,20 +21,44 @@ pub(crate) fn begin(
     fingerprint: RequestFingerprint,
     id: TurnId,
     memory: impl Send + Sync + 'static,
-) -> Result<(Arc<InFlightRequest>, bool), PastRequest> {
-    match app.engine.in_flight.begin(tenant, fingerprint, id) {
-        Err(EarlierRequest::Past(past)) => Err(past),
-        Err(EarlierRequest::InFlight(same)) => Ok((same, false)),
+    delivery: Delivery,
+) -> Result<(Arc<InFlightRequest>, WaitingClient, bool), BeginRefusal> {
+    let (in_flight, follower, is_new) = match app.engine.in_flight.begin(tenant, fingerprint, id) {
+        Err(EarlierRequest::Past(past, follower)) => return Err(BeginRefusal::Past(past, follower)),
+        Err(EarlierRequest::OtherBody) => return Err(BeginRefusal::OtherBody),
+        Err(EarlierRequest::InFlight(same, follower)) => (same, follower, false),
         Ok(in_flight) => {
             in_flight.hold(memory);
-            Ok((in_flight, true))
+            let follower = Follower::of(&in_flight);
+            (in_flight, follower, true)
         }
-    }
+    };
+    let connection = WaitingClient::new(&in_flight, follower, delivery);
+    Ok((in_flight, connection, is_new))
+}
+
+/// The reason for which a request is neither begun nor joined.
+#[derive(Debug)]
+pub(crate) enum BeginRefusal {
+    /// It was answered before. The client has its answer only when that is noted.
+    Past(PastRequest, Follower),
+    /// Its idempotency key stands for another request.
+    OtherBody,
 }
 
 /// The answer to a repetition of a request whose answer is not stored.
-pub(crate) fn not_stored(past: PastRequest) -> ApiError {
-    past.failure.map_or_else(|| ApiError::internal(format!("{} was taken for stored", past.id)), ApiError::from)
+pub(crate) fn not_stored(refusal: BeginRefusal) -> ApiError {
+    match refusal {
+        BeginRefusal::Past(past, mut follower) => {
+            follower.note_answered();
+            past.failure.map_or_else(|| ApiError::internal(format!("{} was taken for stored", past.id)), ApiError::from)
+        }
+        BeginRefusal::OtherBody => {
+            let message =
+                "This idempotency key was sent before with another body; a different request needs a key of its own.";
+            ApiError::conflict(message).code("idempotency_key_reused")
+        }
+    }
 }
 
 /// Makes a stored request known, and runs it in a task.
@@ -85,7 +110,8 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         let app = App::on_memory(data.path(), Default::default()).await;
         let tenant = Tenant::local();
-        let (in_flight, _) = begin(&app, &tenant, RequestFingerprint::none(), TurnId::new(), ()).unwrap();
+        let fingerprint = RequestFingerprint::none();
+        let (in_flight, ..) = begin(&app, &tenant, fingerprint, TurnId::new(), (), Delivery::Whole).unwrap();
         tokio::time::pause();
         let shares = &app.engine.processor_time;
         shares.share_of(&tenant).take(Duration::from_secs(3600));
@@ -93,5 +119,28 @@ mod tests {
         let began = Instant::now();
         launch(&app, &in_flight, async { Ok(()) }).await.unwrap();
         assert!(began.elapsed() > Duration::from_millis(100), "{:?}", began.elapsed());
+    }
+
+    #[tokio::test]
+    async fn a_client_that_goes_leaves_the_turn_to_one_that_has_joined_it() {
+        let data = tempfile::tempdir().unwrap();
+        let app = App::on_memory(data.path(), Default::default()).await;
+        tokio::time::pause();
+        for (delivery, seconds) in [(Delivery::Stream, 0), (Delivery::Whole, 10)] {
+            let ask = || {
+                let fingerprint = RequestFingerprint::new("route", Some(&format!("{delivery:?}")), "", false);
+                begin(&app, &Tenant::local(), fingerprint, TurnId::new(), (), delivery).unwrap()
+            };
+            let (in_flight, first, _) = ask();
+            let (_, second, is_new) = ask();
+            assert!(!is_new);
+            drop(first);
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            assert!(!in_flight.cancel.is_cancelled(), "{delivery:?}");
+            drop(second);
+            let left = Instant::now();
+            in_flight.cancel.cancelled().await;
+            assert_eq!(left.elapsed().as_secs(), seconds, "{delivery:?}");
+        }
     }
 }

@@ -510,6 +510,36 @@ async fn a_request_that_is_refused_leaves_no_container() {
 }
 
 #[tokio::test]
+async fn an_idempotency_key_is_of_one_request() {
+    let data = tempfile::tempdir().unwrap();
+    let upstream =
+        ScriptedUpstream::start(vec![Scripted::Text("one"), Scripted::Text("two"), Scripted::Text("three")]).await;
+    let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
+    let ask = |path: &str, body: Value| {
+        server.ask(server.request(Method::POST, path).header("idempotency-key", "once").json(&body))
+    };
+    let first = ask("/v1/responses", json!({ "model": "m", "input": "hello" })).await.ok();
+    let other = ask("/v1/responses", json!({ "model": "m", "input": "good bye" })).await;
+    assert_eq!(other.headers["x-should-retry"], "false");
+    assert_eq!(other.refused(409, "another body")["code"], "idempotency_key_reused");
+    assert_eq!(
+        ask("/v1/responses", json!({ "model": "m", "input": "hello", "stream": false })).await.ok()["id"],
+        first["id"]
+    );
+    let tool = json!({ "type": "code_interpreter" });
+    let messages = json!([{ "role": "user", "content": "hello" }]);
+    let chat = json!({ "model": "m", "messages": messages, "tools": [tool] });
+    let completion = ask("/v1/chat/completions", chat).await.ok();
+    assert_eq!(completion["choices"][0]["message"]["content"], "two");
+    // Equal requests, of which one says that it comes again: the others were answered.
+    let retried = server.request(Method::POST, "/v1/responses").header("x-stainless-retry-count", "1");
+    let retried = server.ask(retried.json(&json!({ "model": "m", "input": "hello" }))).await.ok();
+    assert_ne!(retried["id"], first["id"]);
+    assert_eq!(upstream.requests().len(), 3);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_failed_response_whose_id_nobody_knows_is_not_kept() {
     let data = tempfile::tempdir().unwrap();
     let refusal = || Scripted::Status(400, "", "bad");

@@ -25,9 +25,7 @@ use crate::error::ApiError;
 use crate::http::{Caller, MemoryCharge, RawJson};
 use crate::raw_json::into_text;
 use crate::telemetry::Scope;
-use crate::turn::{
-    self, StreamFormat, cancel_on_disconnect, fingerprint, first_failure, follow, framed, not_stored, wait,
-};
+use crate::turn::{self, Delivery, StreamFormat, fingerprint, first_failure, follow, framed, not_stored, wait};
 
 pub(super) async fn create(
     State(app): State<Arc<App>>,
@@ -39,7 +37,7 @@ pub(super) async fn create(
         return Ok(response);
     }
     let fields = body.fields(&app).await?;
-    let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
+    let (fingerprint, memory) = (fingerprint("/v1/messages", &headers, &fields), fields.memory());
     end_long_step().await;
     let request = ParsedRequest::read(fields, app.engine.kernel())?;
     end_long_step().await;
@@ -48,17 +46,17 @@ pub(super) async fn create(
     if request.is_empty {
         return Ok(empty(request));
     }
-    let (in_flight, is_new) = turn::begin(&app, &tenant, fingerprint, TurnId::new(), memory).map_err(not_stored)?;
-    let guard = Some(cancel_on_disconnect(&in_flight, stream));
+    let begun = turn::begin(&app, &tenant, fingerprint, TurnId::new(), memory, Delivery::of(stream, false));
+    let (in_flight, mut connection, is_new) = begun.map_err(not_stored)?;
     if is_new {
         turn::launch(&app, &in_flight, start_message(Arc::clone(&app), tenant, request, Arc::clone(&in_flight)))
             .await?;
     }
     if !stream {
-        return wait(in_flight, guard, into_text).await;
+        return wait(in_flight, connection, into_text).await;
     }
-    first_failure(&in_flight, |frame| frame.kind == ERROR).await?;
-    Ok(follow(in_flight, None, guard, StreamFormat { framed, silence: PING }))
+    first_failure(&in_flight, &mut connection, |frame| frame.kind == ERROR).await?;
+    Ok(follow(in_flight, None, Some(connection), StreamFormat { framed, silence: PING }))
 }
 
 /// The answer to a request that only warms a cache.

@@ -28,7 +28,7 @@ use crate::error::ApiError;
 use crate::http::{Caller, Fields, MemoryCharge, Params};
 use crate::links::{self, Links};
 use crate::raw_json::into_text;
-use crate::turn::{self, StreamFormat, cancel_on_disconnect, fingerprint, first_failure, follow, not_stored, wait};
+use crate::turn::{self, Delivery, StreamFormat, fingerprint, first_failure, follow, not_stored, wait};
 
 /// Keep-alive of a stream: the clients accept nothing else between two frames.
 const BLANK: &str = "\n";
@@ -70,16 +70,14 @@ pub(super) async fn call(
             return Err(ApiError::not_found(message));
         }
     };
-    // A repetition of this request must be for the same model.
-    let mut fields = fields;
-    fields.map.insert("model".into(), model.clone().into());
-    let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
+    let route = format!("{model}:{method}");
+    let (fingerprint, memory) = (fingerprint(&route, &headers, &fields), fields.memory());
     end_long_step().await;
     let request = ParsedRequest::read(fields)?;
     end_long_step().await;
-    let (in_flight, is_new) = turn::begin(&app, &tenant, fingerprint, TurnId::new(), memory).map_err(not_stored)?;
-    let is_stream = form == Form::Stream;
-    let guard = Some(cancel_on_disconnect(&in_flight, is_stream));
+    let delivery = Delivery::of(form == Form::Stream, false);
+    let begun = turn::begin(&app, &tenant, fingerprint, TurnId::new(), memory, delivery);
+    let (in_flight, mut connection, is_new) = begun.map_err(not_stored)?;
     if is_new {
         let base = links::base(&app, &headers);
         turn::launch(
@@ -90,11 +88,11 @@ pub(super) async fn call(
         .await?;
     }
     match form {
-        Form::Whole => wait(in_flight, guard, into_text).await,
-        Form::List => wait(in_flight, guard, |object| format!("[{object}]")).await,
+        Form::Whole => wait(in_flight, connection, into_text).await,
+        Form::List => wait(in_flight, connection, |object| format!("[{object}]")).await,
         Form::Stream => {
-            first_failure(&in_flight, |frame| frame.kind == ERROR).await?;
-            Ok(follow(in_flight, None, guard, StreamFormat { framed, silence: BLANK }))
+            first_failure(&in_flight, &mut connection, |frame| frame.kind == ERROR).await?;
+            Ok(follow(in_flight, None, Some(connection), StreamFormat { framed, silence: BLANK }))
         }
     }
 }

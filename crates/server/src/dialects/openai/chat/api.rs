@@ -24,7 +24,7 @@ use crate::error::ApiError;
 use crate::http::{Caller, MemoryCharge, RawJson};
 use crate::links::{self, Links};
 use crate::raw_json::into_text;
-use crate::turn::{self, StreamFormat, cancel_on_disconnect, fingerprint, first_failure, follow, not_stored, wait};
+use crate::turn::{self, Delivery, StreamFormat, fingerprint, first_failure, follow, not_stored, wait};
 
 /// The headers of requests that are handed on.
 const CHAT: ForwardProtocol = ForwardProtocol {
@@ -60,15 +60,15 @@ pub(crate) async fn create(
     }
     let shown = shown.filter(|_| !head.is_ours());
     let fields = body.fields(&app).await?;
-    let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
+    let (fingerprint, memory) = (fingerprint("/v1/chat/completions", &headers, &fields), fields.memory());
     let mut request = ParsedRequest::read(fields, app.engine.kernel())?;
     if let Some(shown) = shown {
         request = request.with_interpreter(shown, chat(&headers));
     }
     let stream = request.stream;
-    let (in_flight, is_new) =
-        turn::begin(&app, &tenant, fingerprint, ResponseId::new().into(), memory).map_err(not_stored)?;
-    let guard = Some(cancel_on_disconnect(&in_flight, stream));
+    let delivery = Delivery::of(stream, false);
+    let begun = turn::begin(&app, &tenant, fingerprint, ResponseId::new().into(), memory, delivery);
+    let (in_flight, mut connection, is_new) = begun.map_err(not_stored)?;
     if is_new {
         let base = links::base(&app, &headers);
         turn::launch(
@@ -79,10 +79,10 @@ pub(crate) async fn create(
         .await?;
     }
     if !stream {
-        return wait(in_flight, guard, into_text).await;
+        return wait(in_flight, connection, into_text).await;
     }
-    first_failure(&in_flight, |_| false).await?;
-    Ok(follow(in_flight, None, guard, StreamFormat::of(framed)))
+    first_failure(&in_flight, &mut connection, |_| false).await?;
+    Ok(follow(in_flight, None, Some(connection), StreamFormat::of(framed)))
 }
 
 /// The parts of programs in the model's answers to clients that do not know the tool, if it has the interpreter by default.

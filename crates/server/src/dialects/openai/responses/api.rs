@@ -22,7 +22,9 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params};
 use crate::raw_json::into_text;
-use crate::turn::{self, StreamFormat, cancel_on_disconnect, fingerprint, follow, framed, replay_stored, wait};
+use crate::turn::{
+    self, BeginRefusal, Delivery, StreamFormat, fingerprint, follow, framed, not_stored, replay_stored, wait,
+};
 
 /// `POST /v1/responses`.
 pub(crate) async fn create(
@@ -31,16 +33,22 @@ pub(crate) async fn create(
     headers: HeaderMap,
     fields: Fields,
 ) -> Result<Response, ApiError> {
-    let (fingerprint, memory) = (fingerprint(&headers, &fields), fields.memory());
+    let (fingerprint, memory) = (fingerprint("/v1/responses", &headers, &fields), fields.memory());
     end_long_step().await;
     let request = ParsedRequest::read(fields, host(&headers), app.engine.kernel())?;
     end_long_step().await;
     let (stream, background, include) = (request.stream, request.background, request.include);
-    let (in_flight, is_new) = match turn::begin(&app, &tenant, fingerprint, ResponseId::new().into(), memory) {
+    let delivery = Delivery::of(stream, background);
+    let begun = turn::begin(&app, &tenant, fingerprint, ResponseId::new().into(), memory, delivery);
+    let (in_flight, mut connection, is_new) = match begun {
         Ok(begun) => begun,
-        Err(past) => return again(&app, &tenant, past, &request).await,
+        Err(BeginRefusal::Past(past, mut follower)) => {
+            let answer = again(&app, &tenant, past, &request).await;
+            follower.note_answered();
+            return answer;
+        }
+        Err(refusal) => return Err(not_stored(refusal)),
     };
-    let guard = (!background).then(|| cancel_on_disconnect(&in_flight, stream));
     if is_new {
         turn::launch(
             &app,
@@ -50,13 +58,15 @@ pub(crate) async fn create(
         .await?;
     }
     match (stream, background) {
-        (true, _) => Ok(follow(in_flight, None, guard, StreamFormat::of(framed))),
+        (true, _) => Ok(follow(in_flight, None, Some(connection), StreamFormat::of(framed))),
         (false, true) => {
-            Ok(Json(shown(current(&app, &tenant, &parse(in_flight.id.as_str())?).await?, include)).into_response())
+            let begun = current(&app, &tenant, &parse(in_flight.id.as_str())?).await;
+            connection.note_answered();
+            Ok(Json(shown(begun?, include)).into_response())
         }
         (false, false) => {
             let id = in_flight.id.clone();
-            let answer = wait(in_flight, guard, into_text).await;
+            let answer = wait(in_flight, connection, into_text).await;
             if answer.is_err() {
                 remove_if_failed(&app, &tenant, &id).await?;
             }
