@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use aludel_agent::{Runtime, RuntimeError};
@@ -46,6 +46,8 @@ pub struct Session {
     /// Idle milliseconds after which its sandbox is ended, if its expiry is not earlier.
     linger_ms: AtomicU64,
     state: Mutex<State>,
+    /// The permit that turns have reserved.
+    reserved: std::sync::Mutex<Weak<ReservedPermit>>,
     namespace: Arc<Namespace>,
     /// Cancelled when it ends for good.
     deleted: CancellationToken,
@@ -56,11 +58,25 @@ pub struct Session {
 enum State {
     /// No sandbox: none was needed yet, or it ended. The next one starts from the files in the store, with the reserved permit if there is
     /// one.
-    Dormant(Option<SandboxPermit>),
+    Dormant,
     /// A sandbox with its permit.
     Live { sandbox: SessionSandbox, _permit: SandboxPermit },
     /// There will be none any more.
     Deleted,
+}
+
+/// A permit, until a sandbox takes it.
+type ReservedPermit = std::sync::Mutex<Option<SandboxPermit>>;
+
+/// The right to a sandbox of a session, which all of its turns that reserve one share. What none has used is given back with the last.
+#[derive(Debug)]
+#[must_use = "it ends when it is dropped"]
+pub struct SessionReservation(Arc<ReservedPermit>);
+
+impl SessionReservation {
+    fn permit(&self) -> std::sync::MutexGuard<'_, Option<SandboxPermit>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A file of a session as a client can download it.
@@ -112,7 +128,8 @@ impl Session {
             idle: record.idle,
             last_active: std::sync::Mutex::new(Instant::now()),
             linger_ms: AtomicU64::new(u64::MAX),
-            state: Mutex::new(State::Dormant(None)),
+            state: Mutex::new(State::Dormant),
+            reserved: std::sync::Mutex::default(),
             namespace: Namespace::new(record.id.as_str()),
             deleted: CancellationToken::new(),
         }
@@ -140,30 +157,37 @@ impl Session {
         &self.namespace
     }
 
-    /// Reserves a permit for its sandbox; fails if there is none. Release it by [`Session::release`].
-    pub async fn reserve(&self) -> Result<(), Error> {
-        let mut state = self.state.lock().await;
-        if let State::Dormant(permit @ None) = &mut *state {
-            *permit = Some(self.shared.permit_for(&self.tenant).await?);
+    /// Reserves a permit for its sandbox; fails if there is none.
+    pub async fn reserve(&self) -> Result<SessionReservation, Error> {
+        let state = self.state.lock().await;
+        let reservation = self.reservation();
+        let is_needed = matches!(*state, State::Dormant) && reservation.permit().is_none();
+        if is_needed {
+            let permit = self.shared.permit_for(&self.tenant).await?;
+            *reservation.permit() = Some(permit);
         }
-        Ok(())
+        Ok(reservation)
     }
 
-    /// Gives back what [`Session::reserve`] took and nothing used.
-    pub async fn release(&self) {
-        if let State::Dormant(permit) = &mut *self.state.lock().await {
-            *permit = None;
-        }
+    /// The reservation that there is, or a new one without a permit. Call it while the state is locked.
+    fn reservation(&self) -> SessionReservation {
+        let mut reserved = self.reserved.lock().unwrap_or_else(PoisonError::into_inner);
+        SessionReservation(reserved.upgrade().unwrap_or_else(|| {
+            let new = Arc::default();
+            *reserved = Arc::downgrade(&new);
+            new
+        }))
     }
 
     /// Its sandbox, opened if there is none: a new one has the files from the store and no variables.
     pub async fn sandbox(&self) -> Result<SessionSandbox, Error> {
         let mut state = self.state.lock().await;
-        let reserved = match &mut *state {
+        match &*state {
             State::Live { sandbox, .. } => return Ok(sandbox.clone()),
             State::Deleted => return Err(Error::no_session(&self.id)),
-            State::Dormant(permit) => permit.take(),
-        };
+            State::Dormant => {}
+        }
+        let reserved = self.reservation().permit().take();
         let permit = match reserved {
             Some(permit) => permit,
             None => self.shared.permit_for(&self.tenant).await?,
@@ -202,7 +226,7 @@ impl Session {
         let sandbox = match &*state {
             State::Live { sandbox, .. } => Some(sandbox.clone()),
             // A later sandbox reads the stored variables.
-            State::Dormant(_) | State::Deleted => None,
+            State::Dormant | State::Deleted => None,
         };
         drop(state);
         match sandbox {
@@ -214,14 +238,14 @@ impl Session {
     /// Runs one cell. A lost sandbox is replaced first, and the outcome says so.
     pub async fn execute<'a>(&self, cell: impl Into<Cell<'a>>) -> Result<Execution, Error> {
         let cell = cell.into();
-        let mut losses = 0;
+        let (mut losses, mut _kept) = (0, None);
         loop {
             let sandbox = self.sandbox().await?;
             match sandbox.execute(cell).await {
                 // Nothing of this code ran.
                 Err(Error::Sandbox(SandboxError::WorkspaceLost)) if losses < 2 => {
                     losses += 1;
-                    self.drop_sandbox(&sandbox).await;
+                    _kept = self.drop_sandbox(&sandbox).await;
                 }
                 Ok(execution) if losses > 0 => return Ok(execution.restarted()),
                 result => return result,
@@ -229,14 +253,21 @@ impl Session {
         }
     }
 
-    /// Drops a lost sandbox; keeps its permit for the next one.
-    async fn drop_sandbox(&self, lost: &SessionSandbox) {
+    /// Drops a lost sandbox; reserves its permit for the next one.
+    async fn drop_sandbox(&self, lost: &SessionSandbox) -> Option<SessionReservation> {
         let mut state = self.state.lock().await;
-        *state = match std::mem::replace(&mut *state, State::Dormant(None)) {
-            State::Live { sandbox, _permit } if sandbox.is(lost) => State::Dormant(Some(_permit)),
+        match std::mem::replace(&mut *state, State::Dormant) {
+            State::Live { sandbox, _permit } if sandbox.is(lost) => {
+                let reservation = self.reservation();
+                *reservation.permit() = Some(_permit);
+                Some(reservation)
+            }
             // Another caller was faster.
-            state => state,
-        };
+            other => {
+                *state = other;
+                None
+            }
+        }
     }
 
     async fn load_files(&self, sandbox: &SessionSandbox) -> Result<(), Error> {
@@ -329,7 +360,7 @@ impl Session {
             State::Live { sandbox, .. } => {
                 self.put_in(sandbox, path, blob.name()).await?;
             }
-            State::Dormant(_) => self.check_room(path, blob.bytes()).await?,
+            State::Dormant => self.check_room(path, blob.bytes()).await?,
             State::Deleted => return Err(Error::no_session(&self.id)),
         }
         self.put_one(new_file(path, mime, FileOrigin::User), blob).await
@@ -451,14 +482,14 @@ impl Session {
 
     /// Ends its sandbox; the files in the store stay.
     pub(super) async fn end(&self) {
-        self.replace(State::Dormant(None)).await;
+        self.replace(State::Dormant).await;
     }
 
     /// Ends the sandbox to make room for another, which may be made when this returns: the end completes in the background. `ends` limits
     /// how many do, because until then there are more sandboxes than permits.
     pub(super) async fn make_room(&self, ends: &Arc<Semaphore>) {
         let end = Arc::clone(ends).acquire_owned().await;
-        let last = std::mem::replace(&mut *self.state.lock().await, State::Dormant(None));
+        let last = std::mem::replace(&mut *self.state.lock().await, State::Dormant);
         if let State::Live { sandbox, _permit } = last {
             tokio::spawn(async move {
                 sandbox.close().await;

@@ -400,3 +400,25 @@ async fn a_session_whose_sandbox_was_lost_goes_on_from_its_files_and_says_so() {
     place.sessions.close_all().await;
     assert_eq!(place.sessions.in_use(), 0);
 }
+
+#[tokio::test]
+async fn a_reservation_is_given_back_with_the_last_turn_that_has_it() {
+    let data = tempfile::tempdir().unwrap();
+    let place = TestSessions::enter(data.path(), SessionSettings { sessions: 1, ..settings() }).await;
+    let sessions = &place.sessions;
+    let (session, _) = sessions.create(&me(), NewSession::named("shared")).await.unwrap();
+    let (other, _) = sessions.create(&me(), NewSession::named("other")).await.unwrap();
+    let (first, second) = (session.reserve().await.unwrap(), session.reserve().await.unwrap());
+    assert_eq!(sessions.in_use(), 1);
+    drop(first);
+    assert!(other.reserve().await.is_err(), "the second one's");
+    drop(second);
+    drop(other.reserve().await.unwrap());
+    // A sandbox takes the permit, and does not depend on who reserved it.
+    let reservation = session.reserve().await.unwrap();
+    session.sandbox().await.unwrap();
+    drop(reservation);
+    assert_eq!(sessions.in_use(), 1);
+    drop(session.reserve().await.unwrap());
+    assert_eq!(sessions.in_use(), 1);
+}

@@ -30,7 +30,7 @@ use super::render::{Documents, Flow, Frame, Render};
 use super::{Failure, InFlightRequest};
 use crate::approvals::Gate;
 use crate::processor_time::end_long_step;
-use crate::sessions::Session;
+use crate::sessions::{Session, SessionReservation};
 use crate::{Engine, Error};
 
 /// A turn to run, for one client.
@@ -74,6 +74,8 @@ pub struct ChoicePlan {
     pub items: Vec<Item>,
     /// The session of its programs.
     pub session: Option<Arc<Session>>,
+    /// The permit for its sandbox, until its end.
+    pub reservation: Option<SessionReservation>,
     /// The gate that its programs pass.
     pub gate: Option<Arc<Gate>>,
     /// The fate of its session at the end.
@@ -148,8 +150,8 @@ impl Run {
     }
 
     /// Gives back everything taken for a request that could not be begun, and forgets it.
-    pub async fn abandon(self) {
-        for plan in &self.choices {
+    pub async fn abandon(mut self) {
+        for plan in &mut self.choices {
             plan.abandon(&self.engine).await;
         }
         if self.journal.is_some()
@@ -161,10 +163,18 @@ impl Run {
 }
 
 impl ChoicePlan {
+    /// Reserves a permit for its sandbox, if it has a session; fails if there is none.
+    pub async fn reserve(&mut self) -> Result<(), Error> {
+        if let Some(session) = &self.session {
+            self.reservation = Some(session.reserve().await?);
+        }
+        Ok(())
+    }
+
     /// Gives back what was taken for it.
-    pub async fn abandon(&self, engine: &Engine) {
+    pub async fn abandon(&mut self, engine: &Engine) {
+        self.reservation = None;
         let Some(session) = &self.session else { return };
-        session.release().await;
         if matches!(self.retention, SessionRetention::Own { .. }) {
             engine.sessions.remove_unused(session).await;
         }
@@ -245,15 +255,15 @@ impl Run {
         }
         let ran_code = progress.iter().any(|progress| progress.ran_code);
         let is_cut = self.render.failure().is_some() || self.in_flight.cancel.is_cancelled();
-        for (plan, progress) in self.choices.iter().zip(&progress) {
+        for (plan, progress) in self.choices.iter_mut().zip(&progress) {
             if let Some(gate) = &plan.gate
                 && let Err(error) = gate.cut_off().await
             {
                 error!("{}: a program has no end in the audit log yet: {error}", self.in_flight.id);
                 self.engine.tasks.spawn(Arc::clone(gate).cut_off_later().in_current_span());
             }
+            plan.reservation = None;
             match (plan.retention, &plan.session) {
-                (SessionRetention::Keep, Some(session)) => session.release().await,
                 // A session that is unknown to clients, or whose clients are gone, is of no use.
                 (SessionRetention::Own { .. } | SessionRetention::Shared { .. }, Some(_))
                     if is_cut || !progress.has_called =>

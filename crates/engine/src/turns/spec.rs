@@ -117,6 +117,7 @@ impl TurnSpec {
             agent = agent.code_interpreter(gate.guard(interpreter));
         }
         let (model, agent, may_wait) = (self.model.clone(), agent.build(), !self.callable.is_empty());
-        Ok(ChoicePlan { model, agent, items, session, gate, retention, publish_as: None, may_wait })
+        let (reservation, publish_as) = (None, None);
+        Ok(ChoicePlan { model, agent, items, session, reservation, gate, retention, publish_as, may_wait })
     }
 }

@@ -140,11 +140,12 @@ async fn prepare(
     }
     let (session, retention) = container::open(app, tenant, request.container.as_ref()).await?;
     let gate = spec.gate(&app.engine, tenant, id.to_owned(), &session, false);
-    let choice = spec.plan_choice(&app.engine, conversation.items, Some((Arc::clone(&session), gate)), retention)?;
+    let mut choice =
+        spec.plan_choice(&app.engine, conversation.items, Some((Arc::clone(&session), gate)), retention)?;
     let placed = async {
         container::copy_into(app, &session, &conversation.uploads).await?;
         // Reserved now, so that a lack of room is reported at once.
-        Ok(session.reserve().await?)
+        Ok(choice.reserve().await?)
     };
     if let Err(error) = placed.await {
         choice.abandon(&app.engine).await;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use aludel_agent::upstream::{AnswerFormat, Sampling, ToolChoice};
 use aludel_engine::Session;
+use aludel_engine::sessions::SessionReservation;
 use aludel_engine::turns::{self, InFlightRequest, NewJournal, SessionRetention, TurnSpec};
 use aludel_store::{MessageId, NewRun, QuotaCheck, RunId, RunRecord, RunUpdate, StepId, Tenant, ThreadId, now_ms};
 use aludel_wire::assistants::{Run, RunStatus, RunStep};
@@ -72,17 +73,15 @@ pub(super) async fn run_leg(
         true => Some(open(&app, &tenant, &leg.thread).await?),
         false => None,
     };
-    if let Some(session) = &session {
-        // Reserved now, so that a lack of room is reported at once.
-        session.reserve().await?;
-    }
-    let started = enter(&app, &tenant, &leg, asked, &in_flight, session.clone()).await;
-    if started.is_err()
-        && let Some(session) = &session
-    {
-        session.release().await;
-    }
-    started
+    let reserved = match session {
+        Some(session) => {
+            // Reserved now, so that a lack of room is reported at once.
+            let reservation = session.reserve().await?;
+            Some((session, reservation))
+        }
+        None => None,
+    };
+    enter(&app, &tenant, &leg, asked, &in_flight, reserved).await
 }
 
 /// Makes the run the active one of its thread, and carries it out; on failure leaves everything as it was.
@@ -92,7 +91,7 @@ async fn enter(
     leg: &RunLeg,
     asked: Asked,
     in_flight: &Arc<InFlightRequest>,
-    session: Option<Arc<Session>>,
+    reserved: Option<(Arc<Session>, SessionReservation)>,
 ) -> Result<(), ApiError> {
     let run = &leg.start.run;
     let object = written(&Run { status: RunStatus::InProgress, started_at: Some(run.created_at), ..run.clone() });
@@ -115,7 +114,7 @@ async fn enter(
             }
         }
     }
-    let carried = carry(app, tenant, leg, asked, in_flight, session).await;
+    let carried = carry(app, tenant, leg, asked, in_flight, reserved).await;
     if carried.is_err()
         && let Err(error) = undo(app, tenant, leg, in_flight).await
     {
@@ -158,9 +157,10 @@ async fn carry(
     leg: &RunLeg,
     asked: Asked,
     in_flight: &Arc<InFlightRequest>,
-    session: Option<Arc<Session>>,
+    reserved: Option<(Arc<Session>, SessionReservation)>,
 ) -> Result<(), ApiError> {
     let RunLeg { start, id, thread, .. } = leg;
+    let (session, reservation) = reserved.unzip();
     let run = &start.run;
     if let LegStart::Nothing { files, .. } = &leg.from {
         super::threads::add_files(app, tenant, thread, files).await?;
@@ -199,6 +199,7 @@ async fn carry(
         (session, gate)
     });
     let mut choice = spec.plan_choice(&app.engine, items, gated, SessionRetention::Keep)?;
+    choice.reservation = reservation;
     choice.publish_as = Some(PURPOSE);
     let render = Box::new(RunRenderer::new(start.clone()));
     let turn = turns::Run::new(&app.engine, tenant, Arc::clone(in_flight), vec![choice], render);

@@ -162,11 +162,11 @@ async fn prepare(
     };
     let session = app.engine.sessions.open(tenant, choice).await?;
     let gate = spec.gate(&app.engine, tenant, id.to_owned(), &session, false);
-    let choice = spec.plan_choice(&app.engine, items, Some((Arc::clone(&session), gate)), retention)?;
+    let mut choice = spec.plan_choice(&app.engine, items, Some((Arc::clone(&session), gate)), retention)?;
     let placed = async {
         conversation.inputs.copy_into(app, &session).await?;
         // Reserved now, so that a lack of room is reported at once.
-        Ok(session.reserve().await?)
+        Ok(choice.reserve().await?)
     };
     if let Err(error) = placed.await {
         choice.abandon(&app.engine).await;

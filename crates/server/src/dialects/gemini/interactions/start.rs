@@ -5,7 +5,7 @@ use std::sync::Arc;
 use aludel_agent::CodeInterpreter;
 use aludel_engine::Session;
 use aludel_engine::approvals::ApprovalMode;
-use aludel_engine::sessions::SessionChoice;
+use aludel_engine::sessions::{SessionChoice, SessionReservation};
 use aludel_engine::turns::{InFlightRequest, NewJournal, Run, SessionRetention, TurnSpec};
 use aludel_store::{InteractionId, Tenant, now};
 use aludel_wire::gemini::interactions::Interaction;
@@ -38,15 +38,22 @@ pub(super) async fn interaction(
     in_flight.hold(memory.clone());
     let tool = CodeInterpreter::name_beside(app.engine.kernel(), &request.functions);
     let context = Context::collect(app, tenant, &request, &tool, &memory).await?;
-    let (session, is_new) = match request.runs_code {
+    let (session, reservation, is_new) = match request.runs_code {
         true => {
-            let (session, is_new) = open(app, tenant, &request, &context).await?;
-            (Some(session), is_new)
+            let (session, reservation, is_new) = open(app, tenant, &request, &context).await?;
+            (Some(session), Some(reservation), is_new)
         }
-        false => (None, false),
+        false => (None, None, false),
     };
     let links = session.as_ref().map(|session| Links::to(secret, &base, tenant, session.id()));
-    let started = start(app, tenant, request, context, in_flight, session.clone(), (links, &base)).await;
+    let background = request.background;
+    let started = async {
+        let reserved = session.clone().zip(reservation);
+        let run = make(app, tenant, request, context, in_flight, reserved, (links, &base)).await?;
+        let span = info_span!("answer", api = "interactions", id = %run.in_flight.id);
+        turn::spawn_run(app, run, background, span).await
+    };
+    let started = started.await;
     if started.is_err()
         && let Some(session) = session.filter(|_| is_new)
     {
@@ -55,34 +62,13 @@ pub(super) async fn interaction(
     started
 }
 
-async fn start(
-    app: &Arc<App>,
-    tenant: &Tenant,
-    request: ParsedRequest,
-    context: Context,
-    in_flight: Arc<InFlightRequest>,
-    session: Option<Arc<Session>>,
-    links: (Option<Links>, &str),
-) -> Result<(), ApiError> {
-    let background = request.background;
-    let made = make(app, tenant, request, context, in_flight, session.clone(), links).await;
-    if made.is_err()
-        && let Some(session) = &session
-    {
-        session.release().await;
-    }
-    let run = made?;
-    let span = info_span!("answer", api = "interactions", id = %run.in_flight.id);
-    turn::spawn_run(app, run, background, span).await
-}
-
 /// Opens the session that the request names, that of the conversation, or a new one, with the request's files. Returns true for a new one.
 async fn open(
     app: &App,
     tenant: &Tenant,
     request: &ParsedRequest,
     context: &Context,
-) -> Result<(Arc<Session>, bool), ApiError> {
+) -> Result<(Arc<Session>, SessionReservation, bool), ApiError> {
     let (choice, is_new) = match (&request.environment, &context.session) {
         (Some(id), _) => (SessionChoice::Explicit(id.clone()), false),
         (None, Some(id)) => (SessionChoice::Reuse(id.clone()), false),
@@ -98,14 +84,15 @@ async fn open(
         // Reserved now, so that a lack of room is reported at once.
         Ok(session.reserve().await?)
     };
-    if let Err(refused) = placed.await {
-        session.release().await;
-        if is_new {
-            app.engine.sessions.remove_unused(&session).await;
+    match placed.await {
+        Ok(reservation) => Ok((session, reservation, is_new)),
+        Err(refused) => {
+            if is_new {
+                app.engine.sessions.remove_unused(&session).await;
+            }
+            Err(refused)
         }
-        return Err(refused);
     }
-    Ok((session, is_new))
 }
 
 /// Puts files into a session.
@@ -123,7 +110,7 @@ async fn make(
     request: ParsedRequest,
     context: Context,
     in_flight: Arc<InFlightRequest>,
-    session: Option<Arc<Session>>,
+    reserved: Option<(Arc<Session>, SessionReservation)>,
     (links, base): (Option<Links>, &str),
 ) -> Result<Run, ApiError> {
     let spec = TurnSpec {
@@ -132,6 +119,7 @@ async fn make(
         sampling: request.sampling,
         ..TurnSpec::new(request.model, request.instructions)
     };
+    let (session, reservation) = reserved.unzip();
     let asks = session.is_some() && !matches!(app.engine.approvals().mode, ApprovalMode::Never);
     let outlives = request.store && asks;
     let environment = session.as_ref().map(|session| session.id().to_string());
@@ -140,7 +128,8 @@ async fn make(
         (session, gate)
     });
     let items = context.items;
-    let choice = spec.plan_choice(&app.engine, items.clone(), gated, SessionRetention::Keep)?;
+    let mut choice = spec.plan_choice(&app.engine, items.clone(), gated, SessionRetention::Keep)?;
+    choice.reservation = reservation;
     let id =
         InteractionId::parse(in_flight.id.as_str()).ok_or_else(|| ApiError::internal("an id of another dialect"))?;
     let time = rfc3339(now());

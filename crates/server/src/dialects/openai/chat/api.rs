@@ -118,7 +118,7 @@ async fn start_completion(
         match prepare(app, tenant, &id, &request, &conversation).await {
             Ok(choice) => choices.push(choice),
             Err(error) => {
-                for choice in choices {
+                for mut choice in choices {
                     choice.abandon(&app.engine).await;
                 }
                 return Err(error);
@@ -166,11 +166,11 @@ async fn prepare(
     let (session, is_new) = interpreter.open(app, tenant, used).await?;
     let retention = if is_new { SessionRetention::Own { lingers } } else { SessionRetention::Shared { lingers } };
     let gate = spec.gate(&app.engine, tenant, id.to_owned(), &session, false);
-    let choice = spec.plan_choice(&app.engine, items, Some((Arc::clone(&session), gate)), retention)?;
+    let mut choice = spec.plan_choice(&app.engine, items, Some((Arc::clone(&session), gate)), retention)?;
     let placed = async {
         conversation.place_files(app, &session).await?;
         // Reserved now, so that a lack of room is reported at once.
-        Ok(session.reserve().await?)
+        Ok(choice.reserve().await?)
     };
     if let Err(error) = placed.await {
         choice.abandon(&app.engine).await;

@@ -72,28 +72,12 @@ async fn prepare(
     in_flight: Arc<InFlightRequest>,
     session: Option<Arc<Session>>,
 ) -> Result<Run, ApiError> {
+    let mut reservation = None;
     if let Some(session) = &session {
         context.place_files(app, tenant, session).await?;
         // Reserved now, so that a lack of room is reported at once.
-        session.reserve().await?;
+        reservation = Some(session.reserve().await?);
     }
-    let made = make(app, tenant, request, context, in_flight, session.clone()).await;
-    if made.is_err()
-        && let Some(session) = &session
-    {
-        session.release().await;
-    }
-    made
-}
-
-async fn make(
-    app: &Arc<App>,
-    tenant: &Tenant,
-    request: ParsedRequest,
-    context: Context,
-    in_flight: Arc<InFlightRequest>,
-    session: Option<Arc<Session>>,
-) -> Result<Run, ApiError> {
     let mut view = context.for_model(app, tenant).await?;
     let said = std::mem::take(&mut view.instructions);
     let instructions = [request.instructions.clone().unwrap_or_default(), said].join("\n\n").trim().to_owned();
@@ -125,7 +109,8 @@ async fn make(
     let items = view.items;
     let container = session.as_ref().map(|session| session.id().to_string());
     end_long_step().await;
-    let choice = spec.plan_choice(&app.engine, items.clone(), gated, SessionRetention::Keep)?;
+    let mut choice = spec.plan_choice(&app.engine, items.clone(), gated, SessionRetention::Keep)?;
+    choice.reservation = reservation;
     let id = ResponseId::parse(in_flight.id.as_str()).ok_or_else(|| ApiError::internal("an id of another dialect"))?;
     let base = Response { id: id.to_string(), created_at: now(), ..request.answer };
     let mcp = request.mcp.map(|mcp| mcp.label);
