@@ -4,9 +4,9 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::Child;
+use std::process::{Child, Command};
 
 use aludel_store::{Store, Tenant, TurnId, TurnRecord, TurnState};
 use aludel_testkit::{Keeper, Scripted, ScriptedUpstream};
@@ -14,8 +14,11 @@ use common::{aludel, audit_log, data, left, runs, said, signal, wait_until};
 
 /// Starts a server and waits until it says where it listens.
 fn serve(data: &Path) -> (Child, String) {
-    let mut command = aludel(data);
-    command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(data);
+    started(aludel(data).args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(data))
+}
+
+/// Waits until a server says where it listens.
+fn started(command: &mut Command) -> (Child, String) {
     let mut child = command.spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -60,6 +63,40 @@ fn a_server_starts_serves_and_ends_and_what_it_was_told_is_there_afterwards() {
     signal(&child, "TERM");
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert!(TcpStream::connect(&address).is_err());
+}
+
+#[test]
+fn a_server_that_builds_its_template_answers_and_ends_when_it_is_asked() {
+    let data = tempfile::tempdir().unwrap();
+    // An index of packages that never answers.
+    let index = TcpListener::bind("127.0.0.1:0").unwrap();
+    index.set_nonblocking(true).unwrap();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap().to_string();
+    drop(free);
+    let mut command = aludel(data.path());
+    command.args(["serve", "--listen", &address, "--data"]).arg(data.path());
+    command.env("PIP_INDEX_URL", format!("http://{}/simple", index.local_addr().unwrap()));
+    command.env("ALUDEL_SANDBOX_SHARED", data.path().join("none")).env("ALUDEL_SANDBOX_BACKEND", "local");
+    let mut child = command.spawn().unwrap();
+    let mut pip = None;
+    let mut asked = || {
+        pip = pip.take().or_else(|| Some(index.accept().ok()?.0));
+        pip.is_some()
+    };
+    wait_until(&mut asked, "nothing is built");
+    assert!(ask(&address, "GET /healthz", None, "").starts_with("HTTP/1.1 200 "));
+    let ready = ask(&address, "GET /readyz", None, "");
+    assert!(ready.starts_with("HTTP/1.1 503 ") && ready.contains("its template is being built"), "{ready}");
+    signal(&child, "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let mut pip = pip.unwrap();
+    pip.set_nonblocking(false).unwrap();
+    // Ends with its reader.
+    let _reset = pip.read_to_end(&mut Vec::new());
+    let left = std::fs::read_dir(data.path().join("templates")).unwrap().map(|entry| entry.unwrap().file_name());
+    let left: Vec<_> = left.filter(|name| name != ".lock").collect();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 /// Asks for a response of a model that may run programs, and returns the answer.

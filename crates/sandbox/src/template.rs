@@ -7,6 +7,7 @@ mod archive;
 mod bare;
 mod build;
 mod cache;
+mod cancellation;
 mod command;
 mod custom;
 mod fonts;
@@ -38,6 +39,7 @@ use sha2::{Digest, Sha256};
 use crate::{Error, KernelSpec};
 pub use archive::{export, import, import_default};
 pub(crate) use bare::{bare, remove_bare};
+pub use cancellation::BuildCancellation;
 pub use custom::{assign, build_own, discard, find, list, remove};
 use host_python::HostPython;
 pub use name::{Choice, TemplateName};
@@ -263,6 +265,16 @@ pub fn interpreter() -> Option<PathBuf> {
 /// Returns the default template, or the imported one if none was built. Builds it if it is missing or was made for another interpreter or
 /// list; `force` builds it anew. Blocks. Builders wait for each other; an interrupted build leaves nothing that is used.
 pub fn ensure(data: &Path, force: bool, progress: &mut dyn FnMut(BuildProgress)) -> Result<Template, Error> {
+    ensure_unless(data, force, None, progress)
+}
+
+/// The same, which fails when the request comes to end the build.
+pub fn ensure_unless(
+    data: &Path,
+    force: bool,
+    cancellation: Option<&BuildCancellation>,
+    progress: &mut dyn FnMut(BuildProgress),
+) -> Result<Template, Error> {
     let remembered = cache::TemplateKey::now();
     let named = |key: &cache::TemplateKey| Template::open(&directory(data).join(key.name(&directory(data))?));
     if let Some(template) = remembered.as_ref().filter(|_| !force).and_then(named) {
@@ -284,7 +296,7 @@ pub fn ensure(data: &Path, force: bool, progress: &mut dyn FnMut(BuildProgress))
     }
     python.require_venv()?;
     let directory = make_directory(data)?;
-    let lock = lock(&directory, progress)?;
+    let lock = lock_unless(&directory, cancellation, progress)?;
     // Another builder may have made it during the wait.
     match there(&directory) {
         Some(template) => Ok(template),
@@ -323,20 +335,52 @@ fn make_directory(data: &Path) -> Result<PathBuf, Error> {
     fs::create_dir_all(&directory).and_then(|()| directory.canonicalize()).map_err(at(&directory))
 }
 
+/// The builders' lock, held.
+struct BuildLock {
+    file: File,
+    /// The request to end the build, if the process catches signals.
+    cancellation: Option<BuildCancellation>,
+}
+
 /// Waits until no other process builds or removes.
-fn lock(directory: &Path, progress: &mut dyn FnMut(BuildProgress)) -> Result<File, Error> {
+fn lock(directory: &Path, progress: &mut dyn FnMut(BuildProgress)) -> Result<BuildLock, Error> {
+    lock_unless(directory, None, progress)
+}
+
+/// The same, which fails when the request comes to end the build.
+fn lock_unless(
+    directory: &Path,
+    cancellation: Option<&BuildCancellation>,
+    progress: &mut dyn FnMut(BuildProgress),
+) -> Result<BuildLock, Error> {
     let path = directory.join(".lock");
     // Not readable by others: a reader could block builders by taking the lock.
     let mut options = File::options();
-    let lock =
+    let file =
         options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path).map_err(at(&path))?;
-    match lock.try_lock() {
+    let lock = BuildLock { file, cancellation: cancellation.cloned() };
+    match lock.file.try_lock() {
         Ok(()) => return Ok(lock),
         Err(TryLockError::WouldBlock) => progress(BuildProgress::Phase { name: "waiting for another build", total: 0 }),
         Err(TryLockError::Error(error)) => return Err(at(&path)(error)),
     }
-    lock.lock().map_err(at(&path))?;
+    let Some(cancellation) = cancellation else {
+        lock.file.lock().map_err(at(&path))?;
+        return Ok(lock);
+    };
+    while let Err(error) = lock.file.try_lock() {
+        match error {
+            TryLockError::Error(error) => return Err(at(&path)(error)),
+            TryLockError::WouldBlock if cancellation.was_asked() => return Err(cancelled()),
+            TryLockError::WouldBlock => thread::sleep(LOCK_POLL_INTERVAL),
+        }
+    }
     Ok(lock)
+}
+
+/// The error of a build that was asked to end.
+fn cancelled() -> Error {
+    Error::Template("the build of the template was ended".to_owned())
 }
 
 /// The name of a default template, a hash of all inputs.

@@ -7,6 +7,7 @@ mod auth;
 mod client_sandboxes;
 mod connections;
 mod dialects;
+mod early;
 mod error;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
@@ -26,6 +27,7 @@ pub use app::{App, ServerSettings};
 pub use auth::Origins;
 pub use dialects::assistants::RUN_LIFETIME;
 pub use dialects::mcp::{RETURN_AFTER as MCP_RETURN_AFTER, serve_stdio as serve_mcp};
+pub use early::answer_early;
 pub use local_user::LocalUserService;
 pub use serve::{Listener, NO_DESCRIPTORS_PAUSE, ServeError, serve};
 pub use telemetry::{LogFormat, LogLevel, Traces, log_as, notice};

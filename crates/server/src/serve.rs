@@ -35,7 +35,7 @@ pub(crate) const MAX_HEAD: usize = 64 << 10;
 /// The longest that a connection may take to send the head of a request, or be idle between two.
 pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 /// The longest that a new connection may take to send the head of its first request.
-const FIRST_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const FIRST_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for which requests may go on after the server was asked to end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Pause of a listener when the system has no more descriptors.

@@ -1,9 +1,11 @@
 //! `aludel serve`: the server.
 
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 
 use aludel_engine::Engine;
+use aludel_sandbox::template::BuildCancellation;
 use aludel_server::{App, ServeError, ServerSettings, Traces};
 use aludel_store::Store;
 use anyhow::Context as _;
@@ -54,7 +56,9 @@ pub(crate) async fn run(_: ServeArgs, context: &CommandContext) -> anyhow::Resul
     if !address.ip().is_loopback() && !store.has_keys().await? {
         return Err(usage(ServeError::NoKeys(address).to_string()));
     }
-    let RunningBackend { backend, packages } = RunningBackend::start_for_server(context).await?;
+    let Some(RunningBackend { backend, packages }) = start_backend(context, &listener, &mut signals).await? else {
+        return Ok(Exit::Success);
+    };
     if !store.has_keys().await? {
         console::status(&format!(
             "{} there are no API keys: every program on this machine may use this server, as one and the same user. \
@@ -115,6 +119,31 @@ pub(crate) async fn run(_: ServeArgs, context: &CommandContext) -> anyhow::Resul
     };
     backend.shutdown().await;
     Ok(exit)
+}
+
+/// Starts the sandboxes, while requests hear that the server is not ready; `None` if a signal ended that.
+async fn start_backend(
+    context: &CommandContext,
+    listener: &TcpListener,
+    signals: &mut Signals,
+) -> anyhow::Result<Option<RunningBackend>> {
+    let cancellation = BuildCancellation::default();
+    let mut starting = pin!(RunningBackend::start_for_server(context, &cancellation));
+    tokio::select! {
+        started = &mut starting => return started.map(Some),
+        never = aludel_server::answer_early(listener) => match never {},
+        () = signals.next() => {}
+    }
+    console::status("ending before the sandboxes are there; once more to end at once");
+    cancellation.cancel();
+    tokio::select! {
+        // Its failure is the end of the build.
+        started = starting => if let Ok(RunningBackend { backend, .. }) = started {
+            backend.shutdown().await;
+        },
+        () = signals.next() => {}
+    }
+    Ok(None)
 }
 
 /// Opens the socket for `aludel run` and `aludel sandbox`. Without it the server serves only HTTP clients.

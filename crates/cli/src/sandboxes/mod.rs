@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aludel_sandbox::probe::{self, CheckStatus};
-use aludel_sandbox::template::{Choice, TemplateName};
+use aludel_sandbox::template::{BuildCancellation, Choice, TemplateName};
 use aludel_sandbox::{Backend, Local, OfferedTemplate, Template, Templates, template};
 use anyhow::Context as _;
 
@@ -29,14 +29,13 @@ pub(crate) struct RunningBackend {
 impl RunningBackend {
     /// Starts the configured backend, with progress on stderr.
     pub(crate) async fn start(context: &CommandContext, pool: usize) -> anyhow::Result<Self> {
-        Self::start_as(context, BackendOptions { template: &context.config.sandbox.template, pool, is_lean: false })
-            .await
+        Self::start_as(context, BackendOptions { pool, ..BackendOptions::of(&context.config.sandbox.template) }).await
     }
 
     /// The same for a single program.
     pub(crate) async fn start_lean(context: &CommandContext) -> anyhow::Result<Self> {
-        Self::start_as(context, BackendOptions { template: &context.config.sandbox.template, pool: 0, is_lean: true })
-            .await
+        let options = BackendOptions { is_lean: true, ..BackendOptions::of(&context.config.sandbox.template) };
+        Self::start_as(context, options).await
     }
 
     /// The same for the programs of one model, the first.
@@ -44,13 +43,18 @@ impl RunningBackend {
         let of_model = context.config.models.first().map(|model| &*model.template);
         let of_model = of_model.filter(|template| **template != Choice::Default);
         let template = of_model.unwrap_or(&context.config.sandbox.template);
-        Self::start_as(context, BackendOptions { template, pool: 0, is_lean: false }).await
+        Self::start_as(context, BackendOptions::of(template)).await
     }
 
-    /// The same for a server, with the further templates that it has.
-    pub(crate) async fn start_for_server(context: &CommandContext) -> anyhow::Result<Self> {
+    /// The same for a server, with the further templates that it has. The request to end the build of a template makes it fail.
+    pub(crate) async fn start_for_server(
+        context: &CommandContext,
+        cancellation: &BuildCancellation,
+    ) -> anyhow::Result<Self> {
         let config = &context.config;
-        let usual = Self::start(context, config.sandbox.pool.0).await?;
+        let (pool, cancellation) = (config.sandbox.pool.0, Some(cancellation));
+        let options = BackendOptions { pool, cancellation, ..BackendOptions::of(&config.sandbox.template) };
+        let usual = Self::start_as(context, options).await?;
         let names: BTreeSet<_> = config.models.iter().filter_map(|model| model.template.own()).collect();
         let names: BTreeSet<_> = names
             .into_iter()
@@ -121,6 +125,15 @@ struct BackendOptions<'a> {
     pool: usize,
     /// True if nothing is imported ahead.
     is_lean: bool,
+    /// The request to end the build of the template.
+    cancellation: Option<&'a BuildCancellation>,
+}
+
+impl<'a> BackendOptions<'a> {
+    /// A backend that keeps no sandboxes ready.
+    fn of(template: &'a Choice) -> Self {
+        Self { template, pool: 0, is_lean: false, cancellation: None }
+    }
 }
 
 /// Prints the limits that the host cannot enforce: on one line, or one by one if `verbose`.
@@ -137,8 +150,17 @@ fn tell(warnings: &[String], verbose: bool) {
 
 /// Returns a template. Builds the default one if it is missing.
 pub(crate) async fn prepare(context: &CommandContext, template: &Choice) -> anyhow::Result<Template> {
+    prepare_unless(context, template, None).await
+}
+
+/// The same, which fails when the request comes to end the build.
+async fn prepare_unless(
+    context: &CommandContext,
+    template: &Choice,
+    cancellation: Option<&BuildCancellation>,
+) -> anyhow::Result<Template> {
     match template {
-        Choice::Default => prepare_default(context).await,
+        Choice::Default => prepare_default(context, cancellation).await,
         Choice::Own(name) => find(context, name).await,
     }
 }
@@ -156,7 +178,10 @@ async fn find(context: &CommandContext, name: &TemplateName) -> anyhow::Result<T
 }
 
 /// Ensures that the default template exists. `force` makes it anew, even if no sandbox can start, as during the build of an image.
-async fn prepare_default(context: &CommandContext) -> anyhow::Result<Template> {
+async fn prepare_default(
+    context: &CommandContext,
+    cancellation: Option<&BuildCancellation>,
+) -> anyhow::Result<Template> {
     let data = context.config.server.data.to_path_buf();
     state::make_data_directory(context)?;
     if matches!(template::state(&data), template::TemplateState::Missing) {
@@ -166,7 +191,7 @@ async fn prepare_default(context: &CommandContext) -> anyhow::Result<Template> {
         // Before more than a gigabyte is downloaded in vain.
         require_sandboxes(&data).await?;
     }
-    ensure(data, false).await
+    ensure(data, false, cancellation).await
 }
 
 /// Builds the default template in this directory, unless it exists and is current.
@@ -179,13 +204,14 @@ pub(crate) async fn build_default(
     if !force && matches!(template::state(&directory), template::TemplateState::Missing) {
         require_sandboxes(&context.config.server.data).await?;
     }
-    ensure(directory, force).await
+    ensure(directory, force, None).await
 }
 
-async fn ensure(directory: PathBuf, force: bool) -> anyhow::Result<Template> {
+async fn ensure(directory: PathBuf, force: bool, cancellation: Option<&BuildCancellation>) -> anyhow::Result<Template> {
+    let cancellation = cancellation.cloned();
     let built = tokio::task::spawn_blocking(move || {
         let mut progress = TemplateProgress::of_default();
-        template::ensure(&directory, force, &mut |step| progress.show(&step))
+        template::ensure_unless(&directory, force, cancellation.as_ref(), &mut |step| progress.show(&step))
     });
     built.await.context("the template's builder ended")?.context("the Python template cannot be prepared")
 }

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use super::build::free_bytes;
 use super::command::run;
 use super::recipe::PREFIX;
-use super::{BUILDER, BuildProgress, LOCK, MANIFEST, Manifest, REQUIREMENTS, Template, UNFINISHED};
+use super::{BUILDER, BuildLock, BuildProgress, LOCK, MANIFEST, Manifest, REQUIREMENTS, Template, UNFINISHED};
 use super::{at, hex, imported_name, lock, make_directory, name_of, remove_unfinished, set_aside, tree};
 use crate::Error;
 
@@ -30,7 +30,8 @@ const RECORDS: u64 = 1000;
 /// Writes a template to a compressed archive, replacing a file of that name. Blocks.
 pub fn export(template: &Template, file: &Path, progress: &mut dyn FnMut(BuildProgress)) -> Result<(), Error> {
     let unfinished = PathBuf::from(format!("{}.partial", file.display()));
-    let nothing = File::open("/dev/null").map_err(at(Path::new("/dev/null")))?;
+    let null = File::open("/dev/null").map_err(at(Path::new("/dev/null")))?;
+    let nothing = BuildLock { file: null, cancellation: None };
     progress(BuildProgress::Phase { name: "packing", total: 0 });
     let mut tar = Command::new("tar");
     tar.args(["--create", "--gzip", "--owner=0", "--group=0", "--numeric-owner", "--sort=name"]);
@@ -97,7 +98,7 @@ fn import_as(
 fn unpack(
     file: &Path,
     root: &Path,
-    lock: &File,
+    lock: &BuildLock,
     free: &mut dyn FnMut() -> Result<u64, Error>,
 ) -> Result<Manifest, Error> {
     fs::create_dir(root).map_err(at(root))?;
@@ -211,8 +212,11 @@ mod tests {
     #[test]
     fn an_archive_does_not_fill_the_disk() {
         let home = tempfile::tempdir().unwrap();
-        let (tree, archive, lock) =
-            (home.path().join("tree"), home.path().join("a.tar.gz"), tempfile::tempfile().unwrap());
+        let (tree, archive, lock) = (
+            home.path().join("tree"),
+            home.path().join("a.tar.gz"),
+            BuildLock { file: tempfile::tempfile().unwrap(), cancellation: None },
+        );
         fs::create_dir(&tree).unwrap();
         fs::write(tree.join("zeros"), vec![0; 64 << 20]).unwrap();
         let mut tar = Command::new("tar");

@@ -1,6 +1,6 @@
 //! Building a template: in a directory beside its final place, renamed at the end.
 
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -11,7 +11,7 @@ use super::host_python::HostPython;
 use super::packages::PipOptions;
 use super::recipe::{self, Recipe};
 use super::site::BuildSite;
-use super::{BUILDER, BuildProgress, LOCK, MANIFEST, Manifest, REQUIREMENTS, Template, UNFINISHED, at};
+use super::{BUILDER, BuildLock, BuildProgress, LOCK, MANIFEST, Manifest, REQUIREMENTS, Template, UNFINISHED, at};
 use super::{
     fonts, hex, included, libraries, packages, remove_unfinished, resolve, set_aside, skeleton, slim, tools, tree,
 };
@@ -68,7 +68,7 @@ pub(super) fn build(
     directory: &Path,
     packages: &Packages<'_>,
     force: bool,
-    lock: &File,
+    lock: &BuildLock,
     progress: &mut dyn FnMut(BuildProgress),
 ) -> Result<Template, Error> {
     let started = Instant::now();

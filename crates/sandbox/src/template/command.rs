@@ -1,10 +1,11 @@
 //! Commands of a build: their output line by line, and its end if they fail.
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
+use super::{BuildCancellation, BuildLock, cancelled};
 use crate::Error;
 
 /// Lines of output that an error shows.
@@ -31,27 +32,38 @@ const HINTS: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// Runs a command to its end. `lock` becomes its stdin, which is empty: so the builders' lock is held until the last process that writes
-/// into the template has ended, even if this process is killed. An error of `line` ends the command.
+/// Runs a command to its end, or to that of the build. `lock` becomes its stdin, which is empty: so the builders' lock is held until the
+/// last process that writes into the template has ended, even if this process is killed. An error of `line` ends the command.
 pub(super) fn run(
     command: &mut Command,
     what: &str,
-    lock: &File,
+    lock: &BuildLock,
     line: &mut dyn FnMut(&str) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let failed = |words: String| Error::Template(format!("could not {what}: {words}"));
     let broken = |error: std::io::Error| failed(error.to_string());
     // One pipe for both streams keeps their order.
     let (reader, writer) = std::io::pipe().map_err(broken)?;
-    command.stdin(lock.try_clone().map_err(broken)?);
+    command.stdin(lock.file.try_clone().map_err(broken)?);
     command.stdout(writer.try_clone().map_err(broken)?).stderr(writer);
+    let watch = lock.cancellation.as_ref();
+    if watch.is_some() {
+        // A process group of its own can be killed with its descendants. Others get Ctrl-C together with this process.
+        command.process_group(0);
+    }
+    let was_asked = || watch.is_some_and(BuildCancellation::was_asked);
+    if was_asked() {
+        return Err(cancelled());
+    }
     let mut child = command.spawn().map_err(broken)?;
+    watch.inspect(|watch| watch.watch(&child));
     // The command keeps its ends of the pipe until they are replaced.
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut last = VecDeque::new();
     for text in BufReader::new(reader).split(b'\n').map_while(Result::ok) {
         let text = String::from_utf8_lossy(&text).into_owned();
         if let Err(error) = line(&text) {
+            watch.inspect(|watch| watch.unwatch());
             child.kill().and_then(|()| child.wait()).map_err(broken)?;
             return Err(error);
         }
@@ -60,7 +72,11 @@ pub(super) fn run(
         }
         last.push_back(text);
     }
+    watch.inspect(|watch| watch.unwatch());
     let status = child.wait().map_err(broken)?;
+    if was_asked() {
+        return Err(cancelled());
+    }
     if status.success() {
         return Ok(());
     }
@@ -72,10 +88,13 @@ pub(super) fn run(
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::thread;
+
     use super::*;
 
     fn words_of(script: &str) -> String {
-        let lock = tempfile::tempfile().unwrap();
+        let lock = BuildLock { file: tempfile::tempfile().unwrap(), cancellation: None };
         run(Command::new("sh").args(["-c", script]), "do it", &lock, &mut |_| Ok(())).unwrap_err().to_string()
     }
 
@@ -96,8 +115,9 @@ mod tests {
     fn the_lock_is_held_until_the_last_process_of_a_command_is_gone() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(".lock");
-        let lock = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
-        lock.lock().unwrap();
+        let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        file.lock().unwrap();
+        let lock = BuildLock { file, cancellation: None };
         // A process that outlives its parent, like pip when its builder is killed. A shell's background processes have no stdin unless it
         // is redirected.
         let script = "exec 3<&0; sleep 60 <&3 3<&- >/dev/null 2>&1 & echo $!";
@@ -112,5 +132,23 @@ mod tests {
         assert!(other.try_lock().is_err());
         assert!(Command::new("kill").arg(survivor).status().unwrap().success());
         other.lock().unwrap();
+    }
+
+    #[test]
+    fn a_build_that_is_cancelled_ends_its_command_with_all_descendants_and_starts_no_other() {
+        let cancellation = BuildCancellation::default();
+        let lock = BuildLock { file: tempfile::tempfile().unwrap(), cancellation: Some(cancellation.clone()) };
+        let mut line = |line: &str| {
+            assert_eq!(line, "on");
+            let cancellation = cancellation.clone();
+            thread::spawn(move || cancellation.cancel());
+            Ok(())
+        };
+        // Both processes hold the pipe, so the run does not end before they do.
+        let mut command = Command::new("sh");
+        let error = run(command.args(["-c", "sleep 600 & echo on; wait"]), "do it", &lock, &mut line).unwrap_err();
+        assert_eq!(error.to_string(), "the build of the template was ended");
+        let error = run(&mut Command::new("true"), "do it", &lock, &mut |_| Ok(())).unwrap_err();
+        assert_eq!(error.to_string(), "the build of the template was ended");
     }
 }

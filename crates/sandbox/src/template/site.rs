@@ -1,8 +1,8 @@
 //! The site of a build: its directories and its interpreter.
 
-use std::fs::File;
 use std::path::PathBuf;
 
+use super::BuildLock;
 use super::host_python::HostPython;
 
 /// Directories and interpreter of a build.
@@ -12,7 +12,7 @@ pub(super) struct BuildSite<'a> {
     /// The root filesystem in the making, without links in its path.
     pub(super) root: PathBuf,
     /// The builders' lock, held.
-    pub(super) lock: &'a File,
+    pub(super) lock: &'a BuildLock,
 }
 
 impl BuildSite<'_> {

@@ -7,12 +7,12 @@ use aludel_sandbox::{KernelSpec, KernelStart, Local, LocalConfig, Template};
 use anyhow::Context as _;
 
 use crate::context::CommandContext;
-use crate::sandboxes::{BackendOptions, RunningBackend, prepare, tell};
+use crate::sandboxes::{BackendOptions, RunningBackend, prepare_unless, tell};
 use crate::state;
 
 /// Starts the local backend.
 pub(super) async fn start(context: &CommandContext, wanted: BackendOptions<'_>) -> anyhow::Result<RunningBackend> {
-    let template = prepare(context, wanted.template).await?;
+    let template = prepare_unless(context, wanted.template, wanted.cancellation).await?;
     let template = if wanted.is_lean {
         let kernel = KernelSpec::clone(template.kernel()).lean();
         template.with_kernel(kernel)
