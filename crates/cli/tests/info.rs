@@ -53,6 +53,29 @@ fn doctor_tells_what_this_host_can_do() {
 }
 
 #[test]
+fn doctor_looks_for_the_templates_that_settings_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("aludel.toml");
+    let model = "[[model]]\nname = \"m\"\nurl = \"http://m/v1\"\ntemplate = \"none\"\n";
+    for (settings, words) in [
+        ("[sandbox]\ntemplate = \"none\"\n", "sandbox.template: there is no template `none`"),
+        ("[sandbox]\ntemplates = [\"none\"]\n", "sandbox.templates: there is no template `none`"),
+        ("[sandbox]\nkey_templates = { key_1 = \"none\" }\n", "sandbox.key_templates: there is no"),
+        (model, "`template` of a model: there is no template `none`"),
+    ] {
+        std::fs::write(&file, settings).unwrap();
+        let mut command = aludel(directory.path());
+        command.args(["doctor", "--json", "--config"]).arg(&file).env("ALUDEL_SANDBOX_BACKEND", "local");
+        let doctor = said(&mut command);
+        let report: Value = serde_json::from_str(&doctor.stdout).unwrap();
+        assert_eq!((doctor.status, &report["usable"]), (Some(4), &json!(false)), "{settings}: {doctor:#?}");
+        let last = report["checks"].as_array().unwrap().last().unwrap();
+        assert_eq!((&last["name"], &last["status"]), (&json!("template"), &json!("missing")), "{settings}");
+        assert!(last["detail"].as_str().unwrap().starts_with(words), "{settings}: {last}");
+    }
+}
+
+#[test]
 fn backends_tell_where_programs_run() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("aludel.toml");

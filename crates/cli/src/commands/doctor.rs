@@ -2,20 +2,24 @@
 
 mod attack;
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
 use aludel_agent::size;
-use aludel_sandbox::Profile;
 use aludel_sandbox::probe::{self, Check, CheckStatus};
-use aludel_sandbox::template::{self, TemplateState};
+use aludel_sandbox::template::{self, TemplateName, TemplateState};
+use aludel_sandbox::{Profile, Template};
 use anyhow::Context as _;
 use clap::Args;
 use serde_json::json;
 
+use crate::config::Config;
 use crate::console::{Console, StandardStream};
 use crate::context::CommandContext;
 use crate::exit::Exit;
 use crate::sandboxes::{BackendCheck, BackendKind, Candidates, candidates};
 use crate::wrap::hanging;
-use crate::{color, json, state};
+use crate::{color, json, sandboxes, state};
 
 /// Check what this host can enforce, and say how to mend the rest
 ///
@@ -81,7 +85,49 @@ async fn host(context: &CommandContext) -> anyhow::Result<Vec<Check>> {
         state::make_data_directory(context)?;
         checks.push(probe::sandbox(&data, (*context.config.sandbox.require).into()).await);
     }
+    let (directories, named) = (sandboxes::directories(context), named_templates(&context.config));
+    let looked = tokio::task::spawn_blocking(move || {
+        let named = named.iter().map(|(name, settings)| named_template_check(&directories, name, settings));
+        named.collect::<Vec<_>>()
+    });
+    checks.extend(looked.await.context("the examination ended early")?);
     Ok(checks)
+}
+
+/// The templates of the operator's own that settings name, each with these settings.
+fn named_templates(config: &Config) -> BTreeMap<TemplateName, Vec<&'static str>> {
+    let sandbox = &config.sandbox;
+    let usual = sandbox.template.own().map(|name| (name, "sandbox.template"));
+    let offered = sandbox.templates.0.iter().map(|name| (name, "sandbox.templates"));
+    let of_keys = sandbox.key_templates.0.values().map(|name| (name, "sandbox.key_templates"));
+    let of_models = config.models.iter().filter_map(|model| Some((model.template.own()?, "`template` of a model")));
+    let mut named: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (name, setting) in usual.into_iter().chain(offered).chain(of_keys).chain(of_models) {
+        let settings = named.entry(name.clone()).or_default();
+        if !settings.contains(&setting) {
+            settings.push(setting);
+        }
+    }
+    named
+}
+
+/// A template that settings name: without it, what they are for does not start.
+fn named_template_check(directories: &[PathBuf], name: &TemplateName, settings: &[&str]) -> Check {
+    let settings = settings.join(", ");
+    let (status, detail, mend) = match template::find(directories, name) {
+        Ok(template) => (CheckStatus::Ok, format!("`{name}` ({settings}): {}", describe(&template)), None),
+        Err(error) => (
+            CheckStatus::Missing,
+            format!("{settings}: {error}"),
+            Some("build it, or name another in the settings".to_owned()),
+        ),
+    };
+    Check { name: "template", status, detail, mend }
+}
+
+fn describe(template: &Template) -> String {
+    let (python, packages) = (template.python_version(), template.packages().len());
+    format!("Python {python}, {packages} packages, {}", size(template.bytes()))
 }
 
 /// The engine or the service that starts sandboxes.
@@ -96,10 +142,7 @@ async fn elsewhere(context: &CommandContext, place: BackendKind) -> anyhow::Resu
 /// The template is on the list because nothing starts without one.
 fn template_check(data: &std::path::Path) -> Check {
     let (status, detail, mend) = match template::state(data) {
-        TemplateState::Ready(template) => {
-            let (python, packages) = (template.python_version(), template.packages().len());
-            (CheckStatus::Ok, format!("Python {python}, {packages} packages, {}", size(template.bytes())), None)
-        }
+        TemplateState::Ready(template) => (CheckStatus::Ok, describe(&template), None),
         TemplateState::Missing => (
             CheckStatus::Ok,
             "not built yet; the first command that needs it does that, in a minute or two".to_owned(),
