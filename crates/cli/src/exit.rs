@@ -70,6 +70,8 @@ impl Exit {
         };
         if error.is::<UsageError>() || error.is::<ConfigError>() {
             Self::Usage
+        } else if error.is::<LimitError>() {
+            Self::Limit
         } else if error.chain().any(closed) {
             Self::OutputClosed
         } else {
@@ -92,6 +94,16 @@ struct UsageError(String);
 /// A usage error as the edge's error type.
 pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
     UsageError(text.into()).into()
+}
+
+/// More than a limit allows.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct LimitError(String);
+
+/// An error about a limit as the edge's error type.
+pub(crate) fn limit(text: impl Into<String>) -> anyhow::Error {
+    LimitError(text.into()).into()
 }
 
 /// An error with its causes, each printed once: some messages contain their cause's.
@@ -121,6 +133,7 @@ mod tests {
     #[test]
     fn errors_have_their_status() {
         assert_eq!(Exit::of_error(&usage("no")), Exit::Usage);
+        assert_eq!(Exit::of_error(&limit("full").context("no")), Exit::Limit);
         assert_eq!(Exit::of_error(&anyhow::Error::from(ConfigError::NoHome)), Exit::Usage);
         let closed = Err::<(), _>(io::Error::from(io::ErrorKind::BrokenPipe)).context("write").unwrap_err();
         assert_eq!(Exit::of_error(&closed), Exit::OutputClosed);

@@ -4,13 +4,14 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Component, Path, PathBuf};
 
+use aludel_agent::size;
 use aludel_engine::Session;
 use aludel_engine::sessions::SessionSandbox;
 use aludel_sandbox::mime_of;
 use aludel_store::Store;
 use anyhow::Context;
 
-use crate::exit::usage;
+use crate::exit::{limit, usage};
 
 /// Most input files of one command.
 const MAX_FILES: usize = 10_000;
@@ -137,6 +138,30 @@ fn unnamed(flag: &str) -> anyhow::Error {
     usage(format!("{flag}: its name is not Unicode; give it another by --file PATH:NAME"))
 }
 
+/// Fails if the files are more than a sandbox's disk holds.
+pub(crate) fn require_room(inputs: &[InputFile], disk: u64) -> anyhow::Result<()> {
+    let mut all = 0_u64;
+    for input in inputs {
+        // One that cannot be read is reported when it is opened.
+        let bytes = std::fs::metadata(&input.path).map_or(0, |metadata| metadata.len());
+        all = all.saturating_add(bytes);
+        if all > disk {
+            let before = if all > bytes {
+                format!(", with the {} of the files before it", size(all - bytes))
+            } else {
+                String::new()
+            };
+            return Err(limit(format!(
+                "{} has {}{before}, and the sandbox's disk holds {}. Give it more with --disk SIZE, and --memory SIZE if that is less",
+                input.path.display(),
+                size(bytes),
+                size(disk)
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Copies the files into the workspace.
 pub(crate) async fn add(session: &SessionSandbox, inputs: &[InputFile]) -> anyhow::Result<()> {
     for input in inputs {
@@ -151,6 +176,8 @@ pub(crate) async fn add(session: &SessionSandbox, inputs: &[InputFile]) -> anyho
 
 /// Stores the files and puts them into a session.
 pub(crate) async fn store(session: &Session, store: &Store, inputs: &[InputFile]) -> anyhow::Result<()> {
+    // Checked before it fills the disk of the host.
+    require_room(inputs, session.limits().disk)?;
     for input in inputs {
         let stored = input.store(session, store).await;
         stored.with_context(|| format!("cannot hand over {}", input.path.display()))?;
@@ -181,12 +208,7 @@ impl InputFile {
 
     async fn store(&self, session: &Session, store: &Store) -> anyhow::Result<()> {
         let file = File::open(&self.path)?;
-        let (bytes, limit) = (file.metadata()?.len(), session.limits().disk);
-        if bytes > limit {
-            // Checked before it fills the disk.
-            let reason = format!("{bytes} bytes are more than the workspace takes ({limit}); raise sandbox.disk");
-            return Err(aludel_sandbox::Error::File { path: self.path.display().to_string(), reason }.into());
-        }
+        let limit = session.limits().disk;
         // A file may grow meanwhile; the workspace then refuses the excess.
         for blob in store.write_blobs(store.no_room(session.tenant()), vec![file.take(limit + 1)]).await? {
             session.add_file_as_named(&self.name, mime_of(&self.name), blob).await?;

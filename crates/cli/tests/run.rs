@@ -13,6 +13,16 @@ use common::{Said, aludel, aludel_by, run, said, signal, wait_until};
 use serde_json::json;
 
 #[test]
+fn files_that_are_more_than_the_disk_are_refused_with_the_option_for_more() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("big.csv"), vec![b'1'; 9 << 20]).unwrap();
+    let refused = said(aludel(directory.path()).args(["run", "-c", "1", "--file", "big.csv", "--disk", "8m"]));
+    assert_eq!(refused.status, Some(3), "{refused:#?}");
+    assert_eq!(refused.stderr.matches("big.csv").count(), 1, "{refused:#?}");
+    assert!(refused.stderr.contains("Give it more with --disk SIZE"), "{refused:#?}");
+}
+
+#[test]
 fn the_exit_status_tells_what_happened() {
     for (arguments, status, stdout, stderr) in [
         (vec!["-c", "print('hi')\n6 * 7"], 0, "hi\n42\n", ""),

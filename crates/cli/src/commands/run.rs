@@ -89,7 +89,9 @@ impl RunArgs {
         if let Some(columns) = columns.filter(|_| environment.iter().all(|(name, _)| name != terminal::COLUMNS)) {
             environment.push((terminal::COLUMNS.to_owned(), columns.to_string()));
         }
-        LoadedProgram::read(source, arguments, environment, inputs::check(&self.files)?)
+        let files = inputs::check(&self.files)?;
+        inputs::require_room(&files, context.config.sandbox.limits().disk)?;
+        LoadedProgram::read(source, arguments, environment, files)
     }
 }
 
