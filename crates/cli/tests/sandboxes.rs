@@ -5,7 +5,7 @@ mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
@@ -55,7 +55,9 @@ fn people_use_sandboxes_of_a_server() {
     let none = ask(data, &["ls"]);
     assert_eq!(none.status, Some(2));
     assert!(none.stderr.contains("aludel serve"), "{none:?}");
-    let server = Server::start(aludel(data).args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(data));
+    let mut serving = aludel(data);
+    serving.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(data).env("ALUDEL_SANDBOX_DISK", "64m");
+    let server = Server::start(&mut serving);
     let url = server.2.strip_prefix("listening on ").unwrap();
 
     let id = stdout(data, &["create", "--name", "work", "--env", "A=a", "--timeout", "10m"]);
@@ -69,6 +71,7 @@ fn people_use_sandboxes_of_a_server() {
 
     runs_commands(data, id);
     copies_files(data);
+    copies_no_more_than_a_disk_holds(data);
     let serving = "mkdir /tmp/w; cd /tmp/w; echo hello > index.html; exec python3 -um http.server 8000";
     let number = stdout(data, &["exec", "--detach", "work", "sh", "-c", serving]);
     assert!(stdout(data, &["logs", "work"]).contains("http.server"));
@@ -96,6 +99,25 @@ fn runs_commands(data: &Path, id: &str) {
     let mut upper = sandbox(data, &["exec", "-i", "work", "tr", "a-z", "A-Z"]).stdin(Stdio::piped()).spawn().unwrap();
     upper.stdin.take().unwrap().write_all("x".repeat(100_000).as_bytes()).unwrap();
     assert_eq!(String::from_utf8(upper.wait_with_output().unwrap().stdout).unwrap(), "X".repeat(100_000));
+}
+
+/// Copies files with holes, which stay holes, and files with several names, of which there may be more than bytes in the sandbox.
+fn copies_no_more_than_a_disk_holds(data: &Path) {
+    let make = "mkdir /tmp/s /tmp/h; echo a > /tmp/s/a; truncate -s 50M /tmp/s/a; echo b >> /tmp/s/a; truncate -s 60M /tmp/s/b; \
+                yes | head -c 24M > /tmp/h/a; ln /tmp/h/a /tmp/h/b; ln /tmp/h/a /tmp/h/c";
+    stdout(data, &["exec", "work", "sh", "-c", make]);
+    let at = |path: &str| data.join(path).to_str().unwrap().to_owned();
+    stdout(data, &["cp", "work:/tmp/s", &at("s")]);
+    let holes = std::fs::read(data.join("s/a")).unwrap();
+    assert_eq!((holes.len(), &holes[..3], &holes[50 << 20..]), ((50 << 20) + 2, &b"a\n\0"[..], &b"b\n"[..]));
+    for (file, bytes) in [("s/a", (50 << 20) + 2), ("s/b", 60 << 20)] {
+        let metadata = std::fs::metadata(data.join(file)).unwrap();
+        assert_eq!(metadata.len(), bytes, "{file}");
+        assert!(metadata.blocks() < 64, "{file} takes {} blocks", metadata.blocks());
+    }
+    let refused = ask(data, &["cp", "work:/tmp/h", &at("h")]);
+    assert!(refused.status == Some(3) && refused.stderr.contains("the sandbox's disk holds"), "{refused:?}");
+    stdout(data, &["exec", "work", "rm", "-r", "/tmp/s", "/tmp/h"]);
 }
 
 /// Copies a directory and a file into the sandbox `work` and out of it.

@@ -131,7 +131,9 @@ impl RemoteServer {
     /// Makes a sandbox.
     pub(crate) async fn create(&self, new: &NewSandbox) -> anyhow::Result<Remote> {
         let made: Sandbox = read(self.call(Method::POST, "/v2/sandboxes", Some(new)).await?).await?;
-        Ok(Remote { server: self.clone(), id: made.sandbox_id, token: made.envd_access_token.unwrap_or_default() })
+        let token = made.envd_access_token.unwrap_or_default();
+        // The size is known of sandboxes that are found.
+        Ok(Remote { server: self.clone(), id: made.sandbox_id, token, disk: 0 })
     }
 
     /// Finds a sandbox by its id, a prefix of its id, or its name.
@@ -139,7 +141,9 @@ impl RemoteServer {
         let id = self.id_of(named).await?;
         let path = format!("/sandboxes/{id}");
         let detail: SandboxDetail = read(self.call(Method::GET, &path, None::<&()>).await?).await?;
-        Ok(Remote { server: self.clone(), id, token: detail.envd_access_token.unwrap_or_default() })
+        let disk = detail.listed.disk_size_mb.saturating_mul(1 << 20);
+        let token = detail.envd_access_token.unwrap_or_default();
+        Ok(Remote { server: self.clone(), id, token, disk })
     }
 
     async fn id_of(&self, named: &str) -> anyhow::Result<String> {
@@ -169,6 +173,8 @@ pub(crate) struct Remote {
     server: RemoteServer,
     pub(crate) id: String,
     token: String,
+    /// Bytes that its files can take.
+    pub(crate) disk: u64,
 }
 
 impl Remote {

@@ -1,17 +1,19 @@
 //! `aludel sandbox cp`: files and directories, in both directions.
 
+use std::io::SeekFrom;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use aludel_agent::size;
 use aludel_wire::e2b::filesystem::{EntryInfo, FileType};
 use aludel_wire::e2b::process::{ProcessConfig, ProcessEvent, StartRequest};
 use anyhow::{Context as _, bail};
 use clap::Args;
 use tokio::fs::File;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncSeekExt, AsyncWriteExt};
 
 use crate::console;
-use crate::exit::{Exit, usage};
+use crate::exit::{Exit, limit, usage};
 use crate::remote::{Remote, RemoteServer};
 use crate::terminal;
 
@@ -23,6 +25,8 @@ const EXECUTABLE: u32 = 0o111;
 const READABLE: u32 = 0o444;
 /// Files that one `chmod` command makes executable.
 const AT_ONCE: usize = 100;
+/// Bytes of a file that are written, or left out if they are zeros.
+const BLOCK: usize = 4096;
 /// Levels of directories.
 const MAX_DEPTH: usize = 64;
 
@@ -53,7 +57,7 @@ impl<'a> Side<'a> {
 }
 
 pub(super) async fn run(server: &RemoteServer, args: &CopyArgs) -> anyhow::Result<Exit> {
-    let mut copy = Copy { copied: 0, executable: Vec::new() };
+    let mut copy = Copy { copied: 0, room: 0, executable: Vec::new() };
     match (Side::read(&args.from), Side::read(&args.to)) {
         (Side::Here(from), Side::There { sandbox, path }) => {
             let metadata = std::fs::metadata(from);
@@ -76,6 +80,7 @@ pub(super) async fn run(server: &RemoteServer, args: &CopyArgs) -> anyhow::Resul
                 return Err(usage(format!("there is no {} in the sandbox", terminal::name(path))));
             };
             let to = if to.is_dir() { to.join(component(&entry.name)?) } else { to.to_path_buf() };
+            copy.room = sandbox.disk;
             copy.out(&sandbox, entry, to).await?;
         }
         (Side::Here(_), Side::Here(_)) => {
@@ -107,6 +112,8 @@ fn component(name: &str) -> anyhow::Result<&str> {
 /// A copy that goes on.
 struct Copy {
     copied: usize,
+    /// Bytes that may still be written here. A sandbox has no more than its disk holds, but files with several names or holes.
+    room: u64,
     /// Files in the sandbox that are programs here.
     executable: Vec<String>,
 }
@@ -181,7 +188,7 @@ impl Copy {
                         left.push((inner, to, depth + 1));
                     }
                 }
-                FileType::File => file_out(sandbox, &entry, &to).await?,
+                FileType::File => self.file_out(sandbox, &entry, &to).await?,
                 FileType::Directory | FileType::Symlink | FileType::Unspecified => {
                     let path = terminal::name(&entry.path);
                     console::warn(&format!("{path} is neither a file nor a directory, and left out"));
@@ -190,23 +197,72 @@ impl Copy {
         }
         Ok(())
     }
+
+    async fn file_out(&mut self, sandbox: &Remote, entry: &EntryInfo, to: &Path) -> anyhow::Result<()> {
+        let from = &entry.path;
+        let mut content =
+            sandbox.download(from).await.with_context(|| format!("cannot read {}", terminal::name(from)))?;
+        let file = File::create(to).await.with_context(|| format!("cannot write {}", to.display()))?;
+        let takes_holes = file.metadata().await.is_ok_and(|metadata| metadata.is_file());
+        let mut file = SparseFile { file, bytes: 0, takes_holes };
+        while let Some(chunk) = content.chunk().await.with_context(|| format!("{} broke off", terminal::name(from)))? {
+            let written = file.write(&chunk, self.room).await;
+            match written.with_context(|| format!("cannot write {}", to.display()))? {
+                Some(written) => self.room -= written,
+                None => {
+                    return Err(limit(format!(
+                        "the files are more than the sandbox's disk holds, {}, as with several names of one; copy an archive",
+                        size(sandbox.disk)
+                    )));
+                }
+            }
+        }
+        let mut file = file.end().await.with_context(|| format!("cannot write {}", to.display()))?;
+        if entry.mode & EXECUTABLE != 0 {
+            let mut permissions = file.metadata().await?.permissions();
+            // Executable for everybody who may read it.
+            permissions.set_mode(permissions.mode() | (permissions.mode() & READABLE) >> 2);
+            file.set_permissions(permissions).await.with_context(|| format!("cannot change {}", to.display()))?;
+        }
+        file.flush().await.with_context(|| format!("cannot write {}", to.display()))
+    }
 }
 
-async fn file_out(sandbox: &Remote, entry: &EntryInfo, to: &Path) -> anyhow::Result<()> {
-    let from = &entry.path;
-    let mut content = sandbox.download(from).await.with_context(|| format!("cannot read {}", terminal::name(from)))?;
-    let mut file = File::create(to).await.with_context(|| format!("cannot write {}", to.display()))?;
-    while let Some(chunk) = content.chunk().await.with_context(|| format!("{} broke off", terminal::name(from)))? {
-        file.write_all(&chunk).await.with_context(|| format!("cannot write {}", to.display()))?;
+/// A file in which blocks of zeros take no room.
+struct SparseFile {
+    file: File,
+    bytes: u64,
+    /// False for a device or a pipe, which gets the zeros.
+    takes_holes: bool,
+}
+
+impl SparseFile {
+    /// Appends bytes, and returns the number of those that take room; `None` if they are more than `room`.
+    async fn write(&mut self, bytes: &[u8], room: u64) -> std::io::Result<Option<u64>> {
+        let mut written = 0;
+        for block in bytes.chunks(BLOCK) {
+            if self.takes_holes && block.iter().all(|byte| *byte == 0) {
+                self.file.seek(SeekFrom::Current(block.len() as i64)).await?;
+            } else {
+                written += block.len() as u64;
+                if written > room {
+                    return Ok(None);
+                }
+                self.file.write_all(block).await?;
+            }
+            self.bytes += block.len() as u64;
+        }
+        Ok(Some(written))
     }
-    file.flush().await.with_context(|| format!("cannot write {}", to.display()))?;
-    if entry.mode & EXECUTABLE != 0 {
-        let mut permissions = file.metadata().await?.permissions();
-        // Executable for everybody who may read it.
-        permissions.set_mode(permissions.mode() | (permissions.mode() & READABLE) >> 2);
-        file.set_permissions(permissions).await.with_context(|| format!("cannot change {}", to.display()))?;
+
+    /// Gives it its full size: it may end with zeros.
+    async fn end(mut self) -> std::io::Result<File> {
+        self.file.flush().await?;
+        if self.takes_holes {
+            self.file.set_len(self.bytes).await?;
+        }
+        Ok(self.file)
     }
-    Ok(())
 }
 
 #[cfg(test)]
