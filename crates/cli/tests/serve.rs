@@ -10,7 +10,7 @@ use std::process::{Child, Command};
 
 use aludel_store::{Store, Tenant, TurnId, TurnRecord, TurnState};
 use aludel_testkit::{Keeper, Scripted, ScriptedUpstream};
-use common::{aludel, audit_log, data, left, runs, said, signal, wait_until};
+use common::{aludel, aludel_by, audit_log, data, left, runs, said, signal, wait_until};
 
 /// Starts a server and waits until it says where it listens.
 fn serve(data: &Path) -> (Child, String) {
@@ -97,6 +97,43 @@ fn a_server_that_builds_its_template_answers_and_ends_when_it_is_asked() {
     let left = std::fs::read_dir(data.path().join("templates")).unwrap().map(|entry| entry.unwrap().file_name());
     let left: Vec<_> = left.filter(|name| name != ".lock").collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_full_disk_is_told() {
+    if !rustix::process::geteuid().is_root() {
+        // A small disk takes root.
+        return;
+    }
+    let data = data();
+    let templates = std::fs::canonicalize(data.path().join("templates")).unwrap();
+    let on_disk = |size: &str, filled: &str| {
+        let make = format!(
+            "mount -t tmpfs -o size={size} none {data} && ln -s {templates} {data}/templates && {filled} && exec \"$@\"",
+            data = data.path().display(),
+            templates = templates.display()
+        );
+        let mut command = aludel_by(Path::new("/"), &["unshare", "--mount", "sh", "-c", &make, "sh"]);
+        command.env("ALUDEL_SERVER_DATA", data.path()).env("ALUDEL_SANDBOX_BACKEND", "local");
+        command
+    };
+    let (mut child, address) = started(on_disk("40m", "true").args(["serve", "--listen", "127.0.0.1:0"]));
+    let ready = ask(&address, "GET /readyz", None, "");
+    assert!(ready.starts_with("HTTP/1.1 200 "), "{ready}");
+    let fill = format!("/proc/{}/root{}/fill", child.id(), data.path().display());
+    std::fs::write(&fill, vec![1; 36 << 20]).unwrap();
+    let ready = ask(&address, "GET /readyz", None, "");
+    assert!(ready.starts_with("HTTP/1.1 503 ") && ready.contains("state is full"), "{ready}");
+    std::fs::remove_file(&fill).unwrap();
+    assert!(ask(&address, "GET /readyz", None, "").starts_with("HTTP/1.1 200 "));
+    signal(&child, "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+
+    let fill = format!("{{ head -c 2m /dev/zero > {}/fill || true; }} 2>/dev/null", data.path().display());
+    let doctor = said(on_disk("1m", &fill).arg("doctor"));
+    assert_eq!(doctor.status, Some(4), "{doctor:#?}");
+    let words = doctor.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("make room on the disk of") && !words.contains("sysctl"), "{doctor:#?}");
 }
 
 /// Asks for a response of a model that may run programs, and returns the answer.

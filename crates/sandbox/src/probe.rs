@@ -12,6 +12,9 @@ use crate::{Require, trial};
 const USER_NAMESPACES: &str = "sysctl -w kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0 \
     user.max_user_namespaces=100000 (those that exist), or run as root";
 
+/// The words of the system for a full disk.
+const NO_SPACE: &str = "No space left on device";
+
 /// One ability that the host has or lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
@@ -54,9 +57,13 @@ pub async fn sandbox(data: &Path, require: Require) -> Check {
             None,
         ),
         Err(error) => {
-            // The error of a template that cannot be made contains the remedy.
-            let mend =
-                matches!(error, crate::Error::Setup(_)).then(|| HostKind::here().starts(&error.to_string()).to_owned());
+            let words = error.to_string();
+            let mend = if words.contains(NO_SPACE) {
+                Some(format!("make room on the disk of {}, or choose another data directory", data.display()))
+            } else {
+                // The error of a template that cannot be made contains the remedy.
+                matches!(error, crate::Error::Setup(_)).then(|| HostKind::here().starts(&words).to_owned())
+            };
             (CheckStatus::Missing, format!("none can be started: {error}"), mend)
         }
     };

@@ -20,6 +20,9 @@ use crate::middleware::{HEALTH, READY, middleware};
 use crate::telemetry::METRICS;
 use crate::{approvals, links, openapi};
 
+/// Bytes of the disk below which programs fail for want of room: a database's log takes some at a time.
+const LEAST_FREE: u64 = 8 << 20;
+
 /// All routes as one service.
 pub(crate) type AllRoutes = BoxCloneSyncService<Request, Response, Infallible>;
 
@@ -87,9 +90,15 @@ async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, ApiError> {
         let reason = "The server could not take up what an earlier one left; its log says why. Start it again.";
         return Err(ApiError { cause: Some(cause.clone()), ..ApiError::unavailable(reason) });
     }
-    match app.engine.backend_health().status {
-        BackendStatus::Ready => Ok("ready\n"),
-        BackendStatus::Degraded { reason } => Err(ApiError::unavailable(reason)),
+    if let BackendStatus::Degraded { reason } = app.engine.backend_health().status {
+        return Err(ApiError::unavailable(reason));
+    }
+    match app.store.free_bytes().await? {
+        0..LEAST_FREE => {
+            let reason = format!("The disk of the server's state is full: less than {} MB are free.", LEAST_FREE >> 20);
+            Err(ApiError::unavailable(reason))
+        }
+        _ => Ok("ready\n"),
     }
 }
 
@@ -102,6 +111,10 @@ async fn scrape(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
 
 async fn no_route(method: Method, uri: Uri) -> ApiError {
     let path = uri.path();
-    let advice = if path.starts_with("/v1/") { "There is no such API here." } else { "The API is under /v1." };
+    let advice = if path.starts_with("/v1/") {
+        "There is no such API here."
+    } else {
+        "The API is under /v1."
+    };
     ApiError::not_found(format!("Unknown request URL: {method} {path}. {advice}")).code("unknown_url")
 }

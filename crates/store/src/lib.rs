@@ -148,6 +148,19 @@ impl Store {
         self.0.owner.id()
     }
 
+    /// Returns the bytes that this process can still write to the disk of the state.
+    pub async fn free_bytes(&self) -> Result<u64, Error> {
+        self.run(|store| {
+            let directory = &store.0.blobs;
+            let found = rustix::fs::statvfs(directory);
+            let found = found.map_err(|error| Error::Io { path: directory.clone(), source: error.into() })?;
+            // The rest is reserved for root.
+            let blocks = if rustix::process::geteuid().is_root() { found.f_bfree } else { found.f_bavail };
+            Ok(blocks.saturating_mul(found.f_frsize))
+        })
+        .await
+    }
+
     /// Runs `work`, which may block, on another thread. It is finished even if the caller gives up.
     async fn run<T: Send + 'static>(
         &self,
