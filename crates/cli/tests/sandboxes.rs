@@ -69,6 +69,9 @@ fn people_use_sandboxes_of_a_server() {
         "an address and a data directory lead to the same server"
     );
 
+    let twice = ask(data, &["create", "--name", "work"]);
+    assert!(twice.status == Some(2) && twice.stderr.contains(id) && twice.stderr.contains("already"), "{twice:?}");
+
     runs_commands(data, id);
     copies_files(data);
     copies_no_more_than_a_disk_holds(data);

@@ -19,8 +19,8 @@ use crate::config::DurationValue;
 use crate::console::{Console, StandardStream};
 use crate::context::CommandContext;
 use crate::exit::{Exit, usage};
-use crate::program;
 use crate::remote::{RemoteServer, ServerArgs};
+use crate::{program, terminal};
 
 /// Make and use sandboxes of a server
 ///
@@ -70,7 +70,7 @@ enum SandboxCommand {
 
 #[derive(Debug, Args)]
 struct CreateArgs {
-    /// A name to call it by
+    /// A name to call it by, which no other sandbox has
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// The template that it starts from; the server offers its own and those of `sandbox.templates`
@@ -107,6 +107,17 @@ async fn create(server: &RemoteServer, args: CreateArgs, context: &CommandContex
     let timeout: DurationValue =
         args.timeout.parse().map_err(|why| usage(format!("--timeout {}: {why}", args.timeout)))?;
     let environment = program::environment(&args.environment, &context.host)?;
+    if let Some(name) = &args.name {
+        let there = server.list().await?.into_iter().find(|listed| listed.metadata.get("name") == Some(name));
+        if let Some(there) = there {
+            return Err(usage(format!(
+                "the sandbox {} is called {} already; `aludel sandbox kill {}` ends it, or take another name",
+                there.sandbox_id,
+                terminal::name(name),
+                there.sandbox_id
+            )));
+        }
+    }
     let sandbox =
         server.create(&new(args.template, timeout.duration(), args.name, environment.into_iter().collect())).await?;
     Console::new().line(StandardStream::Stdout, &sandbox.id)?;
