@@ -44,7 +44,7 @@ use raw_value::Setting;
 pub(crate) use sandbox::SandboxSection;
 use server::ServerSection;
 use size::Size;
-use suggestion::nearest;
+pub(crate) use suggestion::nearest;
 use value::Switch;
 
 /// The configuration in effect.

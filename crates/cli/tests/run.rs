@@ -23,6 +23,27 @@ fn files_that_are_more_than_the_disk_are_refused_with_the_option_for_more() {
 }
 
 #[test]
+fn a_misspelt_option_that_goes_to_the_program_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let run = |code: &str, arguments: &[&str]| {
+        std::fs::write(directory.path().join("a.py"), code).unwrap();
+        said(aludel(directory.path()).args(["run", "--no-server", "a.py"]).args(arguments))
+    };
+    let told = run("import sys; print(sys.argv[1:])", &["--fil", "x"]);
+    assert_eq!((told.status, &*told.stdout), (Some(0), "['--fil', 'x']\n"), "{told:#?}");
+    assert!(told.stderr.contains("--fil goes to the program; if --file was meant"), "{told:#?}");
+    for (code, arguments) in [
+        ("import sys; assert '--fil' in sys.argv", &["--fil", "x"][..]),
+        ("1", &["--", "--fil", "x"]),
+        ("1", &["--colour", "x"]),
+        ("1", &["x", "--fil"]),
+    ] {
+        let untold = run(code, arguments);
+        assert!(untold.status == Some(0) && !untold.stderr.contains("goes to"), "{code} {arguments:?}: {untold:#?}");
+    }
+}
+
+#[test]
 fn the_exit_status_tells_what_happened() {
     for (arguments, status, stdout, stderr) in [
         (vec!["-c", "print('hi')\n6 * 7"], 0, "hi\n42\n", ""),

@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use clap::Args;
 
 use crate::args::SandboxOptions;
-use crate::config::Flag;
+use crate::config::{Flag, nearest};
 use crate::context::CommandContext;
 use crate::exit::{Exit, usage};
 use crate::inputs;
@@ -66,6 +66,25 @@ pub(crate) struct RunArgs {
     pub(crate) json: bool,
 }
 
+/// Says that the first argument goes to the program, if it looks like a misspelt option of ours: they end at it.
+fn note_slip(argument: &str, program: &LoadedProgram) {
+    let Some(option) = argument.split('=').next().filter(|option| option.starts_with("--")) else { return };
+    let written = option.trim_start_matches('-');
+    // Most programs have the names of their options in their text.
+    if written.is_empty() || program.cells.iter().any(|cell| cell.contains(option)) {
+        return;
+    }
+    let command = RunArgs::augment_args(clap::Command::new("run"));
+    let ours = command.get_arguments().filter_map(clap::Arg::get_long);
+    if let Some(meant) = nearest(written, ours) {
+        let written = terminal::name(written);
+        console::status(&format!(
+            "--{written} goes to the program; if --{meant} was meant, options of `aludel run` come before its arguments \
+             (`-- --{written}` says that it is the program's)"
+        ));
+    }
+}
+
 impl RunArgs {
     pub(crate) fn flags(&self) -> Vec<Flag> {
         self.sandbox.flags().collect()
@@ -83,6 +102,7 @@ impl RunArgs {
             (None, None) => return Err(usage("no program was given: a FILE, - or -c CODE")),
         };
         let mut arguments = std::mem::take(&mut self.arguments);
+        let first = arguments.first().cloned();
         arguments.append(&mut self.further_arguments);
         let mut environment = program::environment(&self.environment, &context.host)?;
         let columns = terminal::columns(&context.host).filter(|_| !self.json);
@@ -91,7 +111,11 @@ impl RunArgs {
         }
         let files = inputs::check(&self.files)?;
         inputs::require_room(&files, context.config.sandbox.limits().disk)?;
-        LoadedProgram::read(source, arguments, environment, files)
+        let program = LoadedProgram::read(source, arguments, environment, files)?;
+        if let Some(first) = first {
+            note_slip(&first, &program);
+        }
+        Ok(program)
     }
 }
 
