@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use aludel_agent::size;
+use aludel_sandbox::template;
 use anyhow::{Context as _, bail};
 use clap::Args;
 
@@ -13,8 +14,9 @@ use crate::state;
 
 /// Copy what a server keeps to a new directory, while it runs
 ///
-/// Files, conversations, keys, approvals and the audit log, all as they are at one moment; what is acknowledged before is in it. Templates
-/// and live sandboxes are not: `aludel serve --data DIR` makes new ones, and containers go on from their files. In the same file system the
+/// Files, conversations, keys, approvals and the audit log, all as they are at one moment; what is acknowledged before is in it. Live
+/// sandboxes are not: containers go on from their files. Nor are templates: the default one is built anew, and `aludel template export`
+/// writes one of your own to an archive. In the same file system the
 /// files are linked, which takes no room and does not outlive the disk; to another one they are copied.
 #[derive(Debug, Args)]
 pub(crate) struct BackupArgs {
@@ -40,6 +42,15 @@ pub(super) async fn run(args: BackupArgs, context: &CommandContext) -> anyhow::R
     };
     let how = if made.is_linked { "linked" } else { "copied" };
     let files = if made.blobs == 1 { "1 file".to_owned() } else { format!("{} files", made.blobs) };
-    Console::new().note(&format!("{}: {}, with {files} {how}", directory.display(), size(made.bytes)))?;
+    let mut console = Console::new();
+    console.note(&format!("{}: {}, with {files} {how}", directory.display(), size(made.bytes)))?;
+    let templates = template::list(&context.config.server.data).unwrap_or_default();
+    if !templates.is_empty() {
+        let names: Vec<_> = templates.iter().map(|(name, _)| name.to_string()).collect();
+        let names = names.join(", ");
+        console.note(&format!(
+            "templates are not in it: {names}; `aludel template export NAME` writes one to an archive"
+        ))?;
+    }
     Ok(Exit::Success)
 }
