@@ -114,7 +114,7 @@ async fn no_route(method: Method, uri: Uri) -> ApiError {
     let advice = if path.starts_with("/v1/") {
         "There is no such API here."
     } else {
-        "The API is under /v1."
+        "The API is under /v1, and /docs lists it."
     };
     ApiError::not_found(format!("Unknown request URL: {method} {path}. {advice}")).code("unknown_url")
 }
