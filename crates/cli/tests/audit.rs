@@ -15,7 +15,7 @@ fn audit(data: &Path, arguments: &[&str]) -> Said {
 async fn note(data: &Path, code: &str) {
     let store = Store::open_beside(&data.join("state")).await.unwrap();
     let (request, container) = ("resp_1".into(), "cntr_1".into());
-    let (code, actor, outcome) = (code.into(), "nobody".into(), String::new());
+    let (code, actor, outcome) = (code.into(), "nobody is asked".into(), String::new());
     let entry = AuditEntry { event: AuditEvent::Started, request, container, code, actor, outcome };
     store.audit(&Tenant::local(), vec![entry.clone(), entry]).await.unwrap();
 }
@@ -26,6 +26,8 @@ async fn an_archive_can_be_checked_alone_and_the_log_goes_on_from_it() {
     let data = data.path();
     std::fs::create_dir(data.join("state")).unwrap();
     note(data, "print(1)").await;
+    let shown = audit(data, &[]);
+    assert!(shown.stdout.contains("  started, nobody is asked  | print(1)"), "{shown:#?}");
     let none = audit(data, &["archive", "a.jsonl", "--before", "2020-01-01"]);
     assert!(none.status == Some(0) && none.stderr.contains("nothing before 2020-01-01"), "{none:#?}");
     assert!(!data.join("a.jsonl").exists() && !data.join("a.jsonl.part").exists());
@@ -36,6 +38,9 @@ async fn an_archive_can_be_checked_alone_and_the_log_goes_on_from_it() {
     assert_eq!(audit(data, &[]).stdout, "");
     let twice = audit(data, &["archive", "a.jsonl", "--before", "9999-12-01"]);
     assert!(twice.status == Some(2) && twice.stderr.contains("there already"), "{twice:#?}");
+
+    let missing = audit(data, &["verify", "none.jsonl"]);
+    assert!(missing.status == Some(2) && missing.stderr.contains("none.jsonl: No such file"), "{missing:#?}");
 
     note(data, "print(2)").await;
     let verified = audit(data, &["--verify"]);

@@ -99,6 +99,9 @@ fn runs_commands(data: &Path, id: &str) {
     let said = ask(data, &["exec", "work", "sh", "-c", "echo $A; echo e >&2; exit 7"]);
     assert_eq!((said.status, said.stdout.as_str(), said.stderr.as_str()), (Some(7), "a\n", "e\n"));
     assert_eq!(ask(data, &["exec", &id[..8], "sh", "-c", "kill -9 $$"]).status, Some(137));
+    let mut stopped = Server::start(&mut sandbox(data, &["exec", "work", "sh", "-c", "echo on; exec sleep 600"]));
+    signal(&stopped.0, "INT");
+    assert_eq!((&*stopped.2, stopped.0.wait().unwrap().code()), ("on", Some(130)));
     let mut upper = sandbox(data, &["exec", "-i", "work", "tr", "a-z", "A-Z"]).stdin(Stdio::piped()).spawn().unwrap();
     upper.stdin.take().unwrap().write_all("x".repeat(100_000).as_bytes()).unwrap();
     assert_eq!(String::from_utf8(upper.wait_with_output().unwrap().stdout).unwrap(), "X".repeat(100_000));

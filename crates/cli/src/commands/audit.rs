@@ -2,6 +2,7 @@
 
 mod archive;
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use jiff::civil::Date;
 
 use crate::console::{Console, StandardStream};
 use crate::context::CommandContext;
-use crate::exit::Exit;
+use crate::exit::{Exit, usage};
 use crate::{console, state, terminal};
 
 /// Entries that are read at once.
@@ -21,6 +22,9 @@ const AT_ONCE: usize = 500;
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Characters of a program that a line shows.
 const SHOWN_CHARACTERS: usize = 60;
+
+/// The actor of an entry about a program that the rules allowed.
+const UNASKED: &str = "nobody is asked";
 
 /// Show the audit log: every program that was decided about or run
 ///
@@ -68,7 +72,8 @@ enum AuditCommand {
 pub(crate) async fn run(args: AuditArgs, context: &CommandContext) -> anyhow::Result<Exit> {
     let mut console = Console::new();
     if let Some(AuditCommand::Verify { file }) = &args.command {
-        let verified = archive::verify(file).with_context(|| format!("the archive {}", file.display()))?;
+        let opened = File::open(file).map_err(|error| usage(format!("the archive {}: {error}", file.display())))?;
+        let verified = archive::verify(opened).with_context(|| format!("the archive {}", file.display()))?;
         console.line(StandardStream::Stdout, &verified.to_string())?;
         return Ok(Exit::Success);
     }
@@ -119,7 +124,11 @@ fn line(record: &AuditRecord) -> String {
     let at = jiff::Timestamp::from_millisecond(record.at_ms).map_or_else(|_| "?".to_owned(), |at| format!("{at:.3}"));
     let program = terminal::excerpt(&record.code, SHOWN_CHARACTERS);
     let (tenant, request) = (record.tenant.as_str(), &record.request);
-    let who = if record.actor.is_empty() { String::new() } else { format!(" by {}", record.actor) };
+    let who = match record.actor.as_str() {
+        "" => String::new(),
+        UNASKED => format!(", {UNASKED}"),
+        actor => format!(" by {actor}"),
+    };
     let outcome = if record.outcome.is_empty() { String::new() } else { format!(": {}", record.outcome) };
     let event = terminal::excerpt(&format!("{}{who}{outcome}", record.event), 120);
     format!("{:>6}  {at}  {tenant}  {request}  {:.12}  {event}  | {program}", record.number, record.sha256)

@@ -83,8 +83,8 @@ async fn write_part(store: &Store, part: &Path, before_ms: i64) -> anyhow::Resul
 }
 
 /// Checks that every entry of an archive follows from the one before it.
-pub(super) fn verify(file: &Path) -> anyhow::Result<ArchiveEntries> {
-    let mut lines = BufReader::new(File::open(file)?).lines();
+pub(super) fn verify(file: File) -> anyhow::Result<ArchiveEntries> {
+    let mut lines = BufReader::new(file).lines();
     let first = lines.next().ok_or_else(|| anyhow!("it is empty"))??;
     let start: AuditChain = serde_json::from_str(&first).context("line 1 does not say where it begins")?;
     let mut end = start.clone();

@@ -125,6 +125,8 @@ async fn follow(sandbox: &Remote, pid: u32, mut events: CommandEvents, signals: 
         };
         match event {
             ProcessEvent::Data(output) => shown.show(&output)?,
+            // Stopped by its user, whatever signal that took.
+            ProcessEvent::End(_) if was_asked => return Ok(Exit::Interrupted),
             ProcessEvent::End(ended) => return Ok(status(&ended)),
             ProcessEvent::Start(_) | ProcessEvent::Keepalive(_) => {}
         }
