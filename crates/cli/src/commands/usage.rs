@@ -177,10 +177,13 @@ fn line(row: &MeteredDay, keys: &[KeyRecord]) -> serde_json::Value {
 /// The name of a key with the end of its secret, or the tenant's own.
 fn name_of(tenant: &Tenant, keys: &[KeyRecord]) -> String {
     match keys.iter().find(|key| key.id.as_str() == tenant.as_str()) {
-        Some(key) if key.name.is_empty() => format!("…{}", key.hint),
-        Some(key) => format!("{} …{}", key.name, key.hint),
+        Some(key) => shown(key),
         None => tenant.as_str().to_owned(),
     }
+}
+
+fn shown(key: &KeyRecord) -> String {
+    if key.name.is_empty() { key.hint.clone() } else { format!("{} {}", key.name, key.hint) }
 }
 
 /// The number of a day, from 1970-01-01.
@@ -194,7 +197,24 @@ fn date_of(day: i64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use aludel_store::KeyId;
+
     use super::*;
+
+    #[test]
+    fn a_key_is_called_by_its_name_and_the_end_of_its_secret() {
+        let (created_at, revoked_at, expires_at, budget) = Default::default();
+        let key = |name: &str| KeyRecord {
+            id: KeyId::new(),
+            name: name.to_owned(),
+            hint: "…12ab".to_owned(),
+            created_at,
+            revoked_at,
+            expires_at,
+            budget,
+        };
+        assert_eq!(["", "laptop"].map(|name| shown(&key(name))), ["…12ab", "laptop …12ab"]);
+    }
 
     #[test]
     fn days_and_times_are_told_in_words() {
