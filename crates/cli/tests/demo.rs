@@ -27,6 +27,8 @@ fn the_demo_makes_a_report_from_dirty_data() {
         assert!(said.stderr.contains(file_name), "{name} is not told: {}", said.stderr);
     }
     assert_eq!(std::fs::read_to_string(out.join("sales_q1_2026.csv")).unwrap().lines().count(), 45_001);
+    let transcript = std::fs::read_to_string(out.join("transcript.md")).unwrap();
+    assert!(transcript.contains("2026-01 ") && !transcript.contains("nan%"), "{transcript}");
     let notebook: Value = serde_json::from_slice(&std::fs::read(out.join("transcript.ipynb")).unwrap()).unwrap();
     let programs = notebook["cells"].as_array().unwrap().iter().filter(|cell| cell["cell_type"] == "code").count();
     assert_eq!(programs, 8);

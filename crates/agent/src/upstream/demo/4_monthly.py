@@ -36,7 +36,7 @@ fig.tight_layout()
 fig.savefig("monthly.png")
 plt.show()
 
-print(monthly.assign(change=monthly["change"].map("{:+.1%}".format)).round(2).to_string())
+print(monthly.assign(change=monthly["change"].map("{:+.1%}".format, na_action="ignore").fillna("")).round(2).to_string())
 print("FIGURES", json.dumps({"monthly": [
     {"month": label, "revenue": round(row.revenue, 2), "orders": int(row.orders), "change": None if pd.isna(row.change) else round(row.change, 4)}
     for label, row in zip(labels, monthly.itertuples())
