@@ -18,12 +18,13 @@ NAME = re.compile(r"\w+")
 
 def build_shell(output, memory, name_of_cell):
     """Makes the shell, whose results go to `output`."""
-    from IPython.core.autocall import IPyAutocall
+    from IPython.core.autocall import ExitAutocall, IPyAutocall
     from IPython.core.compilerop import CachingCompiler
     from IPython.core.displayhook import DisplayHook
     from IPython.core.displaypub import DisplayPublisher
     from IPython.core.interactiveshell import InteractiveShell
     from IPython.core.macro import Macro
+    from traitlets import default
     from traitlets.config import Config
 
     class Publisher(DisplayPublisher):
@@ -55,10 +56,25 @@ def build_shell(output, memory, name_of_cell):
         def get_code_name(self, raw_code, transformed_code, number):
             return name_of_cell()
 
+    class Exit(ExitAutocall):
+        """`exit` and `quit`: they end a cell as they end a script. IPython's end the loop of a terminal, which a kernel does not have."""
+
+        def __call__(self, code=None):
+            raise SystemExit(code)
+
     class Shell(InteractiveShell):
         displayhook_class = ResultHook
         display_pub_class = Publisher
         compiler_class = CellCompiler
+
+        @default("exiter")
+        def _exiter_default(self):
+            return Exit(self)
+
+        def init_builtins(self):
+            super().init_builtins()
+            # Modules that a program imports find them, too.
+            self.builtin_trap.auto_builtins.update(exit=self.exiter, quit=self.exiter)
 
         # The last cell that needed no transforming, and whether it awaits something.
         plain_cell = (None, False)

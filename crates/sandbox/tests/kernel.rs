@@ -63,6 +63,28 @@ async fn what_is_valid_python_may_still_be_ipythons() {
 }
 
 #[tokio::test]
+async fn a_program_ends_by_exit_and_quit() {
+    let sandbox = sandbox(shared().await, limits()).await;
+    run(&sandbox, "open('leaves.py', 'w').write('def now(): exit(4)')").await;
+    for (code, status) in [
+        ("exit()", None),
+        ("quit", None),
+        ("x = 1\nquit(0)\n1 / 0", None),
+        ("def leave():\n    exit(3)\nleave()", Some("3")),
+        ("import leaves\nleaves.now()", Some("4")),
+    ] {
+        let result = run(&sandbox, code).await;
+        let told = match &result.finished.outcome {
+            Outcome::Completed => None,
+            Outcome::Failed(error) if error.name == "SystemExit" => Some(error.value.as_str()),
+            other => panic!("{code}: {other:?}"),
+        };
+        assert_eq!(told, status, "{code}");
+    }
+    sandbox.close().await.unwrap();
+}
+
+#[tokio::test]
 async fn an_exception_points_at_the_users_lines() {
     let sandbox = sandbox(shared().await, limits()).await;
     run(&sandbox, "import pandas as pd").await;
