@@ -7,6 +7,7 @@ import traceback
 OWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 MAX_TRACEBACK = 16 << 10
 MAX_FRAMES_SHOWN = 12
+MAX_ERRORS_SHOWN = 4
 
 
 def describe_error(error):
@@ -28,21 +29,30 @@ def describe_error(error):
 
 
 def chain_of(error):
-    """The causes, first to last, each as lines."""
-    parts = []
-    seen = set()
-    while error is not None and id(error) not in seen and len(parts) < 4:
-        seen.add(id(error))
-        parts.append(describe_one(error))
+    """The causes, first to last, each as lines. Of a long chain the first one is kept, and those nearest to the error."""
+    errors, seen = [(error, None)], {id(error)}
+    while True:
         if error.__cause__ is not None:
-            error = error.__cause__
-            parts.append(["\nThe above exception was the direct cause of the following exception:\n\n"])
+            error, words = error.__cause__, "The above exception was the direct cause of the following exception:"
         elif error.__context__ is not None and not error.__suppress_context__:
-            error = error.__context__
-            parts.append(["\nDuring handling of the above exception, another exception occurred:\n\n"])
+            error, words = error.__context__, "During handling of the above exception, another exception occurred:"
         else:
             break
-    return reversed(parts)
+        if id(error) in seen:
+            break
+        seen.add(id(error))
+        errors.append((error, words))
+    nearest, first = errors[: MAX_ERRORS_SHOWN - 1], errors[MAX_ERRORS_SHOWN - 1 :][-1:]
+    hidden = len(errors) - len(nearest) - len(first)
+    parts = []
+    for error, words in [*first, *reversed(nearest)]:
+        parts.append(describe_one(error))
+        if words is not None:
+            parts.append([f"\n{words}\n\n"])
+        if hidden:
+            parts.append([f"[{hidden} error{'s' if hidden > 1 else ''} not shown]\n"])
+            hidden = 0
+    return parts
 
 
 def describe_one(error):

@@ -146,6 +146,19 @@ class ErrorsTest(unittest.TestCase):
         told = self.described("try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise ValueError('x') from error")
         self.assertLess(told["traceback"].index("ZeroDivisionError"), told["traceback"].index("ValueError"))
 
+    def test_of_a_long_chain_the_first_cause_is_kept(self):
+        def chain(length):
+            inner = f"chain({length - 1})" if length > 1 else "1 / 0"
+            return f"try:\n    {inner}\nexcept Exception as error:\n    raise ValueError('error {length}') from error"
+
+        names = {"chain": lambda length: exec(chain(length), names)}
+        joined = "\n\nThe above exception was the direct cause of the following exception:\n\n"
+        parts = self.described(chain(3), **names)["traceback"].split(joined)
+        self.assertEqual([part.splitlines()[-1] for part in parts], ["ZeroDivisionError: division by zero", *(f"ValueError: error {n}" for n in (1, 2, 3))])
+        parts = self.described(chain(9), **names)["traceback"].split(joined)
+        self.assertEqual([part.splitlines()[0] for part in parts[:2]], ["ZeroDivisionError: division by zero", "[6 errors not shown]"])
+        self.assertEqual([part.splitlines()[-1] for part in parts[1:]], [f"ValueError: error {n}" for n in (7, 8, 9)])
+
     def test_a_text_that_cannot_be_made_and_a_long_one(self):
         told = self.described("class E(Exception):\n    def __str__(self): raise KeyError\nraise E")
         self.assertEqual(told["value"], "(its text could not be made)")
