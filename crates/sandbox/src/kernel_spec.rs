@@ -47,6 +47,10 @@ const ENV: [(&str, &str); 7] = [
     ("TMPDIR", "/tmp"),
 ];
 
+/// Environment variables with the number of threads on which libraries compute.
+pub(crate) const THREAD_VARIABLES: [&str; 4] =
+    ["OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"];
+
 /// Environment variables for Python and its libraries. Threads stay off until a kernel enables them: a fork copies only one thread.
 const PYTHON_ENV: [(&str, &str); 9] = [
     ("MPLCONFIGDIR", "/tmp/.matplotlib"),

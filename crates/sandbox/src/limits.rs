@@ -57,6 +57,11 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// The number of threads that compute at the same time.
+    pub(crate) fn threads(&self) -> u32 {
+        (self.cpus.ceil() as u32).max(1)
+    }
+
     /// Returns a description of the first limit that is above its bound.
     pub fn exceeds(&self, most: &Self) -> Option<&'static str> {
         let Self {

@@ -10,8 +10,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::Error;
+use crate::kernel_spec::THREAD_VARIABLES;
 use crate::output::rest;
+use crate::{Error, Limits};
 
 /// Time for reading the rest of the pipes after a process's end: its children may hold them open for ever.
 const FINAL_OUTPUT_TIMEOUT: Duration = Duration::from_millis(500);
@@ -32,6 +33,15 @@ pub struct Command {
     /// The window of the terminal that it runs in; `None` for pipes.
     #[serde(skip)]
     pub pty: Option<PtySize>,
+}
+
+impl Command {
+    /// The same command with libraries that compute on all processors of the sandbox, unless it says otherwise itself.
+    pub(crate) fn with_threads(mut self, limits: &Limits) -> Self {
+        let threads = THREAD_VARIABLES.map(|name| (name.to_owned(), limits.threads().to_string()));
+        self.environment.splice(0..0, threads);
+        self
+    }
 }
 
 /// The size of a terminal's window, in characters.

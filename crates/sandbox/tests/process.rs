@@ -33,6 +33,15 @@ async fn a_program_reads_writes_and_tells_its_status() {
 }
 
 #[tokio::test]
+async fn a_program_computes_on_the_sandboxs_processors() {
+    let sandbox = sandbox(shared().await, aludel_sandbox::Limits { cpus: 2.0, ..limits() }).await;
+    let tell = || command(&["sh", "-c", "echo $OMP_NUM_THREADS $MKL_NUM_THREADS"]);
+    assert_eq!(sandbox.run(tell(), b"", LONG, 1000).await.unwrap().stdout, b"2 2\n");
+    let own = Command { environment: vec![("OMP_NUM_THREADS".into(), "7".into())], ..tell() };
+    assert_eq!(sandbox.run(own, b"", LONG, 1000).await.unwrap().stdout, b"7 2\n");
+}
+
+#[tokio::test]
 async fn what_cannot_be_started_says_why() {
     let sandbox = sandbox(shared().await, limits()).await;
     for (command, reason) in [

@@ -396,7 +396,7 @@ impl<'a> PendingKernel<'a> {
     /// Waits until the kernel is ready.
     async fn driver(self, workspace: &Arc<dyn Workspace>, limits: &Limits) -> Result<Driver<LocalLink>, Error> {
         let Self { handle, mut streams, asked } = self;
-        let threads = (limits.cpus.ceil() as u32).max(1);
+        let threads = limits.threads();
         let hard = !handle.sandbox().client().memory_is_bounded();
         let start = ToKernel::Start { memory: limits.memory, threads, hard, checkpoints: handle.keeps_checkpoint() };
         // Waits in the socket until the kernel reads it. If there is no kernel, its answer gives the reason.

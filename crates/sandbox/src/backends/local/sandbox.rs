@@ -88,7 +88,7 @@ impl Sandbox for LocalSandbox {
                 return Err(Error::NotSupported("a terminal in a sandbox for data"));
             }
             self.handle().check_running()?;
-            process::spawn(self.handle(), number, command).await
+            process::spawn(self.handle(), number, command.with_threads(self.limits())).await
         })
     }
 

@@ -122,7 +122,7 @@ impl<P: SandboxHost> Sandbox for StdioSandbox<P> {
             if command.pty.is_some() && self.profile != Profile::Services {
                 return Err(Error::NotSupported("a terminal in a sandbox for data"));
             }
-            self.opener()?.spawn(&command).await
+            self.opener()?.spawn(&command.with_threads(self.limits())).await
         })
     }
 
@@ -159,7 +159,7 @@ pub(super) async fn start_kernel<P: SandboxHost>(
     checkpoints: bool,
     limits: &Limits,
 ) -> Result<StdioLink<P>, Error> {
-    let threads = (limits.cpus.ceil() as u32).max(1);
+    let threads = limits.threads();
     let start = ToKernel::Start { memory: limits.memory, threads, hard: !host.enforces_resources(), checkpoints };
     StdioLink::start(Arc::clone(host), Arc::clone(mux), number, checkpoints, &start).await
 }
