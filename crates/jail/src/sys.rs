@@ -343,7 +343,8 @@ pub fn give_back_large_memory() {
     }
 }
 
-/// Returns what this process has freed to the host. By default glibc keeps blocks of less than a megabyte wherever one above them is in use.
+/// Returns what this process has freed to the host. By default glibc keeps blocks of less than a megabyte wherever one above them is in
+/// use.
 pub fn give_back_freed_memory() {
     #[cfg(target_env = "gnu")]
     // JUSTIFICATION: not wrapped. SAFETY: one integer; glibc locks what it changes.

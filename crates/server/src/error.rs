@@ -155,7 +155,8 @@ impl IntoResponse for ApiError {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RenderedMark;
 
-/// In words of no protocol's own; sessions are containers to clients, as in the settings. Dialects put into their words first what has any there.
+/// In the words of no protocol. Sessions are containers here, as in the settings. What has words of its own in a dialect is put into those
+/// before.
 impl From<aludel_engine::Error> for ApiError {
     fn from(error: aludel_engine::Error) -> Self {
         use aludel_engine::{Error, Missing};

@@ -2,7 +2,9 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
+use aludel_engine::permits::NoRoom;
 use aludel_engine::turns::{
     EarlierRequest, Failure, FailureKind, Follower, InFlightRequest, PastRequest, RequestEnd, RequestFingerprint, Run,
 };
@@ -61,14 +63,41 @@ pub(crate) fn not_stored(refusal: BeginRefusal) -> ApiError {
     }
 }
 
-/// Makes a stored request known, and runs it in a task.
-pub(crate) async fn spawn_run(app: &App, mut run: Run, background: bool, span: Span) -> Result<(), ApiError> {
+/// Makes a stored request known, and runs it in a task. That has a permit of its own, since it may go on without a client.
+pub(crate) async fn spawn_run(
+    app: &App,
+    tenant: &Tenant,
+    mut run: Run,
+    background: bool,
+    span: Span,
+) -> Result<(), ApiError> {
+    let permit = match app.turns.acquire(tenant) {
+        Ok(permit) => permit,
+        Err(no_room) => {
+            run.abandon().await;
+            return Err(too_many_turns(app, no_room));
+        }
+    };
     if let Err(failure) = run.create(background).await {
         run.abandon().await;
         return Err(failure.into());
     }
-    app.tasks.spawn(run.run().instrument(span));
+    let turn = async move {
+        run.run().await;
+        drop(permit);
+    };
+    app.tasks.spawn(turn.instrument(span));
     Ok(())
+}
+
+fn too_many_turns(app: &App, no_room: NoRoom) -> ApiError {
+    let message = match no_room {
+        NoRoom::AtAll => format!("The server is running {} responses already (server.requests)", app.turns.all()),
+        NoRoom::ForThisTenant => {
+            "The server is running as many responses of yours as it may (server.requests_per_key)".to_owned()
+        }
+    };
+    ApiError::too_many(format!("{message}; wait for some to end, or cancel them."), Duration::from_secs(1))
 }
 
 /// Starts a request's turns in a task of its own, and forgets the request if that fails.
@@ -99,8 +128,6 @@ pub(crate) async fn launch(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use tokio::time::Instant;
 
     use super::*;

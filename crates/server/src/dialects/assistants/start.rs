@@ -217,7 +217,7 @@ async fn carry(
     turn.truncate = run.truncation_strategy.last_messages.is_none();
     turn.documents = Some(Box::new(Stored { tenant: tenant.clone(), run: id.clone(), turn: in_flight.id.clone() }));
     let span = info_span!("answer", api = "assistants", id = %id);
-    crate::turn::spawn_run(app, turn, false, span).await?;
+    crate::turn::spawn_run(app, tenant, turn, false, span).await?;
     app.tasks.spawn(expire(Arc::clone(in_flight), run.expires_at.unwrap_or_default()));
     Ok(())
 }

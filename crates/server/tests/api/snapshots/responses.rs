@@ -467,6 +467,12 @@ fn background() -> Vec<Case> {
             .until(path, "/status", "failed")
             .get(path)
             .get("/v1/responses/<resp 1>?stream=true"),
+        Case::new("too_many_in_the_background")
+            .server(|server| server.requests = 1)
+            .model([Round::new().falls_silent()])
+            .post(PATH, request(&json!({ "background": true })))
+            .post(PATH, request(&json!({ "background": true })))
+            .post("/v1/responses/<resp 1>/cancel", json!({})),
         Case::new("cancelled_while_the_model_writes")
             .model([Round::new().text("Once upon").falls_silent()])
             .post(PATH, request(&json!({ "background": true })))

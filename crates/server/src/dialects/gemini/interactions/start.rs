@@ -51,7 +51,7 @@ pub(super) async fn interaction(
         let reserved = session.clone().zip(reservation);
         let run = make(app, tenant, request, context, in_flight, reserved, (links, &base)).await?;
         let span = info_span!("answer", api = "interactions", id = %run.in_flight.id);
-        turn::spawn_run(app, run, background, span).await
+        turn::spawn_run(app, tenant, run, background, span).await
     };
     let started = started.await;
     if started.is_err()

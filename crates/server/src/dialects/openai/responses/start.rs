@@ -61,7 +61,7 @@ async fn start(
     let background = request.background;
     let run = prepare(app, tenant, request, context, in_flight, session).await?;
     let span = info_span!("answer", api = "responses", id = %run.in_flight.id);
-    turn::spawn_run(app, run, background, span).await
+    turn::spawn_run(app, tenant, run, background, span).await
 }
 
 async fn prepare(
