@@ -375,6 +375,24 @@ async fn the_memory_of_what_a_request_refers_to_is_counted() {
     server.stop().await;
 }
 
+/// As they are in memory until a client, which may be slow, has taken them.
+#[tokio::test]
+async fn large_answers_count_as_memory() {
+    let data = tempfile::tempdir().unwrap();
+    let settings = settings().server(|server| server.bodies = 4 << 20);
+    let server = listen(data.path(), settings, Vec::new()).await;
+    let conversation = server.post("/v1/conversations", json!({})).await.ok()["id"].clone();
+    let items = format!("/v1/conversations/{}/items", conversation.as_str().unwrap());
+    let text = json!({ "type": "input_text", "text": "x".repeat(400 << 10) });
+    let item = json!({ "type": "message", "role": "user", "content": [text] });
+    for _ in 0..12 {
+        server.post(&items, json!({ "items": [&item] })).await.ok();
+    }
+    server.get(&format!("{items}?limit=12")).await.refused(429, "many large requests");
+    server.get(&format!("{items}?limit=2")).await.ok();
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn a_server_without_keys_is_not_opened_by_a_proxy() {
     let data = tempfile::tempdir().unwrap();

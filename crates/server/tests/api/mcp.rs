@@ -139,6 +139,22 @@ async fn a_client_without_connections_goes_on_in_the_session_that_it_names() {
 }
 
 #[tokio::test]
+async fn a_file_that_is_handed_out_counts_as_memory() {
+    let data = tempfile::tempdir().unwrap();
+    let server = listen(data.path(), settings().server(|server| server.bodies = 4 << 20), Vec::new()).await;
+    let client = Modern::new(&server);
+    for (bytes, is_read) in [(1 << 10, true), (1 << 20, false)] {
+        let file = server.upload("a.txt", &vec![b'x'; bytes]).await;
+        server.post("/v1/containers", json!({ "name": "n", "file_ids": [file] })).await.ok();
+        let listed = client.ask("resources/list", json!({})).await;
+        let read = client.ask("resources/read", json!({ "uri": listed["result"]["resources"][0]["uri"] })).await;
+        assert_eq!(read["result"]["contents"][0]["text"].is_string(), is_read, "{read}");
+        assert_eq!(read["error"]["message"].as_str().is_some_and(|words| words.contains("memory")), !is_read, "{read}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_picture_is_shown_and_a_text_comes_first() {
     let data = tempfile::tempdir().unwrap();
     let server = start(data.path()).await;
