@@ -42,7 +42,7 @@ enum Entry {
     /// Ended, and kept in the store or nowhere.
     Past {
         tenant: Tenant,
-        fingerprint: RequestFingerprint,
+        fingerprint: Arc<RequestFingerprint>,
         began: Instant,
         ended: Instant,
         clients: Arc<Mutex<Clients>>,
@@ -80,7 +80,7 @@ pub struct InFlightRequest {
     /// Ends its turns.
     pub cancel: CancellationToken,
     tenant: Tenant,
-    fingerprint: RequestFingerprint,
+    fingerprint: Arc<RequestFingerprint>,
     frames: Mutex<Vec<Arc<Frame>>>,
     bytes: AtomicUsize,
     state: watch::Sender<State>,
@@ -238,7 +238,7 @@ impl InFlightRequests {
             id: id.clone(),
             cancel: CancellationToken::new(),
             tenant: tenant.clone(),
-            fingerprint,
+            fingerprint: Arc::new(fingerprint),
             frames: Mutex::default(),
             bytes: AtomicUsize::new(0),
             state: watch::Sender::new(State::default()),
@@ -366,7 +366,7 @@ impl Entry {
     fn past(in_flight: &InFlightRequest, failure: Option<Failure>, is_stored: bool) -> Self {
         Self::Past {
             tenant: in_flight.tenant.clone(),
-            fingerprint: in_flight.fingerprint.clone(),
+            fingerprint: Arc::clone(&in_flight.fingerprint),
             began: in_flight.began,
             ended: in_flight.ended_at().unwrap_or_else(Instant::now),
             clients: Arc::clone(&in_flight.clients),
