@@ -103,6 +103,7 @@ fn routes() -> Routes {
             conversations::retrieve_item,
             "Retrieve an item of a conversation",
         )
+        .gives::<serde_json::Value>()
         .delete(
             "/v1/conversations/{conversation}/items/{item}",
             conversations::delete_item,
