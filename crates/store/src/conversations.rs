@@ -141,7 +141,7 @@ impl Store {
         let (conversation, id) = (conversation.clone(), id.to_owned());
         let query = "SELECT item FROM conversation_items WHERE tenant = ?1 AND conversation = ?2 AND id = ?3";
         self.read(tenant, move |database, tenant| {
-            Ok(one(database, query, params![tenant, conversation, id], |row| row.get(0))?)
+            one(database, query, params![tenant, conversation, id], |row| row.get(0))
         })
         .await
     }
