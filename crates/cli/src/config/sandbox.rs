@@ -94,7 +94,7 @@ settings! {
         linger: DurationValue = DurationValue::from_secs(2 * 60);
         /// Time for which a program of a server waits for the answers of its client's tools.
         answers: DurationValue = DurationValue::from_secs(5 * 60);
-        /// The longest life of a sandbox that a client owns (E2B, OpenSandbox).
+        /// The longest time to the end of a sandbox that a client owns (E2B, OpenSandbox), from each time that the client extends it.
         lifetime: DurationValue = DurationValue::from_secs(24 * 3600);
         /// Time for which a server keeps the files of a sandbox that ended.
         keep: DurationValue = DurationValue::from_secs(30 * 24 * 3600);
