@@ -13,8 +13,9 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The largest datagram either side accepts, bytes.
-const MAX_MESSAGE: usize = 128 * 1024;
+/// The largest datagram either side accepts, bytes. Linux takes none above the buffer of a socket, which is 208 KB unless the host says
+/// otherwise; the largest is [`Setup`] with its scripts.
+const MAX_MESSAGE: usize = 192 * 1024;
 /// The most descriptors that travel with one message.
 const MAX_DESCRIPTORS: usize = 12;
 
