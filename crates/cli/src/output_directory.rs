@@ -121,7 +121,11 @@ impl OutputDirectory {
 
     /// Saves a displayed value, if a file shows it better than its text: an image, a page for a browser, or data.
     pub(crate) fn figure(&mut self, bundle: &MimeBundle) -> anyhow::Result<Option<(FileKind, PathBuf)>> {
-        let Some((form, ending, data)) = FileKind::of(bundle).filter(|_| self.keeps_files()) else { return Ok(None) };
+        let Some((form, ending, data)) =
+            FileKind::of(bundle).filter(|(_, _, data)| self.keeps_files() && !data.is_empty())
+        else {
+            return Ok(None);
+        };
         let number = &mut self.shown[form as usize];
         *number += 1;
         let name = format!("{FIGURES}/{}{number}.{ending}", form.prefix());

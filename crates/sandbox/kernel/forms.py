@@ -5,10 +5,11 @@ Loaded by a kernel whose client wants them, and by no other.
 
 import datetime
 import functools
-import importlib.util
 import json
 import re
 import sys
+
+from kernel_shell import AfterImport
 
 TABLE = "application/vnd.aludel.table+json"
 CHART = "application/vnd.aludel.chart+json"
@@ -68,26 +69,7 @@ def install(shell):
     if (pictures := sys.modules.get("PIL.Image")) is not None:
         show_saved(pictures)
     else:
-        sys.meta_path.insert(0, Pictures())
-
-
-class Pictures:
-    """A finder for one module, Pillow's: pictures are shown from its first import on."""
-
-    def find_spec(self, name, path=None, target=None):
-        if name != "PIL.Image":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            load = spec.loader.exec_module
-
-            def exec_module(module):
-                load(module)
-                show_saved(module)
-
-            spec.loader.exec_module = exec_module
-        return spec
+        sys.meta_path.insert(0, AfterImport("PIL.Image", show_saved))
 
 
 def show_saved(pictures):

@@ -10,6 +10,10 @@ import threading
 from kernel_channel import Silence
 
 MAX_TEXT = 1 << 20
+# Most of a chart's page is its library for the browser, of up to 5 MB.
+MAX_PAGE = 6 << 20
+# Pages in one cell that carry their library; further ones refer to it on the Internet.
+MOST_LIBRARIES = 4
 # Switches between the two streams in one cell whose order is kept, which costs an answer of the host each time.
 MOST_TURNS = 1000
 
@@ -29,15 +33,26 @@ class Output:
         self.shielded = False
         self.interrupt_is_pending = False
         self.turns = 0
+        self.most_libraries = self.libraries_left = MOST_LIBRARIES
         # The descriptor that was printed to last; child processes mostly use the first.
         self.printed_last = 1
 
     def begin_cell(self):
-        self.turns, self.printed_last = 0, 1
+        self.turns, self.printed_last, self.libraries_left = 0, 1, self.most_libraries
 
     def is_child(self):
         """Returns true in a process that the program forked: the channel is its parent's."""
         return os.getpid() != self.owner
+
+    def takes_library(self):
+        """Returns true if the next page may carry its library."""
+        self.libraries_left -= 1
+        return self.libraries_left >= 0
+
+    def display(self, data, most_html=MAX_TEXT):
+        """Sends a displayed value, unless there is nothing to show."""
+        if bundle := encode_bundle(data, most_html):
+            self.show({"type": "display", "data": bundle})
 
     def show(self, frame):
         """Sends a display; what is printed next comes after it on the host, too."""
@@ -121,19 +136,23 @@ class StandardStream(io.FileIO):
         return super().write(data)
 
 
-def encode_bundle(data):
+def encode_bundle(data, most_html=MAX_TEXT):
     """Makes every representation a string: bytes as base64, structures as JSON. Text that is too long is cut."""
-    bundle = {}
+    bundle, omitted = {}, 0
     for mime, value in data.items():
         if isinstance(value, (bytes, bytearray, memoryview)):
             value = base64.b64encode(value).decode()
         elif not isinstance(value, str):
             value = json.dumps(value, default=str)
-        if mime.startswith("text/") and len(value) > MAX_TEXT:
-            if mime == "text/html":
+        if mime == "text/html":
+            if len(value) > most_html:
+                omitted = len(value)
                 continue  # half a document is worse than the text that comes with it
+        elif mime.startswith("text/") and len(value) > MAX_TEXT:
             value = f"{value[:MAX_TEXT]}\n[{len(value) - MAX_TEXT} more characters were left out]"
         bundle[str(mime)] = value
+    if omitted and not bundle:
+        bundle["text/plain"] = f"[HTML of {omitted >> 20} MB was left out: too large to show; write it to a file instead]"
     return bundle
 
 

@@ -9,8 +9,6 @@ import sys
 import types
 import warnings
 
-from kernel_output import encode_bundle
-
 # Prompts that were copied along: IPython takes them away, and some are valid Python.
 MAYBE_PROMPT = re.compile(r"^(\s*>>>|\s*\.\.\.|\s*In \[)", re.MULTILINE)
 NAME = re.compile(r"\w+")
@@ -29,7 +27,10 @@ def build_shell(output, memory, name_of_cell):
 
     class Publisher(DisplayPublisher):
         def publish(self, data, metadata=None, *, transient=None, update=False, **_other):
-            output.show({"type": "display", "data": encode_bundle(data)})
+            if "plotly" in sys.modules:
+                load_beside("kernel_charts").display(data, output)
+            else:
+                output.display(data)
 
         def clear_output(self, wait=False):
             pass
@@ -159,12 +160,39 @@ def build_shell(output, memory, name_of_cell):
     config.Completer.use_jedi = False
     main_module = types.ModuleType("__main__", "Automatically created module for the interactive environment")
     built = Shell.instance(config=config, user_module=main_module)
+    built.cell_output = output
     built.usual_transformers = built.transformers()
     warnings.filterwarnings("ignore", message="To exit: use")
     # The template's pip says all that there is to say.
     warnings.filterwarnings("ignore", message="You executed the system command !pip")
     logging.getLogger("matplotlib.font_manager").addFilter(is_worth_a_word)
+    sys.meta_path.insert(0, AfterImport("bokeh.io", lambda _io: load_beside("kernel_charts").show_bokeh(output)))
+    sys.meta_path.insert(0, AfterImport("altair", lambda altair: load_beside("kernel_charts").show_altair(altair)))
     return built
+
+
+class AfterImport:
+    """A finder for one module: when it is first imported, something is done with it."""
+
+    def __init__(self, name, do):
+        self.name, self.do = name, do
+
+    def find_spec(self, name, path=None, target=None):
+        if name != self.name:
+            return None
+        import importlib.util
+
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def exec_module(module):
+                load(module)
+                self.do(module)
+
+            spec.loader.exec_module = exec_module
+        return spec
 
 
 def is_worth_a_word(record):
@@ -189,6 +217,8 @@ def close_shown_figure(value):
 def show_forms(shell):
     """Shows tables and charts as data, too."""
     load_beside("forms").install(shell)
+    # Such clients have the Internet, and get a program of 5 MB with no page.
+    shell.cell_output.most_libraries = 0
 
 
 def load_beside(name):

@@ -75,12 +75,13 @@ const FORK: (&str, &str) = ("kernel_fork.py", include_str!("../kernel/kernel_for
 const CHANNEL: (&str, &str) = ("kernel_channel.py", include_str!("../kernel/kernel_channel.py"));
 
 /// The kernel's scripts for Python.
-const PYTHON_SCRIPTS: [(&str, &str); 18] = [
+const PYTHON_SCRIPTS: [(&str, &str); 19] = [
     ZYGOTE,
     HEAP,
     FORK,
     CHANNEL,
     ("kernel.py", include_str!("../kernel/kernel.py")),
+    ("kernel_charts.py", include_str!("../kernel/kernel_charts.py")),
     ("kernel_checkpoint.py", include_str!("../kernel/kernel_checkpoint.py")),
     ("kernel_errors.py", include_str!("../kernel/kernel_errors.py")),
     ("kernel_jupyter.py", include_str!("../kernel/kernel_jupyter.py")),

@@ -81,7 +81,7 @@ impl MimeBundle {
     }
 
     /// Its form for a browser, if it has no image: SVG, or HTML whose plain text is no more than an object's name, as in
-    /// `<IPython.core.display.HTML object>`. A table has HTML too, but its plain text is used.
+    /// `<IPython.core.display.HTML object>` and `alt.Chart(...)`. A table has HTML too, but its plain text is used.
     pub fn page(&self) -> Option<(&str, &str)> {
         let page = ["image/svg+xml", "text/html"].into_iter().find_map(|mime| match self.get(mime)? {
             MimeData::Text(text) => Some((mime, text.as_str())),
@@ -92,7 +92,12 @@ impl MimeBundle {
 
     /// Returns true if its plain text is no more than an object's name.
     pub fn is_object(&self) -> bool {
-        let is_name = |text: &str| text.starts_with('<') && text.ends_with('>') && !text.contains('\n');
+        let is_call = |text: &str| {
+            let named = |name: &str| name.chars().all(|letter| letter.is_alphanumeric() || "._".contains(letter));
+            text.strip_suffix("(...)").is_some_and(|name| !name.is_empty() && named(name))
+        };
+        let is_name =
+            |text: &str| is_call(text) || text.starts_with('<') && text.ends_with('>') && !text.contains('\n');
         self.text().is_none_or(is_name)
     }
 }

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use aludel_sandbox::{Backend, ExecutionEvent, MimeData, Outcome, VariablesState};
+use aludel_sandbox::{Backend, ExecutionEvent, MimeBundle, MimeData, Outcome, VariablesState};
 use common::{limits, run, sandbox, shared};
 
 #[tokio::test]
@@ -81,6 +81,50 @@ async fn a_program_ends_by_exit_and_quit() {
         };
         assert_eq!(told, status, "{code}");
     }
+    sandbox.close().await.unwrap();
+}
+
+fn displays(events: &[ExecutionEvent]) -> Vec<&MimeBundle> {
+    let bundle = |event| match event {
+        &ExecutionEvent::Display(ref bundle) | &ExecutionEvent::Result(ref bundle) => Some(bundle),
+        _ => None,
+    };
+    events.iter().filter_map(bundle).collect()
+}
+
+#[tokio::test]
+async fn charts_are_pages_that_need_nothing_else() {
+    let limits = aludel_sandbox::Limits { memory: 1 << 30, processes: 128, ..limits() };
+    let sandbox = sandbox(shared().await, limits).await;
+    for (code, word) in [
+        ("import plotly.express as px\npx.bar(x=[1], y=[2])", "plotly.js v"),
+        ("px.bar(x=[1], y=[2]).show()", "plotly.js v"),
+        ("from bokeh.plotting import figure, show\np = figure()\n_ = p.line([1, 2], [3, 4])\nshow(p)", "root.Bokeh"),
+        ("from bokeh.plotting import output_notebook\noutput_notebook()\nshow(p)", "root.Bokeh"),
+    ] {
+        let result = run(&sandbox, code).await;
+        let [bundle] = *displays(&result.events) else { panic!("{code}: {result:?}") };
+        let Some(("text/html", page)) = bundle.page() else { panic!("{code}: no page") };
+        assert!(page.contains(word) && !page.contains("<script src") && page.contains("</html>"), "{code}");
+    }
+    // Most of a page is its library, so not all pages of a cell have one of their own.
+    let result = run(&sandbox, "for _ in range(6): px.bar(x=[1], y=[2]).show()").await;
+    let sizes: Vec<_> = displays(&result.events).iter().map(|bundle| bundle.page().unwrap().1.len() >> 20).collect();
+    assert_eq!(sizes, [4, 4, 4, 4, 0, 0]);
+    let code = "import altair\naltair.Chart(pd.DataFrame({'a': [1]})).mark_bar().encode(x='a')";
+    let result = run(&sandbox, &format!("import pandas as pd\n{code}")).await;
+    let [bundle] = *displays(&result.events) else { panic!("{result:?}") };
+    assert!(matches!(bundle.get("text/html"), Some(MimeData::Text(page)) if page.contains("vega")), "{bundle:?}");
+    assert!(matches!(bundle.image(), Some(("image/png", _))), "{bundle:?}");
+    // Without its program for pictures, the page is what there is.
+    let code = "import sys\nsys.modules['aludel_kernel_charts'].DRAW = 'raise SystemExit(1)'\naltair.Chart(pd.DataFrame()).mark_bar()";
+    let result = run(&sandbox, code).await;
+    let [bundle] = *displays(&result.events) else { panic!("{result:?}") };
+    assert!(matches!(bundle.page(), Some(("text/html", page)) if page.contains("vega")), "{bundle:?}");
+    let result =
+        run(&sandbox, "from IPython.display import display_html\ndisplay_html('x' * (2 << 20), raw=True)").await;
+    let [bundle] = *displays(&result.events) else { panic!("{result:?}") };
+    assert_eq!(bundle.text(), Some("[HTML of 2 MB was left out: too large to show; write it to a file instead]"));
     sandbox.close().await.unwrap();
 }
 
