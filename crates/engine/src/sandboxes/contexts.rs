@@ -14,7 +14,7 @@ use aludel_store::random_hex;
 use futures_util::future::BoxFuture;
 use tokio::sync::Mutex;
 
-use super::HOME;
+use super::{HOME, USER_VARIABLES};
 use crate::approvals::Namespace;
 use crate::executions::ProgramTarget;
 use crate::{Error, Missing};
@@ -92,7 +92,9 @@ impl Context {
 impl Contexts {
     /// Makes the sandbox's first kernel the default context.
     pub(super) fn new(sandbox: Arc<dyn Sandbox>, sandbox_id: &str, environment: &BTreeMap<String, String>) -> Self {
-        let environment = environment.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+        let own = USER_VARIABLES.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let all: BTreeMap<_, _> = own.into_iter().chain(environment.clone()).collect();
+        let environment = all.into_iter().collect();
         let namespace = Namespace::of_language(sandbox_id, None);
         let running = Running { kernel: sandbox.first_kernel(), is_configured: false, namespace };
         let known = Mutex::new(vec![Context::new(Some(running), HOME, None)]);

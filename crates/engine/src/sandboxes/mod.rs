@@ -25,6 +25,10 @@ pub use watches::Watches;
 
 /// The home directory inside: the directory in which commands start, and the base of relative paths.
 pub const HOME: &str = "/home/user";
+/// The user of every client sandbox.
+pub const USER: &str = "user";
+/// Variables of the user's, the same for programs and commands.
+pub const USER_VARIABLES: [(&str, &str); 3] = [("HOME", HOME), ("USER", USER), ("LOGNAME", USER)];
 
 /// Files of a sandbox by path.
 pub mod files {

@@ -186,6 +186,17 @@ async fn their_number_their_time_and_their_notes_are_bounded() {
 }
 
 #[tokio::test]
+async fn programs_have_the_home_of_commands_unless_the_client_says_otherwise() {
+    let data = tempfile::tempdir().unwrap();
+    let (engine, _) = engine(data.path(), SessionSettings::default()).await;
+    let own = [("USER".to_owned(), "mine".to_owned())].into();
+    let sandbox = engine.sandboxes.create(&Tenant::local(), NewSandbox { environment: own, ..new(60) }).await.unwrap();
+    for (name, value) in [("HOME", "'/home/user'"), ("LOGNAME", "'user'"), ("USER", "'mine'")] {
+        assert_eq!(run(&engine, &sandbox, None, &format!("os.environ['{name}']")).await, value);
+    }
+}
+
+#[tokio::test]
 async fn contexts_are_apart_and_can_be_restarted() {
     let data = tempfile::tempdir().unwrap();
     let (engine, _backend) = engine(data.path(), SessionSettings::default()).await;

@@ -3,19 +3,17 @@
 use std::collections::BTreeMap;
 
 use aludel_engine::approvals::ApprovalMode;
-use aludel_engine::sandboxes::{ClientSandbox, HOME};
+pub(crate) use aludel_engine::sandboxes::USER;
+use aludel_engine::sandboxes::{ClientSandbox, HOME, USER_VARIABLES};
 
 use crate::app::App;
 use crate::error::ApiError;
 
-/// The user of every sandbox.
-pub(crate) const USER: &str = "user";
-
 /// Environment variables of a sandbox's commands.
 pub(crate) fn variables(sandbox: &ClientSandbox) -> BTreeMap<String, String> {
-    let own = [("HOME", HOME), ("USER", USER), ("LOGNAME", USER), ("PWD", HOME)];
+    let own = USER_VARIABLES.into_iter().chain([("PWD", HOME)]);
     let own = own.map(|(key, value)| (key.to_owned(), value.to_owned()));
-    own.into_iter().chain(sandbox.spec().environment.clone()).collect()
+    own.chain(sandbox.spec().environment.clone()).collect()
 }
 
 /// Refuses commands where the operator decides about programs: the rules do not read commands, and clients of this protocol do not wait for
