@@ -150,6 +150,11 @@ pub fn describe_outcome(finished: &Finished) -> String {
             // Without a control group memory is not counted.
             let mut text = match used {
                 0 => format!("Out of memory: the limit is {}.", size(*limit)),
+                used if *used < limit / 2 => format!(
+                    "Out of memory: used {} of {}, and more was asked for at once than is left.",
+                    size(*used),
+                    size(*limit)
+                ),
                 used => format!("Out of memory: used {} of {}.", size(*used), size(*limit)),
             };
             if *files > limit / FILES_WORTH_TELLING {
@@ -321,6 +326,8 @@ mod tests {
     fn limits_are_told_with_figures() {
         let hit = |used, files| Outcome::Limit(LimitHit::Memory { used, limit: 1 << 30, files, of_host: false });
         assert_eq!(describe_outcome(&finished(hit(800 << 20, 1 << 20))), "Out of memory: used 800 MB of 1.0 GB.");
+        let at_once = "Out of memory: used 28 MB of 1.0 GB, and more was asked for at once than is left.";
+        assert_eq!(describe_outcome(&finished(hit(28 << 20, 1 << 20))), at_once);
         assert_eq!(describe_outcome(&finished(hit(0, 1 << 20))), "Out of memory: the limit is 1.0 GB.");
         assert!(describe_outcome(&finished(hit(800 << 20, 600 << 20))).contains("the workspace holds 600 MB"));
         let of_host = LimitHit::Memory { used: 7 << 20, limit: 256 << 20, files: 0, of_host: true };

@@ -101,6 +101,14 @@ def test_variables_are_of_the_sandbox_a_command_or_a_program(make):
     assert sandbox.run_code(show).text == "('sandbox', None)"
     assert sandbox.commands.run("echo $A $B", envs={"B": "command"}).stdout == "sandbox command\n"
     assert sandbox.commands.run("echo $A $E2B_SANDBOX_ID").stdout == f"sandbox {sandbox.sandbox_id}\n"
+    assert sandbox.run_code("import pathlib; str(pathlib.Path.home()), os.environ['USER']").text == "('/home/user', 'user')"
+    assert sandbox.run_code("echo $HOME $USER", language="bash").logs.stdout == ["/home/user user\n"]
+
+
+def test_a_lack_of_memory_is_told_with_the_line(sandbox):
+    error = sandbox.run_code("x = 1\ny = bytearray(3 * 10**9)").error
+    assert error.name == "MemoryError" and "asked for at once" in error.value
+    assert "bytearray(3 * 10**9)" in error.traceback and error.traceback.endswith(error.value)
 
 
 def test_a_client_that_goes_away_interrupts_its_program(sandbox):

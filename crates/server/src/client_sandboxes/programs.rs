@@ -72,10 +72,12 @@ pub(crate) struct ProgramFailure {
     pub(crate) name: &'static str,
     /// Its words.
     pub(crate) value: String,
+    /// The program's traceback and these words, or these alone.
+    pub(crate) traceback: String,
 }
 
-/// The error of an end for which the program sent none.
-pub(crate) fn failure(end: DirectEnd) -> Option<ProgramFailure> {
+/// The error of an end that says more than the program's own, whose traceback goes before it.
+pub(crate) fn failure(end: DirectEnd, raised: Option<String>) -> Option<ProgramFailure> {
     let (name, value) = match end {
         DirectEnd::Ran(outcome) => {
             let name = match outcome.finished.as_ref()?.outcome {
@@ -98,5 +100,6 @@ pub(crate) fn failure(end: DirectEnd) -> Option<ProgramFailure> {
             (UNEXPECTED, failure.message)
         }
     };
-    Some(ProgramFailure { name, value })
+    let traceback = raised.map_or_else(|| value.clone(), |raised| format!("{raised}\n{value}"));
+    Some(ProgramFailure { name, value, traceback })
 }

@@ -109,7 +109,7 @@ pub(super) async fn execute(
     let place = context_id.as_deref().map_or(ContextChoice::Language(language.as_deref()), ContextChoice::Context);
     let begun = programs::start(&app, &sandbox, SENDER, place, env_vars.unwrap_or_default(), code).await;
     let StartedProgram { number, execution, .. } = begun.map_err(refused)?;
-    let telling = ProgramStream { execution, number: Some(number), has_ended: false };
+    let telling = ProgramStream { execution, number: Some(number), raised: None, has_ended: false };
     let lines = unfold(telling, async |mut telling| {
         let lines = telling.next().await?;
         Some((Ok::<_, Infallible>(Bytes::from(lines)), telling))
@@ -124,6 +124,8 @@ struct ProgramStream {
     execution: DirectExecution,
     /// Its number, until that is sent.
     number: Option<u64>,
+    /// The traceback of the program's own error.
+    raised: Option<String>,
     has_ended: bool,
 }
 
@@ -142,10 +144,15 @@ impl ProgramStream {
             };
             match event {
                 Some(DirectEvent::ApprovalRequested(_) | DirectEvent::Started) => {}
-                Some(DirectEvent::Output(output)) => return Some(line(&rendered(output))),
+                Some(DirectEvent::Output(output)) => {
+                    if let OutputPiece::Error { traceback, .. } = &output {
+                        self.raised = Some(traceback.clone());
+                    }
+                    return Some(line(&rendered(output)));
+                }
                 Some(DirectEvent::Ended(end)) => {
                     self.has_ended = true;
-                    let mut lines = ending(end).map(|error| line(&error)).unwrap_or_default();
+                    let mut lines = ending(end, self.raised.take()).map(|error| line(&error)).unwrap_or_default();
                     lines.extend(line(&Line::EndOfExecution));
                     return Some(lines);
                 }
@@ -166,10 +173,10 @@ fn rendered(output: OutputPiece) -> Line {
     }
 }
 
-/// The error of an end for which the program sent none.
-fn ending(end: DirectEnd) -> Option<Line> {
-    let ProgramFailure { name, value } = programs::failure(end)?;
-    Some(Line::Error { name: name.to_owned(), traceback: value.clone(), value })
+/// The error of an end that says more than the program's own.
+fn ending(end: DirectEnd, raised: Option<String>) -> Option<Line> {
+    let ProgramFailure { name, value, traceback } = programs::failure(end, raised)?;
+    Some(Line::Error { name: name.to_owned(), value, traceback })
 }
 
 /// A value in the forms that clients know.

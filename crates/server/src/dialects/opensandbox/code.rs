@@ -122,7 +122,7 @@ pub(super) async fn run(
     let StartedProgram { id, context, number, execution } = started.map_err(refused)?;
     let first = vec![EventKind::Init { text: id.clone() }, EventKind::ExecutionCount { execution_count: number }];
     let running = sandbox.programs().add(&id, context.id(), execution.canceller());
-    Ok(stream(first, ProgramStream { execution, _running: running, began: Instant::now(), has_failed: false }))
+    Ok(stream(first, ProgramStream { execution, _running: running, began: Instant::now(), raised: None }))
 }
 
 /// `DELETE /code`
@@ -149,8 +149,8 @@ struct ProgramStream {
     execution: DirectExecution,
     _running: RunningProgram,
     began: Instant,
-    /// True once an error was sent, which is its end.
-    has_failed: bool,
+    /// The traceback of the program's own error once that was sent, which is its end.
+    raised: Option<String>,
 }
 
 impl Source for ProgramStream {
@@ -160,9 +160,10 @@ impl Source for ProgramStream {
                 match self.execution.next().await? {
                     DirectEvent::ApprovalRequested(_) | DirectEvent::Started => {}
                     DirectEvent::Output(output) => {
-                        let event = rendered(output);
-                        self.has_failed |= matches!(event, EventKind::Error { .. });
-                        return Some(vec![event]);
+                        if let OutputPiece::Error { traceback, .. } = &output {
+                            self.raised = Some(traceback.clone());
+                        }
+                        return Some(vec![rendered(output)]);
                     }
                     DirectEvent::Ended(end) => return Some(self.ending(end)),
                 }
@@ -173,12 +174,13 @@ impl Source for ProgramStream {
 }
 
 impl ProgramStream {
-    fn ending(&self, end: DirectEnd) -> Vec<EventKind> {
-        if let Some(programs::ProgramFailure { name, value }) = programs::failure(end) {
-            let traceback = vec![value.clone()];
+    fn ending(&mut self, end: DirectEnd) -> Vec<EventKind> {
+        let has_failed = self.raised.is_some();
+        if let Some(programs::ProgramFailure { name, value, traceback }) = programs::failure(end, self.raised.take()) {
+            let traceback = traceback.lines().map(str::to_owned).collect();
             return vec![EventKind::Error { error: Failure { ename: name.to_owned(), evalue: value, traceback } }];
         }
-        if self.has_failed {
+        if has_failed {
             return Vec::new();
         }
         let execution_time = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
