@@ -11,10 +11,10 @@ pub enum Error {
     /// There is no such thing, or it belongs to another tenant.
     #[error("there is no {0}")]
     NotFound(Missing),
-    /// The session was left alone too long.
+    /// The session was idle too long.
     #[error("the session {0} is expired")]
     Expired(String),
-    /// As many sessions are live as may be, and all are in use.
+    /// The most sessions are live, and all are in use.
     #[error("all {limit} sessions (server.containers) are in use")]
     SessionsFull {
         /// Sessions that may be live at once.
@@ -26,7 +26,7 @@ pub enum Error {
         /// Sessions that may be live at once, of all tenants.
         limit: usize,
     },
-    /// As many executions without a turn are under way as may be.
+    /// The most executions without a turn are under way.
     #[error("all {limit} executions that may be under way at once are taken")]
     ExecutionsFull {
         /// Executions under way at once.
@@ -38,7 +38,7 @@ pub enum Error {
         /// Executions under way at once, of all tenants.
         limit: usize,
     },
-    /// The tenant has stored as much as it may.
+    /// The tenant's storage is full.
     #[error("the {} MB that may be stored (server.storage) are used up", limit >> 20)]
     StorageFull {
         /// Bytes that the tenant may store.
@@ -53,7 +53,7 @@ pub enum Error {
         /// Bytes of all files together.
         limit: u64,
     },
-    /// More files were asked for than a session is made with.
+    /// More files than a new session may have.
     #[error("at most {limit} files are allowed")]
     TooManyFiles {
         /// Files at once.
@@ -86,7 +86,7 @@ pub enum Error {
     /// The state could not be read or written.
     #[error(transparent)]
     Store(aludel_store::Error),
-    /// Something about a sandbox was asked for that it cannot have.
+    /// A request for a sandbox that it cannot meet.
     #[error("{field}: {reason}")]
     InvalidSandbox {
         /// The part of the request.
@@ -107,9 +107,9 @@ pub enum Error {
 pub enum ErrorKind {
     /// Nothing by that name is there for this tenant.
     NotFound,
-    /// It was there, and its time is over.
+    /// Its time is over.
     Expired,
-    /// There is no room now; later there may be.
+    /// No room now; perhaps later.
     Full,
     /// The request cannot be carried out as it is.
     Invalid,

@@ -64,11 +64,11 @@ pub enum ProgramTarget {
 /// An event of an execution, sent after its effects are stored. [`DirectEvent::Ended`] comes exactly once and last.
 #[derive(Debug)]
 pub enum DirectEvent {
-    /// It waits for a decision about this request for approval.
+    /// It waits for the decision about this request.
     ApprovalRequested(ApprovalRecord),
     /// It runs.
     Started,
-    /// It puts something out.
+    /// It prints or displays something.
     Output(OutputPiece),
     /// It ended.
     Ended(DirectEnd),
@@ -86,7 +86,7 @@ pub enum DirectEnd {
     },
     /// It was cancelled before it ran.
     Cancelled,
-    /// It could not be carried out: a fault of the server or the host, or no room.
+    /// It could not run: a fault of the server or the host, or no room.
     Failed(Error),
 }
 
@@ -230,7 +230,7 @@ impl Task {
         }
     }
 
-    /// Sends the program's events up to its end, and interrupts it in time.
+    /// Sends the program's events up to its end, and interrupts it at its time limit.
     async fn watch(&self, mut execution: SandboxExecution, mut traced: ProgramSpan) -> Result<DirectEnd, DirectEnd> {
         let session = self.program.target.session();
         let deadline = self.program.timeout.map(|timeout| (Instant::now() + timeout, timeout));
@@ -303,7 +303,7 @@ async fn expired(deadline: Option<(Instant, Duration)>) -> Duration {
     }
 }
 
-/// Marks a program that was interrupted by its client's timeout as having hit that limit.
+/// Sets the limit that a program hit if its client's timeout interrupted it.
 fn timed_out(finished: &mut Finished, overran: Option<Duration>) {
     if let (Outcome::Interrupted, Some(limit)) = (&finished.outcome, overran) {
         finished.outcome = Outcome::Limit(LimitHit::WallClock { limit });

@@ -32,7 +32,7 @@ pub struct Failure {
 pub enum FailureKind {
     /// The model is over its rate limit.
     RateLimited,
-    /// As many requests as the model takes are under way.
+    /// The model has its most concurrent requests.
     Busy,
     /// The model's server rejected the request.
     Rejected,
@@ -40,11 +40,11 @@ pub enum FailureKind {
     Upstream,
     /// The sandbox failed: our fault or the host's.
     Sandbox,
-    /// More output than may be kept.
+    /// The output exceeds its limit.
     TooLarge,
-    /// The server is about to end, or has ended meanwhile.
+    /// The server is shutting down, or was restarted.
     Unavailable,
-    /// The tenant stores as much as it may.
+    /// The tenant's storage is full.
     StorageFull,
     /// The file system of the state has no room.
     DiskFull,

@@ -21,7 +21,7 @@ pub struct Model {
     pub upstream: Arc<dyn Upstream>,
     /// The endpoint that takes requests of its protocol unchanged, if it has one.
     pub endpoint: Option<Arc<HttpUpstream>>,
-    /// The models that step in for it, in order, by name.
+    /// Fallbacks, by name and in order.
     pub fallback: Vec<String>,
     /// The parts of programs that clients see in its answers, if it always has the code interpreter.
     pub code_interpreter: Option<ProgramParts>,

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aludel_store::Tenant;
 
-/// A tenant may use so many times the remaining room. A single tenant so gets two thirds, two tenants get two fifths each, and there is
-/// always room for the next one.
+/// A tenant may hold twice as many permits as are free, so a lone tenant gets two thirds, two get two fifths each, and there is always room
+/// for the next one.
 const SHARE_OF_REMAINING: usize = 2;
 
-/// A number of permits.
+/// A fixed number of permits, shared between tenants.
 #[derive(Debug)]
 pub struct Permits {
     all: usize,
@@ -42,7 +42,7 @@ pub struct Permit {
 }
 
 impl Permits {
-    /// So many in all, and so many for each tenant.
+    /// `all` permits, of which each tenant has at most `each`.
     pub fn new(all: usize, each: usize) -> Arc<Self> {
         Arc::new(Self { all, each, in_use: Mutex::default() })
     }
@@ -66,8 +66,8 @@ impl Permits {
         self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Acquires a permit, given a number of others that their tenants would give up for it: those count as room, and `NoRoom::AtAll` says
-    /// that one of them has to be given up first.
+    /// Acquires a permit, where `spare` others could be given up for it. Those count as room; `NoRoom::AtAll` means that one of them has to
+    /// be given up first.
     pub fn acquire_beside(self: &Arc<Self>, tenant: &Tenant, spare: usize) -> Result<Permit, NoRoom> {
         let mut permit = Permit { permits: Arc::clone(self), tenant: tenant.clone(), count: 0 };
         permit.acquire_more_beside(1, spare)?;
@@ -79,7 +79,7 @@ impl Permits {
         self.acquire_many(tenant, 1)
     }
 
-    /// Acquires so many permits, at once or not at all.
+    /// Acquires `count` permits, or none.
     pub fn acquire_many(self: &Arc<Self>, tenant: &Tenant, count: usize) -> Result<Permit, NoRoom> {
         let mut permit = Permit { permits: Arc::clone(self), tenant: tenant.clone(), count: 0 };
         permit.acquire_more(count)?;
@@ -93,7 +93,7 @@ impl Permit {
         self.permits.all * SHARE_OF_REMAINING / (SHARE_OF_REMAINING + 1)
     }
 
-    /// Acquires so many more.
+    /// Acquires `count` more.
     pub fn acquire_more(&mut self, count: usize) -> Result<(), NoRoom> {
         self.acquire_more_beside(count, 0)
     }

@@ -32,9 +32,9 @@ const MAX_WAIT: Duration = Duration::from_millis(10);
 const ACTIVE_FOR: Duration = Duration::from_millis(200);
 /// Processor time after which a step is long, see [`end_long_step`].
 const LONG_STEP: Duration = Duration::from_millis(2);
-/// Processor time of a step that others would notice if it had all processors.
+/// Processor time of a step that others notice if it runs on all processors.
 const VERY_LONG_STEP: Duration = Duration::from_millis(10);
-/// Tenants that are remembered; beyond that, those without debt are forgotten.
+/// Tenants in memory; beyond that, those without debt are forgotten.
 const MAX_IDLE_TENANTS: usize = 256;
 
 thread_local! {
@@ -66,7 +66,7 @@ struct UsedTime {
     last_very_long_step: AtomicU64,
     /// Steps that are being done.
     steps: AtomicUsize,
-    /// Told when a step has ended.
+    /// Notified when a step ends.
     ended: Arc<Notify>,
 }
 
@@ -132,7 +132,7 @@ impl AllShares {
 }
 
 impl ProcessorShare {
-    /// Wraps a future, whose steps then take from this share and wait for it.
+    /// Wraps a future, whose steps then use this share and wait for it.
     pub fn pace<F: Future>(&self, future: F) -> ThrottledFuture<F> {
         ThrottledFuture { future: Box::pin(future), gate: Throttle::new(self.clone()) }
     }
@@ -148,7 +148,7 @@ impl ProcessorShare {
         std::future::poll_fn(|context| gate.poll_paid(context)).await;
     }
 
-    /// Does the work, which takes from this share. Within a step it is a part of that, which counts as a whole.
+    /// Does the work at the cost of this share. Within a step it counts as a part of that step.
     pub fn work<T>(&self, work: impl FnOnce() -> T) -> T {
         if STEP_BEGAN.get().is_some() {
             return work();
@@ -159,7 +159,7 @@ impl ProcessorShare {
         work()
     }
 
-    /// Takes so much time, which was used.
+    /// Charges time that was used.
     pub fn take(&self, time: Duration) {
         let now = self.all.now();
         self.used.last_step.store(now.max(1), Ordering::Relaxed);
@@ -216,7 +216,7 @@ impl Drop for Taking<'_> {
 pub struct Throttle {
     share: ProcessorShare,
     pause: Option<Pin<Box<Sleep>>>,
-    /// The end of another step of the tenant's, while it is waited for.
+    /// The end of the tenant's other step, while this waits for it.
     other_step: Option<Pin<Box<OwnedNotified>>>,
 }
 
@@ -230,7 +230,7 @@ impl Throttle {
         &self.share
     }
 
-    /// Does a step of work when it may be done. Within another step it is a part of that.
+    /// Does a step of work when its tenant may. Within another step it counts as a part of that.
     pub fn poll_step<T>(&mut self, context: &mut Context<'_>, work: impl FnOnce(&mut Context<'_>) -> T) -> Poll<T> {
         // A task that waits for the end of another step has paid already. Told of that end, it must begin: nothing else wakes the next one.
         if self.other_step.is_none() {

@@ -26,7 +26,7 @@ pub struct SessionSettings {
     pub retention: Duration,
     /// Sessions that may be live at once.
     pub sessions: usize,
-    /// The longest time that a sandbox may live which a client owns.
+    /// The longest life of a client's sandbox.
     pub sandbox_lifetime: Duration,
     /// Bytes that one tenant may store.
     pub storage: u64,

@@ -49,13 +49,13 @@ enum CellOutput {
 }
 
 impl Transcript {
-    /// Begins with the question, the name of the model, and the kernel of its programs.
+    /// A transcript of this question, for this model and the kernel of its programs.
     pub fn new(question: impl Into<String>, model: impl Into<String>, kernel: &KernelSpec) -> Self {
         let kernel = kernel.clone();
         Self { question: question.into(), model: model.into(), kernel, entries: Vec::new(), figures: 0 }
     }
 
-    /// Takes the next event.
+    /// Adds the next event.
     pub fn record(&mut self, event: &EventKind) {
         match event {
             EventKind::Text { delta, .. } => match self.entries.last_mut() {

@@ -15,11 +15,11 @@ pub(crate) struct ApiError {
     /// The parameter that is wrong.
     pub(crate) param: Option<String>,
     pub(crate) message: String,
-    /// Advice to the client; without it, its own rules hold.
+    /// Advice to the client about a retry; without it, the client's own rules apply.
     pub(crate) should_retry: Option<bool>,
-    /// Wait before it is worth to come again.
+    /// Time to wait before a retry.
     pub(crate) retry_after: Option<Duration>,
-    /// Words for the operator alone.
+    /// The cause for the operator's log.
     pub(crate) cause: Option<String>,
 }
 
@@ -47,17 +47,17 @@ impl ApiError {
         }
     }
 
-    /// 400: the request makes no sense.
+    /// 400: an invalid request.
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, RefusalKind::InvalidRequest, message)
     }
 
-    /// 400: a parameter has a value that it cannot have.
+    /// 400: an invalid value of a parameter.
     pub(crate) fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self::bad_request(message).param(param).code("invalid_value")
     }
 
-    /// 400: a parameter is not there.
+    /// 400: a missing parameter.
     pub(crate) fn missing(param: impl Into<String>) -> Self {
         let param = param.into();
         Self::bad_request(format!("Missing required parameter: '{param}'."))
@@ -70,7 +70,7 @@ impl ApiError {
         Self::new(StatusCode::UNAUTHORIZED, RefusalKind::Authentication, message).code("invalid_api_key")
     }
 
-    /// 403: not from there.
+    /// 403: forbidden.
     pub(crate) fn forbidden(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, RefusalKind::InvalidRequest, message)
     }
@@ -91,24 +91,24 @@ impl ApiError {
         Self::new(StatusCode::REQUEST_TIMEOUT, RefusalKind::InvalidRequest, message)
     }
 
-    /// 409: it is not as the client thinks.
+    /// 409: a conflict with the object's state.
     pub(crate) fn conflict(message: impl Into<String>) -> Self {
         Self { should_retry: Some(false), ..Self::new(StatusCode::CONFLICT, RefusalKind::InvalidRequest, message) }
     }
 
-    /// 413: more than is taken.
+    /// 413: too large.
     pub(crate) fn too_large(message: impl Into<String>) -> Self {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, RefusalKind::InvalidRequest, message).code("request_too_large")
     }
 
-    /// 429: not now.
+    /// 429: too many requests.
     pub(crate) fn too_many(message: impl Into<String>, retry_after: Duration) -> Self {
         let error =
             Self::new(StatusCode::TOO_MANY_REQUESTS, RefusalKind::RateLimit, message).code("rate_limit_exceeded");
         Self { retry_after: Some(retry_after), ..error }
     }
 
-    /// 503: the server is about to end.
+    /// 503: the server is shutting down.
     pub(crate) fn unavailable(message: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, RefusalKind::Server, message)
     }
@@ -126,7 +126,7 @@ impl ApiError {
         Self { cause: Some(cause.to_string()), ..error }
     }
 
-    /// An error of which only the status is known.
+    /// An error with nothing but a status.
     pub(crate) fn of_status(status: StatusCode) -> Self {
         let kind = if status.is_server_error() { RefusalKind::Server } else { RefusalKind::InvalidRequest };
         let words = status.canonical_reason().unwrap_or("refused");
@@ -155,8 +155,8 @@ impl IntoResponse for ApiError {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RenderedMark;
 
-/// In the words of no protocol. Sessions are containers here, as in the settings. What has words of its own in a dialect is put into those
-/// before.
+/// Texts of no protocol in particular, where sessions are containers, as in the settings. Dialects convert errors for which they have texts
+/// of their own before.
 impl From<aludel_engine::Error> for ApiError {
     fn from(error: aludel_engine::Error) -> Self {
         use aludel_engine::{Error, Missing};

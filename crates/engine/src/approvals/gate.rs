@@ -53,7 +53,7 @@ pub struct Gate {
     decider: Decider,
     /// The terminal for questions to the operator, if there is one.
     terminal: Option<TerminalApprover>,
-    /// True if the request goes on after a restart while a program waits for the operator.
+    /// True if a request whose program waits for the operator continues after a restart.
     outlives: bool,
     /// Programs that run, by their calls.
     running: Mutex<HashMap<String, String>>,
@@ -61,7 +61,7 @@ pub struct Gate {
     pub(crate) pending_approval: watch::Sender<Option<ApprovalRecord>>,
     /// True once the person at the terminal has allowed everything that the rules do not refuse.
     allows_all: AtomicBool,
-    /// The error that kept a program from being decided about or recorded, if such errors end the turn.
+    /// The error that prevented a decision or its record, if such errors end the turn.
     failure: watch::Sender<Option<Failure>>,
 }
 
@@ -70,7 +70,7 @@ pub struct Gate {
 pub struct ProgramOrigin {
     /// The id of the request, such as a response or completion.
     pub request: String,
-    /// The names of the kernel in which they run.
+    /// The kernel's names, as far as the rules have read them.
     pub namespace: Arc<Namespace>,
     /// The model that writes them, or the client that sends them.
     pub model: String,
@@ -116,8 +116,8 @@ impl fmt::Debug for TerminalApprover {
 }
 
 impl Gate {
-    /// A gate for the programs of one request. `outlives` is true if the request goes on after a restart while a program waits for the
-    /// operator.
+    /// A gate for the programs of one request. `outlives` is true if a request whose program waits for the operator continues after a
+    /// restart.
     pub fn new(
         engine: &Arc<Engine>,
         tenant: &Tenant,
@@ -168,8 +168,8 @@ impl Gate {
         self.terminal.is_none() && !matches!(self.policy.mode, ApprovalMode::Never)
     }
 
-    /// Waits until the process is about to end while a stored request for approval is undecided. That request outlives the process, so the
-    /// turn need not wait any longer. Without one, waits for ever.
+    /// Waits for the process's shutdown while a stored request for approval is undecided. That request outlives the process, so the turn
+    /// need not wait. Without one, it never completes.
     pub async fn wait_for_drain(&self) {
         if !self.outlives {
             return pending().await;
@@ -180,7 +180,7 @@ impl Gate {
             self.pending_approval.subscribe().wait_for(Option::is_some).await.map(|approval| approval.is_some());
     }
 
-    /// Makes the programs of an interpreter pass here.
+    /// Sends the programs of an interpreter through this gate.
     pub fn guard(self: &Arc<Self>, interpreter: CodeInterpreter) -> CodeInterpreter {
         let gate = Arc::clone(self);
         interpreter.approve(move |program| {
@@ -209,8 +209,7 @@ impl Gate {
         }
     }
 
-    /// Waits until an error kept a program from being decided about, so that the turn has to end. For ever if such a program is refused
-    /// instead.
+    /// Waits for an error that prevented a decision, so that the turn has to end. Never completes if such programs are refused instead.
     pub(crate) async fn failed(&self) -> Failure {
         // The sender is a field of this gate.
         match self.failure.subscribe().wait_for(Option::is_some).await.map(|failure| failure.clone()) {
@@ -219,7 +218,7 @@ impl Gate {
         }
     }
 
-    /// Decides whether a program may run. On an error, which means that it could not be decided or recorded, it must not run.
+    /// Decides whether a program may run. On an error, which means that there is no decision or no record of it, it must not run.
     pub async fn decide(&self, program: &ApprovalRequest) -> Result<ApprovalDecision, Error> {
         let _room = self.room(&program.code).await?;
         let (verdict, reasons) = self.verdict(&program.code).await?;
@@ -314,7 +313,7 @@ impl Gate {
         }
     }
 
-    /// Notes the operator's decision about a program.
+    /// Records the operator's decision about a program.
     async fn answer(&self, program: &ApprovalRequest, decided: ApprovalRecord) -> Result<OperatorAnswer, Error> {
         let by = decided.decided_by.clone().unwrap_or_else(|| "nobody in time".to_owned());
         if decided.status == ApprovalStatus::Approved {
@@ -423,7 +422,7 @@ impl Gate {
         }
     }
 
-    /// Reserves storage for a program's entries in the audit log. Later entries are then written in any case.
+    /// Reserves storage for a program's entries in the audit log, so that later ones are always written.
     async fn room(&self, code: &str) -> Result<Reservation, Error> {
         let bytes = AUDIT_ENTRIES_BYTES + code.len() as u64;
         Ok(self.engine.store.reserve(&self.tenant, bytes..=bytes).await?)
@@ -443,7 +442,7 @@ impl Gate {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Judges a program that the client says it approved, and takes the approval: the client must have been asked about this program, and
+    /// Judges a program that the client says it approved, and uses the approval up: the client must have been asked about this program, and
     /// each answer counts once. Returns the reason if it must not run.
     pub async fn take_approval(&self, code: &str) -> Result<Option<String>, Error> {
         let _room = self.room(code).await?;
@@ -459,13 +458,13 @@ impl Gate {
         Ok(Some(reason))
     }
 
-    /// A program that the client approved in this request is about to run.
+    /// Records a program that the client approved in this request, before it runs.
     pub async fn approved_by_client(&self, call_id: &str, code: &str) -> Result<(), Error> {
         self.note(AuditEvent::Approved, code, "the client", "").await?;
         self.start(call_id, code, "the client").await
     }
 
-    /// A program that the client refused in this request.
+    /// Records a program that the client refused in this request.
     pub async fn denied_by_client(&self, code: &str, reason: &str) -> Result<(), Error> {
         let _room = self.room(code).await?;
         // If the client was not asked about it, there is nothing to refuse.
@@ -473,7 +472,7 @@ impl Gate {
         self.note(AuditEvent::Denied, code, "the client", reason).await
     }
 
-    /// A program ended.
+    /// Records the end of a program.
     pub async fn ended(&self, call_id: &str, finished: &Finished) -> Result<(), Error> {
         let Some(code) = self.running().get(call_id).cloned() else { return Ok(()) };
         let program_ms = u64::try_from(finished.elapsed.as_millis()).unwrap_or(u64::MAX);
@@ -496,7 +495,7 @@ impl Gate {
         Ok(())
     }
 
-    /// Does [`Gate::cut_off`] once it is possible, for example when a full disk has room again; the next start does it otherwise.
+    /// Retries [`Gate::cut_off`] until it succeeds, for example when a full disk has room again; otherwise the next start does it.
     pub(crate) async fn cut_off_later(self: Arc<Self>) {
         loop {
             tokio::select! {
@@ -529,7 +528,7 @@ struct ApprovalWait<'a> {
     /// The task that writes the request. It always runs to its end, so that a written request can be withdrawn.
     asking: Option<JoinHandle<Result<ApprovalRecord, aludel_store::Error>>>,
     id: Option<ApprovalId>,
-    /// True if the turn can go on after a restart.
+    /// True if the turn can continue after a restart.
     outlives: bool,
 }
 

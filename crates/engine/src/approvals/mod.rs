@@ -23,7 +23,7 @@ pub use webhook::Webhook;
 /// The operator's policy about programs.
 #[derive(Debug, Clone)]
 pub struct ApprovalPolicy {
-    /// The programs that are held back.
+    /// The programs that wait for a decision.
     pub mode: ApprovalMode,
     /// Time for a decision.
     pub timeout: Duration,
@@ -47,7 +47,7 @@ impl Default for ApprovalPolicy {
     }
 }
 
-/// The programs that are held back.
+/// The programs that wait for a decision.
 #[derive(Debug, Clone, Default)]
 pub enum ApprovalMode {
     /// None.
@@ -55,14 +55,14 @@ pub enum ApprovalMode {
     Never,
     /// All.
     Always,
-    /// Those that rules do not simply allow or refuse.
+    /// Those that the rules neither allow nor refuse.
     Rules(Arc<Rules>),
 }
 
-/// The decision about a program when its time is over.
+/// The decision about a program when nobody decided in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnTimeout {
-    /// It does not run, and the model is told so.
+    /// It does not run; the model learns so.
     Deny,
     /// It runs.
     Allow,

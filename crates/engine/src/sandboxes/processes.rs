@@ -23,7 +23,7 @@ use crate::{Error, Tasks};
 
 /// Commands of one sandbox that run at once, including those that are starting.
 const MAX_RUNNING: usize = 128;
-/// Commands of one sandbox that are remembered after their end.
+/// Ended commands of one sandbox that clients can still look up.
 const MAX_ENDED: usize = 32;
 /// Clients that follow one command at once.
 const MAX_FOLLOWERS: usize = 16;
@@ -33,7 +33,7 @@ const MAX_KEPT: usize = 64 << 10;
 const CHUNK_BYTES: usize = 32 << 10;
 /// Chunks that wait for the slowest follower. Beyond that, the command waits.
 const MAX_QUEUED_CHUNKS: u64 = 16;
-/// Orders that wait for a command.
+/// Signals and sizes that wait for a command.
 const MAX_ORDERS: usize = 16;
 /// Bytes of a command line and its variables.
 const MAX_COMMAND: usize = 1 << 20;
@@ -63,7 +63,7 @@ pub struct ProcessSpec {
     pub pty: Option<PtySize>,
     /// Time after which it is killed.
     pub time_limit: Option<Duration>,
-    /// True if its output is kept for [`SandboxProcess::log`], instead of for its next follower.
+    /// True if its output is for [`SandboxProcess::log`], not for its next follower.
     pub log: bool,
 }
 
@@ -92,7 +92,7 @@ pub enum ProcessEvent {
 pub enum ProcessEnd {
     /// By itself or by a signal.
     Status(ExitStatus),
-    /// It was killed, since its time was over.
+    /// It was killed when its time was over.
     TimedOut,
     /// The sandbox ended first.
     SandboxEnded,
@@ -106,7 +106,7 @@ pub struct Processes {
     tasks: Tasks,
     tenant: Tenant,
     sandbox_id: String,
-    /// The number of the last command by this id, whose sandbox may be an earlier one.
+    /// The number of the last command, which counts on when another sandbox takes this id over.
     last: Arc<AtomicU32>,
     /// Commands by number.
     known: Mutex<BTreeMap<u32, Arc<SandboxProcess>>>,
@@ -130,9 +130,9 @@ pub struct SandboxProcess {
     input: AsyncMutex<Option<Box<dyn AsyncWrite + Send + Sync + Unpin>>>,
     orders: mpsc::Sender<ControlMessage>,
     output: Mutex<OutputLog>,
-    /// Wakes followers: there is output, or the end.
+    /// Wakes followers when output comes, or the end.
     added: Notify,
-    /// Wakes the readers of the command's pipes: a follower took a chunk, or left.
+    /// Wakes the readers of the command's pipes when a follower takes a chunk or leaves.
     taken: Notify,
     ended: CancellationToken,
 }
@@ -144,7 +144,7 @@ enum ControlMessage {
     Resize(PtySize),
 }
 
-/// The output of a command that followers have yet to take.
+/// Output of a command that its followers have not read yet.
 #[derive(Default)]
 struct OutputLog {
     chunks: VecDeque<(ProcessStream, Bytes)>,
@@ -360,7 +360,7 @@ impl SandboxProcess {
         self.pid
     }
 
-    /// The request that it was started by.
+    /// The request that started it.
     pub fn spec(&self) -> &ProcessSpec {
         &self.spec
     }
@@ -370,7 +370,7 @@ impl SandboxProcess {
         self.started
     }
 
-    /// Its end and the time of that; `None` while it runs.
+    /// Its end with the time; `None` while it runs.
     pub fn exit(&self) -> Option<(ProcessEnd, SystemTime)> {
         self.output().end
     }
@@ -390,7 +390,7 @@ impl SandboxProcess {
         self.ended.cancelled().await;
     }
 
-    /// Follows it, beginning with the output that has not been taken.
+    /// Follows it, beginning with the output that nobody has read.
     pub fn attach(self: &Arc<Self>) -> Result<ProcessView, Error> {
         let follower = self.output().join().ok_or_else(|| {
             let reason = format!("{MAX_FOLLOWERS} clients follow this command already");
@@ -461,7 +461,7 @@ impl SandboxProcess {
         self.added.notify_waiters();
     }
 
-    /// Notes its end, which followers get after its output.
+    /// Records its end, which followers get after its output.
     fn end(&self, end: ProcessEnd) {
         self.output().end = Some((end, SystemTime::now()));
         self.added.notify_waiters();
@@ -507,7 +507,7 @@ impl OutputLog {
         self.followers.values().all(|position| self.next() - position < MAX_QUEUED_CHUNKS)
     }
 
-    /// Adds a chunk. Without followers the last chunks are kept, or none if they are logged.
+    /// Adds a chunk. Without followers it keeps the last chunks, or none if the output is logged.
     fn add(&mut self, stream: ProcessStream, bytes: Bytes, is_logged: bool) {
         self.bytes += bytes.len();
         self.chunks.push_back((stream, bytes));
@@ -525,7 +525,7 @@ impl OutputLog {
         Some(chunk)
     }
 
-    /// Removes a follower. Output that has not been taken is kept for the next one, within the bounds for output without followers.
+    /// Removes a follower. Unread output stays for the next one, within the bounds for output without followers.
     fn leave(&mut self, follower: u64, is_logged: bool) {
         self.followers.remove(&follower);
         self.forget(is_logged);
@@ -548,7 +548,7 @@ impl OutputLog {
     }
 }
 
-/// Sees a command through to its end.
+/// Runs a command: forwards output and signals, and records its end.
 async fn run(
     process: Arc<SandboxProcess>,
     mut started: Started,
@@ -690,7 +690,7 @@ fn command_line(arguments: &[String]) -> String {
 mod tests {
     use super::*;
 
-    /// A command without a sandbox, whose output the test makes.
+    /// A command without a sandbox, with output from the test.
     fn scripted(log: bool) -> Arc<SandboxProcess> {
         let (orders, _receiver) = mpsc::channel(1);
         Arc::new(SandboxProcess::new(1, 1, ProcessSpec { log, ..ProcessSpec::default() }, None, orders))

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-/// The programs that run in one sandbox. Their number is bounded by that of executions.
+/// The programs that run in one sandbox, bounded by the limit of executions.
 #[derive(Debug, Clone, Default)]
 pub struct RunningPrograms(Arc<Mutex<HashMap<String, Running>>>);
 
@@ -15,7 +15,7 @@ struct Running {
     cancel: CancellationToken,
 }
 
-/// A program that is known by its id as long as this is held.
+/// A registration of a program, until this is dropped.
 #[derive(Debug)]
 pub struct RunningProgram {
     programs: RunningPrograms,
@@ -23,7 +23,7 @@ pub struct RunningProgram {
 }
 
 impl RunningPrograms {
-    /// Makes a program known, by its id and that of its context.
+    /// Registers a program by its id and that of its context.
     pub fn add(&self, id: &str, context: &str, cancel: CancellationToken) -> RunningProgram {
         self.lock().insert(id.to_owned(), Running { context: context.to_owned(), cancel });
         RunningProgram { programs: self.clone(), id: id.to_owned() }

@@ -17,7 +17,7 @@ use crate::{Error, KEY_CHECK_INTERVAL, Missing, Sessions, Tasks};
 
 /// Attempts to pause a sandbox with its processes at the end of its time, before its files alone are kept.
 const PAUSE_ATTEMPTS: u32 = 6;
-/// Time for which a sandbox goes on after one of them has failed. A program that waits for a disk cannot be stopped meanwhile.
+/// Time for which a sandbox continues after a failed attempt: a program that waits for a disk cannot be stopped.
 const PAUSE_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// All sandboxes that clients own. Cheap to clone.
@@ -36,7 +36,7 @@ impl Sandboxes {
         Self { sessions, tasks, shutdown, lifetime, known: Arc::default() }
     }
 
-    /// The parts of the sandbox contract that they have.
+    /// Capabilities of the backend.
     pub fn capabilities(&self) -> &Capabilities {
         self.backend().capabilities()
     }
@@ -79,8 +79,7 @@ impl Sandboxes {
         SandboxSpec { owner, profile, template, ..SandboxSpec::new(limits) }
     }
 
-    /// Ends a sandbox when its time or its tenant's key is over, when it ends by itself, when its end is requested, or when the process is
-    /// about to end.
+    /// Ends a sandbox when its time or its tenant's key expires, when it ends by itself or by request, or when the process shuts down.
     async fn end_in_time(self, sandbox: Arc<ClientSandbox>) {
         let mut failures = 0;
         loop {
@@ -100,8 +99,7 @@ impl Sandboxes {
         self.end(&sandbox).await;
     }
 
-    /// Pauses a sandbox whose time is over, if its client wants that; `failures` counts the attempts that have failed. Returns false if it
-    /// is to end.
+    /// Pauses a sandbox whose time is over, if its client wants that; `failures` counts failed attempts. Returns false if it has to end.
     async fn outlives_its_time(&self, sandbox: &ClientSandbox, failures: &mut u32) -> bool {
         let _one_at_a_time = sandbox.pausing().await;
         if sandbox.has_ended() || !sandbox.has_expired() {
@@ -129,7 +127,7 @@ impl Sandboxes {
         true
     }
 
-    /// Waits until a tenant's key is revoked or expires: then nobody could end its sandboxes or use them.
+    /// Waits until a tenant's key is revoked or expires: then nobody can use or end its sandboxes.
     async fn key_ends(&self, tenant: &Tenant) {
         loop {
             sleep(KEY_CHECK_INTERVAL).await;
@@ -184,7 +182,7 @@ impl Sandboxes {
         .await
     }
 
-    /// Makes a change in a task of its own, which goes on when its request is dropped.
+    /// Makes a change in a task of its own, which continues when its request is dropped.
     async fn finish<T: Send + 'static>(
         &self,
         change: impl Future<Output = Result<T, Error>> + Send + 'static,
@@ -193,13 +191,13 @@ impl Sandboxes {
         task.await.unwrap_or_else(|error| Err(Error::internal(error)))
     }
 
-    /// The sandbox that goes by the id of this one now.
+    /// The sandbox that has this one's id now.
     fn current(&self, sandbox: &ClientSandbox) -> Result<Arc<ClientSandbox>, Error> {
         let current = self.lock().get(sandbox.id()).cloned();
         current.ok_or_else(|| Error::NotFound(Missing::Sandbox(sandbox.id().to_owned())))
     }
 
-    /// Puts a new sandbox with the files of one in its place.
+    /// Replaces a sandbox by a new one with its files.
     async fn restart(&self, sandbox: &Arc<ClientSandbox>, timeout: Option<Duration>) -> Result<(), Error> {
         let spec = self.backend_spec(sandbox.tenant(), sandbox.spec());
         let spec = spec.with_workspace(Arc::clone(sandbox.inner().workspace()));
@@ -231,7 +229,7 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// The sandbox of a tenant that goes by this id.
+    /// The sandbox of a tenant with this id.
     pub fn get(&self, tenant: &Tenant, id: &str) -> Option<Arc<ClientSandbox>> {
         self.lock().get(id).filter(|sandbox| sandbox.tenant() == tenant).cloned()
     }

@@ -24,7 +24,7 @@ use crate::meter::Meter;
 use crate::sessions::SandboxPermit;
 use crate::{Error, Tasks};
 
-/// Connections to its programs that go on after their request.
+/// Connections to its programs that outlive their request.
 const MAX_TUNNELS: usize = 32;
 /// Concurrent requests to its programs. Other requests of its tenant are counted separately.
 const MAX_PROGRAM_REQUESTS: usize = 64;
@@ -40,7 +40,7 @@ pub struct NewSandbox {
     pub template: Option<TemplateName>,
     /// The client's own notes, as they were at first.
     pub metadata: BTreeMap<String, String>,
-    /// The command that its client says it is for.
+    /// The command that its client declares it is for.
     pub entrypoint: Vec<String>,
     /// Environment variables of everything that runs in it.
     pub environment: BTreeMap<String, String>,
@@ -56,9 +56,9 @@ pub struct NewSandbox {
     pub cpus: Option<f64>,
     /// Memory in bytes, up to the operator's limit; `None` for that limit.
     pub memory: Option<u64>,
-    /// The part that is kept when its time is over, by a pause; `None` if it ends then.
+    /// The part that a pause keeps when its time is over; `None` if it ends then.
     pub pauses: Option<KeptPart>,
-    /// True if a request to it resumes it when it is paused, unless only its files are kept.
+    /// True if a request resumes it while it is paused, unless the pause keeps only its files.
     pub resumes: bool,
 }
 
@@ -136,7 +136,7 @@ struct Identity {
     metadata: StdMutex<BTreeMap<String, String>>,
     /// Serializes pausing and resuming.
     pausing: Mutex<()>,
-    /// The number of the last command, of which none comes twice in the audit log.
+    /// The number of the last command, so that none comes twice in the audit log.
     last_command: Arc<AtomicU32>,
     _permit: SandboxPermit,
 }
@@ -182,7 +182,7 @@ impl ClientSandbox {
         Self::with_identity(Arc::new(identity), sandbox, store, meter, tasks)
     }
 
-    /// The same sandbox for its client, over another one of the backend.
+    /// The client's same sandbox, over a new one of the backend.
     pub(super) fn restarted(&self, sandbox: Arc<dyn Sandbox>, store: Store, meter: Meter, tasks: Tasks) -> Self {
         Self::with_identity(Arc::clone(&self.identity), sandbox, store, meter, tasks)
     }
@@ -230,7 +230,7 @@ impl ClientSandbox {
         &self.identity.tenant
     }
 
-    /// The spec that it was made by.
+    /// The request that made it.
     pub fn spec(&self) -> &NewSandbox {
         &self.identity.new
     }
@@ -255,12 +255,12 @@ impl ClientSandbox {
         Ok(())
     }
 
-    /// A turn at pausing or resuming it, or another sandbox that goes by its id.
+    /// Locks pausing and resuming of it and of its successors.
     pub(super) async fn pausing(&self) -> MutexGuard<'_, ()> {
         self.identity.pausing.lock().await
     }
 
-    /// Stops everything in it, or ends all but its files. To be waited for to the end, in a turn at it.
+    /// Stops everything in it, or ends all but its files. Call it with [`Self::pausing`] locked, and do not drop the future.
     pub(super) async fn pause(&self, kept: KeptPart) -> Result<(), Error> {
         match kept {
             KeptPart::Everything => {
@@ -272,14 +272,14 @@ impl ClientSandbox {
         Ok(())
     }
 
-    /// Ends all of it but its files. Processes that take long to end do not keep it from that. To be waited for as above.
+    /// Ends all of it but its files, even if processes take long to end. Call it as [`Self::pause`].
     pub(super) async fn keep_files(&self) {
         // Before their end, which is not to be taken for that of the client's sandbox.
         self.set_paused(Some(KeptPart::Files));
         self.end_processes().await;
     }
 
-    /// Lets everything in it go on. To be waited for to the end, in a turn at it.
+    /// Continues everything in it. Call it as [`Self::pause`].
     pub(super) async fn wake(&self) -> Result<(), Error> {
         Ok(self.sandbox.resume().await?)
     }
@@ -388,7 +388,7 @@ impl ClientSandbox {
         &self.contexts
     }
 
-    /// The directories of which clients poll the changes.
+    /// The directories whose changes clients poll.
     pub fn watches(&self) -> &Watches {
         &self.watches
     }
@@ -419,7 +419,7 @@ impl ClientSandbox {
         Ok(started)
     }
 
-    /// Ends everything that waits for it.
+    /// Ends all that waits for it.
     pub(super) fn leave(&self) {
         self.ended.cancel();
     }

@@ -7,12 +7,12 @@ use aludel_sandbox::Limits;
 pub struct MemoryTier(u32);
 
 impl MemoryTier {
-    /// So many GiB.
+    /// `count` GiB.
     pub const fn gib(count: u32) -> Self {
         Self(count)
     }
 
-    /// Reads what [`MemoryTier::word`] wrote.
+    /// Parses the text of [`MemoryTier::word`].
     pub fn parse(text: &str) -> Option<Self> {
         text.strip_suffix('g')?.parse().ok().map(Self)
     }

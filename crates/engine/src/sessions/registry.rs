@@ -40,18 +40,18 @@ pub(crate) struct SandboxPermit {
     _time: SandboxTime,
 }
 
-/// Parts that all sessions share.
+/// State that all sessions share.
 #[derive(Debug)]
 pub(super) struct SessionContext {
     pub(super) store: Store,
     pub(super) backend: Arc<dyn Backend>,
     settings: SessionSettings,
-    /// Permits to be live, shared between tenants.
+    /// Permits for live sandboxes, shared between tenants.
     permits: Arc<Permits>,
-    /// Permits to end while another sandbox is made in its place.
+    /// Permits for sandboxes that end while others are made in their place.
     ends: Arc<Semaphore>,
     meter: Meter,
-    /// Sessions hold this, so it does not hold them.
+    /// Weak, because sessions hold this context.
     known: Weak<SessionTable>,
 }
 
@@ -132,7 +132,7 @@ impl SessionContext {
         }
     }
 
-    /// A permit to be live, for a tenant that has storage left.
+    /// A permit for a live sandbox, for a tenant that has storage left.
     pub(super) async fn permit_for(&self, tenant: &Tenant) -> Result<SandboxPermit, Error> {
         self.store.check_room(tenant, 1).await?;
         loop {
@@ -174,7 +174,7 @@ impl SessionContext {
         idle
     }
 
-    /// Removes a session from the known ones, if it is still idle.
+    /// Removes a session from the table if it is still idle.
     fn take_if_idle(&self, id: &SessionId) -> Option<Arc<Session>> {
         let known = self.known.upgrade()?;
         let mut known = lock(&known);
@@ -238,7 +238,7 @@ impl Sessions {
         self.shared.limits_of(None)
     }
 
-    /// A permit to be live, for a sandbox that is no session and is not ended for others.
+    /// A permit for a live sandbox without a session, which is not ended for others.
     pub(crate) async fn permit(&self, tenant: &Tenant) -> Result<SandboxPermit, Error> {
         self.shared.permit_for(tenant).await
     }
@@ -314,7 +314,7 @@ impl Sessions {
         Ok((self.know(tenant, &record), record))
     }
 
-    /// Makes it known, if it is not, and notes that it is in use.
+    /// Adds a session to the table, and records that it is in use.
     async fn enter(&self, tenant: &Tenant, record: &ContainerRecord) -> Result<Arc<Session>, Error> {
         self.shared.store.touch_container(tenant, &record.id).await?;
         Ok(self.know(tenant, record))
@@ -355,7 +355,7 @@ impl Sessions {
         }
     }
 
-    /// Ends what was left alone too long, and notes what is in use.
+    /// Ends sessions that were idle too long, and records which are in use.
     pub(crate) async fn reap_once(&self) {
         let (mut ended, mut used) = (Vec::new(), Vec::new());
         self.known().retain(|_, session| {
@@ -413,7 +413,7 @@ pub enum SessionStatus {
     Expired,
 }
 
-/// Time between two looks at the known sessions.
+/// Time between two checks of the known sessions.
 fn pause(settings: &SessionSettings) -> Duration {
     (settings.idle.min(settings.linger) / 4).clamp(Duration::from_millis(50), Duration::from_secs(15))
 }

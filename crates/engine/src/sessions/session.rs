@@ -61,14 +61,14 @@ enum State {
     Dormant,
     /// A sandbox with its permit.
     Live { sandbox: SessionSandbox, _permit: SandboxPermit },
-    /// There will be none any more.
+    /// Deleted: no further sandbox is made.
     Deleted,
 }
 
 /// A permit, until a sandbox takes it.
 type ReservedPermit = std::sync::Mutex<Option<SandboxPermit>>;
 
-/// The right to a sandbox of a session, which all of its turns that reserve one share. What none has used is given back with the last.
+/// The permit for a session's sandbox, which all of its turns share. If no turn used it, it is released with the last.
 #[derive(Debug)]
 #[must_use = "it ends when it is dropped"]
 pub struct SessionReservation(Arc<ReservedPermit>);
@@ -91,7 +91,7 @@ pub struct SessionFile {
     pub bytes: u64,
     /// Its MIME type.
     pub mime: String,
-    /// The client or a program.
+    /// Its maker: the client or a program.
     #[serde(with = "source")]
     pub source: FileOrigin,
     /// Time when it was first there, seconds since 1970.
@@ -111,9 +111,9 @@ impl From<ContainerFileRecord> for SessionFile {
 /// Outcome of storing what an execution changed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoredChanges {
-    /// Files that are there, each as a client can download it.
+    /// Files that exist, as a client can download them.
     pub files: Vec<SessionFile>,
-    /// Paths of those that the tenant has no room for.
+    /// Paths of the files for which the tenant has no room.
     pub without_room: Vec<String>,
 }
 
@@ -352,7 +352,7 @@ impl Session {
         self.add_file_as_named(path, mime, blob).await
     }
 
-    /// Does the same for a name that is not shown to people: it only has to be a relative path.
+    /// Adds a client's file under a name that is not shown to people: it only has to be a relative path.
     pub async fn add_file_as_named(&self, path: &str, mime: &str, blob: NewBlob) -> Result<SessionFile, Error> {
         let state = self.state.lock().await;
         self.touch();
@@ -448,7 +448,7 @@ impl Session {
         *self.last_active.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// Returns true if it was left alone too long.
+    /// Returns true if it was idle for longer than it may be.
     pub(super) fn is_expired(&self) -> bool {
         self.last_active().elapsed() >= self.idle
     }
@@ -459,7 +459,7 @@ impl Session {
         self.linger_ms.store(linger, Ordering::Relaxed);
     }
 
-    /// Returns true if its sandbox has been left alone too long.
+    /// Returns true if its sandbox was idle for longer than [`Session::linger`] allows.
     pub(super) fn has_lingered(&self) -> bool {
         let linger = Duration::from_millis(self.linger_ms.load(Ordering::Relaxed));
         self.last_active().elapsed() >= linger && self.is_live()
@@ -470,7 +470,7 @@ impl Session {
         *self.last_active.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns true if it seems to have a sandbox, without waiting for a user of it.
+    /// Returns true if it has a sandbox or its state is locked. Does not wait.
     pub(super) fn is_live(&self) -> bool {
         self.state.try_lock().is_ok_and(|state| matches!(*state, State::Live { .. }))
     }
@@ -486,7 +486,7 @@ impl Session {
     }
 
     /// Ends the sandbox to make room for another, which may be made when this returns: the end completes in the background. `ends` limits
-    /// how many do, because until then there are more sandboxes than permits.
+    /// such ends, because until then there are more sandboxes than permits.
     pub(super) async fn make_room(&self, ends: &Arc<Semaphore>) {
         let end = Arc::clone(ends).acquire_owned().await;
         let last = std::mem::replace(&mut *self.state.lock().await, State::Dormant);

@@ -97,7 +97,7 @@ pub struct ToolCall {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum EventKind {
-    /// The request is known under its id from now on.
+    /// Clients can ask for the request by its id from now on.
     Created {
         /// True if it runs in the background, and clients ask for it by its id.
         background: bool,
@@ -182,13 +182,13 @@ pub enum EventKind {
         #[serde(rename = "refused")]
         denied: Option<String>,
     },
-    /// A program of an earlier request goes on: its client answered its calls.
+    /// A program of an earlier request continues: its client answered its calls.
     ToolResumed {
         /// The call.
         item: ItemId,
         /// The tool.
         tool: ToolKind,
-        /// All that it has put out.
+        /// Its output so far.
         output: Vec<OutputPiece>,
     },
     /// The program runs.
@@ -236,7 +236,7 @@ pub enum EventKind {
     },
     /// The end of one turn.
     Ended {
-        /// For a message that a dialect needs where the model wrote none.
+        /// The id of a message that a dialect adds where the model wrote none.
         item: ItemId,
         /// Its reason.
         ending: EndReason,
@@ -295,7 +295,7 @@ pub enum RichData {
 }
 
 impl RichValue {
-    /// The forms of a value; one of them is stored as this image.
+    /// A value from its forms, one of which is stored as this image.
     pub(crate) fn new(bundle: MimeBundle, image: Option<Image>) -> Self {
         let mut rich = Self { text: None, image, others: Vec::new() };
         let mut room = MAX_OTHERS;
@@ -328,7 +328,7 @@ impl RichValue {
         image.chain(others).map(|bytes| bytes as u64 / 3 * 4 + FILE_COST).sum()
     }
 
-    /// All of it, as the sandbox gave it.
+    /// The value as the sandbox gave it.
     pub fn bundle(&self) -> MimeBundle {
         let text = self.text.iter().map(|text| ("text/plain".to_owned(), MimeData::Text(text.clone())));
         let image = self.image.iter().map(|image| (image.file.mime.clone(), MimeData::Binary(image.bytes.to_vec())));
@@ -461,8 +461,7 @@ pub struct ToolOutcome {
     /// Paths of files that it made or changed and that exceed the tenant's storage.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without_room: Vec<String>,
-    /// The sandbox's whole report: the limit, the variables, refused system calls and so on. Missing in events stored by an earlier
-    /// version.
+    /// The sandbox's whole report, with the limit, the variables and refused system calls. Missing in events of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished: Option<Finished>,
 }
@@ -498,9 +497,9 @@ pub enum ToolEnd {
     Interrupted,
     /// It reached its memory limit.
     MemoryLimit,
-    /// It ran longer than it may.
+    /// It reached its time limit.
     Timeout,
-    /// It used more processor time than it may.
+    /// It reached its limit of processor time.
     CpuLimit,
     /// It filled the workspace.
     DiskLimit,

@@ -21,11 +21,11 @@ use super::{Failure, FailureKind, Frame};
 const ENDED_LIFE: Duration = Duration::from_secs(600);
 /// Requests that are remembered. Beyond that, the oldest ended ones of the tenant with most are forgotten.
 const MAX_REQUESTS: usize = 2000;
-/// Requests that are forgotten at once when there are as many.
+/// Requests that are forgotten in one pass when there are too many.
 const FORGOTTEN_AT_ONCE: usize = MAX_REQUESTS / 16;
 /// Bytes of all ended requests in memory. Beyond that, the oldest ended ones are dropped.
 const MAX_BYTES: usize = 128 << 20;
-/// The same of one tenant.
+/// Bytes of one tenant's ended requests in memory.
 const MAX_BYTES_EACH: usize = MAX_BYTES / 4;
 /// Bytes that a frame, or a value of a document, takes besides its text.
 const OVERHEAD_BYTES: usize = 128;
@@ -34,7 +34,7 @@ const OVERHEAD_BYTES: usize = 128;
 #[derive(Debug, Default)]
 pub struct InFlightRequests(Mutex<HashMap<TurnId, Entry>>);
 
-/// A request that is known.
+/// A request of the table.
 #[derive(Debug)]
 enum Entry {
     /// Under way, or ended and kept in memory.
@@ -50,12 +50,12 @@ enum Entry {
     },
 }
 
-/// A request that was begun before.
+/// An earlier request with the same fingerprint.
 #[derive(Debug)]
 pub enum EarlierRequest {
-    /// Under way, or ended and kept in memory, with the client that repeats it.
+    /// Under way, or ended and still in memory, with the client that repeats it.
     InFlight(Arc<InFlightRequest>, Follower),
-    /// Ended, and not in memory any more, with the client that repeats it.
+    /// Ended and no longer in memory, with the client that repeats it.
     Past(PastRequest, Follower),
     /// A request with the same idempotency key and another body.
     OtherBody,
@@ -88,7 +88,7 @@ pub struct InFlightRequest {
     held: Mutex<Vec<HeldResource>>,
     clients: Arc<Mutex<Clients>>,
     began: Instant,
-    /// Set when it has ended and is kept in memory.
+    /// Set when it has ended and stays in memory.
     in_memory: Mutex<Option<EndedRequest>>,
 }
 
@@ -97,11 +97,11 @@ pub struct InFlightRequest {
 struct Clients {
     /// Their number now.
     present: usize,
-    /// Number of times that one came or went.
+    /// Number of arrivals and departures.
     changes: u64,
-    /// True if one went before it had the whole answer, and no repetition has come for it.
+    /// True if one left before it had the whole answer, and has not repeated its request.
     is_missed: bool,
-    /// True if it was cancelled because they had gone.
+    /// True if the request was cancelled because all of them had left.
     abandoned: bool,
 }
 
@@ -124,7 +124,7 @@ impl Follower {
         Self { clients: Arc::clone(clients), is_answered: false }
     }
 
-    /// Notes that it was given the whole answer.
+    /// Records that it got the whole answer.
     pub fn note_answered(&mut self) {
         self.is_answered = true;
     }
@@ -153,7 +153,7 @@ struct EndedRequest {
     ran_code: bool,
 }
 
-/// Something that is let go at a request's end.
+/// A value that is dropped at a request's end.
 pub(super) struct HeldResource(#[expect(dead_code, reason = "it is only to be dropped")] Box<dyn Any + Send + Sync>);
 
 impl fmt::Debug for HeldResource {
@@ -175,7 +175,7 @@ struct State {
 pub struct RequestEnd {
     /// The whole document, as the client gets it.
     pub answer: Box<RawValue>,
-    /// The failure that a client gets instead, if it has heard nothing yet.
+    /// The failure that a client gets instead, if it has received nothing yet.
     pub failure: Option<Failure>,
 }
 
@@ -186,15 +186,15 @@ pub struct RequestFingerprint {
     digest: [u8; 32],
     /// Digest of the contents.
     body: [u8; 32],
-    /// True if the client says that it asks again.
+    /// True if the client says that it repeats a request.
     is_retry: bool,
     /// True if the digest is of the client's own key.
     has_key: bool,
 }
 
 impl RequestFingerprint {
-    /// A fingerprint of the client's idempotency key at a route, if there is one; otherwise of the contents, which count only if the client
-    /// says that it repeats the request, and only for one whose client went without its answer.
+    /// The fingerprint of the client's idempotency key at a route, or else of the contents. Contents match only if the client says that it
+    /// repeats the request, and the earlier client left without its answer.
     pub fn new(route: &str, key: Option<&str>, body: &str, is_retry: bool) -> Self {
         let body = Sha256::digest(body);
         let digest = match key {
@@ -252,7 +252,7 @@ impl InFlightRequests {
         Ok(in_flight)
     }
 
-    /// Ends a request that is in the store, so that it need not stay in memory: only its followers hold it from now on.
+    /// Ends a request that is in the store. Only its followers hold it in memory from now on.
     pub fn end_stored(&self, in_flight: &InFlightRequest, end: RequestEnd) {
         let failure = end.failure.clone();
         in_flight.end(end);
@@ -261,7 +261,7 @@ impl InFlightRequests {
         }
     }
 
-    /// Ends a request that is only in memory. It is kept there for repetitions, as far as there is room.
+    /// Ends a request that is only in memory, and keeps it there for repetitions as far as there is room.
     pub fn end(&self, in_flight: &InFlightRequest, end: RequestEnd, ran_code: bool) {
         let bytes = in_flight.weight() + OVERHEAD_BYTES + end.answer.get().len();
         in_flight.end(end);
@@ -314,7 +314,8 @@ fn forget_old(all: &mut HashMap<TurnId, Entry>) {
     all.retain(|_, entry| entry.ended().is_none_or(|ended| ended.elapsed() < ENDED_LIFE));
 }
 
-/// Forgets ended requests, each time the oldest of the tenant with most. Several at once, because scanning all of them is expensive.
+/// Forgets ended requests, each time the oldest of the tenant with most. Takes several in one pass, because scanning all of them is
+/// expensive.
 fn make_room(all: &mut HashMap<TurnId, Entry>) {
     let mut by_tenant: HashMap<&Tenant, Vec<(Instant, &TurnId)>> = HashMap::new();
     for (id, entry) in all.iter() {
@@ -362,7 +363,7 @@ fn let_go(all: &mut HashMap<TurnId, Entry>, tenant: Option<&Tenant>, most: usize
 }
 
 impl Entry {
-    /// The entry of an ended request that need not be in memory.
+    /// The entry of an ended request whose frames are not in memory.
     fn past(in_flight: &InFlightRequest, failure: Option<Failure>, is_stored: bool) -> Self {
         Self::Past {
             tenant: in_flight.tenant.clone(),
@@ -403,7 +404,7 @@ impl Entry {
         }
     }
 
-    /// Adds a client with a fingerprint of the same digest, if this request is the answer to it.
+    /// Adds a client with a fingerprint of the same digest, if this request answers it.
     fn join(&self, asked: &RequestFingerprint) -> Option<EarlierRequest> {
         let (clients, ran_code) = match self {
             Self::InFlight(in_flight) => (&in_flight.clients, in_flight.ran_code()),
@@ -440,7 +441,7 @@ impl InFlightRequest {
         &self.tenant
     }
 
-    /// Lets all followers have these frames.
+    /// Appends frames and wakes the followers.
     pub fn publish(&self, frames: Vec<Frame>) {
         if frames.is_empty() {
             return;
@@ -464,12 +465,12 @@ impl InFlightRequest {
         frames.iter().map(|frame| OVERHEAD_BYTES + frame.kind.len() + frame.text.len()).sum()
     }
 
-    /// Keeps a value until the request's end, such as a permit for its memory, in addition to those kept before.
+    /// Holds a value until the request's end, such as a permit for its memory, besides earlier ones.
     pub fn hold(&self, held: impl Send + Sync + 'static) {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).push(HeldResource(Box::new(held)));
     }
 
-    /// Takes what is held, to be held by another request.
+    /// Takes the held values, for another request to hold.
     pub(super) fn take_held(&self) -> Vec<HeldResource> {
         std::mem::take(&mut *self.held.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -481,7 +482,7 @@ impl InFlightRequest {
         self.state.send_modify(|state| state.ended = Some(Instant::now()));
     }
 
-    /// Cancels it if it has no client for this long: nobody receives its end. A repetition starts anew.
+    /// Cancels it if it has no client for this long. A repetition starts anew.
     pub async fn give_up_after(&self, pause: Duration) {
         let changes = lock(&self.clients).changes;
         if !pause.is_zero() {
@@ -502,7 +503,7 @@ impl InFlightRequest {
         ran_code(end.as_ref().and_then(|end| end.failure.as_ref()))
     }
 
-    /// Returns true if nothing more comes.
+    /// Returns true once it has ended.
     pub fn has_ended(&self) -> bool {
         self.ended_at().is_some()
     }
@@ -526,7 +527,7 @@ impl InFlightRequest {
         sequence.map_or(0, |sequence| frames.partition_point(|frame| frame.sequence <= sequence))
     }
 
-    /// The frame at an index, as soon as it is published; `None` if there will be none.
+    /// The frame at an index, as soon as it is published; `None` after the last.
     pub async fn frame(&self, index: usize) -> Option<Arc<Frame>> {
         let mut state = self.state.subscribe();
         let _moved = state.wait_for(|state| state.frames > index || state.ended.is_some()).await.map(|state| *state);

@@ -37,7 +37,7 @@ pub struct Journal {
     next_frame: u64,
     /// Room for its end.
     room: Reservation,
-    /// Bytes that are yet to be stored: by the next flush, and again at the end.
+    /// Bytes that the next flush stores, and the end again.
     unstored: u64,
     /// True once there was no room for an event.
     is_full: bool,
@@ -135,7 +135,7 @@ impl Journal {
         }
     }
 
-    /// Ensures before a frame is published that no other process publishes one with its number.
+    /// Reserves a frame's number before it is published, so that no other process uses it.
     pub(super) async fn reserve(&mut self, store: &Store, frame: &Frame) -> Result<(), Error> {
         self.next_frame = frame.sequence + 1;
         if frame.sequence < self.state.reserved_frames {
@@ -172,7 +172,7 @@ impl Journal {
         self.append_all(store, TurnUpdate { state, dialect_state, ..update }).await
     }
 
-    /// Returns what was added. The bytes of events become blobs.
+    /// Takes the additions as an update. The bytes of events become blobs.
     async fn update(&mut self, store: &Store) -> Result<TurnUpdate, Error> {
         let events = &mut self.events;
         let bytes = events.iter_mut().flat_map(TurnEvent::bytes_mut);
@@ -213,7 +213,7 @@ fn written(state: &DialectState) -> String {
     serde_json::to_string(state).unwrap_or_default()
 }
 
-/// An item in its stored form: images that programs displayed are left out, as the model has seen them.
+/// An item in its stored form, without the images that programs displayed: the model has seen them.
 fn stored(item: &Item) -> String {
     let without_images = match item {
         Item::Output(output) if output.parts.iter().any(|part| !matches!(part, Part::Text(_))) => {

@@ -59,7 +59,7 @@ pub struct RestoredRequest {
 /// The outcome of a recovery.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RecoveryOutcome {
-    /// Requests that go on.
+    /// Requests that continue.
     pub resumed: usize,
     /// Requests that were ended.
     pub ended: usize,
@@ -213,7 +213,7 @@ async fn conversation(engine: &Engine, turn: &TurnRecord, call_id: &str) -> Resu
     Ok(items)
 }
 
-/// The last program that a decision was requested for and that is undecided.
+/// The last undecided program for which a decision was requested.
 fn open_call(events: &[TurnEvent]) -> Option<(ItemId, String, String)> {
     let asked = events.iter().rev().find_map(|event| match &event.kind {
         EventKind::ApprovalRequested { item } => Some(item.clone()),
@@ -265,12 +265,12 @@ async fn read(engine: &Engine, blob: &BlobName, limit: u64) -> Result<Vec<u8>, E
 }
 
 impl Run {
-    /// Adds the event that it goes on, with the number of the next frame.
+    /// Adds [`EventKind::Resumed`], with the number of the next frame.
     async fn resume(&mut self, next_frame: u64) {
         self.emit(0, EventKind::Resumed { next_frame }).await;
     }
 
-    /// Ends a request that cannot go on.
+    /// Ends a request that cannot continue.
     async fn fail(mut self, failure: Failure) {
         let ended = EventKind::Ended { item: ItemId::new(), ending: EndReason::failed(failure), linked: Vec::new() };
         // Stored together with the last event, so that no later recovery ends it again.

@@ -17,7 +17,7 @@ pub trait Render: Send + Sync {
     /// The request's document as it stands, as it is stored.
     fn document(&self) -> Box<RawValue>;
 
-    /// The document as a client gets it that waited for the whole.
+    /// The document for a client that waited for the whole.
     fn answer(&self) -> Box<RawValue> {
         self.document()
     }
@@ -29,23 +29,23 @@ pub trait Render: Send + Sync {
 /// The frames of one event.
 #[derive(Debug, Default)]
 pub struct RenderedEvent {
-    /// In order; there may be none.
+    /// Frames in order, or none.
     pub frames: Vec<Frame>,
     /// The course of the turns from here on.
     pub flow: Flow,
-    /// A document that is stored before the frames are published, for clients that look there what became of it.
+    /// A document to store before the frames are published, for clients that look there for the result.
     pub save: Option<Box<RawValue>>,
 }
 
 /// The course of the turns after an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Flow {
-    /// They go on.
+    /// The turns continue.
     #[default]
     GoOn,
-    /// The choice of this event has said enough.
+    /// The choice of this event stops.
     Stop,
-    /// All of them have.
+    /// All choices stop.
     StopAll,
 }
 
@@ -56,7 +56,7 @@ pub struct Frame {
     pub sequence: u64,
     /// The name of its kind; empty in a protocol without such names.
     pub kind: String,
-    /// All of it, on one line.
+    /// The whole frame, on one line.
     pub text: String,
 }
 
@@ -65,12 +65,12 @@ pub trait Documents: Send + Sync {
     /// Changes that store the document as it stands.
     fn save(&self, document: Box<RawValue>) -> Result<Vec<RowChange>, Error>;
 
-    /// Changes that store it at the request's beginning.
+    /// Changes that store the document at the request's beginning.
     fn begin(&self, document: Box<RawValue>) -> Result<Vec<RowChange>, Error> {
         self.save(document)
     }
 
-    /// Stores what a client needs that is about to get calls which it is to answer.
+    /// Stores the documents that a client needs before it gets calls to answer.
     fn hand_over<'a>(&'a self, _document: &'a RawValue) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(ready(Ok(())))
     }

@@ -39,7 +39,7 @@ pub struct Run {
     pub engine: Arc<Engine>,
     /// The tenant that asks.
     pub tenant: Tenant,
-    /// Receiver of its frames.
+    /// Its frames and followers.
     pub in_flight: Arc<InFlightRequest>,
     /// The choices among its answers, each made by its own agent, side by side.
     pub choices: Vec<ChoicePlan>,
@@ -51,7 +51,7 @@ pub struct Run {
     pub journal: Option<Journal>,
     /// True if the oldest part of the conversation may be left out when it is too long for the model.
     pub truncate: bool,
-    /// True if it goes on after a restart while it waits for approval.
+    /// True if it continues after a restart while it waits for approval.
     pub outlives: bool,
     /// False if no client follows it before its end.
     pub is_followed: bool,
@@ -60,7 +60,7 @@ pub struct Run {
     pending: PendingFrames,
     /// The number of the next event, of a request that is not stored.
     pub(super) next: u64,
-    /// The reason for which its log cannot be stored, if it was cancelled for that.
+    /// The failure to store its log, if that cancelled it.
     unstored: Option<Failure>,
 }
 
@@ -80,9 +80,9 @@ pub struct ChoicePlan {
     pub gate: Option<Arc<Gate>>,
     /// The fate of its session at the end.
     pub retention: SessionRetention,
-    /// The purpose of copies of its programs' files among the tenant's files, for clients that look for them there.
+    /// The purpose of the copies of its programs' files among the tenant's files; `None` to make none.
     pub publish_as: Option<&'static str>,
-    /// True if its programs may wait for answers of the client's.
+    /// True if its programs may wait for the client's answers.
     pub may_wait: bool,
 }
 
@@ -320,7 +320,7 @@ impl Run {
         EarlierDecision::GoOn
     }
 
-    /// Runs the agents side by side until all have ended, or the turn is cut or handed on.
+    /// Runs the agents side by side until all end, or the turn is cut off or handed on.
     async fn drive_agents(&mut self, mut agents: Agents, progress: &mut [ChoiceProgress]) -> TurnResult {
         let (in_flight, shutdown) = (Arc::clone(&self.in_flight), self.engine.shutdown.clone());
         let gate = self.choices.first().and_then(|plan| plan.gate.clone());
@@ -395,8 +395,8 @@ impl Run {
         if outlived && !in_flight.cancel.is_cancelled() { TurnResult::Outlived } else { TurnResult::Ended }
     }
 
-    /// Returns true if the model may be asked again after it rejected the conversation before any part of an answer. The older half of the
-    /// conversation, up to a message of the user, is then left out.
+    /// Returns true if the model may be asked again after it rejected the conversation before any part of an answer. Drops the older half
+    /// of the conversation, up to a message of the user.
     fn may_try_again(&mut self, choice: usize, event: &AgentEvent, progress: &[ChoiceProgress]) -> bool {
         let AgentEvent::Finished(AgentEnding::Upstream(UpstreamError::Rejected { status: 400 | 413 | 422, .. })) =
             event
@@ -416,7 +416,7 @@ impl Run {
 /// The agents of a turn's choices, at work.
 struct Agents {
     streams: SelectAll<BoxStream<'static, (usize, AgentEvent)>>,
-    /// Of each choice.
+    /// One for each choice.
     handles: Vec<AgentHandles>,
 }
 
@@ -474,7 +474,7 @@ enum TurnResult {
     Ended,
     /// Its program waits for its client.
     Suspended(Box<suspend::SuspendedWork>),
-    /// It waits for approval, and goes on after a restart.
+    /// It waits for approval, and continues after a restart.
     Outlived,
 }
 

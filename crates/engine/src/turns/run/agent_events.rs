@@ -59,12 +59,12 @@ pub(super) struct RunningCall {
     pub(super) output: Vec<OutputPiece>,
     pub(super) input: String,
     pub(super) is_running: bool,
-    /// Files of what it showed.
+    /// Files of the values that it displayed.
     pub(super) figures: Vec<SessionFile>,
 }
 
 impl Run {
-    /// Handles one event of an agent: stores its effects, then makes an event of it.
+    /// Handles one event of an agent: stores its effects, then emits the engine's event.
     pub(super) async fn handle(
         &mut self,
         choice: usize,
@@ -361,19 +361,19 @@ impl ChoiceProgress {
         Self { approved: open, ..Self::default() }
     }
 
-    /// Returns true if nothing of an answer has come.
+    /// Returns true if no part of an answer has come.
     pub(super) fn is_silent(&self) -> bool {
         self.message.is_none() && self.reasoning.is_none() && self.calls.is_empty() && !self.ran_code
     }
 
-    /// Knows a program that waits.
+    /// Registers a program that waits for a decision.
     pub(super) fn resume(&mut self, item: ItemId, program: &ApprovalRequest, ran_code: bool) {
         (self.has_called, self.ran_code) = (true, ran_code);
         let call = RunningCall { input: program.code.clone(), ..RunningCall::new(item, ToolKind::Python) };
         self.calls.insert(program.call_id.clone(), call);
     }
 
-    /// Records that a program is complete, even if its start was not seen. Returns its item.
+    /// Records the complete code of a program, even one whose start was not seen. Returns its item.
     fn written(&mut self, call_id: &str, tool: ToolKind, code: &str) -> ItemId {
         let item = match self.calls.get(call_id) {
             Some(call) => call.item.clone(),

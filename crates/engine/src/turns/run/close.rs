@@ -61,7 +61,7 @@ impl Run {
         stored
     }
 
-    /// Stores the end as soon as that is possible again: whoever polls for the request waits for it.
+    /// Retries to store the end until that succeeds: clients that poll for the request wait for it.
     pub(super) async fn store_end_later(mut self, document: Box<RawValue>) {
         // Nobody needs its sessions any more.
         self.choices.clear();
@@ -77,7 +77,7 @@ impl Run {
         }
     }
 
-    /// Leaves the request to the next start: it waits for approval.
+    /// Leaves a request that waits for approval to the next start.
     pub(super) async fn outlive(mut self) {
         if let Some(journal) = &mut self.journal
             && let Err(failure) = journal.hand_on(&self.engine.store, None).await
@@ -94,7 +94,7 @@ impl Run {
     }
 }
 
-/// Returns true if what could not be stored may be later.
+/// Returns true if storing may succeed later.
 fn may_pass(failure: &Failure) -> bool {
     matches!(failure.kind, FailureKind::DiskFull | FailureKind::Storage | FailureKind::StorageFull)
 }

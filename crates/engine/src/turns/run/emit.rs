@@ -19,25 +19,25 @@ use crate::turns::render::{Documents, Flow, Frame, RenderedEvent};
 
 /// Frames that are published together.
 const MAX_PENDING_FRAMES: usize = 64;
-/// Bytes of frames that are published together, except the last one; they are not counted for a tenant before that.
+/// Bytes of frames that are published together, not counting the last one. Until then they are not counted for a tenant.
 const MAX_PENDING_BYTES: usize = 256 << 10;
 /// Delay after which the events of a request without followers are stored.
 const MAX_STORE_DELAY: Duration = Duration::from_millis(50);
 
-/// Rendered frames that are published once no more come at once.
+/// Rendered frames that wait to be published together.
 #[derive(Default)]
 pub(super) struct PendingFrames {
     pub(super) frames: Vec<Frame>,
-    /// Documents that are to be stored first.
+    /// Documents to store before them.
     pub(super) saved: Vec<Box<RawValue>>,
-    /// True if their events are to be stored first.
+    /// True if their events are stored before they are published.
     pub(super) has_milestone: bool,
-    /// Time when the first of them came.
+    /// Arrival of the first of them.
     since: Option<Instant>,
 }
 
 impl PendingFrames {
-    /// Waits until they are due: at once in a request with followers; for ever if there are none.
+    /// Completes at once if clients follow, after `MAX_STORE_DELAY` if not, and never if nothing is pending.
     pub(super) fn due(&self, is_followed: bool) -> impl Future<Output = ()> + use<> {
         let is_empty = self.frames.is_empty() && !self.has_milestone;
         let delay = self.since.filter(|_| !is_followed).map(|since| sleep_until(since + MAX_STORE_DELAY));
@@ -59,7 +59,7 @@ impl Run {
         flow
     }
 
-    /// Publishes the pending frames, if there are followers. Otherwise their events are stored together with those of the next moment.
+    /// Publishes the pending frames, if there are followers. Otherwise they wait for those of the next moment.
     pub(super) async fn publish_if_followed(&mut self) {
         if self.is_followed {
             self.publish().await;
@@ -148,7 +148,7 @@ impl Run {
         Err(failure)
     }
 
-    /// Stores that it waits for approval. No event follows until the decision, so another process can go on without a gap.
+    /// Stores that it waits for approval. No event follows until the decision, so another process can continue without a gap.
     pub(super) async fn store_waiting(&mut self) -> Result<(), Failure> {
         match &mut self.journal {
             Some(journal) => Ok(journal.hand_on(&self.engine.store, Some(TurnState::WaitingApproval)).await?),

@@ -24,7 +24,7 @@ use crate::turns::{Failure, RequestFingerprint};
 
 /// Turns that wait at once, of all tenants. Beyond that, calls fail.
 const MAX_WAITING: usize = 256;
-/// Programs that are remembered after their calls were answered, and the time for it: calls can be answered once.
+/// Programs that are remembered after their calls were answered, so that no call is answered twice.
 const MAX_ANSWERED: usize = 4096;
 const ANSWERED_LIFE: Duration = Duration::from_secs(3600);
 
@@ -56,7 +56,7 @@ pub struct Suspension {
     _ends: DropGuard,
 }
 
-/// The work that waits, and for which calls.
+/// The work that waits, with its calls.
 pub(super) struct SuspendedWork {
     agents: Agents,
     /// The call of the program, by the id of the model's server.
@@ -66,14 +66,14 @@ pub(super) struct SuspendedWork {
     _permit: Permit,
 }
 
-/// A turn that was looked for.
+/// The result of [`Suspensions::take`].
 #[derive(Debug)]
 pub enum TakenSuspension {
-    /// It waited, and waits no more.
+    /// The turn, which no longer waits.
     Waiting(Box<Suspension>),
-    /// Its calls were answered before.
+    /// Its calls already have answers.
     Answered,
-    /// It does not exist: its time was over, or its process has ended.
+    /// There is none: its time was over, or its process has ended.
     Lost,
 }
 
@@ -84,7 +84,7 @@ impl Default for Suspensions {
 }
 
 impl Suspensions {
-    /// Takes the turn whose program has this id; no other answers are accepted from then on. If `check` refuses it, it keeps waiting.
+    /// Takes the turn whose program has this id; later answers are refused. If `check` refuses it, it keeps waiting.
     pub fn take<E>(
         &self,
         tenant: &Tenant,
@@ -114,7 +114,7 @@ impl Suspensions {
         }
     }
 
-    /// Forgets that a program's calls were answered.
+    /// Forgets a program whose calls were answered.
     fn forget(&self, program: &ItemId) {
         let mut entries = self.entries();
         if matches!(entries.get(program), Some(Entry::Answered { .. })) {
@@ -184,8 +184,8 @@ impl fmt::Debug for Suspension {
 }
 
 impl Run {
-    /// Ends the turn for its client, which has to answer its program's calls. If it cannot wait, because there is no room or no way to
-    /// bring the answers, the calls fail and the turn goes on.
+    /// Ends the turn for its client, which has to answer its program's calls. If the turn cannot wait, for lack of room or of a way to
+    /// bring the answers, the calls fail and it goes on.
     pub(super) async fn wait_for_client(
         &mut self,
         choice: usize,
