@@ -33,17 +33,17 @@ pub struct App {
     /// Tenants by key.
     pub(crate) callers: KeyCache,
     pub(crate) budgets: DailyBudgets,
-    /// The server's address as people reach it, if it was configured.
+    /// The server's public address, if one is configured.
     pub(crate) url: Option<String>,
-    /// The web pages that may ask from a browser.
+    /// The web pages that may make requests from a browser.
     pub(crate) origins: Origins,
-    /// The secret that signs links, once it was needed.
+    /// The secret that signs links, read on first use.
     link_secret: OnceCell<Arc<str>>,
-    /// Permits to be answered.
+    /// Permits for concurrent requests.
     pub(crate) requests: Arc<Permits>,
-    /// Permits for requests that programs in sandboxes answer: as many again, separate from requests to the server itself.
+    /// Permits for requests that programs in sandboxes answer: as many again.
     pub(crate) program_requests: Arc<Permits>,
-    /// Permits for turns that may go on without a client: as many again.
+    /// Permits for turns that may continue without a client: as many again.
     pub(crate) turns: Arc<Permits>,
     /// Permits to parse a large body: one for each processor.
     pub(crate) parsers: Semaphore,
@@ -66,7 +66,7 @@ pub struct ServerSettings {
     pub bodies: usize,
     /// The server's public address, such as `https://aludel.example.com`; `None` for the address that each client used.
     pub url: Option<String>,
-    /// The web pages that may ask the server from a browser.
+    /// The web pages that may make requests from a browser.
     pub origins: Origins,
     /// True if there are figures at `/metrics`.
     pub metrics: bool,
@@ -78,7 +78,7 @@ pub struct ServerSettings {
     pub mcp_return_after: Duration,
     /// Time after which a run of the Assistants API expires; whole seconds.
     pub run_lifetime: Duration,
-    /// Time for which the store's answer about a key is cached, and so a revoked key may still be accepted.
+    /// Time for which the store's answer about a key is cached. A revoked key may be accepted for as long.
     pub keys_fresh: Duration,
 }
 
@@ -157,7 +157,7 @@ impl App {
         self.link_secret.get_or_try_init(|| made).await.cloned()
     }
 
-    /// Makes a change in a task of its own: handlers are dropped when the client disconnects, which would leave the change half made.
+    /// Makes a change in a task of its own, since handlers are dropped when the client disconnects.
     pub(crate) async fn finish<T: Send + 'static>(
         &self,
         change: impl Future<Output = Result<T, ApiError>> + Send + 'static,
@@ -166,7 +166,7 @@ impl App {
         task.await.unwrap_or_else(|error| Err(ApiError::internal(error)))
     }
 
-    /// The engine below.
+    /// The engine.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }

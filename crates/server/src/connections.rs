@@ -23,7 +23,7 @@ struct Open {
 #[derive(Debug)]
 struct Entry {
     address: Option<IpAddr>,
-    /// Requests that are being answered.
+    /// Requests under way.
     requests: usize,
     has_asked: bool,
     idle_since: Instant,
@@ -43,7 +43,7 @@ pub(crate) struct OpenConnection {
 pub(crate) struct RequestInProgress(Arc<OpenConnection>);
 
 impl Connections {
-    /// Makes room for so many.
+    /// Room for `most` connections.
     pub(crate) fn new(most: usize) -> Arc<Self> {
         Arc::new(Self { most, open: Mutex::default() })
     }
@@ -96,12 +96,12 @@ impl OpenConnection {
         RequestInProgress(Arc::clone(self))
     }
 
-    /// Returns true if a request came over it.
+    /// Returns true once it has brought a request.
     pub(crate) fn has_asked(&self) -> bool {
         self.connections.open().by_number.get(&self.number).is_some_and(|entry| entry.has_asked)
     }
 
-    /// Waits until this connection has to make room for another.
+    /// Waits until this connection has to close for another.
     pub(crate) async fn closed(&self) {
         self.closed.cancelled().await;
     }

@@ -21,7 +21,7 @@ use crate::serve::{FIRST_HEAD_TIMEOUT, MAX_HEAD, NO_DESCRIPTORS_PAUSE};
 
 /// Concurrent connections.
 const MAX_EARLY_CONNECTIONS: usize = 64;
-/// Seconds after which clients may come again.
+/// Seconds after which clients may retry.
 const LATER: HeaderValue = HeaderValue::from_static("10");
 /// The reason for which the server is not ready.
 const STARTING: &str = "The server is starting: its template is being built or its first sandboxes are made.";

@@ -38,7 +38,7 @@ use crate::http::{MultipartForm, Params, body_memory, is_local_host, mime_of};
 use crate::links::{FileLink, Links};
 use crate::{ServerSettings, router};
 
-/// Requests after which a server is made anew, because leftovers slow it down.
+/// Requests after which a server is replaced, because leftovers slow it down.
 const REQUESTS: u32 = 300;
 /// The longest wait for an answer's body: a stream may not have ended.
 const BODY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -284,7 +284,7 @@ fn file_named(name: &str) -> SessionFile {
     }
 }
 
-/// Asserts that a name is a path that stays below its directory and does not mislead.
+/// Asserts that a name is a path that stays below its directory and does not mislead a reader.
 fn assert_plain(name: &str) {
     let path = Path::new(name);
     assert!(
@@ -316,7 +316,7 @@ struct Server {
     tenant: Tenant,
     /// Words that stand for the tenant's objects and, with the prefix `other_`, for those of the other tenant.
     words: Vec<(String, String)>,
-    /// A text in everything that the other tenant has.
+    /// A text that all objects of the other tenant contain.
     secret: String,
     requests: u32,
     runtime: Runtime,
@@ -346,7 +346,7 @@ impl Server {
         server
     }
 
-    /// Makes one of each object that a tenant can have, with a text in it.
+    /// Makes one of each object that a tenant can have, each with a text in it.
     fn furnish(&mut self, prefix: &str, text: &str) {
         let form = |part: &str| {
             format!(

@@ -29,9 +29,9 @@ const PATH: &str = "/v1/links/";
 pub(crate) const ROUTE: &str = "/v1/links/{token}/{name}";
 /// Bytes of a signature.
 const SIGNATURE_BYTES: usize = 32;
-/// Links that are checked in one text, the last ones.
+/// The most links of a text that are checked, from its end.
 const MAX_LINKS: usize = 16;
-/// Characters of a token, more than any of ours has.
+/// Characters of a token: more than ours have.
 const MAX_TOKEN: usize = 1024;
 /// Seconds for which a link works, unless its file is removed before.
 const LINK_LIFE_SECONDS: i64 = 30 * 24 * 3600;
@@ -65,7 +65,7 @@ impl Links {
         Self { secret, base, tenant, container, expires_at: now() + LINK_LIFE_SECONDS }
     }
 
-    /// The links with this expiry, seconds since 1970, so that they can be made again later.
+    /// Links with this expiry, seconds since 1970, so that they can be made again later.
     pub(crate) fn until(self, expires_at: i64) -> Self {
         Self { expires_at, ..self }
     }
@@ -110,7 +110,7 @@ impl Links {
 }
 
 impl FileLink {
-    /// Parses the link of this path; `None` if it was not made by this server or has expired.
+    /// Parses the link of this path; `None` if it is not ours or has expired.
     pub(crate) async fn read(app: &App, path: &str) -> Result<Option<Self>, ApiError> {
         let Some((token, _name)) = path.strip_prefix(PATH).and_then(|rest| rest.split_once('/')) else {
             return Ok(None);
@@ -168,7 +168,7 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// Makes a token of a text, whose ids show its kind.
+/// Signs a text, whose ids show its kind, and returns the token.
 pub(crate) fn sign(secret: &str, text: &str) -> String {
     let mut token = text.as_bytes().to_vec();
     token.extend_from_slice(&signature(secret, text.as_bytes()).finalize().into_bytes());
@@ -190,13 +190,13 @@ fn signature(secret: &str, text: &[u8]) -> Hmac<Sha256> {
     mac
 }
 
-/// The address below which links lead to this server: the operator's setting, or the one that a client used.
+/// The base address of links: the operator's setting, or the address that the client used.
 pub(crate) fn base(app: &App, headers: &HeaderMap) -> String {
     let host = || headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
     app.url.clone().unwrap_or_else(|| format!("http://{}", host()))
 }
 
-/// The container of the last link in a text that was made here, if it is a tenant's.
+/// The container of the last of our links in a text, if it belongs to the tenant.
 pub(crate) async fn container_in(app: &App, tenant: &Tenant, text: &str) -> Result<Option<SessionId>, ApiError> {
     let secret = app.link_secret().await?;
     let tokens = text.rsplit(PATH).take(text.matches(PATH).count().min(MAX_LINKS));

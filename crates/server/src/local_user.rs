@@ -28,7 +28,7 @@ pub struct LocalUserService {
 }
 
 impl LocalUserService {
-    /// Makes it for this server.
+    /// The service of this server.
     pub fn new(app: &Arc<App>) -> Self {
         Self { routes: router::routes(app), draining: app.draining.clone() }
     }

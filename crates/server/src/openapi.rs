@@ -38,7 +38,7 @@ const SERVER: Manual = Manual {
     error: Some(MediaType::json::<aludel_wire::openai::ErrorEnvelope>(JSON)),
 };
 
-/// A document that can be asked for.
+/// A document of the API.
 struct Document {
     manual: &'static Manual,
     operations: Vec<Operation>,
@@ -58,7 +58,7 @@ impl Document {
         std::iter::once(Self::own()).chain(dialects::ALL.iter().map(Self::of)).collect()
     }
 
-    /// The place where it is served.
+    /// Path of the document.
     fn path(&self) -> String {
         if self.manual.name == SERVER.name {
             OPENAPI.to_owned()
@@ -141,7 +141,7 @@ fn parameters(path: &str) -> impl Iterator<Item = &str> {
     path.split('{').skip(1).filter_map(|rest| rest.split_once('}')).map(|(name, _)| name.trim_start_matches('*'))
 }
 
-/// A path in OpenAPI's form, which has no parameters of several segments.
+/// A path in OpenAPI's form, which has no parameters over several segments.
 fn plain(path: &str) -> String {
     path.replace("{*", "{")
 }

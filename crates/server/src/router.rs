@@ -20,13 +20,13 @@ use crate::middleware::{HEALTH, READY, middleware};
 use crate::telemetry::METRICS;
 use crate::{approvals, links, openapi};
 
-/// Bytes of the disk below which programs fail for want of room: a database's log takes some at a time.
+/// Free bytes of the disk below which programs fail: a database's log grows in steps.
 const LEAST_FREE: u64 = 8 << 20;
 
 /// All routes as one service.
 pub(crate) type AllRoutes = BoxCloneSyncService<Request, Response, Infallible>;
 
-/// The routes of a dialect whose paths others also have, and the test for its requests.
+/// The routes of a dialect that shares paths with others, and the test for its requests.
 type ClaimedRoutes = (fn(&Request) -> bool, Router);
 
 /// All routes. Each dialect that claims requests has its own router, and the others share one.

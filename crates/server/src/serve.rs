@@ -36,9 +36,9 @@ pub(crate) const MAX_HEAD: usize = 64 << 10;
 pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 /// The longest that a new connection may take to send the head of its first request.
 pub(crate) const FIRST_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time for which requests may go on after the server was asked to end.
+/// Time for which requests may continue during shutdown.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
-/// Pause of a listener when the system has no more descriptors.
+/// Pause of a listener when the system is out of descriptors.
 pub const NO_DESCRIPTORS_PAUSE: Duration = Duration::from_millis(200);
 
 /// A source of connections.
@@ -94,7 +94,7 @@ impl Listener for Receiver<DuplexStream> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// Everybody could reach it.
+    /// Everybody could reach the server.
     #[error(
         "{0} can be reached from other machines, and there are no API keys; make one with `aludel keys create`, or \
          listen on 127.0.0.1"

@@ -8,10 +8,10 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// The longest that a client may not read while there is data for it.
+/// The longest that a client may leave data unread.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A connection whose writes fail when nothing was read for [`READ_TIMEOUT`]. An unread answer keeps its permit and its frames.
+/// A connection whose writes fail when its client reads nothing for [`READ_TIMEOUT`]. An unread answer holds its permit and its frames.
 pub(crate) struct TimedConnection<S> {
     stream: S,
     /// The deadline, while a write waits.

@@ -19,7 +19,7 @@ pub(crate) struct DailyBudgets {
 }
 
 impl DailyBudgets {
-    /// Answers that hold for this long.
+    /// A cache whose entries are valid for this long.
     pub(crate) fn new(fresh: Duration) -> Self {
         Self { known: TtlCache::new(fresh) }
     }

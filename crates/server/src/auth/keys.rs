@@ -7,18 +7,18 @@ use sha2::{Digest, Sha256};
 
 use super::ttl_cache::TtlCache;
 
-/// Time for which an answer is valid by default.
+/// Default time for which an answer is valid.
 pub(crate) const FRESH: Duration = Duration::from_secs(1);
 
 /// SHA-256 of a key.
 type KeyHash = [u8; 32];
 
-/// The reason for which a key is not let in.
+/// The reason for which a key is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeyRefusal {
-    /// There is none like it, or it was revoked.
+    /// It does not exist, or was revoked.
     Unknown,
-    /// Its time is over.
+    /// It has expired.
     Expired,
 }
 
@@ -27,14 +27,14 @@ pub(crate) enum KeyRefusal {
 pub(crate) struct KeyCache {
     /// Tenants by hashes of keys: a text that is sent as a key may be long.
     tenants: TtlCache<KeyHash, Result<Tenant, KeyRefusal>>,
-    /// The tenants that may ask.
+    /// Tenants with a valid key.
     allowed: TtlCache<Tenant, bool>,
     /// True if there are keys at all.
     has_keys: TtlCache<(), bool>,
 }
 
 impl KeyCache {
-    /// Answers that hold for this long.
+    /// A cache whose entries are valid for this long.
     pub(crate) fn new(fresh: Duration) -> Self {
         Self { tenants: TtlCache::new(fresh), allowed: TtlCache::new(fresh), has_keys: TtlCache::new(fresh) }
     }

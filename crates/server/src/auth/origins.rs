@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::http::{HeaderName, HeaderValue, Uri};
 use tower_http::cors::{AllowHeaders, AllowMethods, AllowOrigin, CorsLayer};
 
-/// Time for which a browser need not ask again.
+/// Time for which a browser may cache the permission.
 const MAX_AGE: Duration = Duration::from_secs(3600);
 /// Response headers that pages may read, besides those that are always readable.
 const EXPOSED: [HeaderName; 9] = [

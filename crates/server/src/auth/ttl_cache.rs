@@ -6,24 +6,24 @@ use std::hash::Hash;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Answers that are remembered; with more, all are forgotten.
+/// Most answers in the cache; one more empties it.
 const MAX_ANSWERS: usize = 10_000;
 
-/// Answers, each good for a while.
+/// A cache of answers that are valid for a time.
 #[derive(Debug)]
 pub(crate) struct TtlCache<K, V> {
     known: Mutex<HashMap<K, (Instant, V)>>,
-    /// Time for which an answer holds.
+    /// Time for which an answer is valid.
     life: Duration,
 }
 
 impl<K: Hash + Eq, V: Clone> TtlCache<K, V> {
-    /// Answers that hold for this long.
+    /// A cache whose answers are valid for this long.
     pub(crate) fn new(life: Duration) -> Self {
         Self { known: Mutex::default(), life }
     }
 
-    /// Returns the answer about something, if it still holds.
+    /// Returns the answer about a key, if it is still valid.
     pub(crate) fn get<Q: Hash + Eq + ?Sized>(&self, about: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -32,7 +32,7 @@ impl<K: Hash + Eq, V: Clone> TtlCache<K, V> {
         known.get(about).filter(|(at, _)| at.elapsed() < self.life).map(|(_, answer)| answer.clone())
     }
 
-    /// Remembers an answer.
+    /// Adds an answer.
     pub(crate) fn insert(&self, about: K, answer: V) {
         let mut known = self.lock();
         if known.len() >= MAX_ANSWERS {

@@ -46,7 +46,7 @@ pub(crate) fn end_with(mut answered: Response, ended: impl Future<Output = ()> +
 
 type Chunk = Result<Bytes, std::io::Error>;
 
-/// Passes on a stream until its end, or until `cut`, whose chunk then is the last.
+/// Forwards a stream until its end, or until `cut`, whose chunk is then the last.
 fn until(
     chunks: BoxStream<'static, Chunk>,
     cut: BoxFuture<'static, Chunk>,

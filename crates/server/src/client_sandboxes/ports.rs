@@ -38,7 +38,7 @@ const HOP_BY_HOP: [HeaderName; 8] = [
     TRANSFER_ENCODING,
     UPGRADE,
 ];
-/// Headers that are meant for us.
+/// Headers for this server.
 const OURS: [&str; 9] = [
     "e2b-sandbox-id",
     "e2b-sandbox-port",
@@ -54,14 +54,14 @@ const OURS: [&str; 9] = [
 /// Prefixes of this server's keys, in the forms that clients send.
 const KEYS: [&str; 2] = [KEY_PREFIX, "e2b_"];
 
-/// A failure to hand a request on.
+/// A failure to forward a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PortError {
     /// Nothing accepts connections.
     Closed,
     /// The program that accepts them does not answer in HTTP.
     NoHttp,
-    /// The client sent nothing of its request's body for too long.
+    /// The client paused for too long while it sent the body.
     Silent,
 }
 

@@ -15,7 +15,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Time for which one end may go on after the other has closed, so that a program that ignores its client's end does not keep the tunnel.
+/// Time for which one end may stay open after the other has closed, so that a program that ignores its client's end does not keep the
+/// tunnel.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// A tunnel that a client asked for. Their number is limited for each sandbox; beyond it the program sees an ordinary request.
@@ -39,7 +40,7 @@ impl Tunnel {
         Some(Self { sandbox: Arc::clone(sandbox), protocol, client: hyper::upgrade::on(request), permit })
     }
 
-    /// Names it in the head of a request or an answer.
+    /// Adds its headers to a request or an answer.
     pub(super) fn name(&self, headers: &mut HeaderMap) {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, self.protocol.clone());

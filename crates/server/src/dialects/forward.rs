@@ -54,12 +54,12 @@ pub(crate) struct ForwardProtocol {
     pub(crate) to_the_client: &'static [&'static str],
 }
 
-/// A request that may be handed on.
+/// A request to forward.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ForwardRequest<'a> {
     pub(crate) headers: &'a HeaderMap,
     pub(crate) body: &'a Bytes,
-    /// The model's name, where it stands in the body.
+    /// The model's name in the body.
     pub(crate) model: Option<ModelName<'a>>,
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn has_tool(tools: Option<&RawValue>, is_ours: impl Fn(&str) -> bool)
 pub(crate) enum ModelName<'a> {
     /// As a JSON string.
     Json(&'a RawValue),
-    /// As it is.
+    /// As plain text.
     Plain(&'a str),
 }
 
@@ -130,13 +130,13 @@ fn is_unavailable(status: StatusCode) -> bool {
     status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error()
 }
 
-/// Returns true for an answer that only the operator can fix: about the key or the model's name, or a failure of the server.
+/// Returns true for an error that only the operator can fix: about the key or the model's name, or a failure of the server.
 fn is_for_the_operator(status: StatusCode) -> bool {
     use StatusCode as Of;
     matches!(status, Of::UNAUTHORIZED | Of::PAYMENT_REQUIRED | Of::FORBIDDEN | Of::NOT_FOUND) || is_unavailable(status)
 }
 
-/// The body with the name by which the server knows the model.
+/// The body with the server's name for the model.
 fn with_model(ForwardRequest { body, model, .. }: ForwardRequest<'_>, server: &HttpUpstream) -> Bytes {
     let (given, name) = match model {
         None => return body.clone(),

@@ -32,9 +32,9 @@ pub(crate) struct Dialect {
     pub(crate) routes: fn() -> Routes,
     /// Its documentation.
     pub(crate) manual: Manual,
-    /// For a dialect whose paths others also have: returns true for requests of its clients. Other dialects are recognized by their paths.
+    /// Test for requests of its clients, for a dialect that shares paths with others. Other dialects are recognized by their paths.
     pub(crate) claims: Option<fn(&Request) -> bool>,
-    /// The key that a request brings.
+    /// Reads the key of a request.
     pub(crate) key: fn(&HeaderMap) -> Option<Cow<'_, str>>,
     /// Finds the tenant of a request with a token of an object, such as a sandbox; `None` for one that needs a key.
     pub(crate) authenticate: fn(&App, &mut Request) -> Option<Result<Tenant, ApiError>>,
@@ -65,7 +65,7 @@ pub(crate) struct Manual {
     pub(crate) error: Option<MediaType>,
 }
 
-/// All of them. Requests of no dialect, such as unknown routes, are answered in the terms of the first.
+/// All dialects. The first one answers requests that belong to none, such as unknown routes.
 pub(crate) const ALL: &[Dialect] = &[
     openai::OPENAI,
     e2b::E2B,

@@ -1,6 +1,6 @@
 //! The client's stop words. They end the answer; programs may contain them.
 
-/// Watches a text that comes in pieces.
+/// Finds stop words in a text that comes in pieces.
 #[derive(Debug, Clone)]
 pub(crate) struct StopWords {
     words: Vec<String>,
@@ -11,9 +11,9 @@ pub(crate) struct StopWords {
 /// The part of a piece that may be sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum StopScan {
-    /// This much, and the text goes on.
+    /// This part; the text continues.
     Text(String),
-    /// This much, and a stop word came after it.
+    /// This part, which a stop word follows.
     Stopped { text: String, word: String },
 }
 
@@ -32,7 +32,7 @@ impl StopWords {
         Self { words: words.into_iter().filter(|word| !word.is_empty()).collect(), pending: String::new() }
     }
 
-    /// Takes the next piece.
+    /// Scans the next piece.
     pub(crate) fn scan(&mut self, piece: &str) -> StopScan {
         let mut text = std::mem::take(&mut self.pending);
         text.push_str(piece);
@@ -47,13 +47,13 @@ impl StopWords {
         StopScan::Text(text)
     }
 
-    /// The text is over: what was held back is no stop word.
+    /// Ends the text. Returns the part that was held back, which is no stop word.
     pub(crate) fn end(&mut self) -> String {
         std::mem::take(&mut self.pending)
     }
 }
 
-/// Bytes at the end of a text that a word begins with.
+/// Length of the longest end of a text with which a word begins.
 fn beginning_at_end(text: &str, word: &str) -> usize {
     let beginnings = word.char_indices().map(|(byte, _)| byte).rev();
     beginnings.filter_map(|byte| word.get(..byte)).find(|beginning| text.ends_with(beginning)).map_or(0, str::len)

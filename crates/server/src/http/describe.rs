@@ -15,14 +15,14 @@ pub(crate) struct MediaType {
     pub(crate) schema: Option<fn(&mut SchemaGenerator) -> Schema>,
 }
 
-/// Everything that a handler's types say of its route.
+/// The description of a route by its handler's types.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Description {
-    /// The forms in which the body may come; none if there is none.
+    /// The forms of the body; empty without one.
     pub(crate) body: Vec<MediaType>,
     /// Names of the query's parameters.
     pub(crate) query: Vec<&'static str>,
-    /// The forms of the answer; none if it is only a status.
+    /// The forms of the answer; empty if it is only a status.
     pub(crate) answers: Vec<MediaType>,
     /// True if the body is not described by its type, so that the route has to describe it.
     pub(crate) lacks_body: bool,
@@ -59,7 +59,7 @@ pub(crate) trait DescribeArgument {
 
 /// The result of a handler.
 pub(crate) trait DescribeAnswer {
-    /// Adds what it says of the answer.
+    /// Adds its part of the route's description.
     fn describe(description: &mut Description);
 }
 
@@ -143,7 +143,7 @@ impl DescribeAnswer for Response {
     }
 }
 
-/// Describes handlers of so many arguments, as axum takes them.
+/// Implements [`Described`] for handlers with these arguments, as axum takes them.
 macro_rules! described {
     ($($argument:ident)+) => {
         impl<F, R, M, $($argument,)+> Described<(M, $($argument,)+)> for F

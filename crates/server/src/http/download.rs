@@ -36,7 +36,7 @@ pub(crate) async fn download(
     Ok(response)
 }
 
-/// The same for people: pictures that cannot contain scripts are shown.
+/// Answers with the content of a blob for people: pictures that cannot contain scripts are shown.
 pub(crate) async fn show(
     store: &Store,
     blob: &BlobName,

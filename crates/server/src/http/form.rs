@@ -76,7 +76,7 @@ impl MultipartForm {
         Ok(form)
     }
 
-    /// The file, which must be there.
+    /// Takes the file; fails if there is none.
     pub(crate) fn take_file(&mut self) -> Result<Upload, ApiError> {
         self.file.take().ok_or_else(|| ApiError::missing("file"))
     }
@@ -91,7 +91,7 @@ impl MultipartForm {
 pub(crate) struct FormParts {
     multipart: Multipart,
     pace: Pace,
-    /// Bytes of the whole form, as far as its head says.
+    /// Bytes of the whole form, from its `Content-Length`.
     announced: u64,
     /// Parts that may still come.
     left: usize,
@@ -106,7 +106,7 @@ pub(crate) struct FormPart<'a> {
 }
 
 impl FormParts {
-    /// The parts of a request's form, of which there may be so many.
+    /// The parts of a request's form, at most `most`.
     pub(crate) async fn of(mut request: Request, most: usize) -> Result<Self, ApiError> {
         // The readers count bytes themselves, because their errors are more precise.
         DefaultBodyLimit::disable().apply(&mut request);
@@ -185,7 +185,7 @@ async fn read_text(mut part: FormPart<'_>, name: &str) -> Result<String, ApiErro
     String::from_utf8(bytes).map_err(|_| ApiError::invalid(name, format!("The part '{name}' is not UTF-8.")))
 }
 
-/// Waits for the next part, which has to come in time.
+/// Waits for the next part, within the time limit.
 async fn in_time<T>(pace: &Pace, next: impl Future<Output = Result<T, MultipartError>>) -> Result<T, ApiError> {
     match timeout(BODY_READ_TIMEOUT, next).await {
         Err(_) => Err(ApiError::too_slow()),

@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes, HttpBody};
 
-/// A body, and something that is let go when it has been sent.
+/// A body with a value that is dropped once it is sent.
 pub(crate) struct GuardedBody<T> {
     body: Body,
     _guard: T,

@@ -19,7 +19,7 @@ use crate::http::{Caller, message};
 
 /// Bytes of a JSON body: whole histories with images come in it.
 const MAX_BODY: usize = 64 << 20;
-/// Time for which a client may stop sending.
+/// The longest pause of a client that sends a body.
 pub(crate) const BODY_READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes that a client must send each second, on average and after [`BODY_READ_TIMEOUT`].
 const MIN_BYTES_PER_SECOND: usize = 64 << 10;
@@ -102,7 +102,7 @@ impl FromRequest<Arc<App>> for RawJson {
 }
 
 impl RawJson {
-    /// Counts the memory of everything made of it, until the second value is dropped.
+    /// Counts the memory of everything made of it until the [`MemoryCharge`] is dropped.
     pub(crate) fn counted(self) -> Result<(Bytes, MemoryCharge), ApiError> {
         let Self { bytes, shape, memory } = self;
         memory.count(shape.memory(bytes.len()))?;
@@ -188,7 +188,7 @@ impl Fields {
         message::read(self.map)
     }
 
-    /// Gives a field a value where it has none.
+    /// Sets a field that is absent.
     pub(crate) fn default(&mut self, name: &str, value: &str) {
         self.map.entry(name).or_insert_with(|| value.into());
     }
@@ -215,7 +215,7 @@ mod tests {
 
     use super::*;
 
-    /// Enough to be read aside.
+    /// Enough to be parsed on another thread.
     const VALUES: usize = 250_000;
 
     #[tokio::test]

@@ -22,9 +22,9 @@ const MAX_OTHER_VALUES: usize = 50_000;
 const HISTORY: [&[u8]; 4] = [b"input", b"messages", b"items", b"contents"];
 /// Bytes of memory of an object besides its values, in all copies that are made of it.
 const BYTES_PER_OBJECT: usize = 3800;
-/// The same of any value.
+/// Bytes of memory of any value, in all copies that are made of it.
 const BYTES_PER_VALUE: usize = 320;
-/// Bytes for an escape in a text: in JSON within JSON it is escaped again.
+/// Bytes for an escape in a text, which JSON within JSON escapes again.
 const BYTES_PER_ESCAPE: usize = 5;
 /// Copies of a text or a file that are in memory at the same time.
 const COPIES_OF_TEXT: usize = 8;
@@ -46,7 +46,7 @@ struct TenantMemory {
 }
 
 impl MemoryCharge {
-    /// None yet.
+    /// A charge of nothing.
     pub(crate) fn of(app: &App, tenant: &Tenant) -> Result<Self, ApiError> {
         let counted = TenantMemory { bytes: 0, permit: memory(app, tenant, 0)? };
         Ok(Self { counted: Arc::new(Mutex::new(counted)), share: app.engine.processor_time.share_of(tenant) })
@@ -57,7 +57,7 @@ impl MemoryCharge {
         self.share.clone()
     }
 
-    /// Counts so many bytes more.
+    /// Counts more bytes.
     pub(super) fn count(&self, bytes: usize) -> Result<(), ApiError> {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let kib = |bytes: usize| bytes.saturating_sub(FREE_BYTES) >> 10;
@@ -166,7 +166,7 @@ impl Shape {
         shape
     }
 
-    /// The shape of a body, unless it is too deep or too crowded.
+    /// The shape of a body; fails if it is too deep or has too many values.
     pub(super) fn of_body(bytes: &[u8]) -> Result<Self, ApiError> {
         let shape = Self::of(bytes);
         if shape.depth > MAX_DEPTH {

@@ -20,9 +20,9 @@ pub(super) fn read<T: DeserializeOwned>(fields: Map<String, Value>) -> Result<T,
 /// The reason for which a message cannot be read.
 #[derive(Debug)]
 enum MessageError {
-    /// A field is not there.
+    /// A missing field.
     Missing(&'static str),
-    /// A field has a value that it cannot have.
+    /// An invalid value of a field.
     Value(&'static str, serde_json::Error),
     Other(String),
 }
@@ -78,7 +78,7 @@ impl<'de> Deserializer<'de> for Message {
 struct OrderedFields {
     fields: Map<String, Value>,
     names: std::slice::Iter<'static, &'static str>,
-    /// The field of which the name was given out.
+    /// The field whose name was given out last.
     next: Option<(&'static str, Value)>,
 }
 

@@ -26,7 +26,7 @@ impl Pace {
         Body::from_stream(PacedBody { stream: body.into_data_stream(), pace: self.clone(), paused: true })
     }
 
-    /// The parser came up with something.
+    /// Records that the parser has produced output.
     pub(super) fn progress(&self) {
         self.0.store(0, Ordering::Relaxed);
     }

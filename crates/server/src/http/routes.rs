@@ -36,7 +36,7 @@ pub(crate) struct Operation {
 }
 
 impl Routes {
-    /// None yet.
+    /// An empty set of routes.
     pub(crate) fn new() -> Self {
         Self { router: Router::new(), operations: Vec::new() }
     }

@@ -32,15 +32,15 @@ use crate::local_user::LocalUserMark;
 use crate::openapi::{DOCS, OF_DIALECTS, OPENAPI};
 use crate::telemetry::{METRICS, Scope};
 
-/// The path that tells anyone whether the server lives.
+/// The path of the liveness check, open to anyone.
 pub(crate) const HEALTH: &str = "/healthz";
-/// The path at which the server says whether it can run programs.
+/// The path of the readiness check.
 pub(crate) const READY: &str = "/readyz";
 /// The header with the id of a request; dialects may add others.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Bytes of a request's id that a client chose.
 const MAX_GIVEN_ID: usize = 128;
-/// Tells a proxy whether to buffer an answer.
+/// The header that tells a proxy whether to buffer an answer.
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 /// Address of the client of a proxy.
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -48,7 +48,7 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const STREAMS: [&[u8]; 3] = [b"text/event-stream", b"application/connect+", b"application/x-ndjson"];
 /// The header with the name of the backend of the programs' sandboxes.
 const BACKEND: HeaderName = HeaderName::from_static("x-aludel-backend");
-/// The refusal of a sandbox's token, a link or the ticket of an upload whose key is gone.
+/// The refusal of a sandbox's token, a link or an upload's ticket whose key is gone.
 const NO_KEY_BEHIND: &str = "The API key for which this was made was revoked or has expired.";
 /// Tells OpenAI's and Anthropic's clients whether to try again, whatever the status.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
@@ -202,7 +202,7 @@ fn acquire_program_permits(
     Ok((acquire_permit(&app.program_requests, tenant)?, Some(of_sandbox)))
 }
 
-/// The caller of a request that has a token of an earlier object in place of a key: a sandbox's token, a link, the ticket of an upload.
+/// The caller of a request with the token of an object in place of a key: a sandbox's token, a link, an upload's ticket.
 async fn authenticate_by_token(
     app: &Arc<App>,
     dialect: &Dialect,

@@ -17,9 +17,9 @@ use futures_util::StreamExt;
 use hyper::body::{Frame, SizeHint};
 use tokio::time::timeout;
 
-/// The most bytes of a body that are read only to be dropped.
+/// The most bytes of a body that are read and discarded.
 const MAX_DISCARDED_BYTES: u64 = 64 << 10;
-/// Time in which they have to come.
+/// Time limit for reading them.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A second handle on the body of a request, beside the handler's.
@@ -56,7 +56,7 @@ impl UnreadBody {
     }
 }
 
-/// Reads a body to its end and drops it; false if it is too long for that.
+/// Reads a body to its end and discards it. Returns false if it is too long.
 async fn drain(body: Body) -> bool {
     let (mut pieces, mut read) = (body.into_data_stream(), 0);
     while let Some(piece) = pieces.next().await {

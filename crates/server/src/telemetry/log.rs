@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::Scope;
 use super::log_line::{LogFormat, LogLevel, LogLine, plain, write};
 
-/// Writes an event. What is in it may come from outside.
+/// Writes an event, whose fields may come from outside.
 pub(super) fn tell(level: tracing::Level, message: &str, fields: Vec<(&'static str, Value)>, scope: Option<&Scope>) {
     let format = LogFormat::current();
     if format == LogFormat::Off || (format == LogFormat::Text && level > tracing::Level::WARN) {
@@ -37,7 +37,7 @@ fn listed(fields: &[(&'static str, Value)]) -> String {
     text
 }
 
-/// Logs a message to the operator that concerns no request. Returns false if the log does not take it; then the caller has to print it.
+/// Logs a message to the operator that concerns no request. Returns false if the log does not take it, so that the caller prints it.
 pub fn notice(level: LogLevel, message: &str) -> bool {
     let is_taken = LogFormat::current() == LogFormat::Json;
     if is_taken {

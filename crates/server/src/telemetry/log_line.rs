@@ -27,7 +27,7 @@ static FORMAT: AtomicU8 = AtomicU8::new(LogFormat::Text as u8);
 impl LogFormat {
     const ALL: [Self; 3] = [Self::Text, Self::Json, Self::Off];
 
-    /// Returns true if the log takes lines about what succeeds.
+    /// Returns true if the log has lines about successful work.
     pub(super) fn is_json() -> bool {
         Self::current() == Self::Json
     }
@@ -65,11 +65,11 @@ pub(super) fn set_format(format: LogFormat) {
 /// The level of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogLevel {
-    /// It is as it should be.
+    /// Normal operation.
     Info,
-    /// It works, but should be looked at.
+    /// A condition that the operator should check.
     Warning,
-    /// It does not work.
+    /// A failure.
     Error,
 }
 
@@ -125,7 +125,7 @@ impl LogLine {
     }
 }
 
-/// Escapes control characters, since paths and names are untrusted and must not move a terminal's cursor.
+/// Escapes control characters: paths and names are untrusted and must not move a terminal's cursor.
 pub(super) fn plain(text: &str) -> String {
     text.chars().map(|character| if character.is_control() { ' ' } else { character }).collect()
 }

@@ -18,10 +18,10 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::Traces;
 
-/// The path of the figures.
+/// The path of the metrics.
 pub(crate) const METRICS: &str = "/metrics";
 
-/// All figures.
+/// All metrics of a server.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     registry: Registry,
@@ -99,9 +99,9 @@ pub(super) struct ResultLabels {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Buckets(&'static [f64]);
 
-/// From an answer out of the store to a turn with many rounds.
+/// Buckets from an answer out of the store to a turn with many rounds.
 const LONG: Buckets = Buckets(&[0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0]);
-/// Making a sandbox: milliseconds when it is forked, seconds when not.
+/// Buckets for making a sandbox: milliseconds if it is forked, seconds if not.
 const SHORT: Buckets = Buckets(&[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]);
 
 impl MetricConstructor<Histogram> for Buckets {

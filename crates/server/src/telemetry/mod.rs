@@ -32,12 +32,12 @@ pub(crate) use model::{passed_on, watched};
 pub(crate) use scope::Scope;
 pub use traces::Traces;
 
-/// A server's figures, traces and log.
+/// A server's metrics, traces and log.
 #[derive(Debug)]
 pub(crate) struct Telemetry {
     pub(crate) metrics: Option<Metrics>,
     pub(crate) traces: Option<Traces>,
-    /// True if prompts, programs and what they put out may be logged.
+    /// True if prompts, programs and their output may be logged.
     pub(crate) contents: bool,
 }
 
@@ -59,7 +59,7 @@ impl Telemetry {
         self.metrics.is_some() || self.traces.is_some() || LogFormat::is_json()
     }
 
-    /// Sends what is still to be sent.
+    /// Sends the remaining spans.
     pub(crate) async fn finish(&self) {
         if let Some(traces) = &self.traces {
             traces.finish().await;
@@ -73,7 +73,7 @@ pub fn log_as(format: LogFormat) {
     log_line::set_format(format);
 }
 
-/// Attaches something to a span, for all that happens below it.
+/// Attaches a value to a span, for all spans below it.
 fn attach<T: Send + Sync + 'static>(span: &Span, value: T) {
     span.with_subscriber(|(id, dispatch)| {
         if let Some(span) = dispatch.downcast_ref::<Registry>().and_then(|registry| registry.span(id)) {

@@ -78,7 +78,7 @@ where
     }
 }
 
-/// An answer that is handed on.
+/// A forwarded answer.
 struct ForwardedAnswer {
     scope: Scope,
     call: ModelCall,
@@ -110,7 +110,7 @@ pub(super) fn begin(scope: &Scope, values: &Values) -> Context {
     )
 }
 
-/// Notes that the first piece of an answer is there.
+/// Records the time to an answer's first piece.
 pub(super) fn speaks(span: &TrackedSpan, seconds: f64) {
     if let Some(metrics) = span.scope.metrics() {
         let model = name(&span.scope, &span.values);

@@ -6,7 +6,7 @@ use opentelemetry::trace::{SpanBuilder, Status, TraceContextExt};
 use super::metrics::ResultLabels;
 use super::tracked_span::TrackedSpan;
 
-/// Counts a sandbox that was to be created, by what came of it.
+/// Counts an attempt to create a sandbox, by its result.
 pub(super) fn created(span: &TrackedSpan, result: &str) {
     let scope = &span.scope;
     if let Some(metrics) = scope.metrics() {

@@ -40,7 +40,7 @@ struct Inner {
     facts: Mutex<Facts>,
 }
 
-/// Facts of a request, as they are learned while it is answered.
+/// Facts of a request that are collected while it is answered.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Facts {
     tenant: Option<Tenant>,
@@ -111,7 +111,7 @@ impl Scope {
         }
     }
 
-    /// Begins work without a request: a turn that goes on after a restart.
+    /// Begins work without a request: a turn that continues after a restart.
     pub(super) fn after_restart(telemetry: &Arc<Telemetry>) -> Self {
         let context = match &telemetry.traces {
             Some(traces) => traces.start(&Context::new(), "go on after a restart", SpanKind::Internal, []),
@@ -149,7 +149,7 @@ impl Scope {
         &self.0.id
     }
 
-    /// The route that it matches, without what stands in its place.
+    /// The route that it matches, with placeholders in place of parameters.
     pub(crate) fn route(&self) -> &str {
         &self.0.route
     }
@@ -161,7 +161,7 @@ impl Scope {
         }
     }
 
-    /// Notes how it is answered.
+    /// Records its status.
     pub(crate) fn note_status(&self, status: StatusCode) {
         self.facts().status = Some(status.as_u16());
     }
@@ -207,7 +207,7 @@ impl Scope {
         self.identify(LogLine::new(LogLevel::Info, message))
     }
 
-    /// Adds which request a line is about.
+    /// Adds the request's id to a line.
     pub(super) fn identify(&self, line: LogLine) -> LogLine {
         let span = self.0.context.span().span_context().clone();
         let trace = span.is_valid().then(|| span.trace_id().to_string());
@@ -250,7 +250,7 @@ impl Scope {
         self.tell("request", &facts);
     }
 
-    /// The request, and its progress.
+    /// Writes the line of the request.
     fn tell(&self, message: &str, facts: &Facts) {
         let inner = &self.0;
         let work = &facts.work;
@@ -282,7 +282,7 @@ impl Drop for OpenRequest {
     }
 }
 
-/// Clients may make up methods.
+/// The name of a method, from a fixed set: clients may make up others.
 fn word_of(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",

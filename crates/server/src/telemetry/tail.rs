@@ -21,7 +21,7 @@ struct Tokens {
 pub(super) struct Tail(Vec<u8>);
 
 impl Tail {
-    /// Takes the next bytes.
+    /// Adds the next bytes.
     pub(super) fn push(&mut self, piece: &[u8]) {
         let piece = piece.get(piece.len().saturating_sub(SIZE)..).unwrap_or_default();
         let surplus = (self.0.len() + piece.len()).saturating_sub(SIZE);

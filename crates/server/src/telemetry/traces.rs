@@ -23,11 +23,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::error;
 
-/// Spans that wait at most.
+/// Most spans that wait.
 const MAX_QUEUED_SPANS: usize = 4096;
 /// Spans that are sent at once.
 const MAX_BATCH_SPANS: usize = 512;
-/// Time for which spans wait for company.
+/// Time for which spans wait to be sent together.
 const BATCH_DELAY: Duration = Duration::from_secs(1);
 /// Time that the collector may take for a batch.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
@@ -87,7 +87,7 @@ impl Traces {
         Ok(Self { tracer: provider.tracer("aludel"), sent, lost, ending, sending })
     }
 
-    /// Sends what waits, as long as that may take.
+    /// Sends the queued spans, within [`FINAL_FLUSH_TIMEOUT`].
     pub(crate) async fn finish(&self) {
         self.ending.cancel();
         // Spans that are not sent in time are lost.
@@ -99,7 +99,7 @@ impl Traces {
         self.sent.clone()
     }
 
-    /// Spans that it did not.
+    /// Spans that the collector did not take.
     pub(super) fn lost(&self) -> Counter {
         self.lost.clone()
     }
@@ -115,7 +115,7 @@ impl Traces {
         self.begin(parent, SpanBuilder::from_name(name).with_kind(kind).with_attributes(attributes))
     }
 
-    /// Starts a span that was put together before.
+    /// Starts a prepared span.
     pub(super) fn begin(&self, parent: &Context, span: SpanBuilder) -> Context {
         parent.with_span(self.tracer.build_with_context(span, parent))
     }
@@ -125,7 +125,7 @@ impl Traces {
         TraceContextPropagator::new().extract_with_context(&Context::new(), &HeaderExtractor(headers))
     }
 
-    /// Tells another program of the span in this context.
+    /// Writes the span in this context into headers for another program.
     pub(super) fn put(context: &Context, headers: &mut HeaderMap) {
         TraceContextPropagator::new().inject_context(context, &mut HeaderInjector(headers));
     }
@@ -172,7 +172,7 @@ impl SpanProcessor for Queue {
     }
 }
 
-/// Sends spans until it is to end, and then what is left.
+/// Sends spans until shutdown, and then the rest.
 async fn send(
     endpoint: String,
     exporter: impl SpanExporter,

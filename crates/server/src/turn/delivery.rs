@@ -30,7 +30,7 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(45);
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest that the client of a cancelled request waits for its end.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Fields that tell the form of an answer.
+/// Fields that choose the form of an answer.
 const FORM: [&str; 2] = ["stream", "stream_options"];
 const JSON: &str = "application/json";
 const COMMENT: &str = ": keep-alive\n\n";
@@ -56,14 +56,14 @@ pub(crate) fn framed(frame: &Frame) -> String {
     format!("event: {}\ndata: {}\n\n", frame.kind, frame.text)
 }
 
-/// The mark by which a client's repetition of a request to this route is known. It may ask for another form of the same answer.
+/// The fingerprint of a request to this route. A repetition may ask for another form of the same answer.
 pub(crate) fn fingerprint(route: &str, headers: &HeaderMap, fields: &Fields) -> RequestFingerprint {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let is_retry = text("x-stainless-retry-count").is_some_and(|count| count.trim() != "0");
     RequestFingerprint::new(route, text("idempotency-key"), &fields.to_json_without(&FORM), is_retry)
 }
 
-/// The frames of a request under way: all, or those after a number. `connection` is of a client whose going may end the turn.
+/// The frames of a request under way: all, or those after a number. `connection` is that of a client whose departure may end the turn.
 pub(crate) fn follow(
     in_flight: Arc<InFlightRequest>,
     after: Option<u64>,
@@ -99,11 +99,11 @@ pub(crate) fn replay(app: &App, tenant: &Tenant, frames: Vec<Frame>, form: Strea
 /// The form in which a client gets a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Delivery {
-    /// Its frames as they come.
+    /// Its frames.
     Stream,
     /// Its object, at the end.
     Whole,
-    /// Its object as it stands at the beginning. The turn goes on without the client.
+    /// Its object at the beginning. The turn continues without the client.
     Background,
 }
 
@@ -127,8 +127,7 @@ pub(crate) struct WaitingClient {
 }
 
 impl WaitingClient {
-    /// A client that takes the turn along when this is dropped, if it is the last one: at once if it reads a stream, and
-    /// otherwise after some time.
+    /// A client whose departure cancels the turn if it is the last one: at once if it reads a stream, otherwise after some time.
     pub(super) fn new(in_flight: &Arc<InFlightRequest>, follower: Follower, delivery: Delivery) -> Self {
         let pause = match delivery {
             Delivery::Stream => Duration::ZERO,
@@ -146,13 +145,13 @@ impl WaitingClient {
         Self { follower, _closed: Some(closed.drop_guard()) }
     }
 
-    /// Notes that its client is given the whole answer.
+    /// Records that its client gets the whole answer.
     pub(crate) fn note_answered(&mut self) {
         self.follower.note_answered();
     }
 }
 
-/// Returns the failure of a turn whose only frame is one for which `is_failure` is true: it is answered like any error.
+/// Returns the failure of a turn whose only frame is one for which `is_failure` is true. It is answered like any error.
 pub(crate) async fn first_failure(
     in_flight: &InFlightRequest,
     connection: &mut WaitingClient,
@@ -174,8 +173,8 @@ pub(crate) async fn stop(in_flight: &InFlightRequest) {
     let _ended = timeout(CANCEL_TIMEOUT, in_flight.ended()).await;
 }
 
-/// Answers when the turn is done, with its object in the form that `written` gives it. Clients and proxies give up on a silent connection,
-/// so after a while blanks are sent, which may stand before JSON; the status is 200 then, whatever comes.
+/// Answers when the turn has ended, with its object in the form of `written`. Clients and proxies give up on a silent connection, so after
+/// a while blanks are sent, which may precede JSON; the status is 200 then, whatever comes.
 pub(crate) async fn wait(
     in_flight: Arc<InFlightRequest>,
     mut connection: WaitingClient,
@@ -227,7 +226,7 @@ mod tests {
     use crate::timed_connection::TimedConnection;
     use aludel_engine::turns::{Failure, FailureKind, InFlightRequests};
 
-    /// Answers to a turn that ends with an error after so long.
+    /// The answer to a turn that fails after `seconds`.
     async fn answer_after(seconds: u64) -> Result<String, ApiError> {
         let in_flight = InFlightRequests::default()
             .begin(&Tenant::local(), RequestFingerprint::none(), ResponseId::new().into())

@@ -39,12 +39,12 @@ pub(crate) fn begin(
     Ok((in_flight, connection, is_new))
 }
 
-/// The reason for which a request is neither begun nor joined.
+/// The reason for which a request neither begins nor joins another.
 #[derive(Debug)]
 pub(crate) enum BeginRefusal {
-    /// It was answered before. The client has its answer only when that is noted.
+    /// It was answered before. The caller has to call [`Follower::note_answered`].
     Past(PastRequest, Follower),
-    /// Its idempotency key stands for another request.
+    /// Its idempotency key belongs to another request.
     OtherBody,
 }
 

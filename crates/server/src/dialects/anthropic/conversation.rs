@@ -27,14 +27,14 @@ use crate::http::MemoryCharge;
 const MAX_SHOWN: u64 = 8 << 20;
 /// Files in one conversation.
 const MAX_FILES: usize = 100;
-/// The result of a program that can go on no more, for the model.
+/// The result, for the model, of a program that cannot continue.
 const LOST: &str = "The program was lost while it waited for the answers of the user's tools: they came too late, or the server was started \
                     again. What it did until then is done; it goes on no more.";
 
 /// A conversation.
 #[derive(Debug, Default)]
 pub(super) struct Conversation {
-    /// The words of system messages.
+    /// The text of system messages.
     pub(super) instructions: String,
     pub(super) items: Vec<Item>,
     /// Files for the container, each once.
@@ -47,7 +47,7 @@ pub(super) struct Conversation {
     called: Vec<ProgramCall>,
     /// The program whose calls the last message answers.
     pub(super) pending: Option<PendingProgram>,
-    /// Files that were read.
+    /// Number of files.
     files: usize,
 }
 
@@ -349,7 +349,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// Takes a call that a program made.
+    /// Adds a call that a program made.
     fn called(&mut self, call: ProgramCall, param: &str) -> Result<(), ApiError> {
         let ProgramCall { id, program, .. } = &call;
         if !self.running.contains(program) {
@@ -364,7 +364,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// Ends the programs that wait for answers and can go on no more.
+    /// Ends the programs that wait for answers and cannot continue.
     pub(super) fn lose(&mut self, programs: &[String]) {
         for id in programs.iter().filter(|id| self.running.remove(*id)) {
             self.items.push(Item::output(id, LOST));

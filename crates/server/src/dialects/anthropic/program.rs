@@ -61,7 +61,7 @@ impl Outcome {
 }
 
 impl CollectedOutput {
-    /// Nothing yet of a call of this tool.
+    /// Empty output of a call of this tool.
     pub(super) fn of(tool: ToolKind) -> Self {
         Self { tool, stdout: String::new(), stderr: String::new(), value: String::new(), error: None }
     }
@@ -91,7 +91,7 @@ impl CollectedOutput {
         }
     }
 
-    /// All of it, with the program's end.
+    /// The result of the call, with the program's end.
     pub(super) fn end(self, outcome: &ToolOutcome) -> ProgramEnd {
         let Self { tool, stdout, mut stderr, value, error } = self;
         let return_code = match outcome.end {

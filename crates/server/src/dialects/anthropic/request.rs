@@ -47,7 +47,7 @@ pub(super) enum CodeTool {
     Shell,
 }
 
-/// A request, understood.
+/// A parsed request.
 #[derive(Debug)]
 pub(super) struct ParsedRequest {
     pub(super) model: String,
@@ -67,7 +67,7 @@ pub(super) struct ParsedRequest {
     pub(super) sampling: Sampling,
     pub(super) stop: Vec<String>,
     pub(super) stream: bool,
-    /// True if no answer is wanted: the client warms a cache.
+    /// True if the client wants no answer and only warms a cache.
     pub(super) is_empty: bool,
 }
 

@@ -34,7 +34,7 @@ pub(super) struct Writer {
     id: String,
     model: String,
     container: Option<MessageContainer>,
-    /// True if events are wanted.
+    /// True if the client wants events.
     streams: bool,
     stop: StopWords,
     content: Vec<Block>,
@@ -57,7 +57,7 @@ pub(super) struct Writer {
 #[derive(Debug, Clone)]
 pub(super) struct MessageContainer {
     pub(super) id: String,
-    /// Time that it may be idle, seconds.
+    /// Idle time after which it expires, seconds.
     pub(super) idle: i64,
     /// Time that a program waits for answers of the client's, seconds.
     pub(super) answers: i64,
@@ -134,7 +134,7 @@ impl Writer {
         self.now = now;
     }
 
-    /// The frames since this was last asked.
+    /// Takes the frames since the last call.
     pub(super) fn take_frames(&mut self) -> Vec<Frame> {
         std::mem::take(&mut self.frames)
     }
@@ -148,7 +148,7 @@ impl Writer {
         self.stop_reason.is_some()
     }
 
-    /// Returns true if its last block is the result of a program, from which a model can go on.
+    /// Returns true if its last block is the result of a program, from which a model can continue.
     pub(super) fn ends_with_result(&self) -> bool {
         matches!(
             self.content.last(),
@@ -160,7 +160,7 @@ impl Writer {
         )
     }
 
-    /// The message as it stands.
+    /// The message so far.
     pub(super) fn message(&self) -> Message {
         Message {
             id: self.id.clone(),
@@ -282,7 +282,7 @@ impl Writer {
         }
     }
 
-    /// The model thinks aloud.
+    /// Adds reasoning of the model.
     pub(super) fn think(&mut self, piece: &str) {
         if piece.is_empty() {
             return;
@@ -299,7 +299,7 @@ impl Writer {
         self.delta(Delta::ThinkingDelta { thinking: piece.to_owned() });
     }
 
-    /// The model begins a program.
+    /// Begins a program.
     pub(super) fn start_program(&mut self, item: &ItemId, tool: ToolKind) {
         self.end_text();
         if let Some(container) = &mut self.container {
@@ -312,7 +312,7 @@ impl Writer {
         self.delta(json_delta(""));
     }
 
-    /// The model goes on writing a program.
+    /// Adds a piece of a program.
     pub(super) fn code(&mut self, item: &ItemId, piece: &str) {
         let Some(program) = self.programs.get_mut(item).filter(|_| !piece.is_empty()) else { return };
         let is_first = program.code.is_empty();
@@ -327,7 +327,7 @@ impl Writer {
         }
     }
 
-    /// The program is complete.
+    /// Completes a program.
     pub(super) fn code_done(&mut self, item: &ItemId, tool: ToolKind, code: &str) {
         if !self.programs.contains_key(item) {
             self.start_program(item, tool);
@@ -344,7 +344,7 @@ impl Writer {
         }
     }
 
-    /// Takes a program that has a result now: its call is whole.
+    /// Removes a program that has a result, once its call is complete.
     fn take_program(&mut self, item: &ItemId) -> Option<ToolKind> {
         let Program { index, tool, code } = self.programs.remove(item)?;
         if let Some(Block::ServerToolUse { input, .. }) = index.and_then(|index| self.content.get_mut(index))
@@ -360,12 +360,12 @@ impl Writer {
         Some(tool)
     }
 
-    /// A program of an earlier message goes on.
+    /// Continues a program of an earlier message.
     pub(super) fn resume_program(&mut self, item: &ItemId, tool: ToolKind) {
         self.programs.insert(item.clone(), Program { index: None, tool, code: String::new() });
     }
 
-    /// A program of an earlier message goes on no more.
+    /// Adds the result of a lost program of an earlier message.
     pub(super) fn lose_program(&mut self, item: &ItemId, tool: ToolKind) {
         self.result(item, ProgramEnd::error(tool, ErrorCode::Unavailable).outcome);
     }
@@ -381,7 +381,7 @@ impl Writer {
         }
     }
 
-    /// The program ended.
+    /// Adds the result of a program.
     pub(super) fn end_program(&mut self, item: &ItemId, ended: ProgramEnd) {
         let ProgramEnd { outcome, rest } = ended;
         // The call may still be open, and ends with what it has.
@@ -401,7 +401,7 @@ impl Writer {
         self.stop_block();
     }
 
-    /// A call of a tool of the client's.
+    /// Adds a call of a client's tool.
     pub(super) fn tool_call(&mut self, call: &ToolCall) {
         self.end_text();
         let (id, caller) = match (&call.caller, &self.container) {
@@ -425,7 +425,7 @@ impl Writer {
         self.stop_block();
     }
 
-    /// The message is complete, but for the tokens that it took.
+    /// Completes the message, but for its token counts.
     pub(super) fn finish(&mut self, reason: StopReason) {
         if self.has_finished() {
             return;
@@ -443,7 +443,7 @@ impl Writer {
         self.stop_reason = Some(reason);
     }
 
-    /// Ends a stream. Nothing comes after it.
+    /// Ends a stream.
     pub(super) fn end(&mut self) {
         let delta = MessageChange {
             stop_reason: self.stop_reason,
@@ -454,7 +454,7 @@ impl Writer {
         self.emit(&Event::MessageStop);
     }
 
-    /// Ends a stream with an error. Nothing comes after it.
+    /// Ends a stream with an error.
     pub(super) fn fail(&mut self, envelope: anthropic::ErrorEnvelope) {
         let anthropic::ErrorEnvelope { error, request_id } = envelope;
         self.emit(&Event::Error { error, request_id });

@@ -46,7 +46,7 @@ pub(super) fn begun(added: AddOutcome, thread: &ThreadId) -> Result<(), ApiError
     }
 }
 
-/// The outcome of adding something else.
+/// The outcome of adding anything else.
 pub(super) fn check(added: &AddOutcome, thread: &ThreadId, what: &str) -> Result<(), ApiError> {
     match added {
         AddOutcome::Added => Ok(()),
@@ -56,7 +56,7 @@ pub(super) fn check(added: &AddOutcome, thread: &ThreadId, what: &str) -> Result
     }
 }
 
-/// 400: there are as many of them as may be.
+/// 400: too many objects of a kind.
 pub(super) fn too_many(limit: u64, what: &str) -> ApiError {
     ApiError::bad_request(format!("There are {limit} {what} already, and no more may be made; delete some."))
 }

@@ -5,11 +5,11 @@ use aludel_wire::assistants::{LastError, Run, RunStatus, RunStep, StepStatus};
 /// The end of an open step.
 #[derive(Debug, Clone)]
 pub(super) enum StepEnd {
-    /// As it should.
+    /// Completed.
     Completed,
-    /// Cut off by a limit; the text is the reason why its message is incomplete.
+    /// Cut off by a limit; the text is the reason in its incomplete message.
     CutOff(&'static str),
-    /// With the run.
+    /// Cancelled with the run.
     Cancelled,
     Expired,
     Failed(LastError),
@@ -31,7 +31,7 @@ pub(super) fn end_of_step(step: &mut RunStep, end: &StepEnd, now: i64) {
     }
 }
 
-/// Gives a run a state with the times that belong to it.
+/// Sets a run's state and the times that belong to it.
 pub(super) fn end_of_run(run: &mut Run, status: RunStatus, last_error: Option<LastError>, now: i64) {
     run.status = status;
     run.last_error = last_error;
@@ -51,7 +51,7 @@ pub(super) fn end_of_run(run: &mut Run, status: RunStatus, last_error: Option<La
     }
 }
 
-/// The run as clients see it: its tokens when it has ended.
+/// The run as clients see it, with its tokens once it has ended.
 pub(super) fn shown(run: Run) -> Run {
     let usage = run.usage.filter(|_| run.status.is_terminal());
     Run { usage, ..run }

@@ -26,10 +26,10 @@ use crate::raw_json::raw_json;
 pub(super) const NAME: &str = "assistants";
 /// Links to files, as models write them.
 const LINK: &str = "sandbox:";
-/// The message of a run that a killed server left.
+/// The error of a run whose server was killed.
 const STOPPED: &str = "The server was stopped before the run was done.";
 
-/// Everything that a renderer of a run begins with.
+/// Initial state of a run's renderer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct RendererStart {
     /// The run, queued.
@@ -48,7 +48,7 @@ struct Made {
     messages: Vec<Message>,
 }
 
-/// The renderer of one leg of a run: from its beginning or its client's answer to its end or its next question.
+/// The renderer of one leg of a run: from its start, or its client's answer, to its end or its next question.
 pub(super) struct RunRenderer {
     start: RendererStart,
     writer: Writer,
@@ -173,7 +173,7 @@ impl RunRenderer {
         }
     }
 
-    /// A program that is not run: the model is told why, and goes on.
+    /// Ends a program that does not run: the model learns the reason, and continues.
     fn refuse_program(&mut self, item: &ItemId, reason: &str) {
         self.writer.start_program(item);
         self.writer.logs(reason);

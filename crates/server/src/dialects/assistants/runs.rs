@@ -109,7 +109,7 @@ async fn begun(
     Ok(answer(in_flight, run, streams, notes))
 }
 
-/// Runs what starts a run, of which something comes.
+/// Starts a run in a task, and waits for its first result.
 async fn started(
     app: &Arc<App>,
     in_flight: &Arc<InFlightRequest>,
@@ -133,7 +133,7 @@ fn answer(in_flight: Arc<InFlightRequest>, run: Run, streams: bool, notes: Heade
     }
 }
 
-/// A run as it is asked for, checked.
+/// Checks a request for a run.
 async fn new_leg(
     app: &App,
     tenant: &Tenant,
@@ -373,7 +373,7 @@ pub(super) async fn expire(app: &App, tenant: &Tenant, thread: &ThreadId) -> Res
     }
 }
 
-/// Returns true for a run whose time is over and which no turn will end.
+/// Returns true for an expired run that no turn will end.
 fn is_over(app: &App, tenant: &Tenant, record: &RunRecord) -> bool {
     record.is_active && record.expires_at <= now() && underway(app, tenant, record).is_none()
 }

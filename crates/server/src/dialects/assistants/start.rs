@@ -30,7 +30,7 @@ pub(super) const USUAL: f64 = 1.0;
 /// Time for which the log of a run is kept after its expiry, seconds.
 const LOG_LIFE_SECONDS: i64 = 600;
 
-/// A run, or the rest of one.
+/// A leg of a run: all of it, or the rest after its client's answer.
 pub(super) struct RunLeg {
     pub(super) thread: ThreadId,
     pub(super) id: RunId,
@@ -40,13 +40,13 @@ pub(super) struct RunLeg {
 
 /// The state in which a leg takes its run.
 pub(super) enum LegStart {
-    /// There is none yet; the thread gets these messages with it.
+    /// None: the leg creates the run, and adds these messages to the thread.
     Nothing { messages: Vec<(MessageId, Value)>, files: Vec<String> },
     /// It waits for its client, which has to answer this step.
     Waiting { record: RunRecord, step: Box<RunStep> },
 }
 
-/// A turn as it is asked for, checked.
+/// A checked request for a turn.
 struct Asked {
     tools: Tools,
     choice: ToolChoice,
@@ -84,7 +84,7 @@ pub(super) async fn run_leg(
     enter(&app, &tenant, &leg, asked, &in_flight, reserved).await
 }
 
-/// Makes the run the active one of its thread, and carries it out; on failure leaves everything as it was.
+/// Makes the run the active one of its thread, and carries it out. On failure, undoes that.
 async fn enter(
     app: &Arc<App>,
     tenant: &Tenant,

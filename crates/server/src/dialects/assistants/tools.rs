@@ -30,7 +30,7 @@ const MAX_FORMAT: usize = 64 << 10;
 const MAX_WORD: usize = 256;
 /// Files of the code interpreter, of an assistant or of a thread.
 const MAX_FILES: usize = 20;
-/// The header that warns of a search in files that is none.
+/// The header that warns that file search is replaced by programs.
 const FILE_SEARCH: HeaderName = HeaderName::from_static("x-aludel-file-search");
 const FILES_GO_TO_PROGRAMS: HeaderValue = HeaderValue::from_static("its files are given to code_interpreter");
 
@@ -65,7 +65,7 @@ impl Tools {
         Ok(read)
     }
 
-    /// Reads the choice between them.
+    /// Reads the tool choice.
     pub(super) fn choice(&self, choice: &Value, kernel: &KernelSpec) -> Result<ToolChoice, ApiError> {
         let invalid = |message: String| Err(ApiError::invalid("tool_choice", message));
         check_size("tool_choice", choice, MAX_CHOICE)?;
@@ -110,7 +110,7 @@ fn tool(sent: &ToolDocument, param: &str) -> Result<Tool, ApiError> {
     })
 }
 
-/// A schema that every object fits.
+/// A schema that accepts every object.
 fn any_object() -> Map<String, Value> {
     [("type".to_owned(), "object".into()), ("properties".to_owned(), Map::new().into())].into_iter().collect()
 }
@@ -159,7 +159,7 @@ pub(super) fn answer_format(sent: &Value) -> Result<Option<AnswerFormat>, ApiErr
     }
 }
 
-/// Checks the model's way to choose its words.
+/// Checks the sampling parameters.
 pub(super) fn check_sampling(temperature: Option<f64>, top_p: Option<f64>) -> Result<(), ApiError> {
     for (name, value, most) in [("temperature", temperature, 2.0), ("top_p", top_p, 1.0)] {
         if value.is_some_and(|value| !(0.0..=most).contains(&value)) {

@@ -122,7 +122,7 @@ impl Writer {
         }
     }
 
-    /// Returns true if something else than this is being written.
+    /// Returns true if a step other than `with` is being written.
     pub(super) fn is_busy(&self, with: &ItemId) -> bool {
         match &self.open {
             Some(Open::Message { item, .. } | Open::Program { item, .. }) => item != with,
@@ -309,7 +309,7 @@ impl Writer {
         }
     }
 
-    /// Writes text that the program put out.
+    /// Writes text that the program printed.
     pub(super) fn logs(&mut self, text: &str) {
         let Some(Open::Program { step, call, .. }) = &mut self.open else { return };
         if text.is_empty() {
@@ -336,7 +336,7 @@ impl Writer {
         self.images.push(file_id);
     }
 
-    /// Notes a file that the program made, and says so in its output.
+    /// Records a file that the program made, and adds a line about it to its output.
     pub(super) fn file(&mut self, path: &str, file_id: String) {
         if self.images.contains(&file_id) {
             return;
@@ -406,7 +406,7 @@ impl Writer {
         self.tell_text(EventName::Done, "[DONE]".to_owned());
     }
 
-    /// Returns true if an image or a file still waits for a message.
+    /// Returns true if an image or a file still needs a message.
     pub(super) fn owes(&self) -> bool {
         !self.images.is_empty() || !self.files.is_empty()
     }

@@ -260,18 +260,18 @@ fn frames(body: Body) -> Response {
     response
 }
 
-/// A call of a method that there is not.
+/// Refuses an unknown method.
 pub(super) async fn unknown_method() -> Failure {
     Failure::new(ConnectCode::Unimplemented, "there is no such method here")
 }
 
-/// The time after which a silent stream says that it lives.
+/// The pause after which a silent stream sends a keep-alive.
 pub(super) fn keepalive(headers: &HeaderMap) -> Duration {
     let asked = headers.get("keepalive-ping-interval").and_then(|value| value.to_str().ok()?.parse().ok());
     asked.filter(|seconds| KEEPALIVE_SECONDS.contains(seconds)).map_or(KEEPALIVE, Duration::from_secs)
 }
 
-/// The time that a client gives a call.
+/// The client's time limit for a call.
 pub(super) fn deadline(headers: &HeaderMap) -> Option<Duration> {
     let millis: u64 = headers.get("connect-timeout-ms")?.to_str().ok()?.parse().ok()?;
     (millis > 0).then(|| Duration::from_millis(millis))

@@ -22,7 +22,7 @@ use crate::http::{Caller, Fields, Params};
 const TEMPLATES: [&str; 3] = ["base", "code-interpreter-v1", "code-interpreter"];
 /// Default lifetime of a sandbox, seconds.
 const DEFAULT_TIMEOUT_SECONDS: i64 = 300;
-/// The same for the first generation of paths.
+/// Default lifetime of a sandbox on the first generation of paths, seconds.
 const V1_TIMEOUT_SECONDS: i64 = 15;
 /// Bytes of the host that programs are shown.
 const MAX_HOST: usize = 300;
@@ -116,7 +116,7 @@ fn known_templates(app: &App) -> Vec<&str> {
     TEMPLATES.into_iter().chain(further).collect()
 }
 
-/// A time of at least so many seconds.
+/// A duration of at least `least` seconds.
 fn seconds(number: i64, least: i64) -> Result<Duration, ApiError> {
     match u64::try_from(number) {
         Ok(seconds) if number >= least => Ok(Duration::from_secs(seconds)),
@@ -292,7 +292,7 @@ pub(super) async fn pause(
     }
 }
 
-/// The part that a pause keeps, by the field that may ask for less than the memory.
+/// The part that a pause keeps, by the request's field `memory`.
 fn kept(memory: Option<bool>) -> KeptPart {
     if memory == Some(false) { KeptPart::Files } else { KeptPart::Everything }
 }

@@ -68,7 +68,7 @@ pub(super) fn listed(sandbox: &ClientSandbox) -> e2b::ListedSandbox {
     }
 }
 
-/// A sandbox with all that is known of it.
+/// A sandbox with all details.
 pub(super) fn detail(sandbox: &ClientSandbox, domain: String) -> e2b::SandboxDetail {
     e2b::SandboxDetail {
         listed: listed(sandbox),

@@ -81,7 +81,7 @@ pub(super) fn closed_port(id: &str, port: u16, error: PortError) -> Response {
 pub(super) enum Refusal {
     /// In plain text.
     Plain(StatusCode, String),
-    /// Like every other one.
+    /// Like any other refusal.
     Usual(Box<ApiError>),
 }
 

@@ -55,7 +55,7 @@ pub(super) fn names_a_sandbox(request: &Request) -> bool {
     named(request.headers()).is_some()
 }
 
-/// The sandbox and the port that headers or the host's name say.
+/// The sandbox and the port in the headers or the host's name.
 fn named(headers: &HeaderMap) -> Option<(&str, u16)> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     if let Some(id) = text("e2b-sandbox-id") {
@@ -168,7 +168,7 @@ fn host_at(host: &str, port: u16) -> HeaderValue {
     HeaderValue::try_from(host.replace("${PORT}", &port.to_string())).unwrap_or(HeaderValue::from_static("localhost"))
 }
 
-/// Resumes a sandbox for a request, if its client wants that and it has kept its programs. Returns true if it runs.
+/// Resumes a sandbox for a request, if its client wants that and its pause kept its processes. Returns true if it runs.
 async fn resume_if_paused(sandboxes: &Sandboxes, sandbox: &Arc<ClientSandbox>) -> bool {
     let spec = sandbox.spec();
     if sandbox.paused() == Some(KeptPart::Everything) && spec.resumes {

@@ -8,7 +8,7 @@ use base64::prelude::BASE64_STANDARD;
 use crate::client_sandboxes::commands::USER;
 use crate::error::ApiError;
 
-/// Refuses a user that there is not. Without a name, the one that there is is meant.
+/// Refuses an unknown user. A request without a name means the only one.
 pub(super) fn check_user(name: Option<&str>) -> Result<(), ApiError> {
     match name {
         None | Some("" | USER) => Ok(()),

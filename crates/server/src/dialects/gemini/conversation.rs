@@ -26,7 +26,7 @@ pub(super) struct Conversation {
     open: Vec<(String, String)>,
     /// The program of the last part, which its results follow.
     program: Option<Program>,
-    /// Ids that had to be made up.
+    /// Number of ids that were made up.
     invented_ids: usize,
 }
 
@@ -203,7 +203,7 @@ impl Conversation {
         }
     }
 
-    /// Every call has exactly one output.
+    /// Adds the output of the last program, if it has none: every call has exactly one.
     fn end_program(&mut self) {
         if let Some(Program { id, output }) = self.program.take() {
             let text = if output.is_empty() { "(no output)".to_owned() } else { framed(&output) };

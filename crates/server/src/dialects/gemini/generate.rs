@@ -40,7 +40,7 @@ const BYTES_PER_TOKEN: usize = 4;
 enum Form {
     /// One object.
     Whole,
-    /// Frames, as they come.
+    /// Frames.
     Stream,
     /// A list of one object: a stream for clients that do not parse frames.
     List,
@@ -97,7 +97,7 @@ pub(super) async fn call(
     }
 }
 
-/// An estimate, for only the model's own server could count.
+/// Estimates the tokens of a request: only the model's own server could count them.
 fn count(mut fields: Fields) -> Result<Response, ApiError> {
     let nested: Option<Value> = fields.optional("generateContentRequest")?;
     let asked: GenerateContentRequest = match nested {
@@ -109,7 +109,7 @@ fn count(mut fields: Fields) -> Result<Response, ApiError> {
     Ok(Json(TokenCount { total_tokens }).into_response())
 }
 
-/// Validates a request, and starts the turn. Links lead to below `base`.
+/// Validates a request, and starts the turn. Links begin with `base`.
 async fn start_generation(
     app: Arc<App>,
     tenant: Tenant,

@@ -50,7 +50,7 @@ enum FileContent {
 }
 
 impl Inputs {
-    /// None yet.
+    /// An empty list.
     pub(super) fn new(has_session: bool) -> Self {
         Self { has_session, files: Vec::new(), repeated: 0 }
     }

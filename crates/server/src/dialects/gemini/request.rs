@@ -16,7 +16,7 @@ pub(super) const MAX_STOPS: usize = 5;
 /// The longest name of a function, the vendor's limit.
 const MAX_NAME: usize = 64;
 
-/// A request, understood.
+/// A parsed request.
 #[derive(Debug)]
 pub(super) struct ParsedRequest {
     pub(super) contents: Vec<Content>,
@@ -147,7 +147,7 @@ fn json_schema(schema: Value) -> Value {
     }
 }
 
-/// Checks a number from 0 on.
+/// Checks that a number is between 0 and `most`.
 pub(super) fn check_most(param: &str, value: Option<f64>, most: f64) -> Result<(), ApiError> {
     if value.is_some_and(|value| !(0.0..=most).contains(&value)) {
         return Err(ApiError::invalid(param, format!("'{param}' must be from 0 to {most}.")));

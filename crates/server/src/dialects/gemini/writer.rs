@@ -119,7 +119,7 @@ impl Writer {
         }
     }
 
-    /// The model wrote a program.
+    /// Adds a program that the model wrote.
     pub(super) fn program(&mut self, item: &ItemId, code: &str) {
         self.end_text();
         self.running.push(item.clone());
@@ -165,7 +165,7 @@ impl Writer {
         }
     }
 
-    /// A call of a function of the client's.
+    /// Adds a call of a client's function.
     pub(super) fn function_call(&mut self, call: &ToolCall) {
         self.end_text();
         let args = serde_json::from_str(&call.arguments).unwrap_or_default();
@@ -173,7 +173,7 @@ impl Writer {
         self.emit(Part { function_call: Some(call), ..Part::default() });
     }
 
-    /// The answer is complete.
+    /// Completes the answer.
     pub(super) fn finish(&mut self, reason: FinishReason) {
         if self.has_finished() {
             return;
@@ -192,14 +192,14 @@ impl Writer {
         self.finish = Some(reason);
     }
 
-    /// Ends a stream. Nothing comes after it.
+    /// Ends a stream.
     pub(super) fn end(&mut self) {
         let last = Candidate { content: Content { role: Some(Role::Model), parts: Vec::new() }, ..self.candidate() };
         let last = GenerateContentResponse { usage_metadata: Some(self.usage), ..self.response(last) };
         self.push("", &serde_json::to_string(&last).unwrap_or_default());
     }
 
-    /// Ends a stream with an error. Nothing comes after it.
+    /// Ends a stream with an error.
     pub(super) fn fail(&mut self, error: &ErrorEnvelope) {
         self.push(ERROR, &serde_json::to_string(error).unwrap_or_default());
     }

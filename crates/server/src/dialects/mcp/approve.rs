@@ -26,7 +26,7 @@ const QUESTION: &str = "approve";
 const RUN_ONCE: &str = "run once";
 const DENY: &str = "deny";
 
-/// The state of a question.
+/// The result of a question to the client's user.
 pub(super) enum Asked {
     /// The client's user has decided, or another party meanwhile.
     Now,
@@ -44,7 +44,7 @@ struct Answer {
     reason: Option<String>,
 }
 
-/// Asks the client's user about a program that is held.
+/// Asks the client's user about a program that waits.
 pub(super) async fn ask(
     server: &Server,
     run: &Run,
@@ -81,7 +81,7 @@ pub(super) async fn ask(
     Ok(Asked::Now)
 }
 
-/// Takes the answer that a client brings with its repeated call. Returns the program that it is about.
+/// Takes the answer in a client's repeated call. Returns its program.
 pub(super) async fn answered(
     server: &Server,
     state: &str,

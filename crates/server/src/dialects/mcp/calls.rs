@@ -89,7 +89,7 @@ async fn start(
     Ok(server.mcp.runs.start(engine, program, id)?)
 }
 
-/// Waits for a program that was left running.
+/// Waits for a program that an earlier call left running.
 pub(super) async fn wait(
     server: &Server,
     request: CallToolRequestParams,
@@ -246,7 +246,7 @@ fn running(run: &Run, stage: &Stage) -> CallToolResult {
     result(vec![ContentBlock::text(text)], Profile::Full, &report, false)
 }
 
-/// The result of a call that did nothing.
+/// The result of a call that failed.
 pub(super) fn failed(error: &ToolError) -> CallToolResult {
     // Some clients give a model only the structured content.
     let report = Report { note: Some(error.0.clone()), ..Report::default() };
@@ -262,7 +262,7 @@ fn result(content: Vec<ContentBlock>, profile: Profile, report: &Report, is_erro
     result
 }
 
-/// The words by which a model learns how to go on.
+/// The text that tells a model how to continue.
 fn handle(run: &Run) -> String {
     format!("(session {}: pass it as `session` to go on with these variables and files)", run.session)
 }

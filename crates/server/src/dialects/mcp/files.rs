@@ -23,7 +23,7 @@ const MAX_TEXT: usize = 30_000;
 /// Bytes of an image that a result holds.
 const MAX_IMAGE: usize = 1 << 20;
 
-/// Carries a call out.
+/// Carries out a call of `files`.
 pub(super) async fn call(server: &Server, request: CallToolRequestParams) -> CallToolResult {
     let done = async {
         let arguments: FilesArguments = read(request.arguments)?;

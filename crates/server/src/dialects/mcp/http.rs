@@ -32,7 +32,7 @@ use crate::http::{Caller, GuardedBody, RawJson};
 
 /// The header by which a client names its connection.
 const CONNECTION: &str = "mcp-session-id";
-/// The header by which a client asks for what it missed.
+/// The header by which a client asks for missed events.
 const LAST_EVENT: &str = "last-event-id";
 /// Bytes of the words of a refusal.
 const MAX_REFUSAL: usize = 4096;
@@ -43,13 +43,13 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// The transports of one tenant.
 pub(super) struct Streamable {
-    /// For clients that shook hands.
+    /// For clients with a connection.
     connected: StreamableHttpService<Server, LocalSessionManager>,
-    /// For requests that stand alone.
+    /// For requests without a connection.
     stateless: StreamableHttpService<Server, NeverSessionManager>,
 }
 
-/// As much of a message as it takes to know where it goes.
+/// The fields of a message that decide where it goes.
 #[derive(Debug, Default, Deserialize)]
 struct Head {
     #[serde(default)]

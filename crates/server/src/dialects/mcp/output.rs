@@ -43,7 +43,7 @@ pub(super) struct ProgramEnd {
     shown: Vec<String>,
     pub(super) result: Option<String>,
     pub(super) error: Option<Exception>,
-    /// Words about how it ended; none where there is nothing to say.
+    /// A sentence about its end; empty if there is nothing to say.
     pub(super) note: String,
     /// Images that it showed, which are files of the session.
     pub(super) images: Vec<SessionFile>,
@@ -95,7 +95,7 @@ impl Collector {
         Some(excerpt::head_and_tail(&text, MAX_VALUE))
     }
 
-    /// The whole of it, once the program ended.
+    /// The output with the program's end.
     pub(super) fn finish(self, end: DirectEnd) -> ProgramEnd {
         let mut ended = ProgramEnd {
             status: Status::Error,
@@ -126,7 +126,7 @@ impl Collector {
 }
 
 impl ProgramEnd {
-    /// An end of which nothing is known.
+    /// The end of a program whose outcome was lost.
     pub(super) fn lost() -> Self {
         Collector::default()
             .finish(DirectEnd::Failed(aludel_engine::Error::internal("an execution ended without an end")))
@@ -158,7 +158,7 @@ impl ProgramEnd {
         self.status != Status::Ok
     }
 
-    /// All of it as text.
+    /// The output and the outcome as text.
     pub(super) fn text(&self) -> String {
         let mut text = String::new();
         let mut add = |piece: &str| {

@@ -20,7 +20,7 @@ const KEEP: Duration = Duration::from_secs(600);
 const MAX_ENDED_EACH: usize = 64;
 const MAX_ENDED: usize = 512;
 
-/// All of them, by tenant and in the order in which they began.
+/// Programs by tenant, in the order of their start.
 #[derive(Debug, Default)]
 pub(super) struct Runs(Mutex<HashMap<Tenant, VecDeque<Arc<Run>>>>);
 
@@ -35,7 +35,7 @@ pub(super) struct Run {
     pub(super) sha256: String,
     /// Its stage, which changes.
     pub(super) stage: watch::Receiver<Stage>,
-    /// Interrupts it.
+    /// Token that interrupts it.
     pub(super) cancel: CancellationToken,
 }
 

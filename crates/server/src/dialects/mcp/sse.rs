@@ -113,7 +113,7 @@ pub(super) async fn post(
     Ok(StatusCode::ACCEPTED)
 }
 
-/// A stream that a client reads. Dropped, it ends what serves it.
+/// A stream that a client reads. Dropping it ends its server.
 struct Open {
     mcp: Arc<Mcp>,
     id: String,
@@ -149,7 +149,7 @@ async fn serve(
     }
 }
 
-/// A tool with the hint that keeps its schema out of the prompt: these models were trained on it.
+/// A tool with the hint that keeps its schema out of the prompt: these models were trained on the tool.
 #[derive(Serialize)]
 struct KnownTool<'a> {
     #[serde(flatten)]

@@ -18,7 +18,7 @@ const MAX_PACKAGES: usize = 60;
 /// A set of tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Profile {
-    /// All of them.
+    /// All tools.
     Full,
     /// A single tool that takes a program and nothing else, as vLLM's models know it.
     PythonAlone,
@@ -218,7 +218,7 @@ fn input<T: JsonSchema>() -> Arc<JsonObject> {
     Arc::new(schema.as_object().cloned().unwrap_or_default())
 }
 
-/// Takes null out of a schema.
+/// Removes null from a schema.
 fn plain(schema: &mut Schema) {
     let single = match schema.get("type") {
         Some(Value::Array(types)) => types.iter().find(|kind| *kind != "null").cloned(),

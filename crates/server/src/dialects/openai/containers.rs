@@ -81,7 +81,7 @@ pub(crate) async fn create(
     Ok(Json(render(&app, &record)))
 }
 
-/// Returns the time for which a container may be left alone.
+/// Checks the idle time after which a container expires, and returns it.
 fn check_idle(idle: &IdleTime) -> Result<Duration, ApiError> {
     let IdleTime { anchor: IdleAnchor::LastActiveAt, minutes } = *idle;
     if !(1..=MAX_MINUTES).contains(&minutes) {

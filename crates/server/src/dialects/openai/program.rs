@@ -22,9 +22,9 @@ pub(crate) struct ProgramEnd {
     pub(crate) status: &'static str,
     /// Images that it showed, as data URLs.
     pub(crate) images: Vec<String>,
-    /// Printed text, and its end if that was not well.
+    /// Printed text, and a line about its end unless it completed.
     pub(crate) logs: String,
-    /// Their files.
+    /// The files of these images.
     pub(crate) pictures: Vec<SessionFile>,
     /// The files that it wrote or displayed, as clients can download them.
     pub(crate) files: Vec<SessionFile>,
@@ -36,7 +36,7 @@ impl ProgramEnd {
         Self { status: "failed", logs: reason, ..Self::incomplete() }
     }
 
-    /// One of which no more is known.
+    /// A program whose end is unknown.
     pub(crate) fn incomplete() -> Self {
         let (images, pictures, files) = Default::default();
         Self { status: "incomplete", images, pictures, logs: String::new(), files }
@@ -73,7 +73,7 @@ impl CollectedOutput {
         }
     }
 
-    /// All of it, with the program's end.
+    /// The program with its output and end.
     pub(crate) fn end(self, outcome: &ToolOutcome) -> ProgramEnd {
         let Self { mut logs, images } = self;
         let status = match outcome.end {
@@ -105,7 +105,7 @@ pub(crate) fn replayed(item: &Value, tool: &str) -> [Item; 2] {
     replayed_program(id, code, &text, tool)
 }
 
-/// The same, taken apart.
+/// A program of an earlier turn, from its parts, in the form for the model.
 pub(crate) fn replayed_program(id: String, code: &str, output: &str, tool: &str) -> [Item; 2] {
     let arguments = json!({ "code": code }).to_string();
     let call = Call { id: id.clone(), name: tool.to_owned(), arguments };

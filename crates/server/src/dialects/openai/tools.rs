@@ -13,7 +13,7 @@ use crate::dialects::openai::containers::{check_memory, no_container, parse_memo
 use crate::dialects::openai::environment::{environment, refused};
 use crate::error::ApiError;
 
-/// The container of the code interpreter, as it was asked for.
+/// The requested container of the code interpreter.
 #[derive(Debug, Clone)]
 pub(crate) enum ContainerChoice {
     /// This container.
@@ -75,7 +75,7 @@ impl ContainerChoice {
         Ok((container, is_new))
     }
 
-    /// Gives a container its variables, and one that was used before the requested files.
+    /// Adds the requested variables to a container, and the requested files to one that was used before.
     async fn fill(&self, app: &App, tenant: &Tenant, container: &Session, is_used: bool) -> Result<(), ApiError> {
         if let Self::Auto { environment, .. } = self
             && !environment.is_empty()

@@ -17,7 +17,7 @@ pub(super) struct Resources {
 }
 
 impl Resources {
-    /// Reads what a client asks for, or says why that is none.
+    /// Reads the resources that a client asks for.
     pub(super) fn read(asked: &BTreeMap<String, String>) -> Result<Self, String> {
         let mut read = Self::default();
         for (name, text) in asked {

@@ -27,7 +27,7 @@ const PROGRAM: &str = concat!(
     "eval \"$2\"",
 );
 
-/// The file of a session; `None` for an id that is none of ours.
+/// The file of a session; `None` for an id that is not ours.
 fn file(id: &str) -> Option<String> {
     let digits = id.strip_prefix("sh_")?;
     let is_plain = digits.len() == 24 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());

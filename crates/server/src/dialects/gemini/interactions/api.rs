@@ -156,8 +156,8 @@ pub(in crate::dialects::gemini) async fn delete(
     Ok(Json(json!({})))
 }
 
-/// Removes a failed interaction whose id the client never gets: it would take storage that cannot be freed. One that goes on after a
-/// restart of the server has not failed, and its client knows the id.
+/// Removes a failed interaction whose id the client never gets and so could not delete. One that continues after a restart of the server
+/// has not failed, and its client knows the id.
 async fn remove_if_failed(app: &App, tenant: &Tenant, id: &InteractionId) -> Result<(), ApiError> {
     let Some(record) = app.store.interaction(tenant, id).await? else { return Ok(()) };
     if read(&record.object)?.status == Status::Failed {

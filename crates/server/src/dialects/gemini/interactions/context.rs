@@ -65,7 +65,7 @@ impl Context {
 /// Stored interactions.
 #[derive(Debug, Default)]
 struct History {
-    /// All of their steps, oldest first.
+    /// The steps of all of them, oldest first.
     steps: Vec<Step>,
     session: Option<SessionId>,
 }

@@ -24,12 +24,12 @@ use crate::raw_json::{into_text, raw_json};
 /// The name of this dialect in stored requests.
 pub(super) const NAME: &str = "interactions";
 
-/// Everything that a renderer of an interaction begins with.
+/// Initial state of an interaction's renderer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct RendererStart {
     /// The interaction without steps.
     pub(super) answer: Interaction,
-    /// Words at which the answer ends.
+    /// Stop words.
     pub(super) stop: Vec<String>,
     pub(super) tells_thoughts: bool,
     /// Links to the files of its session, if it has one.

@@ -23,16 +23,16 @@ use crate::http::Fields;
 
 /// Steps of one request.
 const MAX_STEPS: usize = 10_000;
-/// Settings of kinds of answers that no model here gives.
+/// Settings for kinds of answers that models here do not give.
 const OTHER_ANSWERS: [&str; 4] = ["image_config", "speech_config", "video_config", "transcription_config"];
 
-/// A request, understood.
+/// A parsed request.
 #[derive(Debug)]
 pub(super) struct ParsedRequest {
     pub(super) model: String,
-    /// The input as steps, in the form in which it is kept.
+    /// The input as steps, in their stored form.
     pub(super) input: Vec<StepDocument>,
-    /// The same, understood.
+    /// The input's steps, parsed.
     pub(super) steps: Vec<Step>,
     pub(super) instructions: String,
     pub(super) previous: Option<InteractionId>,

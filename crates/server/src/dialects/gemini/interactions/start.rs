@@ -22,7 +22,7 @@ use crate::links::Links;
 use crate::raw_json::raw_json;
 use crate::turn;
 
-/// Validates a request, and starts the turn. Links lead to below `base`.
+/// Validates a request, and starts the turn. Links begin with `base`.
 pub(super) async fn interaction(
     app: Arc<App>,
     tenant: Tenant,

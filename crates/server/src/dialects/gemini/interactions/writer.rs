@@ -78,7 +78,7 @@ impl Writer {
         self.answer.updated = rfc3339(now);
     }
 
-    /// Numbers events from here on, unless they are further already.
+    /// Continues the numbers of events from `sequence`, unless they are beyond it.
     pub(super) fn skip_to(&mut self, sequence: u64) {
         self.sequence = self.sequence.max(sequence);
     }
@@ -98,7 +98,7 @@ impl Writer {
         Interaction { steps: Some(self.steps.clone()), ..self.answer.clone() }
     }
 
-    /// The interaction as events have it.
+    /// The interaction in the form of events.
     fn snapshot(&self) -> Box<Interaction> {
         let answer = &self.answer;
         Box::new(Interaction {
@@ -151,7 +151,7 @@ impl Writer {
         goes_on
     }
 
-    /// A text is complete.
+    /// Ends a text.
     pub(super) fn end_text(&mut self) {
         let held = self.stop.end();
         self.say(held);
@@ -176,7 +176,7 @@ impl Writer {
         self.go_on(Delta::Text { text });
     }
 
-    /// The model thinks aloud.
+    /// Adds reasoning of the model.
     pub(super) fn think(&mut self, piece: &str) {
         if !matches!(self.open, Open::Thought(_)) {
             self.end_text();
@@ -259,7 +259,7 @@ impl Writer {
         }
     }
 
-    /// A call of a function of the client's.
+    /// Adds a call of a client's function.
     pub(super) fn function_call(&mut self, call: &ToolCall) {
         let arguments: Map<String, Value> = serde_json::from_str(&call.arguments).unwrap_or_default();
         let step = |arguments| Step::FunctionCall { id: call.call_id.clone(), name: call.name.clone(), arguments };
@@ -285,14 +285,14 @@ impl Writer {
         self.close();
     }
 
-    /// Sends its end. Nothing follows it.
+    /// Sends its end, the last event.
     pub(super) fn end(&mut self, status: Status) {
         self.answer.status = status;
         let interaction = self.snapshot();
         self.emit(Event::Completed { interaction });
     }
 
-    /// Sends its failure. Nothing follows it.
+    /// Sends its failure, the last event.
     pub(super) fn fail(&mut self, error: InteractionError) {
         self.answer.status = Status::Failed;
         self.answer.errors = vec![error.clone()];

@@ -95,7 +95,7 @@ fn chat(headers: &HeaderMap) -> Option<&str> {
     CHATS.iter().find_map(|name| headers.get(*name)?.to_str().ok())
 }
 
-/// Validates a request, and starts the turns. Links lead to below `base`.
+/// Validates a request, and starts the turns. Links begin with `base`.
 async fn start_completion(
     app: Arc<App>,
     tenant: Tenant,

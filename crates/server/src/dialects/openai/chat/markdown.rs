@@ -19,9 +19,9 @@ const FENCE: &str = "````";
 const MAX_LOGS: usize = 16 << 10;
 /// Prefix of links to files that models write for OpenAI's clients.
 const SANDBOX: &str = "sandbox:";
-/// Bytes of such a link; what is longer is none.
+/// Most bytes of such a link.
 const MAX_LINK: usize = 512;
-/// Fences in one text that begin no program of ours: for each the search goes to the text's end.
+/// Most fences in one text that begin no program of ours: each costs a search to the text's end.
 const MAX_OTHERS: usize = 16;
 const DETAILS: &str = "<details id=\"";
 const END: &str = "</details>";
@@ -47,7 +47,7 @@ impl Markdown {
         (self.shown == ProgramParts::All).then(|| format!("{FENCE}{}\n", self.language))
     }
 
-    /// The end of a program, and what it put out.
+    /// The end of a program, with its output.
     pub(crate) fn end(&self, code: &str, ended: &ProgramEnd) -> String {
         let mut text = String::new();
         if self.shown == ProgramParts::All {
@@ -112,7 +112,7 @@ impl Markdown {
         shown + &text[..start]
     }
 
-    /// The rest of the text, which is over.
+    /// Ends the text, and returns the rest of it.
     pub(crate) fn end_text(&mut self, files: &[SessionFile]) -> String {
         let held = std::mem::take(&mut self.pending);
         match held.strip_prefix('(') {

@@ -17,13 +17,13 @@ use crate::error::ApiError;
 use crate::http::MemoryCharge;
 use crate::links;
 
-/// Rounds that are looked up for one request, the newest.
+/// The most rounds, from the newest, that are looked up for one request.
 const MAX_RECALLED: usize = 64;
 
 /// A conversation.
 #[derive(Debug, Default)]
 pub(super) struct Conversation {
-    /// The words of system and developer messages.
+    /// The text of system and developer messages.
     pub(super) instructions: String,
     pub(super) items: Vec<Item>,
     /// The container that it used last.

@@ -43,7 +43,7 @@ const FOR_THE_MODEL: [&str; 10] = [
 /// The fields of a request that decide who answers it.
 #[derive(Debug, Deserialize)]
 pub(super) struct Head<'a> {
-    /// The model, where it stands in the body.
+    /// The model's name in the body.
     #[serde(borrow)]
     pub(super) model: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -76,7 +76,7 @@ impl Head<'_> {
         alone || is_given(self.logprobs) && self.logprobs.is_some_and(|value| value.get() != "false")
     }
 
-    /// The request as it is handed on.
+    /// The request to forward.
     pub(super) fn passing<'a>(&'a self, headers: &'a HeaderMap, body: &'a Bytes) -> ForwardRequest<'a> {
         ForwardRequest { headers, body, model: self.model.map(ModelName::Json) }
     }
@@ -89,7 +89,7 @@ impl Head<'_> {
     }
 }
 
-/// A request, understood.
+/// A parsed request.
 #[derive(Debug)]
 pub(super) struct ParsedRequest {
     pub(super) model: String,
@@ -104,7 +104,7 @@ pub(super) struct ParsedRequest {
     pub(super) stream: bool,
     /// True if the stream has the usage.
     pub(super) include_usage: bool,
-    /// The client's own word for what belongs together.
+    /// The client's name for the session.
     session: Option<String>,
     /// The parts of programs in the text, for a client that did not ask for the tool.
     pub(super) shown: Option<ProgramParts>,
@@ -210,7 +210,7 @@ impl ParsedRequest {
     }
 }
 
-/// Refuses parameters that cannot be had together with programs.
+/// Refuses parameters that cannot be combined with programs.
 fn refuse_unavailable(fields: &mut Fields) -> Result<(), ApiError> {
     for name in NOT_WITH_PROGRAMS {
         let value: Option<Value> = fields.optional(name)?;

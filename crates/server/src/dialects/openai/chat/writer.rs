@@ -21,7 +21,7 @@ pub(super) struct Writer {
     id: String,
     created: i64,
     model: String,
-    /// True if chunks are wanted, and whether they have the usage.
+    /// Set if the client wants chunks, with or without the usage.
     stream: Option<IncludeUsage>,
     choices: Vec<Choice>,
     usage: TokenUsage,
@@ -42,7 +42,7 @@ struct Choice {
     stop: StopWords,
     /// Text of this round that is sent only if the round is the last: an answer with a format may have nothing before it.
     held_round: Option<String>,
-    /// True if the text goes on that was sent last.
+    /// True if the text that was sent last continues.
     in_text: bool,
     content: String,
     reasoning: String,
@@ -104,7 +104,7 @@ impl Writer {
         &self.id
     }
 
-    /// The chunks since this was last asked.
+    /// Takes the chunks since the last call.
     pub(super) fn take_chunks(&mut self) -> Vec<Frame> {
         std::mem::take(&mut self.chunks)
     }
@@ -113,7 +113,7 @@ impl Writer {
         self.usage += usage;
     }
 
-    /// Returns true if a client that listens has heard anything yet.
+    /// Returns true if the client of a stream has received anything.
     pub(super) fn has_begun(&self) -> bool {
         self.sequence > 0
     }
@@ -185,7 +185,7 @@ impl Writer {
         self.emit(index, json!({ "content": text }), None);
     }
 
-    /// Nothing more comes of the text so far.
+    /// Ends the text so far.
     fn end_text(&mut self, index: usize) {
         let Some(choice) = self.choices.get_mut(index) else { return };
         let mut held = choice.stop.end();
@@ -201,7 +201,7 @@ impl Writer {
         }
     }
 
-    /// The model thinks aloud.
+    /// Adds reasoning of the model.
     pub(super) fn think(&mut self, index: usize, piece: &str) {
         if let Some(choice) = self.choices.get_mut(index) {
             choice.reasoning.push_str(piece);
@@ -209,7 +209,7 @@ impl Writer {
         self.emit(index, json!({ "reasoning_content": piece }), None);
     }
 
-    /// The model begins a program.
+    /// Begins a program.
     pub(super) fn start_program(&mut self, index: usize, id: &ItemId) {
         self.end_text(index);
         let Some(choice) = self.choices.get_mut(index) else { return };
@@ -225,7 +225,7 @@ impl Writer {
         }
     }
 
-    /// The model goes on writing a program.
+    /// Adds a piece of a program.
     pub(super) fn code(&mut self, index: usize, id: &ItemId, piece: &str) {
         if let Some((place, program)) = self.program(index, id) {
             if let Some(Value::String(code)) = program.item.get_mut("code") {
@@ -235,7 +235,7 @@ impl Writer {
         }
     }
 
-    /// The program is complete.
+    /// Completes a program.
     pub(super) fn code_done(&mut self, index: usize, id: &ItemId, code: &str) {
         let Some((place, program)) = self.program(index, id) else { return };
         let was_told = program.item["code"] != "";
@@ -259,7 +259,7 @@ impl Writer {
         }
     }
 
-    /// The program ended.
+    /// Adds the end of a program.
     pub(super) fn end_program(&mut self, index: usize, id: &ItemId, ended: ProgramEnd) {
         let Some((place, program)) = self.program(index, id) else { return };
         let outputs = ended.outputs();
@@ -295,7 +295,7 @@ impl Writer {
         programs.iter_mut().enumerate().rev().find(|(_, program)| program.id == *id && !program.has_ended)
     }
 
-    /// A call of a function of the client's.
+    /// Adds a call of a client's function.
     pub(super) fn function_call(&mut self, index: usize, call: &ToolCall) {
         self.end_text(index);
         let Some(choice) = self.choices.get_mut(index) else { return };
@@ -307,7 +307,7 @@ impl Writer {
         self.emit(index, json!({ "tool_calls": [delta] }), None);
     }
 
-    /// An answer is complete.
+    /// Completes an answer.
     pub(super) fn finish(&mut self, index: usize, reason: &'static str) {
         if self.has_finished(index) {
             return;
@@ -350,7 +350,7 @@ impl Writer {
         self.emit(index, json!({}), Some(reason));
     }
 
-    /// Ends a stream. Nothing comes after it.
+    /// Ends a stream.
     pub(super) fn end(&mut self) {
         match self.stream {
             None => {}
@@ -363,7 +363,7 @@ impl Writer {
         }
     }
 
-    /// Ends a stream with an error. Nothing follows it.
+    /// Ends a stream with an error.
     pub(super) fn fail(&mut self, error: &aludel_wire::openai::ErrorEnvelope) {
         if self.stream.is_some() {
             self.push(serde_json::to_string(error).unwrap_or_default());

@@ -159,8 +159,8 @@ pub(crate) async fn delete(
     Ok(Json(Deleted::new(id, "response")))
 }
 
-/// Removes a failed response whose id the client never gets: it would take storage that cannot be freed. One that goes on after a restart
-/// of the server has not failed, and its client knows the id.
+/// Removes a failed response whose id the client never gets and so could not delete. One that continues after a restart of the server has
+/// not failed, and its client knows the id.
 async fn remove_if_failed(app: &App, tenant: &Tenant, turn: &TurnId) -> Result<(), ApiError> {
     let Some(record) = app.store.response(tenant, &parse(turn.as_str())?).await? else { return Ok(()) };
     if stored(&record.object)?.status == responses::Status::Failed {

@@ -113,7 +113,7 @@ impl Context {
         self.memory.clone()
     }
 
-    /// The items as the model gets them, and what goes with them.
+    /// Converts the items for the model.
     pub(super) async fn for_model(&self, app: &App, tenant: &Tenant) -> Result<View, ApiError> {
         let mut model = ModelView::new(app.engine.kernel().tool_name.clone(), self.memory());
         for (index, item) in self.items.iter().enumerate() {
@@ -133,7 +133,7 @@ impl Context {
         self.items.drain(self.new.clone()).collect()
     }
 
-    /// About as many tokens as the items are.
+    /// Estimates the tokens of the items.
     pub(super) fn tokens(&self) -> usize {
         self.items.iter().map(|item| item.to_string().len()).sum::<usize>().div_ceil(4)
     }
@@ -142,7 +142,7 @@ impl Context {
 /// A conversation as the model gets it.
 #[derive(Debug)]
 pub(super) struct View {
-    /// The words of system and developer messages.
+    /// The text of system and developer messages.
     pub(super) instructions: String,
     pub(super) items: Vec<Item>,
     /// Programs that the new items refuse, each with the reason.
@@ -152,7 +152,7 @@ pub(super) struct View {
 }
 
 impl View {
-    /// Lets the gate judge the approved programs: one that must not run gets an answer that says so. Without a gate, or if the client asks
+    /// Passes the approved programs to the gate. One that must not run gets an answer that says so. Without a gate, or if the client asks
     /// for no approvals, none runs.
     pub(super) async fn take_approvals(&mut self, gate: Option<&Gate>) -> Result<(), ApiError> {
         let mut items = Vec::with_capacity(self.items.len());
@@ -409,7 +409,7 @@ impl ModelView {
         Ok(parts)
     }
 
-    /// A file is given by its name; programs can read it.
+    /// Converts a file to its name, since programs can read it.
     async fn file(&self, file: InputFile, app: &App, tenant: &Tenant) -> Result<String, ApiError> {
         let name = match (file.file_id, file.filename) {
             (Some(id), _) => stored_file(app, tenant, &id).await?.filename,

@@ -25,7 +25,7 @@ use crate::raw_json::{into_text, raw_json};
 /// The name of this dialect in stored requests.
 pub(super) const NAME: &str = "responses";
 
-/// Everything that a renderer of a response begins with.
+/// Initial state of a response's renderer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct RendererStart {
     /// The response without an output.
@@ -204,7 +204,7 @@ impl Stored {
         RowChange::response(&self.tenant, ResponseRecord { id, object: into_text(object), input, expires_at })
     }
 
-    /// Makes its items a part of the conversation, unless nothing came of it.
+    /// Adds its items to the conversation, unless it failed.
     fn add_to_conversation(&self, document: &RawValue) -> Result<Option<RowChange>, Error> {
         let Some(conversation) = &self.conversation else { return Ok(None) };
         let response = stored(document.get())?;

@@ -24,11 +24,11 @@ const MAX_TOOLS: usize = 256;
 /// The name of our own tool when it appears as an MCP server's, in any language.
 pub(super) const PYTHON: &str = "python";
 
-/// A request, understood.
+/// A parsed request.
 #[derive(Debug)]
 pub(super) struct ParsedRequest {
     pub(super) model: String,
-    /// New items, in the form in which they are kept.
+    /// New items, in their stored form.
     pub(super) input: Vec<ItemDocument>,
     pub(super) instructions: Option<String>,
     pub(super) previous: Option<ResponseId>,
@@ -64,7 +64,7 @@ pub(super) struct Mcp {
 pub(super) struct Include {
     /// The output of programs.
     pub(super) outputs: bool,
-    /// Thoughts in a form that can be sent back.
+    /// Reasoning in a form that can be sent back.
     pub(super) reasoning: bool,
 }
 
@@ -86,7 +86,7 @@ impl ParsedRequest {
         Self::of(fields.read()?, host, kernel)
     }
 
-    /// Checks a request. `host` is what the client calls this server.
+    /// Checks a request. `host` is the client's name for this server.
     pub(super) fn of(request: Request, host: &str, kernel: &KernelSpec) -> Result<Self, ApiError> {
         let input = items(request.input)?;
         let (previous, conversation) =
@@ -237,7 +237,7 @@ pub(super) fn no_previous(id: &str) -> ApiError {
         .code("previous_response_not_found")
 }
 
-/// The tools that we can offer to a model.
+/// The tools for the model.
 #[derive(Default)]
 struct Tools {
     interpreter: Option<ContainerChoice>,

@@ -22,7 +22,7 @@ use crate::dialects::reasoning::wrapped;
 /// A response that is being written.
 #[derive(Debug)]
 pub(super) struct Writer {
-    /// The response without what comes of it.
+    /// The response without its output.
     base: Response,
     include: Include,
     /// The client's name for this server if programs are calls of an MCP server.
@@ -104,7 +104,7 @@ impl Writer {
         self.now = now;
     }
 
-    /// Numbers frames from here on, unless they are further already.
+    /// Continues the numbers of frames from `sequence`, unless they are beyond it.
     pub(super) fn skip_to(&mut self, sequence: u64) {
         self.sequence = self.sequence.max(sequence);
     }
@@ -162,7 +162,7 @@ impl Writer {
         self.emit(Event::Created { response });
     }
 
-    /// Sends the event that the response waits for its turn.
+    /// Sends the event that the response is queued.
     pub(super) fn queue(&mut self) {
         let response = self.shown(&Status::Queued);
         self.emit(Event::Queued { response });
@@ -174,7 +174,7 @@ impl Writer {
         self.emit(Event::InProgress { response });
     }
 
-    /// The response as it stands, as the client gets it.
+    /// The response so far, in the form for the client.
     pub(super) fn shown(&self, status: &Status) -> Box<Response> {
         Box::new(shown(self.object(status), self.include))
     }
@@ -210,7 +210,7 @@ impl Writer {
         index
     }
 
-    /// The model writes.
+    /// Adds text of the model.
     pub(super) fn text(&mut self, item: &ItemId, delta: &str) {
         self.end_thoughts();
         let index = match self.message {
@@ -292,7 +292,7 @@ impl Writer {
         self.emit_done(index);
     }
 
-    /// The model thinks aloud.
+    /// Adds reasoning of the model.
     pub(super) fn think(&mut self, item: &ItemId, delta: &str) {
         self.end_message(&[], false, ItemStatus::Completed);
         let index = match self.reasoning {
@@ -325,7 +325,7 @@ impl Writer {
         self.end_message(linked, false, ItemStatus::Completed);
     }
 
-    /// The model begins a program.
+    /// Begins a program.
     pub(super) fn start_program(&mut self, item: &ItemId) {
         self.end_thoughts();
         if self.mcp.is_some() {
@@ -352,7 +352,7 @@ impl Writer {
         }
     }
 
-    /// The model goes on writing a program.
+    /// Adds a piece of a program.
     pub(super) fn code(&mut self, item: &ItemId, delta: &str) {
         let Some(program) = self.programs.get_mut(item) else { return };
         program.code.push_str(delta);
@@ -361,7 +361,7 @@ impl Writer {
         self.emit(Event::CodeInterpreterCallCodeDelta { item_id, output_index, delta: delta.to_owned() });
     }
 
-    /// The program is complete; this is what is run.
+    /// Completes a program: exactly this code is run.
     pub(super) fn code_done(&mut self, item: &ItemId, code: &str) {
         let Some(program) = self.programs.get_mut(item).filter(|program| !program.is_written) else { return };
         program.is_written = true;
@@ -374,7 +374,7 @@ impl Writer {
         self.emit(Event::CodeInterpreterCallCodeDone { item_id, output_index, code: code.to_owned() });
     }
 
-    /// A program that was approved, or need not be, is about to run.
+    /// Begins the run of a program that is approved or needs no approval.
     pub(super) fn start_mcp_call(&mut self, item: &ItemId, call_id: &str, code: &str) {
         let Some(server_label) = self.mcp.clone() else { return };
         let arguments = aludel_agent::arguments_of(code);
@@ -397,7 +397,7 @@ impl Writer {
         self.programs.insert(item.clone(), program);
     }
 
-    /// A program waits for approval.
+    /// Adds a request for approval of a program.
     pub(super) fn ask_for_approval(&mut self, call: &ToolCall) {
         self.end_thoughts();
         let item = call.item.with_prefix("mcpr_");
@@ -412,7 +412,7 @@ impl Writer {
         self.emit_done(index);
     }
 
-    /// The program runs.
+    /// Marks a program as running.
     pub(super) fn run_program(&mut self, item: &ItemId) {
         let Some(program) = self.programs.get_mut(item).filter(|program| !program.is_running) else { return };
         program.is_running = true;
@@ -424,7 +424,7 @@ impl Writer {
         self.emit(Event::CodeInterpreterCallInterpreting { item_id, output_index });
     }
 
-    /// The program ended.
+    /// Adds the end of a program.
     pub(super) fn end_program(&mut self, item: &ItemId, ended: ProgramEnd) {
         let Some(program) = self.programs.remove(item) else { return };
         let outputs = outputs_of(&ended);
@@ -464,7 +464,7 @@ impl Writer {
         self.emit_done(output_index);
     }
 
-    /// A call of a function of the client's.
+    /// Adds a call of a client's function.
     pub(super) fn function_call(&mut self, call: &ToolCall) {
         self.end_thoughts();
         let item_id = call.item.with_prefix("fc_");
@@ -487,8 +487,8 @@ impl Writer {
         self.emit_done(output_index);
     }
 
-    /// Ends whatever is open. The last message cites the files that were made; `needed` is one for a client that would ask again without
-    /// it.
+    /// Ends the open item. The last message cites the files that were made; `needed` is a message for a client that would repeat its
+    /// request without one.
     pub(super) fn finish(&mut self, status: &Status, files: &[SessionFile], needed: Option<&ItemId>) {
         let item_status = if *status == Status::Completed { ItemStatus::Completed } else { ItemStatus::Incomplete };
         self.end_thoughts();
@@ -505,7 +505,7 @@ impl Writer {
         self.end_message(files, true, item_status);
     }
 
-    /// Sends its end. Nothing follows it.
+    /// Sends its end, the last frame.
     pub(super) fn end(&mut self, status: &Status) {
         let response = self.shown(status);
         self.emit(match status {
@@ -525,7 +525,7 @@ pub(super) fn shown(mut response: Response, include: Include) -> Response {
     response
 }
 
-/// One item, the same way.
+/// One item for a client, with the same filter.
 fn shown_item(mut item: Item, include: Include) -> Item {
     match &mut item {
         Item::CodeInterpreterCall(call) if !include.outputs && call.status != Some(ItemStatus::InProgress) => {
