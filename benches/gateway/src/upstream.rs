@@ -149,6 +149,6 @@ fn event(data: &impl std::fmt::Display) -> String {
     let event = format!("data: {data}\n\n");
     let mut framed = String::with_capacity(event.len() + 16);
     // Writing to a string does not fail.
-    let _written = write!(framed, "{:x}\r\n{event}\r\n", event.len());
+    let _ = write!(framed, "{:x}\r\n{event}\r\n", event.len());
     framed
 }

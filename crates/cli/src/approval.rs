@@ -5,6 +5,7 @@ use std::io::{self, BufRead, BufReader, IsTerminal, Write};
 
 use aludel_agent::ApprovalDecision;
 use aludel_engine::approvals;
+use aludel_ignore::Ignore;
 use rustix::termios::{QueueSelector, tcflush};
 
 use crate::{color, terminal};
@@ -32,8 +33,9 @@ async fn ask(unseen: Option<String>, reasons: Vec<String>) -> ApprovalDecision {
     tokio::task::yield_now().await;
     let (sender, answer) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
-        // If the turn was cancelled, the receiver is gone.
-        let _unheard = sender.send(ask_at(Tty::open(), unseen.as_deref(), &reasons));
+        sender
+            .send(ask_at(Tty::open(), unseen.as_deref(), &reasons))
+            .ignore("the receiver is gone if the turn was cancelled");
     });
     answer.await.unwrap_or_else(|_| deny("the question could not be asked"))
 }
@@ -50,7 +52,7 @@ impl Tty {
         let opened = OpenOptions::new().read(true).write(true).open("/dev/tty");
         if let Ok((input, output)) = opened.and_then(|tty: File| Ok((tty.try_clone()?, tty))) {
             // Input from before the program was shown is not an answer to it.
-            let _kept = tcflush(&output, QueueSelector::IFlush);
+            tcflush(&output, QueueSelector::IFlush).ignore("a terminal that is gone gives no answer");
             return Some(Self { input: Box::new(BufReader::new(input)), output: Box::new(output) });
         }
         let stdin = io::stdin();

@@ -3,6 +3,8 @@
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 
+use aludel_ignore::Ignore;
+
 use crate::color;
 use crate::terminal::Sanitizer;
 
@@ -153,7 +155,7 @@ pub(crate) fn log_to(log: LogSink) {
 
 fn say(level: MessageLevel, mark: &str, text: &str) {
     if !LOG.get().is_some_and(|log| log(level, text)) {
-        let _unheard = put(&mut io::stderr().lock(), &format!("{mark}{text}\n"));
+        put(&mut io::stderr().lock(), &format!("{mark}{text}\n")).ignore("there is no other place to report it");
     }
 }
 

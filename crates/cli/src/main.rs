@@ -42,6 +42,7 @@ mod wrap;
 use std::pin::Pin;
 use std::process::ExitCode;
 
+use aludel_ignore::Ignore;
 use anyhow::Context as _;
 use clap::Parser;
 
@@ -86,8 +87,7 @@ fn report(error: &anyhow::Error, speaks_json: bool) -> Exit {
     let message = exit::words(error);
     console::fail(&message);
     if speaks_json {
-        // If this fails too, there is no other place to report it.
-        let _unheard = json::end(json::EndLine::error(exit, message));
+        json::end(json::EndLine::error(exit, message)).ignore("there is no other place to report it");
     }
     exit
 }

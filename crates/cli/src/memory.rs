@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use aludel_ignore::Ignore;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
@@ -20,8 +21,7 @@ pub(crate) async fn give_back() {
             floor = floor.min(now);
             continue;
         }
-        // It does not panic.
-        let _given = spawn_blocking(aludel_jail::give_back_freed_memory).await;
+        spawn_blocking(aludel_jail::give_back_freed_memory).await.ignore("it does not panic");
         floor = resident();
     }
 }

@@ -38,7 +38,7 @@ pub(crate) fn sixel(png: &[u8], most_wide: usize) -> Option<String> {
     for (number, color) in palette.iter().enumerate() {
         let [red, green, blue] = color.map(|part| (u32::from(part) * 100 + 127) / 255);
         // Writing to a string cannot fail.
-        let _written = write!(out, "#{number};2;{red};{green};{blue}");
+        let _ = write!(out, "#{number};2;{red};{green};{blue}");
     }
     for band in indexes.chunks(image.width * BAND) {
         write_band(band, image.width, palette.len(), &mut out);
@@ -133,10 +133,10 @@ fn write_band(band: &[u8], width: usize, colors: usize, out: &mut String) {
         }
     }
     for (number, line) in lines.iter().enumerate().filter_map(|(number, line)| Some((number, line.as_ref()?))) {
-        let _written = write!(out, "#{number}");
+        let _ = write!(out, "#{number}");
         for run in line.chunk_by(|one, next| one == next) {
             let byte = char::from(run.first().copied().unwrap_or(EMPTY));
-            let _written = match run.len() {
+            let _ = match run.len() {
                 length @ ..=3 => write!(out, "{}", String::from(byte).repeat(length)),
                 length => write!(out, "!{length}{byte}"),
             };

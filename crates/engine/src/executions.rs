@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_agent::{ApprovalDecision, ApprovalRequest, ProgramSpan, Runtime};
+use aludel_ignore::Ignore;
 use aludel_sandbox::{Cell, Execution as SandboxExecution, Finished, LimitHit, Outcome};
 use aludel_store::{ApprovalRecord, Tenant};
 use tokio::sync::mpsc;
@@ -287,8 +288,7 @@ impl Task {
     }
 
     async fn send(&self, event: DirectEvent) {
-        // If the receiver is gone, the program is cancelled as well.
-        let _heard = self.events.send(event).await;
+        self.events.send(event).await.ignore("without a receiver, the program is cancelled as well");
     }
 }
 

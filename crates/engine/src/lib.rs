@@ -32,6 +32,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use aludel_agent::upstream::Upstream;
+use aludel_ignore::Ignore;
 pub use aludel_sandbox::BackendStatus;
 pub use aludel_sandbox::Error as SandboxError;
 pub use aludel_sandbox::template::TemplateName;
@@ -157,8 +158,7 @@ impl Engine {
 
     /// Wraps the models of later turns. Only the first wrapper counts.
     pub fn trace_models(&self, traced: Tracer) {
-        // With two servers on one engine, the first one's wrapper is used.
-        let _first_stays = self.traced.set(traced);
+        self.traced.set(traced).ignore("with two servers on one engine, the first wrapper counts");
     }
 
     /// The upstream of a model, for a turn.

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use aludel_ignore::Ignore;
 use aludel_store::Tenant;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::Notify;
@@ -168,7 +169,7 @@ impl ProcessorShare {
         }
         let cost = micros(time).saturating_mul(1000) / self.all.share;
         let add = |paid_at: u64| Some((paid_at.max(now) + cost).min(now + micros(MOST_OWED)));
-        let _always = self.used.paid_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        self.used.paid_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ignore("the update never declines");
     }
 
     /// Returns the time to wait before the next step, if it must.

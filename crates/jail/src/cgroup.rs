@@ -5,6 +5,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use aludel_ignore::Ignore;
+
 use crate::message::{CgroupUsage, JailLimits, Profile};
 
 /// The available controllers and their mount points. On version 2 all share one tree.
@@ -167,7 +169,7 @@ impl Hierarchy {
                 enable(&parent, controllers)?;
                 // It sets no limit. Without it, /proc/self/cpuset shows the depth of a sandbox in the host's tree. Most ordinary users are
                 // not given this controller.
-                let _unavailable = enable(&parent, &["cpuset".to_owned()]);
+                enable(&parent, &["cpuset".to_owned()]).ignore("most ordinary users are not given this controller");
                 Self::V2 { parent, controllers: controllers.clone() }
             }
             Self::Absent => Self::Absent,
@@ -207,8 +209,7 @@ impl Cgroup {
             Profile::Services => group.limit_sockets(limits),
         });
         if let Err(error) = set {
-            // The first error is the one to report.
-            let _ignored = group.remove();
+            group.remove().ignore("the first error is the one to report");
             return Err(error);
         }
         Ok(group)
@@ -389,8 +390,7 @@ pub fn remove(directory: &Path) -> io::Result<()> {
 fn kill_all(directory: &Path) {
     let procs = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
     for pid in procs.lines().filter_map(|line| line.parse().ok()).filter_map(rustix::process::Pid::from_raw) {
-        // It may have ended since.
-        let _ended = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).ignore("it may have ended");
     }
 }
 

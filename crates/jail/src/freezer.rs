@@ -10,6 +10,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use aludel_ignore::Ignore;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::pid_namespace::namespace_of;
@@ -65,8 +66,7 @@ impl FrozenSandbox {
             Self::Group(group) => fs::write(group.join("cgroup.freeze"), "0").step("thaw the control group"),
             Self::Stopped(stopped) => {
                 for process in stopped.values() {
-                    // It may have ended since.
-                    let _ended = pidfd_send_signal(process, Signal::CONT);
+                    pidfd_send_signal(process, Signal::CONT).ignore("it may have ended");
                 }
                 Ok(())
             }

@@ -7,6 +7,7 @@ use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
+use aludel_ignore::Ignore;
 use rustix::fs::CWD;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_bind, mount_change,
@@ -106,8 +107,8 @@ pub(crate) fn make_workspace(path: &Path, owner: u32, bytes: u64, inodes: u64) -
 /// Unmounts a workspace and removes its directory. Sandboxes that use it keep the mount until they end.
 pub(crate) fn remove_workspace(path: &Path) {
     // Success if it does not exist or is not mounted. A directory that stays is removed with the instance's.
-    let _not_mounted = unmount(path, UnmountFlags::DETACH);
-    let _not_there = fs::remove_dir(path);
+    unmount(path, UnmountFlags::DETACH).ignore("it may not be mounted");
+    fs::remove_dir(path).ignore("it may not exist, and one that stays is removed with the directory of the instance");
 }
 
 /// Removes every workspace in the directory.

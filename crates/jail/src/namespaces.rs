@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use aludel_ignore::Ignore;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid};
 use serde::{Deserialize, Serialize};
 
@@ -60,7 +61,8 @@ impl SpareNamespaces {
                 drop(socket);
                 // A failure here is reported on the same socket as one in init.
                 if let Err(error) = make_namespaces(zygote, join_user_namespace, pid_sender, &theirs) {
-                    let _lost = message::send(&theirs, &InitReport::Failed(error.to_string()), &[]);
+                    message::send(&theirs, &InitReport::Failed(error.to_string()), &[])
+                        .ignore("the other end may be gone");
                     sys::exit(1);
                 }
                 sys::exit(0)
@@ -70,7 +72,7 @@ impl SpareNamespaces {
         drop(theirs);
         let mut bytes = [0; 4];
         let announced = pid_receiver.set_read_timeout(Some(TIMEOUT)).and_then(|()| pid_receiver.read_exact(&mut bytes));
-        let _reaped = waitpid(Some(intermediate), WaitOptions::empty());
+        waitpid(Some(intermediate), WaitOptions::empty()).ignore("its status does not matter");
         let init = announced.ok().and_then(|()| Pid::from_raw(i32::from_ne_bytes(bytes)));
         let Some(init) = init else { return Err(reported_failure(&socket)) };
         let pidfd = pidfd_open(init, PidfdFlags::empty()).step("open the sandbox's init")?;
@@ -112,7 +114,7 @@ impl Drop for SpareNamespaces {
     fn drop(&mut self) {
         // The warden's SIGCHLD handler reaps it.
         if let Some(pidfd) = &self.pidfd {
-            let _ended = pidfd_send_signal(pidfd, Signal::KILL);
+            pidfd_send_signal(pidfd, Signal::KILL).ignore("it may have ended");
         }
     }
 }
@@ -161,7 +163,8 @@ fn make_namespaces(
                     sleep_for_ever()
                 }
                 Err(error) => {
-                    let _lost = message::send(socket, &InitReport::Failed(error.to_string()), &[]);
+                    message::send(socket, &InitReport::Failed(error.to_string()), &[])
+                        .ignore("the other end may be gone");
                     sys::exit(1)
                 }
             }

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use aludel_ignore::Ignore;
+
 use crate::cgroup::Hierarchy;
 use crate::idmap::IdMap;
 use crate::message::Profile;
@@ -62,7 +64,8 @@ fn try_namespaces(map: IdMap) -> Result<(), String> {
         // The caller may have threads, so the child may only exit.
         Ok(sys::Fork::Child) => sys::exit(0),
         Ok(sys::Fork::Parent(child)) => {
-            let _reaped = rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());
+            rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty())
+                .ignore("its status does not matter");
             Ok(())
         }
         Err(error) => Err(error.to_string()),

@@ -7,6 +7,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
+use aludel_ignore::Ignore;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
@@ -169,14 +170,14 @@ impl JailSandbox {
 impl ProcessHandle {
     /// Sends a signal. The process may have ended, which is reported elsewhere.
     pub(crate) fn signal(&self, signal: Signal) {
-        let _ended = pidfd_send_signal(&self.pidfd, signal);
+        pidfd_send_signal(&self.pidfd, signal).ignore("the process may have ended");
     }
 
     /// Sends a signal to the process group that it leads. Only for children of the warden, whose pids are not reused before they are
     /// reaped.
     pub(crate) fn signal_group(&self, signal: Signal) {
         if let Some(pid) = self.pid {
-            let _ended = rustix::process::kill_process_group(pid, signal);
+            rustix::process::kill_process_group(pid, signal).ignore("the group may have ended");
         }
     }
 
@@ -203,8 +204,8 @@ fn open_oom_score_adj(pid: Pid) -> Option<File> {
 
 fn write_oom_score_adj(rank: Option<&File>, score: &str) {
     if let Some(file) = rank {
-        // It may have ended. Without its score, the larger process is killed first.
-        let _as_before = file.write_at(score.as_bytes(), 0);
+        file.write_at(score.as_bytes(), 0)
+            .ignore("it may have ended, and without its score the larger process is killed first");
     }
 }
 

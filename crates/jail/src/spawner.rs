@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use aludel_ignore::Ignore;
 use rustix::process::{DumpableBehavior, Signal};
 use serde::{Deserialize, Serialize};
 
@@ -64,7 +65,8 @@ pub(crate) fn start(setup: &Setup, map: IdMap, zygote: BorrowedFd<'_>) -> Result
         sys::Fork::Child => {
             let served = prepare(map, zygote, &theirs).and_then(|filters| serve(setup, &theirs, &filters));
             if let Err(error) = served {
-                let _lost = message::send(&theirs, &ForkReply::Failed(0, error.to_string()), &[]);
+                message::send(&theirs, &ForkReply::Failed(0, error.to_string()), &[])
+                    .ignore("the other end may be gone");
             }
             sys::exit(1)
         }
@@ -149,7 +151,7 @@ fn become_command(request: &ForkRequest, mut descriptors: ChildDescriptors, setu
     let failure = ChildFrame::Failed { reason };
     let sent = descriptors.get(Descriptor::Control).is_ok_and(|control| send(control, &failure).is_ok());
     if !sent {
-        let _nobody = send(sys::descriptor(lockdown::CONTROL_FD), &failure);
+        send(sys::descriptor(lockdown::CONTROL_FD), &failure).ignore("the other end may be gone");
     }
     sys::exit(1)
 }

@@ -8,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use aludel_ignore::Ignore;
 use rustix::process::Pid;
 
 use crate::cgroup;
@@ -105,7 +106,7 @@ fn remove_groups_of_the_dead(parent: &Path, is_dead: impl Fn(Pid) -> bool) {
         let owner = group.file_name().and_then(|name| owner_of_group(name.to_str()?));
         if owner.is_some_and(&is_dead) {
             for group in directories(&group).chain([group]) {
-                let _in_use = fs::remove_dir(group);
+                fs::remove_dir(group).ignore("it may be in use");
             }
         }
     }

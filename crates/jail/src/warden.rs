@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use aludel_ignore::Ignore;
 use rustix::event::epoll;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
@@ -141,7 +142,8 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
     let (mut warden, children, warnings) = match start() {
         Ok(started) => started,
         Err(error) => {
-            let _gone = message::send(&control, &WardenMessage::Unusable { reason: error.to_string() }, &[]);
+            message::send(&control, &WardenMessage::Unusable { reason: error.to_string() }, &[])
+                .ignore("aludel may be gone");
             return;
         }
     };
@@ -190,8 +192,7 @@ fn own_group(hierarchy: io::Result<Hierarchy>, setup: &Setup) -> Result<(Hierarc
 
 impl WardenState {
     fn reply(&self, reply: &WardenMessage) {
-        // The loop notices by itself when aludel is gone.
-        let _gone = message::send(&self.control, reply, &[]);
+        message::send(&self.control, reply, &[]).ignore("the loop notices when aludel is gone");
     }
 
     fn answer(&self, number: u64, result: Result<(), StepError>) {
@@ -289,8 +290,7 @@ impl WardenState {
                 let out_of_memory = sandbox.note_exit(None);
                 self.reply(&WardenMessage::Exited { id, kernel: FIRST_KERNEL, status: None, out_of_memory });
             }
-            // If the group cannot be removed now, it is removed with the instance's.
-            let _left_for_the_sweep = sandbox.cgroup.remove();
+            sandbox.cgroup.remove().ignore("it is removed with the instance's otherwise");
             for number in sandbox.closers {
                 self.answer(number, Ok(()));
             }
@@ -320,11 +320,11 @@ impl WardenState {
             if self.sandboxes.is_empty() {
                 break;
             }
-            let _timeout = message::is_readable(children.as_fd(), Duration::from_millis(50));
+            message::is_readable(children.as_fd(), Duration::from_millis(50)).ignore("the next round waits again");
             drain(children);
         }
         for ForkServer { pidfd, .. } in self.fork_servers() {
-            let _ended = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
+            rustix::process::pidfd_send_signal(pidfd, Signal::KILL).ignore("it may have ended");
         }
     }
 

@@ -13,6 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use aludel_ignore::Ignore;
 use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, waitpid};
 use serde::de::DeserializeOwned;
 
@@ -127,13 +128,12 @@ impl Warden {
 
     /// Makes the warden end and remove everything. [`Warden::receive`] then answers `None`.
     pub fn hang_up(&self) {
-        let _gone = rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both);
+        rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both).ignore("the warden may be gone");
     }
 
     /// Kills the warden and everything below it at once; [`sweep`] removes what they made outside.
     pub fn kill(&self) {
-        // It may have ended already.
-        let _ended = self.child.lock().unwrap_or_else(PoisonError::into_inner).kill();
+        self.child.lock().unwrap_or_else(PoisonError::into_inner).kill().ignore("it may have ended");
     }
 
     /// Waits until the warden has removed everything; call it after [`Warden::hang_up`]. Blocks. A warden that takes longer than
@@ -143,9 +143,9 @@ impl Warden {
         let ended = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
             .is_ok_and(|pidfd| message::is_readable(pidfd.as_fd(), END_TIMEOUT).unwrap_or(false));
         if !ended {
-            let _ended = child.kill();
+            child.kill().ignore("it may have ended");
         }
-        let _status = child.wait();
+        child.wait().ignore("its status does not matter");
     }
 
     /// The process id of the warden's parent process on the host.

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use aludel_ignore::Ignore;
 use rustix::process::Signal;
 use serde::Serialize;
 
@@ -42,7 +43,7 @@ pub(crate) fn start(setup: &Setup, map: IdMap) -> Result<ForkServer, StepError> 
         sys::Fork::Child => {
             drop(go_sender);
             let error = become_zygote(setup, map, &sources, &theirs, go_receiver);
-            let _lost = message::send(&theirs, &ForkReply::Failed(0, error.to_string()), &[]);
+            message::send(&theirs, &ForkReply::Failed(0, error.to_string()), &[]).ignore("the other end may be gone");
             sys::exit(1)
         }
     };

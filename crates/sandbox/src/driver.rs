@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use aludel_ignore::Ignore;
 use futures_util::future::BoxFuture;
 use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, watch};
 use tokio::time::timeout;
@@ -98,7 +99,7 @@ impl<L: Link> Driver<L> {
             return Err(Error::Paused);
         }
         if std::mem::take(&mut kernel.is_doomed) {
-            let _in_time = timeout(KILL_TIMEOUT, wait_for_exit(&mut kernel.exit)).await;
+            timeout(KILL_TIMEOUT, wait_for_exit(&mut kernel.exit)).await.ignore("the wait is bounded");
         }
         if !self.is_alive() {
             return Err(Error::KernelGone("it ended before".into()));
@@ -185,7 +186,7 @@ impl<L: Link> Driver<L> {
     pub(crate) async fn close(&self) {
         self.flags.is_dead.store(true, Ordering::Relaxed);
         self.control.end();
-        let _in_time = timeout(KILL_TIMEOUT, wait_for_exit(&mut self.exit.clone())).await;
+        timeout(KILL_TIMEOUT, wait_for_exit(&mut self.exit.clone())).await.ignore("the wait is bounded");
     }
 
     /// Makes the kernel do what its first cell needs once.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use aludel_ignore::Ignore;
 use tokio::sync::{mpsc, watch};
 
 use crate::outcome::{ClientAnswer, ExecutionEvent, Finished, VariablesState};
@@ -47,8 +48,7 @@ impl Execution {
 
     /// Answers the calls of the last [`ExecutionEvent::Calls`], in order, and lets the program continue. Does nothing if no call is open.
     pub fn answer(&self, answers: Vec<ClientAnswer>) {
-        // If the program has ended, it needs none.
-        let _ended = self.answers.send(answers);
+        self.answers.send(answers).ignore("a program that has ended needs no answers");
     }
 
     /// The number of the cell in its kernel, from 1. If a checkpoint undid a cell, its number is used again.

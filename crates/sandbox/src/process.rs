@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+use aludel_ignore::Ignore;
 pub use aludel_jail::message::ExitStatus;
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -118,8 +119,7 @@ impl Process {
         let stdin = self.stdin.take();
         let feed = async {
             if let Some(mut stdin) = stdin {
-                // A process need not read its stdin.
-                let _closed = stdin.write_all(input).await;
+                stdin.write_all(input).await.ignore("a process need not read its stdin");
             }
         };
         let (mut stdout, mut stderr) = (StreamHead::new(most), StreamHead::new(most));
@@ -130,7 +130,7 @@ impl Process {
             let to_the_end = async {
                 tokio::select! {
                     status = &mut *ended => {
-                        let _held_open = timeout(FINAL_OUTPUT_TIMEOUT, &mut reading).await;
+                        timeout(FINAL_OUTPUT_TIMEOUT, &mut reading).await.ignore("children may hold the pipes open");
                         status
                     }
                     _ = &mut reading => ended.await,

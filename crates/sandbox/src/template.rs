@@ -33,6 +33,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use aludel_ignore::Ignore;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -159,7 +160,7 @@ impl TemplateLock {
 impl Drop for TemplateLock {
     fn drop(&mut self) {
         // Closing the file is not enough: a process that is being started has a copy of it until its exec.
-        let _released = self.0.unlock();
+        self.0.unlock().ignore("the last copy of the file releases it otherwise");
     }
 }
 

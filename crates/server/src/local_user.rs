@@ -3,6 +3,7 @@
 use std::pin::pin;
 use std::sync::Arc;
 
+use aludel_ignore::Ignore;
 use axum::body::Body;
 use axum::extract::Request;
 use hyper::body::Incoming;
@@ -48,7 +49,7 @@ impl LocalUserService {
             _broken = &mut served => {}
             () = self.draining.cancelled() => {
                 served.as_mut().graceful_shutdown();
-                let _broken = served.await;
+                served.await.ignore("a broken connection is its client's matter");
             }
         }
     }

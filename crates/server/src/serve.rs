@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_engine::turns;
+use aludel_ignore::Ignore;
 use axum::body::Body;
 use axum::extract::Request;
 use hyper::body::Incoming;
@@ -72,7 +73,7 @@ impl Listener for TcpListener {
 
     async fn accept(&mut self) -> io::Result<TcpStream> {
         let (stream, _) = Self::accept(self).await?;
-        let _without_delay = stream.set_nodelay(true);
+        stream.set_nodelay(true).ignore("it works with a delay, too");
         Ok(stream)
     }
 }
@@ -132,8 +133,7 @@ pub async fn serve(
     drop(listener);
     app.shutdown.cancel();
     app.tasks.close();
-    // Tasks that have not ended by then end with the process.
-    let _in_time = timeout(DRAIN_TIMEOUT, app.tasks.wait()).await;
+    timeout(DRAIN_TIMEOUT, app.tasks.wait()).await.ignore("tasks that have not ended end with the process");
     app.engine.sessions.close_all().await;
     app.engine.meter.flush().await;
     app.telemetry.finish().await;
@@ -153,8 +153,7 @@ async fn recover(app: &Arc<App>) {
     if let Err(error) = turns::recover(&app.engine, &stored).await {
         let cause = error.to_string();
         error!("cannot take up unfinished turns, so the server is not ready: {cause}");
-        // Set once, here.
-        let _set = app.unrecovered.set(cause);
+        app.unrecovered.set(cause).ignore("set once, here");
     }
 }
 
@@ -201,7 +200,7 @@ async fn accept<L: Listener>(app: &Arc<App>, listener: &mut L, shutdown: impl Fu
                 () = silent => {}
                 () = draining.cancelled() => {
                     served.as_mut().graceful_shutdown();
-                    let _broken = served.await;
+                    served.await.ignore("a broken connection is its client's matter");
                 }
             }
         });
@@ -215,6 +214,6 @@ async fn accept<L: Listener>(app: &Arc<App>, listener: &mut L, shutdown: impl Fu
     if timeout(DRAIN_TIMEOUT / 2, &mut drained).await.is_err() {
         // Cancels the turns that still run; their clients get the end.
         app.shutdown.cancel();
-        let _in_time = timeout(DRAIN_TIMEOUT / 2, drained).await;
+        timeout(DRAIN_TIMEOUT / 2, drained).await.ignore("connections that have not ended are cut off");
     }
 }

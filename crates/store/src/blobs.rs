@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use aludel_ignore::Ignore;
 use rusqlite::Connection;
 use rusqlite::types::{FromSql, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 use serde::{Deserialize, Serialize};
@@ -98,8 +99,7 @@ impl NewBlob {
 impl Drop for NewBlob {
     fn drop(&mut self) {
         if !self.committed {
-            // A sweep removes it otherwise.
-            let _gone = std::fs::remove_file(&self.path);
+            std::fs::remove_file(&self.path).ignore("a sweep removes it otherwise");
         }
     }
 }
@@ -116,8 +116,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Usually it was renamed to its blob.
-        let _gone = std::fs::remove_file(&self.0);
+        std::fs::remove_file(&self.0).ignore("it was usually renamed to its blob");
     }
 }
 

@@ -40,6 +40,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use aludel_ignore::Ignore;
 use rusqlite::Connection;
 
 pub use approvals::{ApprovalRecord, ApprovalStatus, ApprovalUpdate, DecisionOutcome, NewApproval, program_digest};
@@ -98,7 +99,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         // Closing the file is not enough: a process that is being started has a copy of it until its exec.
         if let Some(lock) = &self.lock {
-            let _released = lock.unlock();
+            lock.unlock().ignore("the last copy of the file releases it otherwise");
         }
     }
 }

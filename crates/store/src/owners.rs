@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use aludel_ignore::Ignore;
 use rusqlite::types::{FromSql, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 
 use crate::id::{fresh, random_hex};
@@ -111,11 +112,10 @@ impl Drop for Owner {
         let lock = self.lock.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         let Some(lock) = lock else { return };
         if !self.is_named.load(Ordering::Relaxed) {
-            // A sweep removes it otherwise.
-            let _gone = std::fs::remove_file(self.directory.join(&self.id.0));
+            std::fs::remove_file(self.directory.join(&self.id.0)).ignore("a sweep removes it otherwise");
         }
         // Closing the file is not enough: a process that is being started has a copy of it until its exec.
-        let _released = lock.unlock();
+        lock.unlock().ignore("the last copy of the file releases it otherwise");
     }
 }
 

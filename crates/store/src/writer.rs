@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use aludel_ignore::Ignore;
 use rusqlite::{Connection, ffi};
 
 use crate::writer_queue::WriterQueue;
@@ -86,7 +87,7 @@ impl WriteConnection {
         } else if writes >= MAX_BATCH || since.elapsed() > MAX_BATCH_TIME || !head.has_others_behind() {
             let committed = run(connection, "COMMIT");
             if committed.is_err() {
-                let _nothing_is_left = run(connection, "ROLLBACK");
+                run(connection, "ROLLBACK").ignore("SQLite has rolled back by itself if this fails");
             }
             *open = None;
             batch.end(committed.map_err(|error| refusal(&error)));
@@ -107,7 +108,9 @@ fn apart<T>(connection: &Connection, work: impl FnOnce(&Connection) -> Result<T,
     struct RollbackGuard<'c>(&'c Connection);
     impl Drop for RollbackGuard<'_> {
         fn drop(&mut self) {
-            let _gone_with_all = run(self.0, "ROLLBACK TO work").and_then(|()| run(self.0, "RELEASE work"));
+            run(self.0, "ROLLBACK TO work")
+                .and_then(|()| run(self.0, "RELEASE work"))
+                .ignore("the whole transaction may have been rolled back");
         }
     }
     run(connection, "SAVEPOINT work")?;

@@ -10,6 +10,7 @@ mod transport;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aludel_ignore::Ignore;
 use aludel_wire::chat::ErrorEnvelope;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
@@ -117,8 +118,7 @@ pub struct HttpUpstream {
 impl HttpUpstream {
     /// Makes the upstream; sends nothing before the first call. The error describes a mistake in the options.
     pub fn new(options: HttpOptions) -> Result<Self, String> {
-        // A second installation fails, and the first one is used.
-        let _installed = rustls::crypto::ring::default_provider().install_default();
+        rustls::crypto::ring::default_provider().install_default().ignore("the first installation counts");
         let mut client = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .redirect(reqwest::redirect::Policy::none())

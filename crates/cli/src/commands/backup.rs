@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use aludel_agent::size;
+use aludel_ignore::Ignore;
 use aludel_sandbox::template;
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -35,8 +36,7 @@ pub(super) async fn run(args: BackupArgs, context: &CommandContext) -> anyhow::R
     let made = match store.back_up(&state::directory(&directory)).await {
         Ok(made) => made,
         Err(error) => {
-            // A partial copy is of no use.
-            let _gone = std::fs::remove_dir_all(&directory);
+            std::fs::remove_dir_all(&directory).ignore("a partial copy is of no use");
             bail!("the state could not be copied to {}: {error}", directory.display());
         }
     };

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use aludel_engine::Engine;
+use aludel_ignore::Ignore;
 use aludel_sandbox::template::BuildCancellation;
 use aludel_server::{App, ServeError, ServerSettings, Traces};
 use aludel_store::Store;
@@ -96,8 +97,7 @@ pub(crate) async fn run(_: ServeArgs, context: &CommandContext) -> anyhow::Resul
     let hurried = async {
         signals.next().await;
         console::status("ending: waiting for requests to finish; once more to end at once");
-        // Serving may be over already.
-        let _over = asked.send(());
+        asked.send(()).ignore("serving may be over already");
         signals.next().await;
     };
     let reloading = async {

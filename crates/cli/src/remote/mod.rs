@@ -5,6 +5,7 @@ mod stream;
 
 use std::time::Duration;
 
+use aludel_ignore::Ignore;
 use aludel_wire::e2b::filesystem::{EntryInfo, EntryResponse, ListDirRequest, ListDirResponse, PathRequest};
 use aludel_wire::e2b::process::StartRequest;
 use aludel_wire::e2b::{ListedSandbox, NewSandbox, Refresh, Sandbox, SandboxDetail};
@@ -71,8 +72,7 @@ impl RemoteServer {
                 sent = Some(value);
             }
         }
-        // Another part of the process may have installed it.
-        let _installed = rustls::crypto::ring::default_provider().install_default();
+        rustls::crypto::ring::default_provider().install_default().ignore("the first installation counts");
         let client = Client::builder().connect_timeout(CONNECT_TIMEOUT).redirect(reqwest::redirect::Policy::none());
         let (client, base, location) = match &args.url {
             Some(url) => {

@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use aludel_engine::executions::MAX_CODE;
+use aludel_ignore::Ignore;
 use aludel_sandbox::{ExecutionEvent, FileEntry, Finished, Limits};
 use anyhow::{Context as _, bail};
 use tokio::net::UnixStream;
@@ -114,8 +115,9 @@ impl ServerProgram {
 
     /// Interrupts the program.
     pub(crate) async fn interrupt(&mut self) {
-        // A server that is gone is noticed at the next read.
-        let _sent = frames::send(self.frames.stream(), &ClientMessage::Interrupt).await;
+        frames::send(self.frames.stream(), &ClientMessage::Interrupt)
+            .await
+            .ignore("the next read notices a server that is gone");
     }
 
     /// The files of its program, which has ended, and left these.
@@ -178,7 +180,7 @@ impl Drop for Content {
     fn drop(&mut self) {
         if io::copy(self, &mut io::sink()).is_err() {
             // The next frame would be misread.
-            let _gone = self.stream.shutdown(Shutdown::Both);
+            self.stream.shutdown(Shutdown::Both).ignore("the connection may be closed already");
         }
     }
 }

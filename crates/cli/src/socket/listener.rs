@@ -5,6 +5,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use aludel_ignore::Ignore;
 use aludel_server::{App, LocalUserService, NO_DESCRIPTORS_PAUSE};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{UnixListener, UnixStream};
@@ -35,8 +36,7 @@ struct Name {
 impl Drop for Name {
     fn drop(&mut self) {
         if inode_of(&self.path).is_ok_and(|inode| inode == self.inode) {
-            // It has no server any more; the next one replaces it.
-            let _removed = std::fs::remove_file(&self.path);
+            std::fs::remove_file(&self.path).ignore("the next server replaces it");
         }
     }
 }

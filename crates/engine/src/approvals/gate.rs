@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aludel_agent::{ApprovalDecision, ApprovalRequest, CodeInterpreter, describe_outcome};
+use aludel_ignore::Ignore;
 use aludel_rules::Decision;
 use aludel_sandbox::{Finished, Language};
 use aludel_store::{
@@ -175,9 +176,7 @@ impl Gate {
             return pending().await;
         }
         self.engine.draining.cancelled().await;
-        // The sender is a field of this gate.
-        let _found =
-            self.pending_approval.subscribe().wait_for(Option::is_some).await.map(|approval| approval.is_some());
+        self.pending_approval.subscribe().wait_for(Option::is_some).await.ignore("the sender is a field of this gate");
     }
 
     /// Sends the programs of an interpreter through this gate.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use aludel_ignore::Ignore;
 use aludel_store::{ApprovalRecord, ApprovalStatus, ApprovalUpdate, now};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -57,8 +58,7 @@ impl Webhook {
         if secret.len() < 16 {
             return Err("the secret is shorter than 16 bytes".to_owned());
         }
-        // A second installation fails, and the first one is used.
-        let _installed = rustls::crypto::ring::default_provider().install_default();
+        rustls::crypto::ring::default_provider().install_default().ignore("the first installation counts");
         let client = reqwest::Client::builder().timeout(TIMEOUT).redirect(reqwest::redirect::Policy::none()).build();
         let client = client.map_err(|error| format!("the HTTP client: {error}"))?;
         Ok(Self { url, secret: secret.into(), client })

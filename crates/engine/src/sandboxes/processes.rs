@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use aludel_ignore::Ignore;
 use aludel_sandbox::Sandbox;
 pub use aludel_sandbox::process::PtySize;
 use aludel_sandbox::process::{Command, ExitStatus, Process as Started, SIGKILL};
@@ -424,17 +425,17 @@ impl SandboxProcess {
 
     /// Sends a signal to its process group. Does nothing if it has ended.
     pub async fn signal(&self, signal: i32) {
-        let _ended = self.orders.send(ControlMessage::Signal(signal)).await;
+        self.orders.send(ControlMessage::Signal(signal)).await.ignore("the command may have ended");
     }
 
     /// Kills its process group, without waiting.
     pub fn kill(&self) {
-        let _ended = self.orders.try_send(ControlMessage::Signal(SIGKILL));
+        self.orders.try_send(ControlMessage::Signal(SIGKILL)).ignore("the command may have ended");
     }
 
     /// Changes the size of its terminal. Does nothing if it has ended or has no terminal.
     pub async fn resize(&self, size: PtySize) {
-        let _ended = self.orders.send(ControlMessage::Resize(size)).await;
+        self.orders.send(ControlMessage::Resize(size)).await.ignore("the command may have ended");
     }
 
     fn output(&self) -> MutexGuard<'_, OutputLog> {
@@ -595,8 +596,7 @@ async fn run(
             match order {
                 ControlMessage::Signal(signal) => started.signal(signal),
                 ControlMessage::Resize(size) => {
-                    // There may be no terminal, or it may be gone.
-                    let _no_window = started.resize(size);
+                    started.resize(size).ignore("there may be no terminal");
                 }
             }
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use aludel_agent::upstream::TokenUsage;
 use aludel_agent::{CutOff, excerpt};
+use aludel_ignore::Ignore;
 use aludel_sandbox::{Finished, LimitHit, MimeBundle, MimeData, Outcome};
 use aludel_store::{BlobName, FILE_COST};
 use base64::Engine as _;
@@ -408,8 +409,7 @@ impl TurnEvent {
     /// Returns the bytes of its stored form, including blobs as base64, as documents contain them.
     pub(super) fn stored_bytes(&self) -> u64 {
         let mut count = ByteCounter(0);
-        // Plain data can always be written.
-        let _written = serde_json::to_writer(&mut count, self);
+        serde_json::to_writer(&mut count, self).ignore("plain data can always be written");
         let bytes = match &self.kind {
             EventKind::Output { output: OutputPiece::Display(rich) | OutputPiece::Result(rich), .. } => rich.bytes(),
             _ => 0,

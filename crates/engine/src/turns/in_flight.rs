@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use aludel_ignore::Ignore;
 use aludel_store::{Tenant, TurnId};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
@@ -486,7 +487,7 @@ impl InFlightRequest {
     pub async fn give_up_after(&self, pause: Duration) {
         let changes = lock(&self.clients).changes;
         if !pause.is_zero() {
-            let _ended = timeout(pause, self.ended()).await;
+            timeout(pause, self.ended()).await.ignore("the clients are counted below in any case");
         }
         let mut clients = lock(&self.clients);
         // The connection of a client that received everything closes as well.
@@ -516,8 +517,7 @@ impl InFlightRequest {
     /// Waits for the end.
     pub async fn ended(&self) -> Option<RequestEnd> {
         let mut state = self.state.subscribe();
-        // The sender is a field of this request.
-        let _ended = state.wait_for(|state| state.ended.is_some()).await.map(|state| *state);
+        state.wait_for(|state| state.ended.is_some()).await.ignore("the sender is a field of this request");
         self.end.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -530,7 +530,10 @@ impl InFlightRequest {
     /// The frame at an index, as soon as it is published; `None` after the last.
     pub async fn frame(&self, index: usize) -> Option<Arc<Frame>> {
         let mut state = self.state.subscribe();
-        let _moved = state.wait_for(|state| state.frames > index || state.ended.is_some()).await.map(|state| *state);
+        state
+            .wait_for(|state| state.frames > index || state.ended.is_some())
+            .await
+            .ignore("the sender is a field of this request");
         self.frames.lock().unwrap_or_else(PoisonError::into_inner).get(index).cloned()
     }
 }

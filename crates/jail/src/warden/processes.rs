@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use aludel_ignore::Ignore;
 use rustix::process::{PidfdFlags, Signal, kill_process, pidfd_open};
 
 use super::watches::EpollSource;
@@ -80,7 +81,7 @@ impl WardenState {
             Err(error) => {
                 // The started processes are ending; the group is removed as soon as it is empty.
                 self.reap();
-                let _left_for_the_sweep = cgroup.remove();
+                cgroup.remove().ignore("it is removed with the instance's otherwise");
                 return Err(error);
             }
         };
@@ -264,7 +265,7 @@ impl WardenState {
         let pidfd = pidfd_open(pid, PidfdFlags::empty());
         if pidfd.is_err() {
             // No other code knows of this process. Its pid is not reused before it is reaped.
-            let _ended = kill_process(pid, Signal::KILL);
+            kill_process(pid, Signal::KILL).ignore("it may have ended");
         }
         let pidfd = pidfd.step("open the new process")?;
         Ok((ProcessHandle { pid: Some(pid), pidfd }, socket))

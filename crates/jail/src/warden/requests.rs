@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use aludel_ignore::Ignore;
 use rustix::process::Signal;
 
 use super::watches::EpollSource;
@@ -52,7 +53,8 @@ impl WardenState {
             WardenRequest::OpenTerminal { id, size } => match self.open_terminal(id, size) {
                 Ok(ends) => {
                     let reply = WardenMessage::Answer { number, answer: WardenAnswer::Done };
-                    let _gone = message::send(&self.control, &reply, &ends.each_ref().map(AsFd::as_fd));
+                    message::send(&self.control, &reply, &ends.each_ref().map(AsFd::as_fd))
+                        .ignore("the loop notices when aludel is gone");
                 }
                 Err(error) if error.source.raw_os_error() == Some(libc::ENOSPC) => {
                     self.reply(&WardenMessage::Answer { number, answer: WardenAnswer::NoTerminal });
@@ -94,7 +96,7 @@ impl WardenState {
         match mounts::make_workspace(&path, self.map.owner(slot), bytes, inodes) {
             Ok(root) => {
                 let reply = WardenMessage::Answer { number, answer: WardenAnswer::Done };
-                let _gone = message::send(&self.control, &reply, &[root.as_fd()]);
+                message::send(&self.control, &reply, &[root.as_fd()]).ignore("the loop notices when aludel is gone");
             }
             Err(error) => {
                 mounts::remove_workspace(&path);
@@ -152,7 +154,7 @@ impl WardenState {
     fn destroy(&mut self, number: u64, id: u64) {
         let Some(sandbox) = self.sandboxes.get_mut(&id) else { return self.answer(number, Ok(())) };
         // Ending takes processor time, and a client waits for it.
-        let _as_before = sandbox.cgroup.set_share(CpuShare::Normal);
+        sandbox.cgroup.set_share(CpuShare::Normal).ignore("the old share stays");
         sandbox.is_ending = true;
         sandbox.closers.push(number);
         sandbox.kill();
@@ -197,7 +199,8 @@ impl WardenState {
                     Err(error) => (WardenAnswer::Failed { reason: error.to_string() }, None),
                 };
                 let descriptors: Vec<_> = descriptor.iter().map(AsFd::as_fd).collect();
-                let _gone = message::send(&self.control, &WardenMessage::Answer { number, answer }, &descriptors);
+                message::send(&self.control, &WardenMessage::Answer { number, answer }, &descriptors)
+                    .ignore("the loop notices when aludel is gone");
                 sys::exit(0)
             }
         }

@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use aludel_ignore::Ignore;
 use rustix::event::Timespec;
 
 use super::WardenState;
@@ -86,7 +87,7 @@ impl WardenState {
             if share == CpuShare::Normal {
                 sandbox.boost_usage.note(Duration::from_micros(sandbox.cgroup.cpu_time()), now);
             }
-            let _as_before = sandbox.cgroup.set_share(share);
+            sandbox.cgroup.set_share(share).ignore("the old share stays");
         }
         self.foreground.next_due()
     }
@@ -96,7 +97,7 @@ impl WardenState {
         let Some(sandbox) = self.sandboxes.get(&id) else { return };
         let now = Instant::now();
         if let Some(share) = self.foreground.begin(id, now, sandbox.boost_usage.is_recent(now)) {
-            let _as_before = sandbox.cgroup.set_share(share);
+            sandbox.cgroup.set_share(share).ignore("the old share stays");
         }
     }
 

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
+use aludel_ignore::Ignore;
 use rustix::event::epoll;
 
 use super::{NO_CHECKPOINT, Role, WardenState, invalid};
@@ -45,7 +46,7 @@ impl WardenState {
         self.resting = resting;
         for (_, token) in rested {
             if let Some(EpollWatch { what: EpollSource::Refusals { listener, .. }, .. }) = self.watches.get(&token) {
-                let _gone = self.watch_fd(listener.fd(), token);
+                self.watch_fd(listener.fd(), token).ignore("the listener may be gone");
             }
         }
         self.resting.iter().map(|(until, _)| *until).min()
@@ -66,7 +67,7 @@ impl WardenState {
 
     /// Removes a descriptor from epoll. Closing it is not enough: the init of spare namespaces holds a copy.
     pub(super) fn unwatch(&self, fd: &OwnedFd) {
-        let _is_watched_no_more = epoll::delete(&self.epoll, fd);
+        epoll::delete(&self.epoll, fd).ignore("it may not be watched any more");
     }
 
     /// Handles an event of a watched descriptor, unless an earlier event of the same batch removed it.

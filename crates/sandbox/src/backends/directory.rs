@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use aludel_ignore::Ignore;
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, RawDir, ResolveFlags, Stat, Uid, fstat, fstatvfs, openat2, statat,
 };
@@ -147,7 +148,8 @@ impl Workspace for Directory {
         let copied = copy(source, &mut File::from(fd), limit);
         if copied.is_err() {
             // A partial file is removed.
-            let _gone = rustix::fs::unlinkat(&directory, &last, AtFlags::empty());
+            rustix::fs::unlinkat(&directory, &last, AtFlags::empty())
+                .ignore("the error of the copy is the one to report");
         }
         let size = copied.map_err(|error| match error.kind() {
             io::ErrorKind::StorageFull => file_error(&path, FULL),

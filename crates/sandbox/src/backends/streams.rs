@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use aludel_ignore::Ignore;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::time::timeout;
@@ -97,8 +98,8 @@ impl Streams {
             OutputStream::Stderr => self.stderr.as_fd(),
         };
         let mut bytes = Vec::with_capacity(PIPE_BUFFER);
-        // No data and no writer are the same here.
-        let _nothing = rustix::io::read(pipe, rustix::buffer::spare_capacity(&mut bytes));
+        rustix::io::read(pipe, rustix::buffer::spare_capacity(&mut bytes))
+            .ignore("no data and no writer are the same here");
         bytes
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use aludel_ignore::Ignore;
 use futures_util::future::join;
 use tokio::sync::{OwnedMutexGuard, mpsc, watch};
 use tokio::time::{Instant, timeout};
@@ -535,8 +536,7 @@ impl<C: LinkControl> CellRun<C> {
     }
 
     fn send(&self, event: ExecutionEvent) {
-        // The receiver may be gone; the execution is being interrupted then.
-        let _nobody = self.events.send(event);
+        self.events.send(event).ignore("without a receiver, the execution is being interrupted");
     }
 }
 
@@ -559,13 +559,17 @@ async fn wait_for_pause(paused: &mut watch::Receiver<bool>) {
 }
 
 async fn wait_for_resume(paused: &mut watch::Receiver<bool>) {
-    // It fails if the sandbox is being dropped, which the end of its kernel shows.
-    let _gone = paused.wait_for(|paused| !*paused).await.map(|paused| *paused);
+    paused
+        .wait_for(|paused| !*paused)
+        .await
+        .ignore("it fails if the sandbox is being dropped, which the end of its kernel shows");
 }
 
 async fn wait_for_interrupt(interrupted: &mut watch::Receiver<bool>) {
-    // It fails if every interrupter was dropped, which counts as an interrupt.
-    let _dropped = interrupted.wait_for(|now| *now).await.map(|now| *now);
+    interrupted
+        .wait_for(|now| *now)
+        .await
+        .ignore("it fails if every interrupter was dropped, which counts as an interrupt");
 }
 
 fn length(data: &MimeData) -> usize {

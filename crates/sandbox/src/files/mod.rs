@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use aludel_ignore::Ignore;
 use serde::Deserialize;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
@@ -345,8 +346,7 @@ struct Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         if self.is_open {
-            // Without the program, nothing is open.
-            let _over = self.files.0.closes.send(self.number);
+            self.files.0.closes.send(self.number).ignore("without the program, nothing is open");
         }
     }
 }
@@ -443,8 +443,7 @@ async fn drive(
         while let Ok((answer, data)) = read_answer(&mut process.stdout).await {
             let waiter = pending.lock().remove(&answer.id);
             if let Some(waiter) = waiter {
-                // The caller has given up.
-                let _gone = waiter.send((answer, data));
+                waiter.send((answer, data)).ignore("the caller has given up");
             }
         }
     };

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use aludel_ignore::Ignore;
 use sha2::{Digest, Sha256};
 
 use super::build::free_bytes;
@@ -38,8 +39,7 @@ pub fn export(template: &Template, file: &Path, progress: &mut dyn FnMut(BuildPr
     tar.arg("--file").arg(&unfinished).arg(format!("--exclude=./{ROOT_HOME}")).arg("--directory").arg(&template.root);
     let packed = run(tar.arg("."), "write the archive", &nothing, &mut |_| Ok(()));
     if packed.is_err() {
-        // It may not exist; the error is the one to report.
-        let _removed = fs::remove_file(&unfinished);
+        fs::remove_file(&unfinished).ignore("it may not exist, and the other error is the one to report");
     }
     packed?;
     fs::rename(&unfinished, file).map_err(at(file))

@@ -3,6 +3,7 @@
 use std::process::Child;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use aludel_ignore::Ignore;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 /// Ends the builds that know it: kills the command that runs, and lets none start. Clones are the same request.
@@ -51,8 +52,7 @@ impl BuildCancellation {
 impl State {
     fn kill(&self) {
         if let Some(group) = self.group {
-            // It may have ended.
-            let _ended = kill_process_group(group, Signal::KILL);
+            kill_process_group(group, Signal::KILL).ignore("it may have ended");
         }
     }
 }

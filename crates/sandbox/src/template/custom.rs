@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use aludel_ignore::Ignore;
+
 use super::build::{self, Packages};
 use super::host_python::HostPython;
 use super::recipe::{PREFIX, Recipe};
@@ -37,7 +39,7 @@ pub fn assign(data: &Path, name: &TemplateName, template: &Template) -> Result<(
     let target = Path::new("..").join(template.root.file_name().unwrap_or_default());
     // Replaced atomically, for concurrent readers. Names of templates never begin with a dot.
     let (link, fresh) = (names.join(name.as_str()), names.join(format!("{UNFINISHED}{}", std::process::id())));
-    let _left_by_another = fs::remove_file(&fresh);
+    fs::remove_file(&fresh).ignore("an earlier process may have left it");
     symlink(&target, &fresh).map_err(at(&fresh))?;
     fs::rename(&fresh, &link).map_err(at(&link))?;
     remove_nameless(&directory).map(drop)

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_engine::sandboxes::ClientSandbox;
+use aludel_ignore::Ignore;
 use axum::extract::Request;
 use axum::http::header::{CONNECTION, UPGRADE};
 use axum::http::{HeaderMap, HeaderValue};
@@ -59,7 +60,7 @@ impl Tunnel {
                 ended = &mut down => (ended, up),
             };
             if first.is_ok() {
-                let _ended = timeout(LINGER, other).await;
+                timeout(LINGER, other).await.ignore("the tunnel closes in any case");
             }
         };
         tokio::select! {

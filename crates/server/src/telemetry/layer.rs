@@ -6,6 +6,7 @@
 use std::sync::{Arc, Once};
 use std::time::{Instant, SystemTime};
 
+use aludel_ignore::Ignore;
 use opentelemetry::Context as OtelContext;
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
@@ -28,8 +29,8 @@ const CONTENTS: &str = "aludel::contents";
 pub(super) fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
-        // A program that uses this crate may have its own subscriber, which then gets everything instead.
-        let _installed = tracing::subscriber::set_global_default(Registry::default().with(SpanTracker));
+        tracing::subscriber::set_global_default(Registry::default().with(SpanTracker))
+            .ignore("a program that uses this crate may have its own subscriber, which then gets everything");
     });
 }
 

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use aludel_ignore::Ignore;
 use serde::Serializer as _;
 use serde_json::Value;
 
@@ -119,8 +120,7 @@ impl LogLine {
         // In an order that is convenient for people.
         let mut line = Vec::new();
         let mut serializer = serde_json::Serializer::new(&mut line);
-        // Texts and numbers can always be written.
-        let _written = serializer.collect_map(self.0);
+        serializer.collect_map(self.0).ignore("texts and numbers can always be written");
         String::from_utf8(line).unwrap_or_default()
     }
 }
@@ -132,8 +132,7 @@ pub(super) fn plain(text: &str) -> String {
 
 /// Writes a line.
 pub(super) fn write(line: &str) {
-    // There is no other place to report it.
-    let _written = std::io::stderr().lock().write_all(format!("{line}\n").as_bytes());
+    std::io::stderr().lock().write_all(format!("{line}\n").as_bytes()).ignore("there is no other place to report it");
 }
 
 /// The time as RFC 3339 has it, in UTC.

@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use aludel_ignore::Ignore;
 use axum::http::{HeaderMap, Uri};
 use opentelemetry::propagation::TextMapPropagator;
 use opentelemetry::trace::{SpanBuilder, SpanKind, TraceContextExt, Tracer, TracerProvider};
@@ -54,8 +55,7 @@ impl Traces {
     /// `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER`.
     pub fn to(address: &str) -> Result<Self, String> {
         let (endpoint, is_near) = endpoint(address)?;
-        // A second installation fails, and the first one is used.
-        let _installed = rustls::crypto::ring::default_provider().install_default();
+        rustls::crypto::ring::default_provider().install_default().ignore("the first installation counts");
         let mut client = reqwest::Client::builder().timeout(SEND_TIMEOUT).redirect(reqwest::redirect::Policy::none());
         if is_near {
             // A proxy of the environment would not reach this machine.
@@ -90,8 +90,7 @@ impl Traces {
     /// Sends the queued spans, within [`FINAL_FLUSH_TIMEOUT`].
     pub(crate) async fn finish(&self) {
         self.ending.cancel();
-        // Spans that are not sent in time are lost.
-        let _in_time = timeout(FINAL_FLUSH_TIMEOUT, self.sending.wait()).await;
+        timeout(FINAL_FLUSH_TIMEOUT, self.sending.wait()).await.ignore("spans that are not sent in time are lost");
     }
 
     /// Spans that the collector took.

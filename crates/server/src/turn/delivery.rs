@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_engine::turns::{Follower, Frame, InFlightRequest, RequestEnd, RequestFingerprint};
+use aludel_ignore::Ignore;
 use aludel_store::Tenant;
 use axum::body::{Body, Bytes};
 use axum::http::HeaderMap;
@@ -170,7 +171,7 @@ pub(crate) async fn first_failure(
 /// Cancels a request, and waits a while for its end.
 pub(crate) async fn stop(in_flight: &InFlightRequest) {
     in_flight.cancel.cancel();
-    let _ended = timeout(CANCEL_TIMEOUT, in_flight.ended()).await;
+    timeout(CANCEL_TIMEOUT, in_flight.ended()).await.ignore("the wait is bounded");
 }
 
 /// Answers when the turn has ended, with its object in the form of `written`. Clients and proxies give up on a silent connection, so after

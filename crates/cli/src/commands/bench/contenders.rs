@@ -6,6 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
+use aludel_ignore::Ignore;
 use aludel_sandbox::{Backend, Limits, Sandbox};
 use anyhow::{Context as _, bail, ensure};
 
@@ -71,8 +72,7 @@ struct ZygoFunction {
 
 impl Drop for ZygoFunction {
     fn drop(&mut self) {
-        // It may have ended by itself.
-        let _stopped = Command::new(&self.program).args(["stop", NAME]).output();
+        Command::new(&self.program).args(["stop", NAME]).output().ignore("it may have ended by itself");
     }
 }
 
@@ -85,9 +85,8 @@ struct LineProcess {
 
 impl Drop for LineProcess {
     fn drop(&mut self) {
-        // It has ended, or is about to.
-        let _killed = self.process.kill();
-        let _waited = self.process.wait();
+        self.process.kill().ignore("it may have ended");
+        self.process.wait().ignore("its status does not matter");
     }
 }
 

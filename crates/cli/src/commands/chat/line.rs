@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use aludel_ignore::Ignore;
 use anyhow::Context as _;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use rustyline::config::Configurer;
@@ -42,8 +43,7 @@ impl LineReader {
         let mut editor = DefaultEditor::with_config(config).context("cannot read lines")?;
         editor.set_max_history_size(MAX_HISTORY).context("cannot keep a history")?;
         let history = state.join(HISTORY);
-        // At first there is no history.
-        let _read = editor.load_history(&history);
+        editor.load_history(&history).ignore("there is no history at first");
         Ok(Self { editor: Some(editor), history, before: tcgetattr(std::io::stdin()).ok() })
     }
 
@@ -54,15 +54,13 @@ impl LineReader {
         let (sender, read) = oneshot::channel();
         std::thread::spawn(move || {
             let line = editor.readline(PROMPT);
-            // If the process is ending, the receiver is gone.
-            let _unheard = sender.send((editor, line));
+            sender.send((editor, line)).ignore("the receiver is gone if the process ends");
         });
         let (mut editor, line) = read.await.context("lines can no longer be read")?;
         let line = match line {
             Ok(line) if line.trim().is_empty() => ChatLine::Dropped,
             Ok(line) => {
-                // The history may not be writable.
-                let _written = editor.save_history(&self.history);
+                editor.save_history(&self.history).ignore("the history may not be writable");
                 ChatLine::Text(line)
             }
             Err(ReadlineError::Interrupted) => ChatLine::Dropped,
@@ -78,7 +76,7 @@ impl Drop for LineReader {
     fn drop(&mut self) {
         if let (None, Some(before)) = (&self.editor, &self.before) {
             // A thread may have left the terminal in the state for editing.
-            let _restored = tcsetattr(std::io::stdin(), OptionalActions::Now, before);
+            tcsetattr(std::io::stdin(), OptionalActions::Now, before).ignore("the terminal may be gone");
         }
     }
 }

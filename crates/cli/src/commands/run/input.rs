@@ -3,6 +3,7 @@
 use std::future::pending;
 use std::{io, thread};
 
+use aludel_ignore::Ignore;
 use aludel_sandbox::{ClientAnswer, ClientCall};
 use serde::Deserialize;
 use tokio::sync::oneshot;
@@ -34,8 +35,7 @@ impl LineRead {
                 Ok(_) => ClientAnswer { text: line.strip_suffix('\n').unwrap_or(&line).to_owned(), is_error: false },
                 Err(error) => ClientAnswer::error(format!("the terminal could not be read: {error}")),
             };
-            // If the program has ended, the receiver is gone.
-            let _unheard = sender.send(answer);
+            sender.send(answer).ignore("the receiver is gone if the program has ended");
         });
         self.0 = Some(line);
     }

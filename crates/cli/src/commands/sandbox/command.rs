@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal;
 
+use aludel_ignore::Ignore;
 use aludel_wire::e2b::Bytes;
 use aludel_wire::e2b::process::{
     Input, ListResponse, ProcessConfig, ProcessEvent, SelectRequest, Selector, SendSignalRequest, Signal, StartRequest,
@@ -82,8 +83,7 @@ pub(super) async fn exec(server: &RemoteServer, args: ExecArgs, context: &Comman
     }
     let input = async {
         if args.interactive {
-            // A command may end without reading everything.
-            let _unread = hand_on(&sandbox, pid).await;
+            hand_on(&sandbox, pid).await.ignore("a command may end without reading everything");
         }
         std::future::pending::<()>().await;
     };
@@ -118,8 +118,7 @@ async fn follow(sandbox: &Remote, pid: u32, mut events: CommandEvents, signals: 
                 let signal = if was_asked { Signal::Kill } else { Signal::Term };
                 was_asked = true;
                 let request = SendSignalRequest { process: Selector::Pid(pid), signal };
-                // It may have ended meanwhile.
-                let _ended = sandbox.call::<Value>("/process.Process/SendSignal", &request).await;
+                sandbox.call::<Value>("/process.Process/SendSignal", &request).await.ignore("it may have ended meanwhile");
                 continue;
             }
         };

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use aludel_ignore::Ignore;
 use anyhow::Context as _;
 use clap::Args;
 use hyper::body::Incoming;
@@ -80,8 +81,11 @@ async fn serve(stream: TcpStream, sandbox: Remote, port: u16) {
         async move { Ok::<_, Infallible>(hand_on(&sandbox, port, request).await) }
     });
     let mut http = hyper::server::conn::http1::Builder::new();
-    // A client that breaks the protocol or disconnects harms only itself.
-    let _broken = http.timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), answer).with_upgrades().await;
+    http.timer(TokioTimer::new())
+        .serve_connection(TokioIo::new(stream), answer)
+        .with_upgrades()
+        .await
+        .ignore("a client that breaks the protocol or disconnects harms only itself");
 }
 
 async fn hand_on(sandbox: &Remote, port: u16, mut request: Request<Incoming>) -> Response<reqwest::Body> {
@@ -108,8 +112,7 @@ async fn hand_on(sandbox: &Remote, port: u16, mut request: Request<Incoming>) ->
             }
             tokio::spawn(async move {
                 let (Ok(client), Ok(mut program)) = tokio::join!(client, answer.upgrade()) else { return };
-                // An error counts as the end.
-                let _ended = copy_bidirectional(&mut TokioIo::new(client), &mut program).await;
+                copy_bidirectional(&mut TokioIo::new(client), &mut program).await.ignore("an error counts as the end");
             });
             response
         }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
+use aludel_ignore::Ignore;
 use aludel_wire::e2b::Bytes;
 use aludel_wire::e2b::process::{
     Input, Output, ProcessConfig, ProcessEvent, Pty, PtySize, Selector, StartRequest, UpdateRequest,
@@ -47,16 +48,14 @@ pub(super) async fn run(server: &RemoteServer, args: ShellArgs, context: &Comman
     let kept = async {
         loop {
             tokio::time::sleep(PUT_OFF).await;
-            // The next attempt may succeed.
-            let _failed = sandbox.extend_lifetime(SANDBOX_LIFE).await;
+            sandbox.extend_lifetime(SANDBOX_LIFE).await.ignore("the next attempt may succeed");
         }
     };
     let exit = tokio::select! {
         exit = at_terminal(&sandbox, process, context) => exit,
         () = kept => Ok(Exit::Success),
     };
-    // Otherwise it ends within minutes.
-    let _ended = sandbox.kill().await;
+    sandbox.kill().await.ignore("it ends by itself within minutes");
     exit
 }
 
@@ -104,8 +103,7 @@ pub(super) async fn at_terminal(
         }
     };
     let keys = async {
-        // Input fails after the command or the server has ended, which the events report.
-        let _failed = keys.await;
+        keys.await.ignore("the events report the end of the command or the server");
         std::future::pending::<()>().await;
     };
     let exit = tokio::select! {
@@ -154,7 +152,6 @@ impl RawMode {
 
 impl Drop for RawMode {
     fn drop(&mut self) {
-        // The terminal may be gone.
-        let _gone = tcsetattr(io::stdin(), OptionalActions::Now, &self.0);
+        tcsetattr(io::stdin(), OptionalActions::Now, &self.0).ignore("the terminal may be gone");
     }
 }

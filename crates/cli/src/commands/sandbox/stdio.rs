@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use aludel_ignore::Ignore;
 use aludel_sandbox::process::{Command, ExitStatus, ProcessOutput};
 use aludel_sandbox::{Backend, Error, Limits, Sandbox, SandboxId, SandboxSpec};
 use anyhow::Context as _;
@@ -136,8 +137,7 @@ pub(super) async fn run(context: &CommandContext) -> anyhow::Result<Exit> {
                 },
                 Err(error) => json!({ "id": null, "error": Refusal::Request(error.to_string()).json() }),
             };
-            // A reader that is gone has closed stdin as well, or is about to.
-            let _unread = json::print(&answer);
+            json::print(&answer).ignore("a reader that is gone closes stdin as well");
             drop(slot);
         });
     }

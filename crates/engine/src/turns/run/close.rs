@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use aludel_ignore::Ignore;
 use aludel_store::TurnState;
 use serde_json::value::RawValue;
 use tokio::time::sleep;
@@ -55,8 +56,7 @@ impl Run {
             Err(error) => Err(error.into()),
         };
         if stored.is_err() {
-            // The next start completes the document.
-            let _tried_again = self.store_events(None).await;
+            self.store_events(None).await.ignore("the next start completes the document");
         }
         stored
     }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use aludel_ignore::Ignore;
 use bollard::models::ContainerCreateBody;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -99,7 +100,7 @@ impl Container {
         self.ended.cancel();
         // The sender is a field of this container.
         let mut gone = self.is_gone.subscribe();
-        let _gone = gone.wait_for(|gone| *gone).await;
+        gone.wait_for(|gone| *gone).await.ignore("the sender is a field of this container");
     }
 }
 

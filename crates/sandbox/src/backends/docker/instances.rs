@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 
+use aludel_ignore::Ignore;
 use rustix::fs::{FlockOperation, flock};
 
 use super::engine::DockerEngine;
@@ -41,7 +42,7 @@ pub(super) async fn remove(directory: &Path, engine: &DockerEngine, own: &str) {
         match engine.remove_all_of(name).await {
             // Its file goes last, so that an interrupted start leaves the rest to the next.
             Ok(()) => {
-                let _removed_by_another = std::fs::remove_file(instance.path());
+                std::fs::remove_file(instance.path()).ignore("another process may have removed it");
             }
             Err(error) => tracing::warn!(%error, instance = name, "what a dead instance left stays for now"),
         }

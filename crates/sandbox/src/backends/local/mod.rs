@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aludel_ignore::Ignore;
 pub use aludel_jail::message::KernelStart;
 use aludel_jail::message::{self, JailSpec, Setup, WardenRequest};
 use futures_util::future::BoxFuture;
@@ -225,8 +226,9 @@ impl Backend for Local {
             let shared = Arc::clone(&self.0.shared);
             self.0.pool.clear();
             shared.supervisor.end();
-            // The thread may outlive a runtime that is ending; the warden finishes in any case.
-            let _finished = tokio::task::spawn_blocking(move || shared.supervisor.wait()).await;
+            tokio::task::spawn_blocking(move || shared.supervisor.wait())
+                .await
+                .ignore("the thread may outlive a runtime that ends, and the warden finishes in any case");
         })
     }
 }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use aludel_ignore::Ignore;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -102,8 +103,9 @@ impl LocalPool {
             let (Some(pool), Some(shared)) = (pool.upgrade(), shared.upgrade()) else { return };
             if pool.ready() >= pool.size {
                 drop(shared);
-                // Wakes up now and then to check that the backend still exists.
-                let _wanted = timeout(RETRY_PAUSE, pool.wanted.notified()).await;
+                timeout(RETRY_PAUSE, pool.wanted.notified())
+                    .await
+                    .ignore("the loop checks now and then that the backend still exists");
                 continue;
             }
             pool.rest().await;
@@ -126,7 +128,7 @@ impl LocalPool {
                     tokio::time::sleep(POLL_INTERVAL).await;
                 }
             };
-            let _in_time = timeout_at(since + MAX_FIRST_PROGRAM_WAIT, first_cell).await;
+            timeout_at(since + MAX_FIRST_PROGRAM_WAIT, first_cell).await.ignore("the pool is refilled in any case");
         }
     }
 

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aludel_ignore::Ignore;
 use tokio::net::unix::pipe;
 use tokio::time::timeout;
 
@@ -77,8 +78,9 @@ pub(super) async fn spawn(handle: &Arc<SandboxHandle>, number: u64, command: Com
         resize: window.map(|window| Box::new(move |size| window.resize(size)) as _),
         ended,
     };
-    // A failure to send is reported by the loop below: the other side has sent its reason.
-    let _told = timeout(START_TIMEOUT, channel.send(&ToKernel::Run { command: &command })).await;
+    timeout(START_TIMEOUT, channel.send(&ToKernel::Run { command: &command }))
+        .await
+        .ignore("the loop below reports a failure: the other side has sent its reason");
     loop {
         // The exec closes the socket; until then, or without an exec, errors come over it.
         match timeout(START_TIMEOUT, channel.receive()).await {

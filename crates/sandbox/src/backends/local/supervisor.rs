@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use aludel_ignore::Ignore;
 use aludel_jail::message::{Setup, WardenMessage};
 use aludel_jail::{WORKSPACES, Warden, sweep};
 use tokio::sync::watch;
@@ -118,8 +119,9 @@ impl Supervisor {
     /// Waits until the last warden has removed everything. Blocks; call it after [`Supervisor::end`].
     pub(super) fn wait(&self) {
         let thread = lock(&self.thread).take();
-        // A panic of the thread has already been printed.
-        let _ended = thread.map(JoinHandle::join);
+        if let Some(thread) = thread {
+            thread.join().ignore("a panic of the thread has been printed");
+        }
     }
 
     fn is_over(&self) -> bool {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use aludel_ignore::Ignore;
 use aludel_jail::Warden;
 use aludel_jail::message::{
     self, FIRST_KERNEL, KernelStart, NumberedRequest, TerminalSize, WardenAnswer, WardenMessage, WardenRequest,
@@ -208,15 +209,15 @@ impl WardenClient {
     pub(super) fn close_workspace(&self, workspace: u64, slot: Slot, root: Option<Arc<OwnedFd>>) {
         // Without a warden there is no workspace.
         if let Ok(number) = self.wait_as(Waiter::Workspace(slot, root)) {
-            let _gone =
-                self.send(NumberedRequest { number, request: WardenRequest::CloseWorkspace { workspace } }, Vec::new());
+            self.send(NumberedRequest { number, request: WardenRequest::CloseWorkspace { workspace } }, Vec::new())
+                .ignore("without a warden there is no workspace");
         }
     }
 
     /// Sends a request whose answer is not waited for, if there is one.
     fn tell(&self, request: WardenRequest) {
-        // Without a warden, what the request is about does not exist either.
-        let _gone = self.send(NumberedRequest { number: UNANSWERED, request }, Vec::new());
+        self.send(NumberedRequest { number: UNANSWERED, request }, Vec::new())
+            .ignore("without a warden, the subject of the request does not exist either");
     }
 
     fn wait_as(&self, waiter: Waiter) -> Result<u64, Error> {
@@ -272,8 +273,7 @@ impl WardenClient {
                 ) if !lock(&self.state).waiters.contains_key(&number) => {}
                 Work::Send(request, descriptors) => {
                     let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-                    // The listening thread notices the warden's end.
-                    let _gone = self.warden.send(&request, &borrowed);
+                    self.warden.send(&request, &borrowed).ignore("the listening thread notices the warden's end");
                 }
                 Work::Close(descriptor) => drop(descriptor),
             }
@@ -342,7 +342,7 @@ impl WardenClient {
         match reply {
             WardenMessage::Answer { number, answer } => match state.waiters.remove(&number) {
                 Some(Waiter::Caller(sender)) => {
-                    let _nobody = sender.send(AnswerWithDescriptors { answer, descriptors });
+                    sender.send(AnswerWithDescriptors { answer, descriptors }).ignore("the caller may be gone");
                 }
                 Some(Waiter::Workspace(_, root)) => {
                     drop(state);
@@ -371,7 +371,7 @@ impl WardenClient {
             WardenMessage::ProcessExited { id, process, status } => {
                 let sender = state.reports.get_mut(&id).and_then(|reports| reports.processes.remove(&process));
                 if let Some(sender) = sender {
-                    let _nobody = sender.send(status);
+                    sender.send(status).ignore("the receiver may be gone");
                 }
             }
             WardenMessage::CallReported { id, kernel, number } => {
@@ -499,7 +499,7 @@ impl SandboxHandle {
     pub(super) async fn lost(&self) {
         // Reports about it end with its warden.
         let mut lost = self.sandbox_lost.clone();
-        let _warden_ended = lost.wait_for(|is_lost| *is_lost).await;
+        lost.wait_for(|is_lost| *is_lost).await.ignore("reports about it end with its warden");
     }
 
     /// The number that the sandbox has at the warden.
@@ -695,7 +695,11 @@ impl KernelHandle {
 
     /// Returns when the warden has handled all requests so far, and its reports up to then have arrived.
     pub(super) async fn synced(&self) {
-        let _gone = self.sandbox.client.ask("answer", WardenRequest::Ping, Vec::new(), ANSWER_TIMEOUT).await;
+        self.sandbox
+            .client
+            .ask("answer", WardenRequest::Ping, Vec::new(), ANSWER_TIMEOUT)
+            .await
+            .ignore("without a warden there is nothing to wait for");
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use aludel_ignore::Ignore;
 use tokio::io::{duplex, empty};
 use tokio::sync::oneshot;
 
@@ -25,8 +26,9 @@ struct CommandEnd(Mutex<Option<oneshot::Sender<Option<ExitStatus>>>>);
 impl CommandEnd {
     fn tell(&self, status: Option<ExitStatus>) {
         let sender = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // Its end may be of no interest to anybody.
-        let _nobody = sender.map(|sender| sender.send(status));
+        if let Some(sender) = sender {
+            sender.send(status).ignore("the receiver may be gone");
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use aludel_ignore::Ignore;
 use tokio::sync::{mpsc, watch};
 
 use super::Script;
@@ -104,8 +105,7 @@ impl Kernels {
         let live: Vec<_> = self.live().iter().filter_map(Weak::upgrade).collect();
         for kernel in live {
             let mut exit = kernel.exit.subscribe();
-            // It cannot fail: the sender is a field of this value.
-            let _ended = exit.wait_for(Option::is_some).await.map(|exit| exit.is_some());
+            exit.wait_for(Option::is_some).await.ignore("the sender is a field of this kernel");
         }
     }
 
@@ -232,8 +232,7 @@ impl Link for MemoryLink {
                 Ok(())
             }
             ToKernel::Answers { number, answers } => {
-                // If it has ended, it needs no answer.
-                let _ended = self.answers.send((*number, answers.to_vec()));
+                self.answers.send((*number, answers.to_vec())).ignore("a program that has ended needs no answer");
                 Ok(())
             }
             // A scripted program does not wait for its displays, has no limits of its own and needs no rehearsal.
@@ -434,7 +433,7 @@ impl ScriptedKernel {
     }
 
     async fn send(&self, frame: FromKernel) {
-        let _nobody = self.inputs.send(LinkInput::Frame(frame, 0)).await;
+        self.inputs.send(LinkInput::Frame(frame, 0)).await.ignore("the driver may be gone");
     }
 
     async fn unless_interrupted(&mut self, work: impl Future<Output = ()>) -> Result<(), CellEnd> {

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use aludel_ignore::Ignore;
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 
@@ -184,8 +185,7 @@ impl Inner {
 
     /// Waits until nothing is held back.
     async fn released(&self) -> Result<(), Error> {
-        // The sender is a field of this value.
-        let _released = self.is_held.subscribe().wait_for(|is_held| !is_held).await.map(drop);
+        self.is_held.subscribe().wait_for(|is_held| !is_held).await.ignore("the sender is a field of this backend");
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use aludel_ignore::Ignore;
 use futures_util::StreamExt;
 use tokio::io::{AsyncReadExt, DuplexStream};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -64,7 +65,7 @@ impl RemoteCommand {
                         }
                     }
                     Err(error) => {
-                        let _nobody = started.send(Err(error));
+                        started.send(Err(error)).ignore("the caller may be gone");
                     }
                 }
             }
@@ -101,7 +102,7 @@ async fn follow(
     }
     match stdin.kill().await {
         Ok(()) => {
-            let _late = timeout(END_TIMEOUT, over(&mut events)).await;
+            timeout(END_TIMEOUT, over(&mut events)).await.ignore("the service ends the command in any case");
         }
         Err(error) => tracing::warn!(%error, "a command could not be killed"),
     }
@@ -163,7 +164,7 @@ impl SandboxHost for RemoteCommand {
         self.ended.cancel();
         // The sender is a field of this command.
         let mut gone = self.is_gone.subscribe();
-        let _gone = gone.wait_for(|gone| *gone).await;
+        gone.wait_for(|gone| *gone).await.ignore("the sender is a field of this command");
     }
 
     fn enforces_resources(&self) -> bool {

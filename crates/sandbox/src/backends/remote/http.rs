@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use aludel_ignore::Ignore;
 use futures_util::StreamExt;
 use reqwest::header::HeaderValue;
 use reqwest::redirect::Policy;
@@ -25,8 +26,7 @@ struct Refusal {
 
 /// Makes a client of HTTP.
 pub(in crate::backends) fn client() -> Result<Client, Error> {
-    // Another part of the program may have installed it.
-    let _installed = rustls::crypto::ring::default_provider().install_default();
+    rustls::crypto::ring::default_provider().install_default().ignore("the first installation counts");
     // No redirects: programs of a sandbox may answer in place of its service, and must not choose an address on this side.
     let client = Client::builder().connect_timeout(CONNECT_TIMEOUT).redirect(Policy::none()).build();
     client.map_err(|error| Error::Setup(format!("make an HTTP client: {error}")))

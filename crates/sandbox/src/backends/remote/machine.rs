@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use aludel_ignore::Ignore;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -57,14 +58,14 @@ impl<S: CommandRunner> Machine<S> {
         tokio::spawn(async move {
             match make(&*control, &limits, &ended).await {
                 Ok((made, opened)) => {
-                    let _first = shell.set(opened);
+                    shell.set(opened).ignore("set once, here");
                     if started.send(Ok(())).is_ok() {
                         keep_alive(&*control, &made, &ended).await;
                     }
                     end(&*control, &made).await;
                 }
                 Err(error) => {
-                    let _nobody = started.send(Err(error));
+                    started.send(Err(error)).ignore("the caller may be gone");
                 }
             }
             ended.cancel();

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use aludel_ignore::Ignore;
 use futures_util::StreamExt;
 use serde::Deserialize;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
@@ -350,8 +351,7 @@ impl Mux {
         message.put_u8(stream);
         message.put_u32(payload.len() as u32);
         message.put_slice(payload);
-        // If it has ended, its end is reported elsewhere.
-        let _ended = self.out.send(message.freeze());
+        self.out.send(message.freeze()).ignore("the end of the program is reported elsewhere");
     }
 
     /// Handles the complete messages; `None` for one that breaks the protocol.
@@ -375,8 +375,7 @@ impl Mux {
 
     fn handle(&self, kind: Kind, number: u32, stream: usize, payload: &Bytes) -> Option<()> {
         if kind == Kind::Ready {
-            // Only the first report counts.
-            let _again = self.scripts_directory.set(String::from_utf8_lossy(payload).into_owned());
+            self.scripts_directory.set(String::from_utf8_lossy(payload).into_owned()).ignore("the first report counts");
             self.is_ready.send_if_modified(|ready| ready.replace(true).is_none());
             return Some(());
         }
@@ -491,7 +490,7 @@ impl Receiver {
                 exit.send_replace(Some(KernelExit { status: Some(status), out_of_memory }));
             }
             Self::Channel { ended, .. } => {
-                let _nobody = ended.take()?.send(Some(status));
+                ended.take()?.send(Some(status)).ignore("the receiver may be gone");
             }
         }
         Some(())
@@ -514,7 +513,10 @@ impl Receiver {
             (Self::Channel { started, .. }, Kind::Started | Kind::Failed) => {
                 let id = payload.get(..4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_be_bytes);
                 let refusal = ChannelRefusal { is_closed: stream == 1, reason: words() };
-                let _nobody = started.take()?.send(if kind == Kind::Started { Ok(id?) } else { Err(refusal) });
+                started
+                    .take()?
+                    .send(if kind == Kind::Started { Ok(id?) } else { Err(refusal) })
+                    .ignore("the caller may be gone");
             }
             _ => return None,
         }

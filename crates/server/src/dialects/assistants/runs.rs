@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use aludel_engine::turns::{InFlightRequest, RequestFingerprint};
+use aludel_ignore::Ignore;
 use aludel_store::{Order, PageQuery, QuotaCheck, RunId, RunRecord, RunUpdate, StepId, Tenant, ThreadId, TurnId, now};
 use aludel_wire::assistants::{
     Assistant, CreateRun, CreateThreadAndRun, Run, RunStatus, RunStep, StepDetails, StepStatus, SubmitToolOutputs,
@@ -118,8 +119,7 @@ async fn started(
     let (sender, receiver) = tokio::sync::oneshot::channel();
     turn::launch(app, in_flight, async move {
         let run = starting.await?;
-        // The client may be gone.
-        let _unheard = sender.send(run);
+        sender.send(run).ignore("the client may be gone");
         Ok(())
     })
     .await?;

@@ -9,6 +9,7 @@ use aludel_engine::sandboxes::{
     ClientSandbox, HOME, MAX_TAG, ProcessEnd, ProcessEvent, ProcessSpec, ProcessStream, ProcessView, PtySize,
     SandboxProcess,
 };
+use aludel_ignore::Ignore;
 use aludel_wire::e2b::process::{
     Empty, Ended, EventMessage, Input, ListResponse, Output, ProcessConfig, ProcessInfo, SelectRequest, Selector,
     SendInputRequest, SendSignalRequest, Signal, StartRequest, Started, UpdateRequest,
@@ -206,7 +207,7 @@ pub(super) async fn send_signal(
     process.signal(signal).await;
     if request.signal == Signal::Kill {
         // A later request must not find it; the wait is bounded.
-        let _late = timeout(KILL_TIMEOUT, process.ended()).await;
+        timeout(KILL_TIMEOUT, process.ended()).await.ignore("the wait is bounded");
     }
     Ok(Json(Empty {}))
 }

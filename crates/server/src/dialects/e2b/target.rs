@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use aludel_engine::processor_time::ProcessorShare;
 use aludel_engine::sandboxes::{ClientSandbox, KeptPart, Sandboxes};
+use aludel_ignore::Ignore;
 use aludel_store::Tenant;
 use axum::extract::{FromRequestParts, Request};
 use axum::http::header::HOST;
@@ -172,8 +173,7 @@ fn host_at(host: &str, port: u16) -> HeaderValue {
 async fn resume_if_paused(sandboxes: &Sandboxes, sandbox: &Arc<ClientSandbox>) -> bool {
     let spec = sandbox.spec();
     if sandbox.paused() == Some(KeptPart::Everything) && spec.resumes {
-        // Without success it stays paused.
-        let _failed = sandboxes.resume(sandbox, Some(spec.timeout)).await;
+        sandboxes.resume(sandbox, Some(spec.timeout)).await.ignore("on failure it stays paused");
     }
     !sandbox.is_paused()
 }

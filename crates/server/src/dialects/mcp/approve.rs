@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use aludel_agent::excerpt;
+use aludel_ignore::Ignore;
 use aludel_store::{ApprovalRecord, ApprovalStatus, ApprovalUpdate, Tenant};
 use rmcp::RoleServer;
 use rmcp::model::{
@@ -103,7 +104,10 @@ pub(super) async fn answered(
         decide(server, &approval, answer, context).await?;
         // The decision takes effect in a moment; until then the client is not asked again.
         let mut stage = run.stage.clone();
-        let _decided = stage.wait_for(|stage| !matches!(stage, Stage::AwaitsApproval(_))).await.map(drop);
+        stage
+            .wait_for(|stage| !matches!(stage, Stage::AwaitsApproval(_)))
+            .await
+            .ignore("the program has ended if this fails");
     }
     Ok(run)
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use aludel_agent::excerpt;
 use aludel_engine::executions::{ClientProgram, ProgramTarget};
+use aludel_ignore::Ignore;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use rmcp::RoleServer;
@@ -181,8 +182,7 @@ impl Progress {
         let Some(token) = self.token.clone() else { return };
         let mut notice = ProgressNotificationParam::new(token, self.began.elapsed().as_secs_f64());
         notice.message = (!last_line.is_empty()).then_some(last_line);
-        // The transport notices a client that is gone.
-        let _heard = context.peer.notify_progress(notice).await;
+        context.peer.notify_progress(notice).await.ignore("the transport notices a client that is gone");
     }
 }
 

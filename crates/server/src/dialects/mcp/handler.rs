@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use aludel_engine::permits::Permit;
+use aludel_ignore::Ignore;
 use axum::http::request::Parts;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, ErrorData, Implementation, InitializeRequestParams, InitializeResult,
@@ -37,8 +38,7 @@ impl ServerHandler for Server {
     ) -> Result<InitializeResult, ErrorData> {
         context.peer.set_peer_info(request.clone());
         if let Some(permit) = parts(&context).and_then(|parts| parts.extensions.get::<Arc<Permit>>()) {
-            // Set once: a client initializes once.
-            let _first = self.permit.set(Arc::clone(permit));
+            self.permit.set(Arc::clone(permit)).ignore("a client initializes once");
         }
         self.negotiate_initialize(&request)
     }

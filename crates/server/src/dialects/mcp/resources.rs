@@ -49,7 +49,7 @@ pub(super) fn uri(session: &str, path: &str) -> String {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' | b'_' | b'~' | b'/' => uri.push(char::from(byte)),
             _ => {
                 // Writing to a string cannot fail.
-                let _written = write!(uri, "%{byte:02X}");
+                let _ = write!(uri, "%{byte:02X}");
             }
         }
     }

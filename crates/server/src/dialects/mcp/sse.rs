@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use aludel_ignore::Ignore;
 use aludel_store::{Tenant, fresh_id};
 use axum::body::{Body, Bytes};
 use axum::extract::{Query, State};
@@ -139,8 +140,7 @@ async fn serve(
     let messages = unfold(received, async |mut received| Some((received.recv().await?, received)));
     let transport = SinkStreamTransport::new(PollSender::new(sender), Box::pin(messages));
     if let Ok(serving) = serve_server_with_ct(server, transport, ended).await {
-        // It ends with the client, for whatever reason.
-        let _reason = serving.waiting().await;
+        serving.waiting().await.ignore("it ends with the client, for whatever reason");
     }
     if let Some(session) = default.lock().await.take()
         && let Err(error) = mcp.engine.sessions.delete(&tenant, &session).await

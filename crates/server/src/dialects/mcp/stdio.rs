@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_engine::Engine;
+use aludel_ignore::Ignore;
 use aludel_store::Tenant;
 use rmcp::service::serve_server_with_ct;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -22,7 +23,6 @@ pub async fn serve(
     let mcp = Mcp::new(engine, return_after);
     let server = Server::new(&mcp, &Tenant::terminal(), Profile::Full);
     if let Ok(serving) = serve_server_with_ct(server, (input, output), engine.shutdown.child_token()).await {
-        // It ends with the client, for whatever reason.
-        let _reason = serving.waiting().await;
+        serving.waiting().await.ignore("it ends with the client, for whatever reason");
     }
 }
