@@ -47,7 +47,7 @@ fn with_upstream(
     Ok(aludel_engine::Model {
         endpoint,
         fallback: model.fallback.0.clone(),
-        code_interpreter: model.code_interpreter.shown(),
+        code_interpreter: model.code_interpreter.program_parts(),
         template: model.template.own().cloned(),
         ..aludel_engine::Model::new(model.name.as_str(), owner, upstream)
     })

@@ -109,7 +109,7 @@ impl Hierarchy {
             if processes.is_empty() {
                 return Ok(());
             }
-            make(&aside)?;
+            make_group(&aside)?;
             for process in processes.lines() {
                 match fs::write(aside.join("cgroup.procs"), process) {
                     // It has ended since.
@@ -159,7 +159,7 @@ impl Hierarchy {
     /// Makes a group of the given name in every tree and returns the hierarchy below it.
     pub fn descend(&self, name: &str) -> io::Result<Self> {
         for parent in self.parents() {
-            make(&parent.join(name))?;
+            make_group(&parent.join(name))?;
         }
         let below = |parent: &Option<PathBuf>| parent.as_ref().map(|parent| parent.join(name));
         Ok(match self {
@@ -359,7 +359,7 @@ impl Hierarchy {
         match self {
             Self::V2 { parent, controllers } => {
                 let parent = parent.join(name);
-                make(&parent)?;
+                make_group(&parent)?;
                 Ok(Self::V2 { parent, controllers: controllers.clone() })
             }
             Self::V1 { .. } | Self::Absent => self.descend(name),
@@ -474,7 +474,7 @@ fn is_writable(directory: &Path) -> bool {
     rustix::fs::access(directory, rustix::fs::Access::WRITE_OK).is_ok()
 }
 
-fn make(directory: &Path) -> io::Result<()> {
+fn make_group(directory: &Path) -> io::Result<()> {
     match fs::create_dir(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(named(&error, directory)),
         _ => Ok(()),

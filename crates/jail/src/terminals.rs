@@ -14,7 +14,7 @@ use crate::{Step, StepError};
 const MAX_TERMINALS: u32 = 64;
 
 /// Makes an instance whose terminals belong to this user id, and returns it as a detached mount.
-pub(crate) fn make(owner: u32) -> Result<OwnedFd, StepError> {
+pub(crate) fn make_mount(owner: u32) -> Result<OwnedFd, StepError> {
     let context = fsopen("devpts", FsOpenFlags::FSOPEN_CLOEXEC).step("open devpts")?;
     let owner = owner.to_string();
     let most = MAX_TERMINALS.to_string();

@@ -98,16 +98,16 @@ mod tests {
         let before = store.bytes_of(&tenant).await.unwrap();
         let change = |tenant, object: &str| vec![RowChange::interaction(tenant, &id, object.into())];
         let added = vec![RowChange::new_interaction(&tenant, record.clone())];
-        store.make(&tenant, added, QuotaCheck::Checked).await.unwrap();
+        store.apply_changes(&tenant, added, QuotaCheck::Checked).await.unwrap();
         assert!(store.bytes_of(&tenant).await.unwrap() > before + 1024);
         assert_eq!(store.interaction(&tenant, &id).await.unwrap(), Some(record));
         assert_eq!(store.interaction(&other, &id).await.unwrap(), None);
-        store.make(&tenant, change(&tenant, r#"{"a":2}"#), QuotaCheck::Reserved).await.unwrap();
-        store.make(&other, change(&other, "{}"), QuotaCheck::Reserved).await.unwrap();
+        store.apply_changes(&tenant, change(&tenant, r#"{"a":2}"#), QuotaCheck::Reserved).await.unwrap();
+        store.apply_changes(&other, change(&other, "{}"), QuotaCheck::Reserved).await.unwrap();
         assert_eq!(store.interaction_text(&tenant, &id).await.unwrap().unwrap().object, r#"{"a":2}"#);
         assert!(!store.delete_interaction(&other, &id).await.unwrap());
         assert!(store.delete_interaction(&tenant, &id).await.unwrap());
-        store.make(&tenant, change(&tenant, "{}"), QuotaCheck::Reserved).await.unwrap();
+        store.apply_changes(&tenant, change(&tenant, "{}"), QuotaCheck::Reserved).await.unwrap();
         assert_eq!(store.interaction(&tenant, &id).await.unwrap(), None);
         assert_eq!(store.bytes_of(&tenant).await.unwrap(), before);
     }

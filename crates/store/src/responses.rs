@@ -64,7 +64,7 @@ impl RowChange {
 impl Store {
     /// Stores a response, replacing an earlier version; its event log stays. The object's `status` has its own column.
     pub async fn put_response(&self, tenant: &Tenant, response: ResponseRecord, room: QuotaCheck) -> Result<(), Error> {
-        self.make(tenant, vec![RowChange::response(tenant, response)], room).await
+        self.apply_changes(tenant, vec![RowChange::response(tenant, response)], room).await
     }
 
     /// Returns a response, unless it has expired.

@@ -33,7 +33,7 @@ impl RowChange {
 
 impl Store {
     /// Makes changes of a tenant's rows, all or none.
-    pub async fn make(&self, tenant: &Tenant, changes: Vec<RowChange>, room: QuotaCheck) -> Result<(), Error> {
+    pub async fn apply_changes(&self, tenant: &Tenant, changes: Vec<RowChange>, room: QuotaCheck) -> Result<(), Error> {
         if changes.is_empty() {
             return Ok(());
         }

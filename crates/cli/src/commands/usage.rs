@@ -177,12 +177,12 @@ fn line(row: &MeteredDay, keys: &[KeyRecord]) -> serde_json::Value {
 /// The name of a key with the end of its secret, or the tenant's own.
 fn name_of(tenant: &Tenant, keys: &[KeyRecord]) -> String {
     match keys.iter().find(|key| key.id.as_str() == tenant.as_str()) {
-        Some(key) => shown(key),
+        Some(key) => label(key),
         None => tenant.as_str().to_owned(),
     }
 }
 
-fn shown(key: &KeyRecord) -> String {
+fn label(key: &KeyRecord) -> String {
     if key.name.is_empty() { key.hint.clone() } else { format!("{} {}", key.name, key.hint) }
 }
 
@@ -213,7 +213,7 @@ mod tests {
             expires_at,
             budget,
         };
-        assert_eq!(["", "laptop"].map(|name| shown(&key(name))), ["…12ab", "laptop …12ab"]);
+        assert_eq!(["", "laptop"].map(|name| label(&key(name))), ["…12ab", "laptop …12ab"]);
     }
 
     #[test]

@@ -72,7 +72,7 @@ choice! {
 
 impl InterpreterSetting {
     /// The same as the server knows it.
-    pub(crate) fn shown(self) -> Option<ProgramParts> {
+    pub(crate) fn program_parts(self) -> Option<ProgramParts> {
         match self {
             Self::No => None,
             Self::Yes => Some(ProgramParts::All),

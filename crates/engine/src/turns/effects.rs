@@ -54,8 +54,8 @@ pub(crate) async fn piece(
     Ok(ExecutionPiece::Output(match event {
         ExecutionEvent::Stdout(text) => OutputPiece::Stdout(text),
         ExecutionEvent::Stderr(text) => OutputPiece::Stderr(text),
-        ExecutionEvent::Display(bundle) => OutputPiece::Display(shown(bundle, target, figures).await?),
-        ExecutionEvent::Result(bundle) => OutputPiece::Result(shown(bundle, target, figures).await?),
+        ExecutionEvent::Display(bundle) => OutputPiece::Display(store_value(bundle, target, figures).await?),
+        ExecutionEvent::Result(bundle) => OutputPiece::Result(store_value(bundle, target, figures).await?),
         ExecutionEvent::Error(error) => {
             OutputPiece::Error { name: error.name, value: error.value, traceback: error.traceback }
         }
@@ -90,7 +90,11 @@ pub(crate) async fn store(
 }
 
 /// Stores a displayed value: its image, or else its page for a browser, becomes a file of the session.
-async fn shown(bundle: MimeBundle, target: FileTarget<'_>, figures: &mut Vec<SessionFile>) -> Result<RichValue, Error> {
+async fn store_value(
+    bundle: MimeBundle,
+    target: FileTarget<'_>,
+    figures: &mut Vec<SessionFile>,
+) -> Result<RichValue, Error> {
     let image = match (bundle.image(), target.session) {
         (Some((mime, bytes)), Some(session)) => {
             let file = target.figure(session, bytes, mime).await?;

@@ -90,7 +90,7 @@ impl Journal {
             session,
             spec: spec.unwrap_or_default().to_string(),
             dialect_state: written(&state),
-            items: items.iter().filter(|_| stores_items).map(stored).collect(),
+            items: items.iter().filter(|_| stores_items).map(stored_form).collect(),
         };
         let room = store.reserve(tenant, END_RESERVE_BYTES..=END_RESERVE_BYTES).await?;
         let record = store.create_turn(tenant, record).await?;
@@ -131,7 +131,7 @@ impl Journal {
     /// Adds to the conversation, which the next [`Journal::flush`] stores.
     pub(super) fn push_item(&mut self, item: &Item) {
         if self.stores_items {
-            self.items.push(stored(item));
+            self.items.push(stored_form(item));
         }
     }
 
@@ -214,7 +214,7 @@ fn written(state: &DialectState) -> String {
 }
 
 /// An item in its stored form, without the images that programs displayed: the model has seen them.
-fn stored(item: &Item) -> String {
+fn stored_form(item: &Item) -> String {
     let without_images = match item {
         Item::Output(output) if output.parts.iter().any(|part| !matches!(part, Part::Text(_))) => {
             let images = output.parts.iter().filter(|part| !matches!(part, Part::Text(_))).count();

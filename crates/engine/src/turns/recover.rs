@@ -73,15 +73,15 @@ pub async fn recover(engine: &Arc<Engine>, kinds: &[Arc<dyn StoredRequests>]) ->
         let id = turn.id.clone();
         let own_session = own_session(&turn);
         let tenant = turn.tenant.clone();
-        let taken_up = match kinds.iter().find(|kind| kind.name() == turn.dialect) {
-            Some(kind) => take_up(engine, kind.as_ref(), turn).await?,
+        let outcome = match kinds.iter().find(|kind| kind.name() == turn.dialect) {
+            Some(kind) => resume_or_end(engine, kind.as_ref(), turn).await?,
             None => {
                 // It belongs to a process that rendered it only to its own user, such as a terminal's.
                 let _appended = engine.store.end_turn(&turn.lease()).await?;
                 ResumeOutcome::Ended
             }
         };
-        match taken_up {
+        match outcome {
             ResumeOutcome::Resumed => {
                 recovered.resumed += 1;
                 resumed.push(id.to_string());
@@ -123,7 +123,11 @@ enum ResumeOutcome {
     Ended,
 }
 
-async fn take_up(engine: &Arc<Engine>, kind: &dyn StoredRequests, turn: TurnRecord) -> Result<ResumeOutcome, Error> {
+async fn resume_or_end(
+    engine: &Arc<Engine>,
+    kind: &dyn StoredRequests,
+    turn: TurnRecord,
+) -> Result<ResumeOutcome, Error> {
     let state: DialectState = serde_json::from_str(&turn.dialect_state).map_err(Error::internal)?;
     let Some(RestoredRequest { mut render, documents }) = kind.restore(&turn, &state.own).await? else {
         let _appended = engine.store.end_turn(&turn.lease()).await?;

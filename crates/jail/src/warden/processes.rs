@@ -134,7 +134,7 @@ impl WardenState {
         Ok(match profile {
             Profile::Data => None,
             Profile::Services => Some(TerminalSources {
-                terminals: terminals::make(self.map.owner(slot))?,
+                terminals: terminals::make_mount(self.map.owner(slot))?,
                 own: mounts::open_own_terminal()?,
             }),
         })

@@ -75,7 +75,7 @@ pub(super) fn build(
     remove_unfinished(directory)?;
     require_space(directory, packages.needed_bytes())?;
     let site = BuildSite { python, root: directory.join(format!("{UNFINISHED}{}", std::process::id())), lock };
-    let built = make(&site, directory, packages, force, progress);
+    let built = build_in(&site, directory, packages, force, progress);
     // Remove a failed build, a superfluous one, or the replaced template.
     remove_unfinished(directory)?;
     let place = built?;
@@ -86,7 +86,7 @@ pub(super) fn build(
 }
 
 /// Builds the template and returns its path.
-fn make(
+fn build_in(
     site: &BuildSite<'_>,
     directory: &Path,
     packages: &Packages<'_>,

@@ -182,7 +182,7 @@ fn list(report: Report, given: &RequirementsFile) -> Result<String, Error> {
 fn entry(item: ReportItem, given: &RequirementsFile) -> Result<String, Error> {
     let ReportItem { download_info: Download { url, archive_info }, is_direct, metadata: Metadata { name, version } } =
         item;
-    let unusable = |why: &str| Err(Error::Template(format!("{}: {why}", shown(&name))));
+    let unusable = |why: &str| Err(Error::Template(format!("{}: {why}", printable(&name))));
     let is_version = |letter: char| is_of_name(letter) || matches!(letter, '+' | '!');
     if name.is_empty() || !name.chars().all(is_of_name) || !version.chars().all(is_version) {
         return unusable("its name or version is not one of a package");
@@ -220,7 +220,7 @@ fn normal(name: &str) -> String {
     parts.map(str::to_ascii_lowercase).collect::<Vec<_>>().join("-")
 }
 
-fn shown(name: &str) -> String {
+fn printable(name: &str) -> String {
     name.chars().filter(|letter| !letter.is_control()).take(100).collect()
 }
 

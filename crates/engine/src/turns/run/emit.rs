@@ -158,22 +158,22 @@ impl Run {
 
     /// Stores the document as it stands.
     pub(super) async fn save(&self) -> Result<(), Failure> {
-        self.make(|documents, document| documents.save(document)).await
+        self.change_document(|documents, document| documents.save(document)).await
     }
 
     /// Stores the document at the beginning.
     pub(super) async fn begin_document(&self) -> Result<(), Failure> {
-        self.make(|documents, document| documents.begin(document)).await
+        self.change_document(|documents, document| documents.begin(document)).await
     }
 
-    async fn make(
+    async fn change_document(
         &self,
         changes: impl FnOnce(&dyn Documents, Box<RawValue>) -> Result<Vec<RowChange>, Error>,
     ) -> Result<(), Failure> {
         let Some(documents) = &self.documents else { return Ok(()) };
         end_long_step().await;
         let changes = changes(&**documents, self.render.document())?;
-        self.engine.store.make(&self.tenant, changes, QuotaCheck::Checked).await.map_err(Error::from)?;
+        self.engine.store.apply_changes(&self.tenant, changes, QuotaCheck::Checked).await.map_err(Error::from)?;
         Ok(())
     }
 }

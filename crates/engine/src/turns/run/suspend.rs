@@ -172,7 +172,7 @@ impl Suspension {
         let Ok(in_flight) = engine.in_flight.begin(&tenant, RequestFingerprint::none(), id.clone()) else { return };
         in_flight.cancel.cancel();
         let run = Run::new(&engine, &tenant, in_flight, Vec::new(), Box::new(SilentRenderer));
-        run.take_up(self, None).await;
+        run.resume_suspended(self, None).await;
         engine.in_flight.forget(&id);
     }
 }
@@ -250,10 +250,10 @@ impl Run {
     /// Runs a waiting turn to its end, with the answers to its calls.
     pub async fn go_on(self, suspension: Box<Suspension>, answers: Vec<ClientAnswer>) {
         let share = self.engine.processor_time.share_of(&self.tenant);
-        share.pace(self.take_up(*suspension, Some(answers))).await;
+        share.pace(self.resume_suspended(*suspension, Some(answers))).await;
     }
 
-    async fn take_up(mut self, suspension: Suspension, answers: Option<Vec<ClientAnswer>>) {
+    async fn resume_suspended(mut self, suspension: Suspension, answers: Option<Vec<ClientAnswer>>) {
         let Suspension { plan, mut progress, waits, held, tenant: _, _ends: ends } = suspension;
         let SuspendedWork { agents, program, _permit: permit, .. } = waits;
         drop((ends, permit));

@@ -164,7 +164,7 @@ impl Local {
         &self.0.warnings
     }
 
-    async fn make(&self, id: SandboxId, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, Error> {
+    async fn make_sandbox(&self, id: SandboxId, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, Error> {
         let SandboxSpec { limits, workspace, language, owner, profile, template } = spec;
         if template.is_some() {
             return Err(Error::NotSupported("several templates"));
@@ -198,7 +198,7 @@ impl Backend for Local {
     }
 
     fn create(&self, id: SandboxId, spec: SandboxSpec) -> BoxFuture<'_, Result<Arc<dyn Sandbox>, Error>> {
-        Box::pin(self.make(id, spec))
+        Box::pin(self.make_sandbox(id, spec))
     }
 
     fn destroy<'a>(&'a self, id: &'a SandboxId) -> BoxFuture<'a, Result<(), Error>> {
@@ -284,14 +284,14 @@ impl Shared {
         // Made before any request: from here on, giving up drops the handle, which destroys the sandbox.
         let handle = Arc::new(SandboxHandle::new(client)?);
         registration.bind(&handle)?;
-        match self.make(handle, limits, profile, workspace).await {
+        match self.prepare_kernel(handle, limits, profile, workspace).await {
             // A kernel that ended may have ended with its warden.
             Err(Error::Setup(_) | Error::KernelGone(_)) if client.is_over().await => Err(client.over()),
             made => made,
         }
     }
 
-    async fn make(
+    async fn prepare_kernel(
         &self,
         handle: Arc<SandboxHandle>,
         limits: Limits,

@@ -109,7 +109,7 @@ impl LocalPool {
                 continue;
             }
             pool.rest().await;
-            let made = pool.make(&shared).await;
+            let made = pool.make_kernel(&shared).await;
             pool.note(made.as_ref().err());
             match made {
                 Ok(made) => lock(&pool.ready).push_back(made),
@@ -132,9 +132,9 @@ impl LocalPool {
         }
     }
 
-    async fn make(&self, shared: &Shared) -> Result<Arc<LazyKernel>, Error> {
+    async fn make_kernel(&self, shared: &Shared) -> Result<Arc<LazyKernel>, Error> {
         let handle = Arc::new(SandboxHandle::new(&shared.supervisor.client().await?)?);
-        let made = shared.make(handle, self.limits.clone(), Profile::Data, None).await?;
+        let made = shared.prepare_kernel(handle, self.limits.clone(), Profile::Data, None).await?;
         made.warm_up().await?;
         Ok(made)
     }

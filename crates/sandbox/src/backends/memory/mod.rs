@@ -147,7 +147,7 @@ impl Memory {
         self.0.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn make(&self, id: SandboxId, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, Error> {
+    fn make_sandbox(&self, id: SandboxId, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, Error> {
         // A script has no use for a profile.
         let SandboxSpec { limits, workspace, language, owner, profile: _, template } = spec;
         if template.is_some() {
@@ -196,7 +196,7 @@ impl Backend for Memory {
     }
 
     fn create(&self, id: SandboxId, spec: SandboxSpec) -> BoxFuture<'_, Result<Arc<dyn Sandbox>, Error>> {
-        Box::pin(async move { self.make(id, spec) })
+        Box::pin(async move { self.make_sandbox(id, spec) })
     }
 
     fn destroy<'a>(&'a self, id: &'a SandboxId) -> BoxFuture<'a, Result<(), Error>> {

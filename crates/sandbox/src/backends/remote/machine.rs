@@ -56,7 +56,7 @@ impl<S: CommandRunner> Machine<S> {
         let (control, limits) = (Arc::clone(control), limits.clone());
         let (ended, shell) = (self.ended.clone(), Arc::clone(&self.shell));
         tokio::spawn(async move {
-            match make(&*control, &limits, &ended).await {
+            match make_prepared(&*control, &limits, &ended).await {
                 Ok((made, opened)) => {
                     shell.set(opened).ignore("set once, here");
                     if started.send(Ok(())).is_ok() {
@@ -82,7 +82,7 @@ impl<S> Drop for Machine<S> {
 }
 
 /// Makes a sandbox; ends it if it cannot be prepared.
-async fn make<C: ControlPlane>(
+async fn make_prepared<C: ControlPlane>(
     control: &C,
     limits: &Limits,
     ended: &CancellationToken,

@@ -123,7 +123,7 @@ impl<H: HostProvider> StdioBackend<H> {
 }
 
 impl<H: HostProvider> BackendState<H> {
-    async fn make(&self, id: SandboxId, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, Error> {
+    async fn make_sandbox(&self, id: SandboxId, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, Error> {
         let SandboxSpec { limits, workspace, language, owner, profile, template } = spec;
         if template.is_some() {
             return Err(Error::NotSupported("several templates"));
@@ -233,7 +233,7 @@ impl<H: HostProvider> Backend for StdioBackend<H> {
 
     fn create(&self, id: SandboxId, spec: SandboxSpec) -> BoxFuture<'_, Result<Arc<dyn Sandbox>, Error>> {
         Box::pin(async move {
-            let made = self.0.make(id, spec).await;
+            let made = self.0.make_sandbox(id, spec).await;
             self.0.note(made.as_ref().err());
             made
         })

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::error::{none_found, too_many};
 use super::start::USUAL;
 use super::tools::{self, Tools};
-use super::{Paging, stored, written};
+use super::{Paging, parse_stored, written};
 use crate::app::App;
 use crate::dialects::openai::conversations::checked_metadata;
 use crate::error::ApiError;
@@ -101,7 +101,7 @@ pub(super) async fn list(
 /// An assistant of the tenant's.
 pub(super) async fn find(app: &App, tenant: &Tenant, id: &str) -> Result<Assistant, ApiError> {
     let found = app.store.assistant(tenant, &parse(id)?).await?;
-    stored(found.ok_or_else(|| none_found("assistant", id))?)
+    parse_stored(found.ok_or_else(|| none_found("assistant", id))?)
 }
 
 fn parse(id: &str) -> Result<AssistantId, ApiError> {

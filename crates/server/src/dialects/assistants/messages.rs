@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::checked_message::CheckedMessage;
 use super::error::{added_message, none_found};
-use super::{Paging, id_of, runs, stored, threads, written};
+use super::{Paging, id_of, parse_stored, runs, threads, written};
 use crate::app::App;
 use crate::dialects::openai::conversations::checked_metadata;
 use crate::error::ApiError;
@@ -88,7 +88,7 @@ pub(super) async fn delete(
 
 async fn find(app: &App, tenant: &Tenant, thread: &ThreadId, id: &MessageId) -> Result<Message, ApiError> {
     let found = app.store.message(tenant, thread, id).await?;
-    stored(found.ok_or_else(|| none_found("message", id.as_str()))?)
+    parse_stored(found.ok_or_else(|| none_found("message", id.as_str()))?)
 }
 
 fn parse(id: &str) -> Result<MessageId, ApiError> {

@@ -200,7 +200,7 @@ impl Paging {
 }
 
 /// Reads an object that we stored.
-fn stored<T: DeserializeOwned>(object: Value) -> Result<T, ApiError> {
+fn parse_stored<T: DeserializeOwned>(object: Value) -> Result<T, ApiError> {
     T::deserialize(object).map_err(|error| ApiError::internal(format!("a stored object is not whole: {error}")))
 }
 

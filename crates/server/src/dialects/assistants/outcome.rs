@@ -52,7 +52,7 @@ pub(super) fn end_of_run(run: &mut Run, status: RunStatus, last_error: Option<La
 }
 
 /// The run as clients see it, with its tokens once it has ended.
-pub(super) fn shown(run: Run) -> Run {
+pub(super) fn for_client(run: Run) -> Run {
     let usage = run.usage.filter(|_| run.status.is_terminal());
     Run { usage, ..run }
 }

@@ -20,12 +20,12 @@ use tracing::error;
 use super::assistant::MAX_INSTRUCTIONS;
 use super::checked_message::CheckedMessage;
 use super::error::none_found;
-use super::outcome::{StepEnd, end_of_run, end_of_step, shown};
+use super::outcome::{StepEnd, end_of_run, end_of_step, for_client};
 use super::render::RendererStart;
 use super::start::{self, LegStart, RunLeg};
 use super::threads::MAX_MESSAGES;
 use super::tools;
-use super::{Paging, assistant, stored, threads, written};
+use super::{Paging, assistant, parse_stored, threads, written};
 use crate::app::App;
 use crate::dialects::openai::conversations::checked_metadata;
 use crate::error::ApiError;
@@ -129,7 +129,7 @@ async fn started(
 fn answer(in_flight: Arc<InFlightRequest>, run: Run, streams: bool, notes: HeaderMap) -> Response {
     match streams {
         true => (notes, follow(in_flight, None, None, StreamFormat::of(framed))).into_response(),
-        false => (notes, Json(shown(run))).into_response(),
+        false => (notes, Json(for_client(run))).into_response(),
     }
 }
 
@@ -307,7 +307,7 @@ pub(super) async fn submit(
     let record = find(&app, &tenant, &thread, &id).await?;
     let memory = fields.memory();
     let SubmitToolOutputs { tool_outputs, stream } = fields.read()?;
-    let run: Run = stored(record.object.clone())?;
+    let run: Run = parse_stored(record.object.clone())?;
     if run.status != RunStatus::RequiresAction {
         let status = current(&app, &tenant, record)?.status.word();
         return Err(ApiError::bad_request(format!("Runs in status \"{status}\" do not accept tool outputs.")));
@@ -392,7 +392,7 @@ async fn end(
     step_end: &StepEnd,
 ) -> Result<(), ApiError> {
     let RunRecord { id, turn, object, .. } = record;
-    let mut run: Run = stored(object)?;
+    let mut run: Run = parse_stored(object)?;
     end_of_run(&mut run, status, None, now());
     let step = open_step(app, tenant, &id).await?.map(|mut step| {
         end_of_step(&mut step, step_end, now());
@@ -409,7 +409,7 @@ async fn end(
 async fn open_step(app: &App, tenant: &Tenant, run: &RunId) -> Result<Option<RunStep>, ApiError> {
     let newest = PageQuery { after: None, limit: 1, order: Order::Descending };
     let step = app.store.steps(tenant, run, newest).await?.data.pop();
-    let step: Option<RunStep> = step.map(stored).transpose()?;
+    let step: Option<RunStep> = step.map(parse_stored).transpose()?;
     Ok(step.filter(|step| step.status == StepStatus::InProgress))
 }
 
@@ -417,11 +417,11 @@ async fn open_step(app: &App, tenant: &Tenant, run: &RunId) -> Result<Option<Run
 fn current(app: &App, tenant: &Tenant, record: RunRecord) -> Result<Run, ApiError> {
     let is_cancelled = underway(app, tenant, &record).is_some_and(|in_flight| in_flight.cancel.is_cancelled());
     let is_active = record.is_active;
-    let mut run: Run = stored(record.object)?;
+    let mut run: Run = parse_stored(record.object)?;
     if is_active && is_cancelled {
         run.status = RunStatus::Cancelling;
     }
-    Ok(shown(run))
+    Ok(for_client(run))
 }
 
 fn parse(id: &str) -> Result<RunId, ApiError> {

@@ -12,7 +12,7 @@ use tracing::error;
 
 use super::checked_message::CheckedMessage;
 use super::error::{check, none_found};
-use super::{stored, tools, written};
+use super::{parse_stored, tools, written};
 use crate::app::App;
 use crate::dialects::openai::conversations::checked_metadata;
 use crate::error::ApiError;
@@ -41,7 +41,7 @@ pub(super) async fn retrieve(
     Caller(tenant): Caller,
     Path(id): Path<String>,
 ) -> Result<Json<Thread>, ApiError> {
-    Ok(Json(stored(find(&app, &tenant, &parse(&id)?).await?.object)?))
+    Ok(Json(parse_stored(find(&app, &tenant, &parse(&id)?).await?.object)?))
 }
 
 pub(super) async fn update(
@@ -154,7 +154,7 @@ async fn change(
 ) -> Result<Thread, ApiError> {
     for _ in 0..MAX_TRIES {
         let was = find(app, tenant, id).await?.object;
-        let mut thread: Thread = stored(was.clone())?;
+        let mut thread: Thread = parse_stored(was.clone())?;
         change(&mut thread)?;
         if app.store.update_thread(tenant, id, &was, &written(&thread)).await? {
             return Ok(thread);
@@ -174,6 +174,6 @@ pub(super) fn parse(id: &str) -> Result<ThreadId, ApiError> {
 
 /// The ids of a thread's files.
 pub(super) async fn files(app: &App, tenant: &Tenant, id: &ThreadId) -> Result<Vec<String>, ApiError> {
-    let thread: Thread = stored(find(app, tenant, id).await?.object)?;
+    let thread: Thread = parse_stored(find(app, tenant, id).await?.object)?;
     Ok(thread.tool_resources.file_ids().to_vec())
 }

@@ -13,7 +13,7 @@ use aludel_wire::assistants::{
 use serde::Serialize;
 
 use super::annotations::{LinkedFile, annotations, numbered};
-use super::outcome::{StepEnd, end_of_run, end_of_step, shown};
+use super::outcome::{StepEnd, end_of_run, end_of_step, for_client};
 use super::written;
 
 /// The prefixes of ids.
@@ -92,7 +92,7 @@ impl Writer {
     }
 
     fn tell_run(&mut self, name: EventName) {
-        let run = shown(self.run.clone());
+        let run = for_client(self.run.clone());
         self.emit(name, &run);
     }
 

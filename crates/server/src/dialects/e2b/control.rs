@@ -38,7 +38,7 @@ pub(super) async fn create(
     headers: HeaderMap,
     body: Fields,
 ) -> Result<Response, ApiError> {
-    make(&app, &caller, &headers, body, DEFAULT_TIMEOUT_SECONDS).await
+    create_sandbox(&app, &caller, &headers, body, DEFAULT_TIMEOUT_SECONDS).await
 }
 
 /// `POST /sandboxes`
@@ -48,10 +48,10 @@ pub(super) async fn create_v1(
     headers: HeaderMap,
     body: Fields,
 ) -> Result<Response, ApiError> {
-    make(&app, &caller, &headers, body, V1_TIMEOUT_SECONDS).await
+    create_sandbox(&app, &caller, &headers, body, V1_TIMEOUT_SECONDS).await
 }
 
-async fn make(
+async fn create_sandbox(
     app: &App,
     Caller(tenant): &Caller,
     headers: &HeaderMap,

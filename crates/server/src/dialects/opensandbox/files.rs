@@ -62,7 +62,7 @@ pub(super) async fn permit(files: &Files, path: &str, asked: &Permission) -> Res
     Ok(())
 }
 
-fn shown(entry: PathInfo) -> FileInfo {
+fn file_info(entry: PathInfo) -> FileInfo {
     let r#type = match entry.mode & TYPE {
         DIRECTORY => FileType::Directory,
         REGULAR => FileType::File,
@@ -105,7 +105,7 @@ fn check_count(count: usize) -> Result<(), ApiError> {
 pub(super) async fn info(reached: TargetSandbox, params: Params) -> Result<Json<BTreeMap<String, FileInfo>>, ApiError> {
     let (files, mut found) = (files(&reached).await?, BTreeMap::new());
     for path in paths(&params)? {
-        found.insert(path.to_owned(), shown(files.stat(path).await.map_err(failed)?));
+        found.insert(path.to_owned(), file_info(files.stat(path).await.map_err(failed)?));
     }
     Ok(Json(found))
 }
@@ -163,13 +163,13 @@ pub(super) async fn list(reached: TargetSandbox, params: Params) -> Result<Json<
         return Err(ApiError::bad_request(format!("path is not a directory: {path}")));
     }
     let entries = if depth == 0 { Vec::new() } else { files.list(path, depth).await.map_err(failed)? };
-    Ok(Json(entries.into_iter().map(shown).collect()))
+    Ok(Json(entries.into_iter().map(file_info).collect()))
 }
 
 /// `GET /files/search`
 pub(super) async fn search(reached: TargetSandbox, params: Params) -> Result<Json<Vec<FileInfo>>, ApiError> {
     let found = files(&reached).await?.search(path(&params)?, params.get("pattern").unwrap_or("*")).await;
-    Ok(Json(found.map_err(failed)?.into_iter().map(shown).collect()))
+    Ok(Json(found.map_err(failed)?.into_iter().map(file_info).collect()))
 }
 
 /// `POST /files/permissions`

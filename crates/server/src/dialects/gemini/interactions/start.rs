@@ -49,7 +49,7 @@ pub(super) async fn interaction(
     let background = request.background;
     let started = async {
         let reserved = session.clone().zip(reservation);
-        let run = make(app, tenant, request, context, in_flight, reserved, (links, &base)).await?;
+        let run = prepare(app, tenant, request, context, in_flight, reserved, (links, &base)).await?;
         let span = info_span!("answer", api = "interactions", id = %run.in_flight.id);
         turn::spawn_run(app, tenant, run, background, span).await
     };
@@ -104,7 +104,7 @@ async fn put(app: &App, session: &Session, files: &[SourceFile]) -> Result<(), A
     Ok(())
 }
 
-async fn make(
+async fn prepare(
     app: &Arc<App>,
     tenant: &Tenant,
     request: ParsedRequest,

@@ -50,7 +50,7 @@ pub(crate) async fn create(
         };
         ApiError::bad_request(message).code("invalid_json")
     })?;
-    let shown = shown(&app, &head);
+    let shown = program_parts(&app, &head);
     if !head.is_ours()
         && (shown.is_none() || head.is_for_the_model_alone())
         && let Some(response) =
@@ -86,7 +86,7 @@ pub(crate) async fn create(
 }
 
 /// The parts of programs in the model's answers to clients that do not know the tool, if it has the interpreter by default.
-fn shown(app: &App, head: &Head<'_>) -> Option<ProgramParts> {
+fn program_parts(app: &App, head: &Head<'_>) -> Option<ProgramParts> {
     app.engine.models().get(&head.model_name().ok()?)?.code_interpreter
 }
 

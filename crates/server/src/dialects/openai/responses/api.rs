@@ -14,10 +14,10 @@ use axum::http::header::HOST;
 use axum::response::{IntoResponse, Response};
 
 use super::context::Context;
-use super::render::{is_response, stored, stored_requests};
+use super::render::{is_response, parse_stored, stored_requests};
 use super::request::{Include, ParsedRequest};
 use super::start;
-use super::writer::{shown, shown_document};
+use super::writer::{for_client, shown_document};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params};
@@ -62,7 +62,7 @@ pub(crate) async fn create(
         (false, true) => {
             let begun = current(&app, &tenant, &parse(in_flight.id.as_str())?).await;
             connection.note_answered();
-            Ok(Json(shown(begun?, include)).into_response())
+            Ok(Json(for_client(begun?, include)).into_response())
         }
         (false, false) => {
             let id = in_flight.id.clone();
@@ -81,7 +81,7 @@ async fn again(app: &App, tenant: &Tenant, past: PastRequest, request: &ParsedRe
     match past.failure {
         Some(failure) if !past.is_stored || !(request.stream || request.background) => Err(failure.into()),
         _ if request.stream => replayed(app, tenant, &id, None).await,
-        _ => Ok(Json(shown(current(app, tenant, &id).await?, request.include)).into_response()),
+        _ => Ok(Json(for_client(current(app, tenant, &id).await?, request.include)).into_response()),
     }
 }
 
@@ -100,7 +100,7 @@ pub(crate) async fn retrieve(
     let id = parse(&id)?;
     if params.get("stream") != Some("true") {
         let include = Include::of(params.all("include"));
-        return Ok(Json(shown(current(&app, &tenant, &id).await?, include)).into_response());
+        return Ok(Json(for_client(current(&app, &tenant, &id).await?, include)).into_response());
     }
     let after: Option<u64> = match params.get("starting_after") {
         None => None,
@@ -125,7 +125,7 @@ async fn replayed(app: &App, tenant: &Tenant, id: &ResponseId, after: Option<u64
 
 /// A response as it is stored, finished or not.
 async fn current(app: &App, tenant: &Tenant, id: &ResponseId) -> Result<responses::Response, ApiError> {
-    Ok(stored(&find(app, tenant, id).await?.object)?)
+    Ok(parse_stored(&find(app, tenant, id).await?.object)?)
 }
 
 async fn find(app: &App, tenant: &Tenant, id: &ResponseId) -> Result<ResponseRecord, ApiError> {
@@ -163,7 +163,7 @@ pub(crate) async fn delete(
 /// not failed, and its client knows the id.
 async fn remove_if_failed(app: &App, tenant: &Tenant, turn: &TurnId) -> Result<(), ApiError> {
     let Some(record) = app.store.response(tenant, &parse(turn.as_str())?).await? else { return Ok(()) };
-    if stored(&record.object)?.status == responses::Status::Failed {
+    if parse_stored(&record.object)?.status == responses::Status::Failed {
         remove(app, tenant, turn).await?;
     }
     Ok(())
@@ -187,7 +187,7 @@ pub(crate) async fn cancel(
         return Err(ApiError::bad_request(message));
     }
     turn::cancel(&app, &tenant, &id.clone().into()).await;
-    Ok(Json(shown(current(&app, &tenant, &id).await?, Include::default())))
+    Ok(Json(for_client(current(&app, &tenant, &id).await?, Include::default())))
 }
 
 /// `GET /v1/responses/{id}/input_items`.

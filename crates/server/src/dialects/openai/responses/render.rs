@@ -160,7 +160,7 @@ impl Render for ResponseRenderer {
     }
 
     fn answer(&self) -> Box<RawValue> {
-        raw_json(&self.writer.shown(&self.status))
+        raw_json(&self.writer.for_client(&self.status))
     }
 
     fn failure(&self) -> Option<Failure> {
@@ -207,7 +207,7 @@ impl Stored {
     /// Adds its items to the conversation, unless it failed.
     fn add_to_conversation(&self, document: &RawValue) -> Result<Option<RowChange>, Error> {
         let Some(conversation) = &self.conversation else { return Ok(None) };
-        let response = stored(document.get())?;
+        let response = parse_stored(document.get())?;
         if response.status == responses::Status::Failed {
             return Ok(None);
         }
@@ -274,7 +274,7 @@ impl StoredRequests for Responses {
                 }
                 let Some(record) = self.store.response(&tenant, &id).await? else { continue };
                 let ResponseRecord { object, input, expires_at, .. } = record;
-                let response = match stored(&object) {
+                let response = match parse_stored(&object) {
                     Ok(response) => response,
                     Err(error) => {
                         error!("{id} was stopped and stays so: {error}");
@@ -293,7 +293,7 @@ impl StoredRequests for Responses {
 }
 
 /// The response as it is stored.
-pub(super) fn stored(object: &str) -> Result<Response, Error> {
+pub(super) fn parse_stored(object: &str) -> Result<Response, Error> {
     serde_json::from_str(object).map_err(|error| Error::internal(format!("a stored response is not whole: {error}")))
 }
 

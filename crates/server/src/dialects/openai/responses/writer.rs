@@ -158,25 +158,25 @@ impl Writer {
 
     /// Sends the event that the response exists.
     pub(super) fn create(&mut self, status: &Status) {
-        let response = self.shown(status);
+        let response = self.for_client(status);
         self.emit(Event::Created { response });
     }
 
     /// Sends the event that the response is queued.
     pub(super) fn queue(&mut self) {
-        let response = self.shown(&Status::Queued);
+        let response = self.for_client(&Status::Queued);
         self.emit(Event::Queued { response });
     }
 
     /// Sends the event that the response is being written.
     pub(super) fn begin(&mut self) {
-        let response = self.shown(&Status::InProgress);
+        let response = self.for_client(&Status::InProgress);
         self.emit(Event::InProgress { response });
     }
 
     /// The response so far, in the form for the client.
-    pub(super) fn shown(&self, status: &Status) -> Box<Response> {
-        Box::new(shown(self.object(status), self.include))
+    pub(super) fn for_client(&self, status: &Status) -> Box<Response> {
+        Box::new(for_client(self.object(status), self.include))
     }
 
     fn emit(&mut self, event: Event) {
@@ -507,7 +507,7 @@ impl Writer {
 
     /// Sends its end, the last frame.
     pub(super) fn end(&mut self, status: &Status) {
-        let response = self.shown(status);
+        let response = self.for_client(status);
         self.emit(match status {
             Status::Failed { .. } => Event::Failed { response },
             Status::Completed => Event::Completed { response },
@@ -520,7 +520,7 @@ impl Writer {
 }
 
 /// The response for a client: with programs' output and encrypted reasoning only on request.
-pub(super) fn shown(mut response: Response, include: Include) -> Response {
+pub(super) fn for_client(mut response: Response, include: Include) -> Response {
     response.output = response.output.into_iter().map(|item| shown_item(item, include)).collect();
     response
 }
@@ -702,7 +702,7 @@ mod tests {
         let object = serde_json::to_value(&response).unwrap();
         assert_eq!(object["output"][1]["content"][0]["annotations"][0]["start_index"], 0);
         assert_eq!(object["output"][0]["outputs"][1]["logs"], "2");
-        let shown = serde_json::to_value(shown(response, Include::default())).unwrap();
+        let shown = serde_json::to_value(for_client(response, Include::default())).unwrap();
         assert_eq!(shown["output"][0]["outputs"], Value::Null);
     }
 }
