@@ -55,7 +55,7 @@ pub struct Gate {
     /// The terminal for questions to the operator, if there is one.
     terminal: Option<TerminalApprover>,
     /// True if a request whose program waits for the operator continues after a restart.
-    outlives: bool,
+    survives_restart: bool,
     /// Programs that run, by their calls.
     running: Mutex<HashMap<String, String>>,
     /// The stored and undecided request for approval, if there is one.
@@ -117,16 +117,16 @@ impl fmt::Debug for TerminalApprover {
 }
 
 impl Gate {
-    /// A gate for the programs of one request. `outlives` is true if a request whose program waits for the operator continues after a
+    /// A gate for the programs of one request. `survives_restart` is true if a request whose program waits for the operator continues after a
     /// restart.
     pub fn new(
         engine: &Arc<Engine>,
         tenant: &Tenant,
         origin: ProgramOrigin,
         decider: Decider,
-        outlives: bool,
+        survives_restart: bool,
     ) -> Arc<Self> {
-        Arc::new(Self { decider, outlives, ..Self::build(engine, tenant, origin) })
+        Arc::new(Self { decider, survives_restart, ..Self::build(engine, tenant, origin) })
     }
 
     /// A gate that asks the operator at a terminal, without a time limit. The question is not stored. A failure to write the audit log ends
@@ -151,7 +151,7 @@ impl Gate {
             model,
             decider: Decider::Operator,
             terminal: None,
-            outlives: false,
+            survives_restart: false,
             running: Mutex::default(),
             pending_approval: watch::Sender::default(),
             allows_all: AtomicBool::new(false),
@@ -172,7 +172,7 @@ impl Gate {
     /// Waits for the process's shutdown while a stored request for approval is undecided. That request outlives the process, so the turn
     /// need not wait. Without one, it never completes.
     pub async fn wait_for_drain(&self) {
-        if !self.outlives {
+        if !self.survives_restart {
             return pending().await;
         }
         self.engine.draining.cancelled().await;
@@ -354,7 +354,7 @@ impl Gate {
         // A turn that goes on after a restart finds its earlier request.
         let before = store.approval_of_call(&self.request, &program.call_id).await?;
         let is_new = before.is_none();
-        let mut waiting = ApprovalWait::new(&self.engine, self.asking(program, reasons, before), self.outlives);
+        let mut waiting = ApprovalWait::new(&self.engine, self.asking(program, reasons, before), self.survives_restart);
         let asked = waiting.request().await?;
         // From here on the request may have been seen, so the turn outlives the process.
         self.pending_approval.send_replace(Some(asked.clone()));
@@ -528,16 +528,16 @@ struct ApprovalWait<'a> {
     asking: Option<JoinHandle<Result<ApprovalRecord, aludel_store::Error>>>,
     id: Option<ApprovalId>,
     /// True if the turn can continue after a restart.
-    outlives: bool,
+    survives_restart: bool,
 }
 
 impl<'a> ApprovalWait<'a> {
     fn new(
         engine: &'a Arc<Engine>,
         asking: impl Future<Output = Result<ApprovalRecord, aludel_store::Error>> + Send + 'static,
-        outlives: bool,
+        survives_restart: bool,
     ) -> Self {
-        Self { engine, asking: Some(engine.tasks.spawn(asking)), id: None, outlives }
+        Self { engine, asking: Some(engine.tasks.spawn(asking)), id: None, survives_restart }
     }
 
     /// Returns the request, as soon as it is written.
@@ -553,7 +553,7 @@ impl<'a> ApprovalWait<'a> {
 
 impl Drop for ApprovalWait<'_> {
     fn drop(&mut self) {
-        if self.engine.shutdown.is_cancelled() || (self.outlives && self.engine.draining.is_cancelled()) {
+        if self.engine.shutdown.is_cancelled() || (self.survives_restart && self.engine.draining.is_cancelled()) {
             return;
         }
         let (engine, id, asking) = (Arc::clone(self.engine), self.id.take(), self.asking.take());

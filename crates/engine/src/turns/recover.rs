@@ -156,7 +156,7 @@ async fn resume_or_end(
         match waiting(engine, &turn, &events, &in_flight).instrument(span.clone()).await {
             Ok((plan, waiting)) => {
                 run.choices.push(plan);
-                run.outlives = true;
+                run.survives_restart = true;
                 let span = info_span!(parent: &span, "answer", api = kind.name(), id = %turn.id);
                 engine.tasks.spawn(run.run_from_approval(Some(waiting)).instrument(span));
                 return Ok(ResumeOutcome::Resumed);

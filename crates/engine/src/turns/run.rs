@@ -52,7 +52,7 @@ pub struct Run {
     /// True if the oldest part of the conversation may be left out when it is too long for the model.
     pub truncate: bool,
     /// True if it continues after a restart while it waits for approval.
-    pub outlives: bool,
+    pub survives_restart: bool,
     /// False if no client follows it before its end.
     pub is_followed: bool,
     /// Frames of the last choice's end, published when everything is stored.
@@ -122,7 +122,7 @@ impl Run {
             documents: None,
             journal: None,
             truncate: false,
-            outlives: false,
+            survives_restart: false,
             is_followed: true,
             last_frames: Vec::new(),
             pending: PendingFrames::default(),
@@ -216,7 +216,7 @@ impl Run {
             }
             match self.await_decision(program, &mut progress).await {
                 EarlierDecision::GoOn => {}
-                EarlierDecision::Outlived => return self.outlive().await,
+                EarlierDecision::LeftForRestart => return self.leave_for_restart().await,
                 EarlierDecision::Cancelled => {
                     self.end_choice(0, EndReason::Cancelled, &mut progress).await;
                 }
@@ -247,7 +247,7 @@ impl Run {
     async fn finish(mut self, outcome: TurnResult, mut progress: Vec<ChoiceProgress>) {
         match outcome {
             TurnResult::Ended => {}
-            TurnResult::Outlived => return self.outlive().await,
+            TurnResult::LeftForRestart => return self.leave_for_restart().await,
             TurnResult::Suspended(waits) => {
                 self.suspend(*waits, &mut progress);
                 return self.close(true).await;
@@ -291,9 +291,9 @@ impl Run {
         let decision = tokio::select! {
             decision = gate.pass(program) => decision,
             () = self.in_flight.cancel.cancelled() => return EarlierDecision::Cancelled,
-            () = gate.wait_for_drain() => return EarlierDecision::Outlived,
+            () = gate.wait_for_drain() => return EarlierDecision::LeftForRestart,
             () = self.engine.shutdown.cancelled() => {
-                return if self.outlives { EarlierDecision::Outlived } else { EarlierDecision::Cancelled };
+                return if self.survives_restart { EarlierDecision::LeftForRestart } else { EarlierDecision::Cancelled };
             }
         };
         if matches!(decision, ApprovalDecision::Later) {
@@ -324,7 +324,7 @@ impl Run {
     async fn drive_agents(&mut self, mut agents: Agents, progress: &mut [ChoiceProgress]) -> TurnResult {
         let (in_flight, shutdown) = (Arc::clone(&self.in_flight), self.engine.shutdown.clone());
         let gate = self.choices.first().and_then(|plan| plan.gate.clone());
-        let outlives = async || match &gate {
+        let drained = async || match &gate {
             Some(gate) => gate.wait_for_drain().await,
             None => pending().await,
         };
@@ -333,14 +333,14 @@ impl Run {
             None => pending().await,
         };
         let mut cancelled = false;
-        let mut outlived = false;
+        let mut is_left = false;
         loop {
             let next = tokio::select! {
                 biased;
                 () = in_flight.cancel.cancelled(), if !cancelled => None,
                 // Before the end of the process, which comes at once when no client is connected.
-                () = outlives(), if !cancelled => {
-                    outlived = true;
+                () = drained(), if !cancelled => {
+                    is_left = true;
                     None
                 }
                 () = shutdown.cancelled(), if !cancelled => None,
@@ -360,7 +360,7 @@ impl Run {
                 continue;
             };
             let Some((choice, event)) = next else { break };
-            if outlived {
+            if is_left {
                 continue;
             }
             if self.may_try_again(choice, &event, progress) {
@@ -392,7 +392,7 @@ impl Run {
             }
         }
         self.publish_if_followed().await;
-        if outlived && !in_flight.cancel.is_cancelled() { TurnResult::Outlived } else { TurnResult::Ended }
+        if is_left && !in_flight.cancel.is_cancelled() { TurnResult::LeftForRestart } else { TurnResult::Ended }
     }
 
     /// Returns true if the model may be asked again after it rejected the conversation before any part of an answer. Drops the older half
@@ -462,7 +462,7 @@ pub(super) struct PendingApproval {
 /// The decision about a program that an earlier process requested.
 enum EarlierDecision {
     GoOn,
-    Outlived,
+    LeftForRestart,
     Cancelled,
     /// The operator allows it; the client is to decide, too.
     AsksClient {
@@ -475,7 +475,7 @@ enum TurnResult {
     /// Its program waits for its client.
     Suspended(Box<suspend::SuspendedWork>),
     /// It waits for approval, and continues after a restart.
-    Outlived,
+    LeftForRestart,
 }
 
 impl std::fmt::Debug for Run {

@@ -81,10 +81,10 @@ impl TurnSpec {
         tenant: &Tenant,
         request: String,
         session: &Arc<Session>,
-        outlives: bool,
+        survives_restart: bool,
     ) -> Arc<Gate> {
         let (namespace, model) = (Arc::clone(session.namespace()), self.model.clone());
-        Gate::new(engine, tenant, ProgramOrigin { request, namespace, model }, self.decider, outlives)
+        Gate::new(engine, tenant, ProgramOrigin { request, namespace, model }, self.decider, survives_restart)
     }
 
     /// A choice of the turn, on this conversation. With a session, the model can run programs there through the gate.

@@ -78,7 +78,7 @@ impl Run {
     }
 
     /// Leaves a request that waits for approval to the next start.
-    pub(super) async fn outlive(mut self) {
+    pub(super) async fn leave_for_restart(mut self) {
         if let Some(journal) = &mut self.journal
             && let Err(failure) = journal.hand_on(&self.engine.store, None).await
         {

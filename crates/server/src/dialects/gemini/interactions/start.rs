@@ -121,10 +121,10 @@ async fn prepare(
     };
     let (session, reservation) = reserved.unzip();
     let asks = session.is_some() && !matches!(app.engine.approvals().mode, ApprovalMode::Never);
-    let outlives = request.store && asks;
+    let survives_restart = request.store && asks;
     let environment = session.as_ref().map(|session| session.id().to_string());
     let gated = session.map(|session| {
-        let gate = spec.gate(&app.engine, tenant, in_flight.id.to_string(), &session, outlives);
+        let gate = spec.gate(&app.engine, tenant, in_flight.id.to_string(), &session, survives_restart);
         (session, gate)
     });
     let items = context.items;
@@ -145,7 +145,7 @@ async fn prepare(
     let own = raw_json(&beginning);
     let render = Box::new(InteractionRenderer::new(beginning, links));
     let mut run = Run::new(&app.engine, tenant, in_flight, vec![choice], render);
-    run.outlives = outlives;
+    run.survives_restart = survives_restart;
     if request.store {
         let new = NewJournal {
             id: id.clone().into(),
@@ -153,7 +153,7 @@ async fn prepare(
             expires_at: None,
             session: environment,
             owns_session: false,
-            spec: outlives.then(|| spec.to_json()),
+            spec: survives_restart.then(|| spec.to_json()),
             own,
             items,
         };

@@ -93,10 +93,10 @@ async fn prepare(
         ..TurnSpec::new(request.model.clone(), instructions)
     };
     let asks = session.is_some() && !matches!(app.engine.approvals().mode, ApprovalMode::Never);
-    let outlives = request.store && asks;
+    let survives_restart = request.store && asks;
     let gated = match &session {
         Some(session) => {
-            let gate = spec.gate(&app.engine, tenant, in_flight.id.to_string(), session, outlives);
+            let gate = spec.gate(&app.engine, tenant, in_flight.id.to_string(), session, survives_restart);
             for (code, reason) in &view.refused {
                 gate.denied_by_client(code, reason).await?;
             }
@@ -120,8 +120,8 @@ async fn prepare(
     end_long_step().await;
     let render = Box::new(ResponseRenderer::new(beginning));
     let mut run = Run::new(&app.engine, tenant, in_flight, vec![choice], render);
-    (run.truncate, run.outlives) = (request.truncate, outlives);
-    run.is_followed = request.stream || request.background || outlives;
+    (run.truncate, run.survives_restart) = (request.truncate, survives_restart);
+    run.is_followed = request.stream || request.background || survives_restart;
     if request.store || request.background {
         let new = context.into_new();
         let input = serde_json::to_string(&new).map_err(ApiError::internal)?;
@@ -138,7 +138,7 @@ async fn prepare(
             expires_at,
             session: container,
             owns_session: false,
-            spec: outlives.then(|| spec.to_json()),
+            spec: survives_restart.then(|| spec.to_json()),
             own,
             items,
         };
