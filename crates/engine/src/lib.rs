@@ -79,8 +79,8 @@ pub struct Engine {
     pub shutdown: CancellationToken,
     /// Tasks that outlive their request. The process waits for them at its end.
     pub tasks: Tasks,
-    /// Requests that come by other ways than HTTP. A server that ends lets them finish, too.
-    pub visits: TaskTracker,
+    /// Connections over a socket that is not HTTP. A server that shuts down lets them finish, too.
+    pub socket_connections: TaskTracker,
     /// Time of the processors for the process's own work.
     pub processor_time: processor_time::ProcessorTime,
     /// Requests under way.
@@ -118,7 +118,7 @@ impl Engine {
             draining: CancellationToken::new(),
             shutdown,
             tasks,
-            visits: TaskTracker::new(),
+            socket_connections: TaskTracker::new(),
             processor_time: processor_time::ProcessorTime::default(),
             in_flight: turns::InFlightRequests::default(),
             suspended: turns::Suspensions::default(),

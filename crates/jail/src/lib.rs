@@ -1,6 +1,6 @@
 //! Linux isolation: the processes, namespaces, mounts, limits and filters that make a sandbox.
 //!
-//! A **warden** is a small process that [`Warden::spawn`] starts from the running executable. It is pid 1 of a pid namespace, so its
+//! A **warden** is a small process that [`WardenProcess::spawn`] starts from the running executable. It is pid 1 of a pid namespace, so its
 //! death, however it comes, ends every process below it. It starts one **zygote** (an interpreter with its libraries imported, in a
 //! user namespace and a read-only root), one **spawner** (a small process in the same namespaces) and, for every sandbox, a
 //! tiny init in fresh namespaces with its mounts and its cgroup. The zygote forks kernels into the namespaces and the spawner forks
@@ -48,7 +48,7 @@ mod zygote;
 
 pub use sys::{give_back_freed_memory, give_back_large_memory};
 pub use warden::WORKSPACES;
-pub use warden_process::{Warden, WardenError};
+pub use warden_process::{WardenError, WardenProcess};
 
 /// A failed step of a set-up, with the system's error. Operators read the step's name first.
 #[derive(Debug, thiserror::Error)]

@@ -48,8 +48,8 @@ enum Role {
     Command(u64),
 }
 
-/// State of the warden.
-struct WardenState {
+/// The warden inside of its own process: the state of its loop.
+struct WardenServer {
     control: OwnedFd,
     zygote: ForkServer,
     spawner: ForkServer,
@@ -69,7 +69,7 @@ struct WardenState {
     watches: HashMap<u64, EpollWatch>,
     next_watch: u64,
     /// Listeners that reported too much and are paused.
-    resting: Vec<(Instant, u64)>,
+    paused_listeners: Vec<(Instant, u64)>,
     foreground: Foreground,
     /// Checkpoints that recently started cells may have requested.
     late_checkpoints: Vec<LateCheckpoint>,
@@ -85,7 +85,7 @@ struct WardenState {
 
 /// Runs until aludel closes the control socket or a fork server ends, then removes everything. Runs as pid 1 of its pid namespace.
 pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Result<Hierarchy>) {
-    let start = || -> Result<(WardenState, OwnedFd, Vec<String>), StepError> {
+    let start = || -> Result<(WardenServer, OwnedFd, Vec<String>), StepError> {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step("die with the parent")?;
         sys::ignore_broken_pipes();
         let children = sys::child_signals().step("watch the children")?;
@@ -113,7 +113,7 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
                 .step("watch the sockets")?;
         }
         let zygote = zygote::start(setup, map)?;
-        let warden = WardenState {
+        let warden = WardenServer {
             control: clone_of(&control)?,
             spawner: spawner::start(setup, map, zygote.pidfd.as_fd())?,
             zygote,
@@ -129,7 +129,7 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
             connecting: HashSet::new(),
             watches: HashMap::new(),
             next_watch: CHILDREN + 1,
-            resting: Vec::new(),
+            paused_listeners: Vec::new(),
             foreground: Foreground::default(),
             late_checkpoints: Vec::new(),
             objects_due: Instant::now(),
@@ -190,7 +190,7 @@ fn own_group(hierarchy: io::Result<Hierarchy>, setup: &Setup) -> Result<(Hierarc
     Ok((own, warnings))
 }
 
-impl WardenState {
+impl WardenServer {
     fn reply(&self, reply: &WardenMessage) {
         message::send(&self.control, reply, &[]).ignore("the loop notices when aludel is gone");
     }

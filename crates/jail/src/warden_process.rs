@@ -33,7 +33,7 @@ const LOCK_FD: i32 = 4;
 
 /// A running warden. Dropping it closes the control socket, upon which the warden removes everything and ends.
 #[derive(Debug)]
-pub struct Warden {
+pub struct WardenProcess {
     control: OwnedFd,
     child: Mutex<Child>,
     log: PathBuf,
@@ -56,7 +56,7 @@ pub enum WardenError {
     },
 }
 
-impl Warden {
+impl WardenProcess {
     /// Starts a warden and its zygote, and blocks until it is ready, as long as the template's imports take. Raises this process's limit of
     /// open files to the maximum. From then on only the warden holds the instance's lock.
     pub fn spawn(setup: &Setup, lock: File) -> Result<(Self, WardenMessage), WardenError> {
@@ -100,7 +100,7 @@ impl Warden {
         WardenError::Unusable { reason, log: tail(&self.log).unwrap_or_default() }
     }
 
-    /// Sends a request, whose answer [`Warden::receive`] returns. Blocks while the socket's queue is full.
+    /// Sends a request, whose answer [`WardenProcess::receive`] returns. Blocks while the socket's queue is full.
     pub fn send(&self, request: &NumberedRequest, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         message::send(&self.control, request, descriptors)
     }
@@ -116,7 +116,7 @@ impl Warden {
         message::receive(&self.control)
     }
 
-    /// Takes the next reply like [`Warden::receive`], or fails with [`io::ErrorKind::WouldBlock`] while there is none.
+    /// Takes the next reply like [`WardenProcess::receive`], or fails with [`io::ErrorKind::WouldBlock`] while there is none.
     pub fn try_receive(&self) -> io::Result<Option<(WardenMessage, Vec<OwnedFd>)>> {
         message::try_receive(&self.control)
     }
@@ -126,7 +126,7 @@ impl Warden {
         message::is_readable(self.control.as_fd(), limit).map(drop)
     }
 
-    /// Makes the warden end and remove everything. [`Warden::receive`] then answers `None`.
+    /// Makes the warden end and remove everything. [`WardenProcess::receive`] then answers `None`.
     pub fn hang_up(&self) {
         rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both).ignore("the warden may be gone");
     }
@@ -136,7 +136,7 @@ impl Warden {
         self.child.lock().unwrap_or_else(PoisonError::into_inner).kill().ignore("it may have ended");
     }
 
-    /// Waits until the warden has removed everything; call it after [`Warden::hang_up`]. Blocks. A warden that takes longer than
+    /// Waits until the warden has removed everything; call it after [`WardenProcess::hang_up`]. Blocks. A warden that takes longer than
     /// [`END_TIMEOUT`] is killed.
     pub fn wait(&self) {
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
@@ -154,7 +154,7 @@ impl Warden {
     }
 }
 
-impl Drop for Warden {
+impl Drop for WardenProcess {
     fn drop(&mut self) {
         self.hang_up();
         self.wait();
@@ -207,7 +207,8 @@ extern "C" fn constructor(
 /// The program that the executable is under the name [`NAME`].
 fn main() -> Result<(), StepError> {
     sys::ignore_broken_pipes();
-    // JUSTIFICATION: descriptors given by number. SAFETY: `Warden::spawn` placed them there and nobody else in this process owns them.
+    // JUSTIFICATION: descriptors given by number. SAFETY: `WardenProcess::spawn` placed them there and nobody else in this process owns
+    // them.
     let (control, lock) = unsafe { (OwnedFd::from_raw_fd(CONTROL_FD), OwnedFd::from_raw_fd(LOCK_FD)) };
     for fd in [&control, &lock] {
         rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::CLOEXEC).step("mark the descriptors")?;

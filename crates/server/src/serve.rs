@@ -207,9 +207,9 @@ async fn accept<L: Listener>(app: &Arc<App>, listener: &mut L, shutdown: impl Fu
     }
     app.draining.cancel();
     open.close();
-    app.engine.visits.close();
+    app.engine.socket_connections.close();
     let mut drained = pin!(async {
-        tokio::join!(open.wait(), app.engine.visits.wait());
+        tokio::join!(open.wait(), app.engine.socket_connections.wait());
     });
     if timeout(DRAIN_TIMEOUT / 2, &mut drained).await.is_err() {
         // Cancels the turns that still run; their clients get the end.

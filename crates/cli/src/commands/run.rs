@@ -133,7 +133,7 @@ pub(crate) async fn run(mut args: RunArgs, context: &CommandContext) -> anyhow::
     // A server runs programs that need no terminal.
     if context.config.server.socket.0 && !args.no_server && !program.asks {
         let declined = match socket::reach(context, &program).await? {
-            ServerLookup::Server(visit) => match at_server(visit, context, &mut audience).await? {
+            ServerLookup::Server(server_program) => match at_server(server_program, context, &mut audience).await? {
                 ServerOutcome::Over(exit) => return Ok(exit),
                 ServerOutcome::Declined(reason) => Some(reason),
             },
@@ -159,7 +159,7 @@ enum ServerOutcome {
 
 /// Runs the program at a server.
 async fn at_server(
-    mut visit: ServerProgram,
+    mut server_program: ServerProgram,
     context: &CommandContext,
     audience: &mut Audience,
 ) -> anyhow::Result<ServerOutcome> {
@@ -167,13 +167,13 @@ async fn at_server(
     let mut interrupted = false;
     loop {
         let update = tokio::select! {
-            update = visit.next() => update?,
+            update = server_program.next() => update?,
             () = signals.next() => {
                 if interrupted {
                     return Ok(ServerOutcome::Over(Exit::Interrupted));
                 }
                 interrupted = true;
-                visit.interrupt().await;
+                server_program.interrupt().await;
                 continue;
             }
         };
@@ -184,7 +184,7 @@ async fn at_server(
             }
             ProgramUpdate::Event(event) => audience.see(&event)?,
             ProgramUpdate::Ended(finished, files) => {
-                let mut files = visit.into_files(files, context.config.sandbox.limits())?;
+                let mut files = server_program.into_files(files, context.config.sandbox.limits())?;
                 audience.see(&ExecutionEvent::Finished(finished.clone()))?;
                 return Ok(ServerOutcome::Over(audience.end(&finished, &mut files).await?));
             }

@@ -82,7 +82,7 @@ pub(crate) async fn run(_: ServeArgs, context: &CommandContext) -> anyhow::Resul
     Console::new().line(StandardStream::Stdout, &format!("listening on http://{address}"))?;
     let (asked, was_asked) = tokio::sync::oneshot::channel();
     let served = aludel_server::serve(app, listener, async {
-        let visits = async {
+        let socket_served = async {
             match &socket {
                 Some(socket) => socket.serve().await,
                 None => std::future::pending().await,
@@ -91,7 +91,7 @@ pub(crate) async fn run(_: ServeArgs, context: &CommandContext) -> anyhow::Resul
         tokio::select! {
             // The sender lives until it is used or serving is over.
             _asked = was_asked => {}
-            () = visits => {}
+            () = socket_served => {}
         }
     });
     let hurried = async {

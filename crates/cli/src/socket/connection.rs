@@ -53,7 +53,7 @@ impl SocketServer {
 }
 
 /// Serves a client until it disconnects or breaks the protocol. Its sandbox ends then, whatever runs in it.
-pub(super) async fn visit(host: &SocketServer, mut stream: UnixStream) {
+pub(super) async fn serve_connection(host: &SocketServer, mut stream: UnixStream) {
     let Ok(Ok(first)) = timeout(REQUEST_TIMEOUT, frames::first_byte(&stream)).await else { return };
     if first.is_ascii_uppercase() {
         return host.local_user.serve(stream).await;

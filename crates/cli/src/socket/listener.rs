@@ -11,12 +11,12 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
-use super::connection::{SocketServer, visit};
+use super::connection::{SocketServer, serve_connection};
 use super::message::PeerIdentity;
 use crate::context::CommandContext;
 
 /// Concurrent clients. One more starts a sandbox of its own.
-const MAX_VISITS: usize = 256;
+const MAX_CONNECTIONS: usize = 256;
 /// Connections that the system keeps until they are accepted.
 const BACKLOG: i32 = 128;
 
@@ -59,7 +59,7 @@ impl SocketListener {
 
     /// Lets clients in, for ever.
     pub(crate) async fn serve(&self) {
-        let places = Arc::new(Semaphore::new(MAX_VISITS));
+        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let user = rustix::process::geteuid().as_raw();
         loop {
             let Ok((stream, _)) = self.listener.accept().await else {
@@ -70,9 +70,9 @@ impl SocketListener {
                 continue;
             }
             let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
-            let (host, visits) = (Arc::clone(&self.host), &self.host.engine.visits);
-            visits.spawn(async move {
-                visit(&host, stream).await;
+            let (host, connections) = (Arc::clone(&self.host), &self.host.engine.socket_connections);
+            connections.spawn(async move {
+                serve_connection(&host, stream).await;
                 drop(place);
             });
         }

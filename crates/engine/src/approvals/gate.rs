@@ -117,8 +117,8 @@ impl fmt::Debug for TerminalApprover {
 }
 
 impl Gate {
-    /// A gate for the programs of one request. `survives_restart` is true if a request whose program waits for the operator continues after a
-    /// restart.
+    /// A gate for the programs of one request. `survives_restart` is true if a request whose program waits for the operator continues after
+    /// a restart.
     pub fn new(
         engine: &Arc<Engine>,
         tenant: &Tenant,

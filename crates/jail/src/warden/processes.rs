@@ -7,7 +7,7 @@ use aludel_ignore::Ignore;
 use rustix::process::{PidfdFlags, Signal, kill_process, pidfd_open};
 
 use super::watches::EpollSource;
-use super::{Role, WardenState, invalid};
+use super::{Role, WardenServer, invalid};
 use crate::cgroup::Cgroup;
 use crate::foreground::BoostUsage;
 use crate::fork_server::{ForkRequest, ForkServer, NamespacesReady};
@@ -48,7 +48,7 @@ struct Forking {
     socket: OwnedFd,
 }
 
-impl WardenState {
+impl WardenServer {
     pub(super) fn create(&mut self, id: u64, spec: JailSpec, descriptors: &[OwnedFd]) -> Result<(), StepError> {
         let JailSpec { start, slot, workspace, limits, profile } = spec;
         let expected = if start.is_some() { 3 } else { 0 };
@@ -217,7 +217,7 @@ impl WardenState {
         }
     }
 
-    /// Requests a process, which waits for [`WardenState::finish_fork`]. It ends if that is never called.
+    /// Requests a process, which waits for [`WardenServer::finish_fork`]. It ends if that is never called.
     fn begin_fork(&self, place: ProcessTarget<'_>, kind: Kind, descriptors: &[OwnedFd]) -> Result<Forking, StepError> {
         let (socket, theirs) = message::socket_pair().step("make a socket")?;
         rustix::net::sockopt::set_socket_passcred(&socket, true).step("ask for the sender's number")?;

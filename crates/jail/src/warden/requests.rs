@@ -6,7 +6,7 @@ use aludel_ignore::Ignore;
 use rustix::process::Signal;
 
 use super::watches::EpollSource;
-use super::{NO_CHECKPOINT, WardenState, invalid};
+use super::{NO_CHECKPOINT, WardenServer, invalid};
 use crate::cgroup::CpuShare;
 use crate::freezer::FrozenSandbox;
 use crate::message::{self, FIRST_KERNEL, Profile, TerminalSize, WardenAnswer, WardenMessage, WardenRequest};
@@ -17,7 +17,7 @@ use crate::{Step, StepError, mounts, sys, terminals};
 /// Connections that are made at once, each by a process of its own in some milliseconds at most.
 const MOST_CONNECTING: usize = 32;
 
-impl WardenState {
+impl WardenServer {
     pub(super) fn handle(&mut self, number: u64, request: WardenRequest, descriptors: &[OwnedFd]) {
         match request {
             WardenRequest::OpenWorkspace { workspace, slot, bytes, inodes } => {

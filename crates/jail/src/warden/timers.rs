@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use aludel_ignore::Ignore;
 use rustix::event::Timespec;
 
-use super::WardenState;
+use super::WardenServer;
 use crate::cgroup::CpuShare;
 use crate::idmap::IdMap;
 use crate::locks::Locks;
@@ -38,12 +38,12 @@ impl LateCheckpoint {
     }
 }
 
-impl WardenState {
+impl WardenServer {
     /// Runs the timers that are due; returns the time to the next one.
     pub(super) fn run_timers(&mut self) -> Option<Timespec> {
         let now = Instant::now();
         let next = [
-            self.watch_the_rested(now),
+            self.resume_listeners(now),
             self.lower_shares(now),
             self.rank_late_checkpoints(now),
             self.enforce_object_limits(now),

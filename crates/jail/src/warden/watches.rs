@@ -7,7 +7,7 @@ use std::time::Instant;
 use aludel_ignore::Ignore;
 use rustix::event::epoll;
 
-use super::{NO_CHECKPOINT, Role, WardenState, invalid};
+use super::{NO_CHECKPOINT, Role, WardenServer, invalid};
 use crate::lockdown::RefusalHandling;
 use crate::message::{FIRST_KERNEL, WardenMessage};
 use crate::sandbox;
@@ -39,17 +39,18 @@ impl EpollSource {
     }
 }
 
-impl WardenState {
+impl WardenServer {
     /// Resumes listeners whose pause is over; returns the time of the next one.
-    pub(super) fn watch_the_rested(&mut self, now: Instant) -> Option<Instant> {
-        let (rested, resting) = std::mem::take(&mut self.resting).into_iter().partition(|(until, _)| *until <= now);
-        self.resting = resting;
-        for (_, token) in rested {
+    pub(super) fn resume_listeners(&mut self, now: Instant) -> Option<Instant> {
+        let (due, paused) =
+            std::mem::take(&mut self.paused_listeners).into_iter().partition(|(until, _)| *until <= now);
+        self.paused_listeners = paused;
+        for (_, token) in due {
             if let Some(EpollWatch { what: EpollSource::Refusals { listener, .. }, .. }) = self.watches.get(&token) {
                 self.watch_fd(listener.fd(), token).ignore("the listener may be gone");
             }
         }
-        self.resting.iter().map(|(until, _)| *until).min()
+        self.paused_listeners.iter().map(|(until, _)| *until).min()
     }
 
     fn watch_fd(&self, fd: &OwnedFd, token: u64) -> io::Result<()> {
@@ -83,7 +84,7 @@ impl WardenState {
                     ListenerResult::Something => {}
                     ListenerResult::Rests(until) => {
                         self.unwatch(listener.fd());
-                        self.resting.push((until, token));
+                        self.paused_listeners.push((until, token));
                     }
                     ListenerResult::Over => return self.unwatch(listener.fd()),
                 }

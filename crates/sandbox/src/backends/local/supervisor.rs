@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use aludel_ignore::Ignore;
 use aludel_jail::message::{Setup, WardenMessage};
-use aludel_jail::{WORKSPACES, Warden, sweep};
+use aludel_jail::{WORKSPACES, WardenProcess, sweep};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -23,17 +23,17 @@ const MAX_PAUSE: Duration = Duration::from_secs(5);
 /// The warden of a backend, whichever that is at the moment.
 #[derive(Debug)]
 pub(super) struct Supervisor {
-    current: watch::Sender<CurrentWarden>,
+    current: watch::Sender<WardenStatus>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Debug)]
-enum CurrentWarden {
+enum WardenStatus {
     Up(Arc<WardenClient>),
     /// The next warden is being started; the reason for the last one's end.
     Down(String),
     /// The backend was shut down.
-    Over,
+    ShutDown,
 }
 
 /// Everything that a warden is started with.
@@ -49,8 +49,8 @@ pub(super) struct WardenSettings {
     pub(super) max_silence: Duration,
 }
 
-/// A warden that was started.
-struct StartedWarden {
+/// A running warden with the directory of its instance.
+struct WardenInstance {
     client: Arc<WardenClient>,
     instance: PathBuf,
 }
@@ -60,7 +60,7 @@ impl Supervisor {
     pub(super) fn start(settings: WardenSettings) -> Result<(Arc<Self>, Vec<String>), Error> {
         sweep::sweep(&settings.run);
         let (first, warnings) = settings.start()?;
-        let current = watch::Sender::new(CurrentWarden::Up(Arc::clone(&first.client)));
+        let current = watch::Sender::new(WardenStatus::Up(Arc::clone(&first.client)));
         let supervisor = Arc::new(Self { current, thread: Mutex::default() });
         let supervising = Arc::clone(&supervisor);
         let thread = std::thread::Builder::new().name("aludel-warden".into());
@@ -83,15 +83,15 @@ impl Supervisor {
     async fn client_if(&self, is_wanted: impl Fn(&Arc<WardenClient>) -> bool) -> Result<Arc<WardenClient>, Error> {
         let mut current = self.current.subscribe();
         let settled = current.wait_for(|current| match current {
-            CurrentWarden::Up(client) => is_wanted(client),
-            CurrentWarden::Down(_) => false,
-            CurrentWarden::Over => true,
+            WardenStatus::Up(client) => is_wanted(client),
+            WardenStatus::Down(_) => false,
+            WardenStatus::ShutDown => true,
         });
         let settled = timeout(CREATE_TIMEOUT, settled).await;
         let settled = settled.map_err(|_| Error::Timeout { what: "warden", limit: CREATE_TIMEOUT })?;
         match settled.as_deref() {
-            Ok(CurrentWarden::Up(client)) => Ok(Arc::clone(client)),
-            Ok(CurrentWarden::Down(_) | CurrentWarden::Over) | Err(_) => {
+            Ok(WardenStatus::Up(client)) => Ok(Arc::clone(client)),
+            Ok(WardenStatus::Down(_) | WardenStatus::ShutDown) | Err(_) => {
                 Err(Error::Over("the backend was shut down".into()))
             }
         }
@@ -100,15 +100,15 @@ impl Supervisor {
     /// Reason for which there is no warden now, if that is so.
     pub(super) fn failure(&self) -> Option<String> {
         match &*self.current.borrow() {
-            CurrentWarden::Up(_) => None,
-            CurrentWarden::Down(reason) => Some(format!("{reason}; another warden is being started")),
-            CurrentWarden::Over => Some("the backend was shut down".into()),
+            WardenStatus::Up(_) => None,
+            WardenStatus::Down(reason) => Some(format!("{reason}; another warden is being started")),
+            WardenStatus::ShutDown => Some("the backend was shut down".into()),
         }
     }
 
     /// Makes the warden remove everything and end, and starts no other.
     pub(super) fn end(&self) {
-        if let CurrentWarden::Up(client) = self.current.send_replace(CurrentWarden::Over) {
+        if let WardenStatus::Up(client) = self.current.send_replace(WardenStatus::ShutDown) {
             client.hang_up();
         }
         if let Some(thread) = &*lock(&self.thread) {
@@ -125,13 +125,13 @@ impl Supervisor {
     }
 
     fn is_over(&self) -> bool {
-        matches!(*self.current.borrow(), CurrentWarden::Over)
+        matches!(*self.current.borrow(), WardenStatus::ShutDown)
     }
 
     /// Sets the current state, unless all is over.
-    fn set(&self, next: CurrentWarden) {
+    fn set(&self, next: WardenStatus) {
         self.current.send_if_modified(|current| {
-            let goes_on = !matches!(current, CurrentWarden::Over);
+            let goes_on = !matches!(current, WardenStatus::ShutDown);
             if goes_on {
                 *current = next;
             }
@@ -139,15 +139,15 @@ impl Supervisor {
         });
     }
 
-    fn supervise(&self, settings: &WardenSettings, mut warden: StartedWarden) {
+    fn supervise(&self, settings: &WardenSettings, mut warden: WardenInstance) {
         let mut pause = FIRST_PAUSE;
         loop {
             let reason = warden.client.listen();
-            self.set(CurrentWarden::Down(reason.clone()));
+            self.set(WardenStatus::Down(reason.clone()));
             if !self.is_over() {
                 tracing::warn!(reason, "there is no warden any more: its sandboxes are lost, another one is started");
             }
-            let StartedWarden { client, instance } = warden;
+            let WardenInstance { client, instance } = warden;
             client.hang_up();
             client.wait();
             sweep::remove_ended(&instance);
@@ -157,7 +157,7 @@ impl Supervisor {
             drop(client);
             let Some(next) = self.start_another(settings, &mut pause) else { return };
             warden = next;
-            self.set(CurrentWarden::Up(Arc::clone(&warden.client)));
+            self.set(WardenStatus::Up(Arc::clone(&warden.client)));
             if self.is_over() {
                 warden.client.hang_up();
             } else {
@@ -167,7 +167,7 @@ impl Supervisor {
     }
 
     /// Starts a warden, with as many attempts as it takes; `None` on shutdown.
-    fn start_another(&self, settings: &WardenSettings, pause: &mut Duration) -> Option<StartedWarden> {
+    fn start_another(&self, settings: &WardenSettings, pause: &mut Duration) -> Option<WardenInstance> {
         loop {
             self.park(*pause);
             if self.is_over() {
@@ -178,7 +178,7 @@ impl Supervisor {
                 Ok((started, _)) => return Some(started),
                 Err(error) => {
                     tracing::warn!(%error, "no warden could be started; it is tried again in {} ms", pause.as_millis());
-                    self.set(CurrentWarden::Down(error.to_string()));
+                    self.set(WardenStatus::Down(error.to_string()));
                 }
             }
         }
@@ -198,7 +198,7 @@ impl Supervisor {
 
 impl WardenSettings {
     /// Starts a warden in an instance of its own. A failed start leaves nothing.
-    fn start(&self) -> Result<(StartedWarden, Vec<String>), Error> {
+    fn start(&self) -> Result<(WardenInstance, Vec<String>), Error> {
         let failed = |path: &Path| {
             let path = path.to_path_buf();
             move |source| Error::Io { path, source }
@@ -208,7 +208,8 @@ impl WardenSettings {
             let workspaces = instance.join(WORKSPACES);
             std::fs::create_dir(&workspaces).map_err(failed(&workspaces))?;
             let setup = Setup { instance: instance.clone(), ..self.setup.clone() };
-            let (warden, ready) = Warden::spawn(&setup, lock).map_err(|error| Error::Setup(error.to_string()))?;
+            let (warden, ready) =
+                WardenProcess::spawn(&setup, lock).map_err(|error| Error::Setup(error.to_string()))?;
             let WardenMessage::Ready { owner_base, warnings, memory_is_bounded } = ready else {
                 return Err(Error::Setup("the warden answered out of turn".into()));
             };
@@ -220,7 +221,7 @@ impl WardenSettings {
             Ok((client, warnings))
         };
         match started() {
-            Ok((client, warnings)) => Ok((StartedWarden { client, instance }, warnings)),
+            Ok((client, warnings)) => Ok((WardenInstance { client, instance }, warnings)),
             Err(error) => {
                 sweep::remove_ended(&instance);
                 Err(error)

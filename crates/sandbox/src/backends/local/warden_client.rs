@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aludel_ignore::Ignore;
-use aludel_jail::Warden;
+use aludel_jail::WardenProcess;
 use aludel_jail::message::{
     self, FIRST_KERNEL, KernelStart, NumberedRequest, TerminalSize, WardenAnswer, WardenMessage, WardenRequest,
 };
@@ -39,15 +39,15 @@ pub(super) const MAX_SILENCE: Duration = Duration::from_secs(45);
 /// Divisor of that time: after each part a silent warden is pinged.
 const PARTS_OF_SILENCE: u32 = 5;
 
-/// The way to one warden.
+/// Connection of this process to one warden: sends it requests, and passes on its answers and reports.
 #[derive(Debug)]
 pub(crate) struct WardenClient {
-    warden: Warden,
+    warden: WardenProcess,
     state: Mutex<State>,
     queue: Mutex<Queue>,
     queued: Condvar,
     /// Held while messages of the warden are received and passed on; contains the reason that it gave for its end.
-    hearing: Mutex<Option<String>>,
+    receiving: Mutex<Option<String>>,
     next_number: AtomicU64,
     next_id: AtomicU64,
     /// The host uid of slot 0, when every slot has its own.
@@ -56,7 +56,7 @@ pub(crate) struct WardenClient {
     /// Longest silence.
     max_silence: Duration,
     /// Number of messages so far.
-    heard: AtomicU64,
+    received: AtomicU64,
     /// True if it has made a sandbox.
     has_made_sandbox: AtomicBool,
 }
@@ -120,7 +120,7 @@ enum Work {
 impl WardenClient {
     /// Wraps a ready warden and starts the thread that writes to it.
     pub(super) fn start(
-        warden: Warden,
+        warden: WardenProcess,
         owner_base: Option<u32>,
         memory_is_bounded: bool,
         max_silence: Duration,
@@ -130,13 +130,13 @@ impl WardenClient {
             state: Mutex::default(),
             queue: Mutex::default(),
             queued: Condvar::new(),
-            hearing: Mutex::default(),
+            receiving: Mutex::default(),
             next_number: AtomicU64::new(UNANSWERED + 1),
             next_id: AtomicU64::new(1),
             owner_base,
             memory_is_bounded,
             max_silence,
-            heard: AtomicU64::new(0),
+            received: AtomicU64::new(0),
             has_made_sandbox: AtomicBool::new(false),
         });
         let writer = Arc::clone(&client);
@@ -284,14 +284,14 @@ impl WardenClient {
     pub(super) fn listen(&self) -> String {
         let mut silences = 0;
         let over = loop {
-            let before = self.heard.load(Ordering::Relaxed);
+            let before = self.received.load(Ordering::Relaxed);
             let waited =
                 self.warden.wait_for_reply(self.max_silence / PARTS_OF_SILENCE).map_err(|error| error.to_string());
             if let Err(reason) = waited.and_then(|()| self.receive()) {
                 break reason;
             }
             // Another thread has received something.
-            if self.heard.load(Ordering::Relaxed) != before {
+            if self.received.load(Ordering::Relaxed) != before {
                 silences = 0;
             } else if silences == PARTS_OF_SILENCE {
                 self.warden.kill();
@@ -318,7 +318,7 @@ impl WardenClient {
 
     /// Passes on the messages that have arrived, without waiting. The error is the reason for which no more will come.
     fn receive(&self) -> Result<(), String> {
-        let mut over = lock(&self.hearing);
+        let mut over = lock(&self.receiving);
         loop {
             if let Some(reason) = &*over {
                 return Err(reason.clone());
@@ -326,7 +326,7 @@ impl WardenClient {
             match self.warden.try_receive() {
                 Ok(Some((WardenMessage::Unusable { reason }, _))) => *over = Some(reason),
                 Ok(Some((reply, descriptors))) => {
-                    self.heard.fetch_add(1, Ordering::Relaxed);
+                    self.received.fetch_add(1, Ordering::Relaxed);
                     self.dispatch(reply, descriptors);
                 }
                 Ok(None) => *over = Some(ENDED.to_owned()),
