@@ -43,7 +43,7 @@ pub(crate) async fn open(context: &CommandContext) -> anyhow::Result<Store> {
     }
     let opened = async {
         let store = Store::open_beside(&state).await?;
-        store.remove_expired_containers(&Tenant::terminal()).await?;
+        store.remove_expired_sessions(&Tenant::terminal()).await?;
         Ok::<_, anyhow::Error>(store)
     };
     opened.await.map_err(|error| explain(error, context))

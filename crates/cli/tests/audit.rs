@@ -14,9 +14,9 @@ fn audit(data: &Path, arguments: &[&str]) -> Said {
 
 async fn note(data: &Path, code: &str) {
     let store = Store::open_beside(&data.join("state")).await.unwrap();
-    let (request, container) = ("resp_1".into(), "cntr_1".into());
+    let (request, session) = ("resp_1".into(), "cntr_1".into());
     let (code, actor, outcome) = (code.into(), "nobody is asked".into(), String::new());
-    let entry = AuditEntry { event: AuditEvent::Started, request, container, code, actor, outcome };
+    let entry = AuditEntry { event: AuditEvent::Started, request, session, code, actor, outcome };
     store.audit(&Tenant::local(), vec![entry.clone(), entry]).await.unwrap();
 }
 

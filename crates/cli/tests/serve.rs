@@ -361,7 +361,7 @@ async fn last_turn(data: &Path) -> TurnRecord {
     let store = Store::open_beside(&data.join("state")).await.unwrap();
     let last = store.audit_log(0, 1000).await.unwrap().pop().unwrap();
     let turn = store.turn(&Tenant::terminal(), &TurnId::parse(&last.request).unwrap()).await.unwrap();
-    assert_eq!(turn.as_ref().unwrap().session.as_ref(), Some(&last.container));
+    assert_eq!(turn.as_ref().unwrap().session.as_ref(), Some(&last.session));
     turn.unwrap()
 }
 

@@ -295,7 +295,7 @@ mod tests {
     use std::time::Duration;
 
     use aludel_sandbox::{LimitHit, MimeBundle, Outcome, ProgramError, VariablesState};
-    use aludel_store::{ContainerFileId, FileOrigin};
+    use aludel_store::{FileOrigin, SessionFileId};
 
     use super::*;
     use crate::SessionFile;
@@ -324,7 +324,7 @@ mod tests {
         let (item, text) = (ItemId::new(), |delta: &str| EventKind::Text { item: ItemId::new(), delta: delta.into() });
         let output = |output| EventKind::Output { item: item.clone(), output };
         let file = SessionFile {
-            id: ContainerFileId::new(),
+            id: SessionFileId::new(),
             path: "/mnt/data/f.png".into(),
             bytes: 2,
             mime: "image/png".into(),

@@ -12,9 +12,7 @@ use aludel_agent::upstream::http::{HttpOptions, HttpUpstream, Protocol, Transpor
 use aludel_engine::sessions::check_name;
 use aludel_engine::{Engine, Model, ProgramParts, SessionFile};
 use aludel_sandbox::memory::Memory;
-use aludel_store::{
-    ContainerFileId, FileId, FileOrigin, InteractionId, ResponseId, SessionId, Store, Tenant, fresh_id,
-};
+use aludel_store::{FileId, FileOrigin, InteractionId, ResponseId, SessionFileId, SessionId, Store, Tenant, fresh_id};
 use axum::body::{self, Bytes};
 use axum::extract::{FromRequestParts, Request};
 use axum::http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
@@ -272,7 +270,7 @@ fn markdown(text: &str) {
 }
 
 fn file_named(name: &str) -> SessionFile {
-    let (id, path) = (ContainerFileId::new(), format!("/mnt/data/{name}"));
+    let (id, path) = (SessionFileId::new(), format!("/mnt/data/{name}"));
     SessionFile {
         id,
         path,
@@ -396,7 +394,7 @@ impl Server {
             self.words.push(("{token}".to_owned(), word("envdAccessToken")));
             let container = SessionId::parse(&self.filled("{container}")).expect("an id");
             let secret = self.runtime.block_on(self.app.link_secret()).expect("a secret");
-            let file = ContainerFileId::parse(&self.filled("{cfile}")).expect("an id");
+            let file = SessionFileId::parse(&self.filled("{cfile}")).expect("an id");
             let links = Links::to(secret, "", &self.tenant, &container);
             self.words.push(("{link}".to_owned(), links.link(&SessionFile { id: file, ..file_named("a b") })));
         }

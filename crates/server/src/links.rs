@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use aludel_engine::SessionFile;
 use aludel_engine::sessions::WORKSPACE;
-use aludel_store::{ContainerFileId, SessionId, Tenant, now};
+use aludel_store::{SessionFileId, SessionId, Tenant, now};
 use axum::Extension;
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -41,7 +41,7 @@ const LINK_LIFE_SECONDS: i64 = 30 * 24 * 3600;
 pub(crate) struct FileLink {
     tenant: Tenant,
     container: SessionId,
-    file: ContainerFileId,
+    file: SessionFileId,
     /// Seconds since 1970.
     expires_at: i64,
 }
@@ -139,7 +139,7 @@ impl FileLink {
         Some(Self {
             tenant: Tenant::of_signed(fields.next()?),
             container: SessionId::parse(fields.next()?)?,
-            file: ContainerFileId::parse(fields.next()?)?,
+            file: SessionFileId::parse(fields.next()?)?,
             expires_at: fields.next()?.parse().ok()?,
         })
     }
@@ -210,7 +210,7 @@ pub(crate) async fn follow(
     Extension(link): Extension<FileLink>,
 ) -> Result<Response, ApiError> {
     let FileLink { tenant, container, file, .. } = link;
-    let file = app.store.container_file(&tenant, &container, &file).await?;
+    let file = app.store.session_file(&tenant, &container, &file).await?;
     let file = file.ok_or_else(|| ApiError::not_found("The file of this link is not kept any more."))?;
     show(&app.store, &file.blob, file.bytes, &file.mime, &file.path).await
 }
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     fn link() -> FileLink {
-        let (container, file) = (SessionId::new(), ContainerFileId::new());
+        let (container, file) = (SessionId::new(), SessionFileId::new());
         FileLink { tenant: Tenant::local(), container, file, expires_at: 7 }
     }
 

@@ -20,7 +20,7 @@ pub struct ApprovalRecord {
     /// Id of the tool call.
     pub call_id: String,
     /// Session that it is to run in.
-    pub container: String,
+    pub session: String,
     /// Model that wrote it.
     pub model: String,
     /// Program. Exactly this is run.
@@ -86,7 +86,7 @@ pub struct NewApproval {
     /// Id of the tool call.
     pub call_id: String,
     /// Session that it is to run in.
-    pub container: String,
+    pub session: String,
     /// Model that wrote it.
     pub model: String,
     /// Program.
@@ -134,7 +134,7 @@ impl ApprovalRecord {
             tenant: row.get(1)?,
             request: row.get(2)?,
             call_id: row.get(3)?,
-            container: row.get(4)?,
+            session: row.get(4)?,
             model: row.get(5)?,
             code: row.get(6)?,
             sha256: row.get(7)?,
@@ -165,7 +165,7 @@ impl Store {
             sha256: program_digest(&new.code),
             request: new.request,
             call_id: new.call_id,
-            container: new.container,
+            session: new.session,
             model: new.model,
             code: new.code,
             reasons: new.reasons,
@@ -189,7 +189,7 @@ impl Store {
                 row.tenant,
                 row.request,
                 row.call_id,
-                row.container,
+                row.session,
                 row.model,
                 row.code,
                 row.sha256,

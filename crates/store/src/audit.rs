@@ -20,7 +20,7 @@ pub struct AuditEntry {
     /// Id of its turn: of a response or a completion.
     pub request: String,
     /// Session that the program runs in.
-    pub container: String,
+    pub session: String,
     /// Program.
     pub code: String,
     /// Name of the party that did it.
@@ -72,7 +72,8 @@ pub struct AuditRecord {
     /// Id of the turn that it is part of.
     pub request: String,
     /// Session that the program runs in.
-    pub container: String,
+    #[serde(rename = "container")]
+    pub session: String,
     /// SHA-256 of the program, in hexadecimal.
     pub sha256: String,
     /// Program.
@@ -130,7 +131,7 @@ impl AuditRecord {
             tenant: row.get(2)?,
             event: row.get(3)?,
             request: row.get(4)?,
-            container: row.get(5)?,
+            session: row.get(5)?,
             sha256: row.get(6)?,
             code: row.get(7)?,
             actor: row.get(8)?,
@@ -149,7 +150,7 @@ impl AuditRecord {
             self.tenant.as_str(),
             &self.event,
             &self.request,
-            &self.container,
+            &self.session,
             &self.sha256,
             code,
             &self.actor,
@@ -192,7 +193,7 @@ impl Store {
                     let entry = AuditEntry {
                         event: AuditEvent::Ended,
                         request: row.get(1)?,
-                        container: row.get(2)?,
+                        session: row.get(2)?,
                         code: row.get(3)?,
                         actor: String::new(),
                         outcome: outcome.clone(),
@@ -293,14 +294,14 @@ fn append(database: &Connection, entries: impl Iterator<Item = (Tenant, AuditEnt
     let mut insert_program = database.prepare_cached(query)?;
     for (tenant, entry, sha256) in entries {
         number += 1;
-        let AuditEntry { event, request, container, code, actor, outcome } = entry;
+        let AuditEntry { event, request, session, code, actor, outcome } = entry;
         let mut record = AuditRecord {
             number,
             at_ms: now_ms(),
             tenant,
             event: event.word().to_owned(),
             request,
-            container,
+            session,
             sha256,
             code,
             actor,
@@ -308,10 +309,10 @@ fn append(database: &Connection, entries: impl Iterator<Item = (Tenant, AuditEnt
             chain: String::new(),
         };
         record.chain = record.link(&chain, &record.sha256);
-        let AuditRecord { number, at_ms, tenant, event, request, container, sha256, code, actor, outcome, chain: link } =
+        let AuditRecord { number, at_ms, tenant, event, request, session, sha256, code, actor, outcome, chain: link } =
             record;
         insert_program.execute(params![number, tenant, sha256, code])?;
-        insert.execute(params![number, at_ms, tenant, event, request, container, sha256, actor, outcome, link])?;
+        insert.execute(params![number, at_ms, tenant, event, request, session, sha256, actor, outcome, link])?;
         chain = link;
     }
     Ok(())

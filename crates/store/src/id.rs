@@ -121,10 +121,10 @@ ids! {
     UploadId = "upload_" + 32;
     /// One part of an upload.
     PartId = "part_" + 32;
-    /// A container.
+    /// A session.
     SessionId = "cntr_" + 48;
-    /// A file in a container.
-    ContainerFileId = "cfile_" + 32;
+    /// A file in a session.
+    SessionFileId = "cfile_" + 32;
     /// A conversation.
     ConversationId = "conv_" + 48;
     /// A response.

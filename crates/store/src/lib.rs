@@ -10,7 +10,6 @@ mod audit;
 mod backup;
 mod blobs;
 mod budgets;
-mod containers;
 mod conversations;
 mod database;
 mod error;
@@ -25,6 +24,7 @@ mod responses;
 mod row_change;
 mod runs;
 mod secrets;
+mod sessions;
 mod sweep;
 mod synced_file;
 mod threads;
@@ -48,17 +48,14 @@ pub use audit::{AuditChain, AuditEntry, AuditEvent, AuditRecord, TamperEvidence}
 pub use backup::Backup;
 pub use blobs::{BlobName, BlobReader, BlobWriter, NewBlob};
 pub use budgets::{DailyBudget, UsedUp};
-pub use containers::{
-    ContainerFileRecord, ContainerRecord, FileLocation, FileOrigin, NewContainer, NewContainerFile, WrittenFiles,
-};
 pub use conversations::ConversationRecord;
 use database::Database;
 pub use database::UpgradeLoss;
 pub use error::Error;
 pub use files::{FileRecord, NewFile};
 pub use id::{
-    ApprovalId, AssistantId, ContainerFileId, ConversationId, FileId, InteractionId, KeyId, MessageId, PartId,
-    ResponseId, RunId, SessionId, StepId, Tenant, ThreadId, TurnId, UploadId, fresh_id, random_hex,
+    ApprovalId, AssistantId, ConversationId, FileId, InteractionId, KeyId, MessageId, PartId, ResponseId, RunId,
+    SessionFileId, SessionId, StepId, Tenant, ThreadId, TurnId, UploadId, fresh_id, random_hex,
 };
 pub use interactions::{InteractionRecord, InteractionText};
 pub use keys::{KEY_PREFIX, KeyRecord, NewKey};
@@ -69,6 +66,9 @@ pub use page::{Order, Page, PageQuery};
 pub use responses::{ResponseRecord, ResponseText};
 pub use row_change::RowChange;
 pub use runs::{NewRun, RunRecord, RunUpdate};
+pub use sessions::{
+    FileLocation, FileOrigin, NewSessionFile, NewSessionRecord, SessionFileRecord, SessionRecord, WrittenFiles,
+};
 pub use sweep::SweepOutcome;
 use synced_file::Disk;
 pub use threads::{AddOutcome, RemovedThread, ThreadRecord};

@@ -16,14 +16,14 @@ const MAX_MESSAGES: u64 = 10_000;
 pub struct ThreadRecord {
     /// Object as clients see it.
     pub object: Value,
-    /// Container of its programs, if there is one.
+    /// Session of its programs, if there is one.
     pub session: Option<SessionId>,
 }
 
 /// Objects of a removed thread, for the caller to remove.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemovedThread {
-    /// Container of its programs.
+    /// Session of its programs.
     pub session: Option<SessionId>,
     /// Turn of its active run.
     pub turn: Option<TurnId>,
@@ -96,7 +96,7 @@ impl Store {
         .await
     }
 
-    /// Replaces a thread's container. Returns false if it is not the expected one, or there is no such thread.
+    /// Replaces a thread's session. Returns false if it is not the expected one, or there is no such thread.
     pub async fn set_thread_session(
         &self,
         tenant: &Tenant,

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use aludel_store::{
     AddOutcome, ApprovalStatus, ApprovalUpdate, AssistantId, AuditChain, AuditEntry, AuditEvent, BlobName,
-    ContainerFileId, ConversationId, Error, FileId, FileLocation, FileOrigin, MessageId, NewApproval, NewBlob,
-    NewContainer, NewContainerFile, NewFile, NewRun, NewTurn, NewUpload, QuotaCheck, ResponseId, ResponseRecord, RunId,
-    RunUpdate, SessionId, StepId, Store, Tenant, ThreadId, TurnEventRecord, TurnId, TurnState, TurnUpdate, now, now_ms,
-    program_digest,
+    ConversationId, Error, FileId, FileLocation, FileOrigin, MessageId, NewApproval, NewBlob, NewFile, NewRun,
+    NewSessionFile, NewSessionRecord, NewTurn, NewUpload, QuotaCheck, ResponseId, ResponseRecord, RunId, RunUpdate,
+    SessionFileId, SessionId, StepId, Store, Tenant, ThreadId, TurnEventRecord, TurnId, TurnState, TurnUpdate, now,
+    now_ms, program_digest,
 };
 use serde_json::json;
 
@@ -47,14 +47,14 @@ async fn file(store: &Store, tenant: &Tenant, bytes: usize) -> Result<FileId, Er
     Ok(store.add_file(tenant, new, blob(store, tenant, bytes).await?).await?.id)
 }
 
-async fn container(store: &Store, tenant: &Tenant, files: Vec<(NewContainerFile, BlobName)>) -> Option<SessionId> {
-    let new = NewContainer { name: "c".into(), memory_limit: None, idle: Duration::from_secs(60), variables: None };
-    Some(store.add_container(tenant, new, files).await.ok()?.id)
+async fn session(store: &Store, tenant: &Tenant, files: Vec<(NewSessionFile, BlobName)>) -> Option<SessionId> {
+    let new = NewSessionRecord { name: "c".into(), memory_limit: None, idle: Duration::from_secs(60), variables: None };
+    Some(store.add_session(tenant, new, files).await.ok()?.id)
 }
 
-fn named(path: &str) -> NewContainerFile {
-    let (id, source, location) = (ContainerFileId::new(), FileOrigin::Assistant, FileLocation::Workspace);
-    NewContainerFile { id, path: path.into(), mime: "m".into(), source, location }
+fn named(path: &str) -> NewSessionFile {
+    let (id, source, location) = (SessionFileId::new(), FileOrigin::Assistant, FileLocation::Workspace);
+    NewSessionFile { id, path: path.into(), mime: "m".into(), source, location }
 }
 
 fn update(sequence: u64, text: &str) -> TurnUpdate {
@@ -76,8 +76,8 @@ fn new_turn(id: &TurnId) -> NewTurn {
 }
 
 fn entry(event: AuditEvent, code: &str) -> AuditEntry {
-    let (request, container) = ("resp_1".into(), "cntr_1".into());
-    AuditEntry { event, request, container, code: code.into(), actor: "nobody".into(), outcome: "fine".into() }
+    let (request, session) = ("resp_1".into(), "cntr_1".into());
+    AuditEntry { event, request, session, code: code.into(), actor: "nobody".into(), outcome: "fine".into() }
 }
 
 /// Returns the bytes of all files in a directory.
@@ -115,7 +115,7 @@ async fn what_is_counted_is_what_is_there_whatever_was_done() {
     let store = Store::open(data.path()).await.unwrap();
     store.limit_storage(MB / 8);
     let tenants = [Tenant::local(), Tenant::terminal()];
-    let (mut files, mut containers, mut conversations, mut responses, mut turns, mut uploads) = (
+    let (mut files, mut sessions, mut conversations, mut responses, mut turns, mut uploads) = (
         Vec::<FileId>::new(),
         Vec::new(),
         Vec::<ConversationId>::new(),
@@ -149,20 +149,20 @@ async fn what_is_counted_is_what_is_there_whatever_was_done() {
                 {
                     inside.push((named("a"), file.blob));
                 }
-                containers.extend(container(&store, tenant, inside).await);
+                sessions.extend(session(&store, tenant, inside).await);
             }
             3 => {
-                if let Some(index) = any(containers.len()) {
-                    store.delete_container(tenant, &containers[index]).await.unwrap();
+                if let Some(index) = any(sessions.len()) {
+                    store.delete_session(tenant, &sessions[index]).await.unwrap();
                 }
             }
             4..=6 => {
-                if let Some(index) = any(containers.len()) {
+                if let Some(index) = any(sessions.len()) {
                     let made = [("a", random % 9000), ("b", random % 900), ("c", 5)];
                     let made = made.map(|(path, bytes)| (named(path), Cursor::new(vec![1; bytes])));
-                    let there = store.all_container_files(tenant, &containers[index]).await.unwrap();
+                    let there = store.all_session_files(tenant, &sessions[index]).await.unwrap();
                     let gone = there.into_iter().filter(|_| random % 3 == 0).map(|file| file.id).collect();
-                    store.write_container_files(tenant, &containers[index], made, gone).await.unwrap();
+                    store.write_session_files(tenant, &sessions[index], made, gone).await.unwrap();
                 }
             }
             7 => {
@@ -253,9 +253,9 @@ async fn what_is_counted_is_what_is_there_whatever_was_done() {
             21 => {
                 let patience = if random % 2 == 0 { -40 * 86_400 } else { 100 };
                 let _full = store.ask_tenant(tenant, "r", &format!("c{}", random % 9), &text, patience).await;
-                let (request, call_id, container) = ("r".into(), "c".into(), "cntr_1".into());
+                let (request, call_id, session) = ("r".into(), "c".into(), "cntr_1".into());
                 let (code, reasons) = (text.clone(), vec!["why".into()]);
-                let new = NewApproval { request, call_id, container, model: "m".into(), code, reasons, patience };
+                let new = NewApproval { request, call_id, session, model: "m".into(), code, reasons, patience };
                 if let Ok(asked) = store.add_approval(tenant, new).await {
                     let (status, by, reason) = (ApprovalStatus::Denied, "me".into(), Some("because".into()));
                     let decision = ApprovalUpdate { sha256: program_digest(&text), status, by, reason };
@@ -301,7 +301,7 @@ async fn what_is_counted_is_what_is_there_whatever_was_done() {
             }
             _ => {
                 store.remove_expired().await.unwrap();
-                store.remove_containers_unused_for(Duration::ZERO).await.unwrap();
+                store.remove_sessions_unused_for(Duration::ZERO).await.unwrap();
                 let log = store.audit_log(0, 1).await.unwrap();
                 if let Some(first) = log.first() {
                     let end = AuditChain { number: first.number, chain: first.chain.clone() };
@@ -376,10 +376,10 @@ async fn files_of_a_program_are_kept_as_far_as_there_is_room() {
     let store = Store::open(data.path()).await.unwrap();
     store.limit_storage(MB);
     let tenant = Tenant::local();
-    let id = container(&store, &tenant, Vec::new()).await.unwrap();
+    let id = session(&store, &tenant, Vec::new()).await.unwrap();
     let made = [("a", 400_000), ("b", 800_000), ("c", 400_000)];
     let made = made.map(|(path, bytes)| (named(path), Cursor::new(vec![1; bytes])));
-    let written = store.write_container_files(&tenant, &id, made, Vec::new()).await.unwrap().unwrap();
+    let written = store.write_session_files(&tenant, &id, made, Vec::new()).await.unwrap().unwrap();
     assert_eq!(written.without_room, ["b"]);
     assert_eq!(written.records.iter().map(|file| &*file.path).collect::<Vec<_>>(), ["a", "c"]);
     assert_eq!(bytes_in(&data.path().join("blobs")), 800_000);

@@ -147,7 +147,7 @@ fn until(approval: &ApprovalRecord) -> Option<String> {
 fn summary(approval: &ApprovalRecord) -> String {
     let mut lines = vec![
         format!("# {} ({})", approval.id, approval.status.word()),
-        format!("# of {} in {}, written by {}", approval.request, approval.container, terminal::name(&approval.model)),
+        format!("# of {} in {}, written by {}", approval.request, approval.session, terminal::name(&approval.model)),
         format!("# sha256 {}", approval.sha256),
     ];
     lines.extend(until(approval).map(|until| format!("# {until}")));
@@ -158,7 +158,7 @@ fn summary(approval: &ApprovalRecord) -> String {
 fn details(approval: &ApprovalRecord) -> String {
     json!({
         "id": approval.id.as_str(), "status": approval.status.word(), "tenant": approval.tenant.as_str(),
-        "request": approval.request, "container": approval.container, "model": approval.model,
+        "request": approval.request, "container": approval.session, "model": approval.model,
         "sha256": approval.sha256, "code": approval.code, "reasons": approval.reasons,
         "created_at": approval.created_at, "expires_at": approval.expires_at, "decided_by": approval.decided_by,
         "reason": approval.reason,

@@ -67,7 +67,7 @@ pub async fn left(data: &Path) -> [usize; 2] {
     let state = data.join("state");
     let store = aludel_store::Store::open_beside(&state).await.unwrap();
     let page = aludel_store::PageQuery::first(100);
-    let sessions = store.containers(&aludel_store::Tenant::terminal(), None, page).await.unwrap().data.len();
+    let sessions = store.sessions(&aludel_store::Tenant::terminal(), None, page).await.unwrap().data.len();
     let fans = std::fs::read_dir(state.join("blobs")).unwrap();
     let blobs = fans.map(|fan| std::fs::read_dir(fan.unwrap().path()).unwrap().count()).sum();
     [sessions, blobs]

@@ -407,7 +407,7 @@ impl Gate {
         let new = NewApproval {
             request: self.request.clone(),
             call_id: program.call_id.clone(),
-            container: self.namespace.id().to_owned(),
+            session: self.namespace.id().to_owned(),
             model: self.model.clone(),
             code: program.code.clone(),
             reasons,
@@ -511,7 +511,7 @@ impl Gate {
         let entry = AuditEntry {
             event,
             request: self.request.clone(),
-            container: self.namespace.id().to_owned(),
+            session: self.namespace.id().to_owned(),
             code: code.to_owned(),
             actor: actor.to_owned(),
             outcome: outcome.to_owned(),

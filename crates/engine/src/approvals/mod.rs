@@ -92,7 +92,7 @@ impl From<OperatorDecision> for ApprovalStatus {
 pub fn describe(approval: &ApprovalRecord) -> Value {
     json!({
         "id": approval.id.as_str(), "object": "approval", "status": approval.status.word(),
-        "request_id": approval.request, "container_id": approval.container, "model": approval.model,
+        "request_id": approval.request, "container_id": approval.session, "model": approval.model,
         "code": approval.code, "sha256": approval.sha256, "reasons": approval.reasons,
         "created_at": approval.created_at, "expires_at": approval.expires_at, "decided_at": approval.decided_at,
         "decided_by": approval.decided_by, "reason": approval.reason,

@@ -90,7 +90,7 @@ async fn what_a_program_of_a_session_makes_is_stored_and_noted_before_it_is_told
     assert!(outcome.files.contains(figure) && stored.iter().all(|file| outcome.files.contains(file)), "{stored:?}");
     assert_eq!(log(&engine).await, RAN);
     let entries = engine.store.audit_log(0, 100).await.unwrap();
-    assert_eq!((entries[0].container.as_str(), entries[0].code.as_str()), (session.id().as_str(), "show()"));
+    assert_eq!((entries[0].session.as_str(), entries[0].code.as_str()), (session.id().as_str(), "show()"));
 }
 
 #[tokio::test]
@@ -111,7 +111,7 @@ async fn a_bare_sandbox_keeps_its_variables_and_stores_nothing() {
     assert!(
         matches!(&outputs[1], OutputPiece::Display(rich) if rich.image.is_none() && rich.bundle().image().is_some())
     );
-    assert_eq!(engine.store.audit_log(0, 1).await.unwrap()[0].container, "sandbox_1");
+    assert_eq!(engine.store.audit_log(0, 1).await.unwrap()[0].session, "sandbox_1");
     assert_eq!(log(&engine).await, [RAN, RAN, RAN].concat());
 }
 

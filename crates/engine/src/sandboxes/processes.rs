@@ -666,7 +666,7 @@ impl AuditNote {
         let entry = AuditEntry {
             event,
             request: format!("{}-{}", self.sandbox_id, self.number),
-            container: self.sandbox_id.clone(),
+            session: self.sandbox_id.clone(),
             code: self.line.clone(),
             actor: actor.to_owned(),
             outcome: outcome.to_owned(),

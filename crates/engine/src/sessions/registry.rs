@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Backend, Health, KernelSpec, Limits};
-use aludel_store::{ContainerRecord, FileId, FileOrigin, NewContainer, SessionId, Store, Tenant};
+use aludel_store::{FileId, FileOrigin, NewSessionRecord, SessionId, SessionRecord, Store, Tenant};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -260,13 +260,13 @@ impl Sessions {
             }
             SessionChoice::Named { name, memory } => {
                 let (memory_limit, idle) = (memory.map(|memory| memory.word()), self.shared.settings.idle);
-                let new = NewContainer { name, memory_limit, idle, variables: None };
-                let record = self.shared.store.container_by_name(tenant, new).await?;
+                let new = NewSessionRecord { name, memory_limit, idle, variables: None };
+                let record = self.shared.store.session_by_name(tenant, new).await?;
                 return self.enter(tenant, &record).await;
             }
             SessionChoice::Reuse(ref id) | SessionChoice::Explicit(ref id) => id,
         };
-        let record = self.shared.store.container(tenant, id).await?;
+        let record = self.shared.store.session(tenant, id).await?;
         match (record, &choice) {
             (Some(record), SessionChoice::Explicit(_)) if self.status(&record) == SessionStatus::Expired => {
                 Err(Error::Expired(id.to_string()))
@@ -288,7 +288,7 @@ impl Sessions {
     }
 
     /// Makes a session with its files, all or nothing. It gets a sandbox when a program needs one.
-    pub async fn create(&self, tenant: &Tenant, new: NewSession) -> Result<(Arc<Session>, ContainerRecord), Error> {
+    pub async fn create(&self, tenant: &Tenant, new: NewSession) -> Result<(Arc<Session>, SessionRecord), Error> {
         let NewSession { name, file_ids, memory, idle, environment } = new;
         if file_ids.len() > MAX_FILES {
             return Err(Error::TooManyFiles { limit: MAX_FILES });
@@ -309,18 +309,18 @@ impl Sessions {
             return Err(Error::WorkspaceFull { limit: limits.disk });
         }
         let idle = idle.unwrap_or(self.shared.settings.idle);
-        let new = NewContainer { name, memory_limit, idle, variables: environment.to_json() };
-        let record = self.shared.store.add_container(tenant, new, files).await?;
+        let new = NewSessionRecord { name, memory_limit, idle, variables: environment.to_json() };
+        let record = self.shared.store.add_session(tenant, new, files).await?;
         Ok((self.know(tenant, &record), record))
     }
 
     /// Adds a session to the table, and records that it is in use.
-    async fn enter(&self, tenant: &Tenant, record: &ContainerRecord) -> Result<Arc<Session>, Error> {
-        self.shared.store.touch_container(tenant, &record.id).await?;
+    async fn enter(&self, tenant: &Tenant, record: &SessionRecord) -> Result<Arc<Session>, Error> {
+        self.shared.store.touch_session(tenant, &record.id).await?;
         Ok(self.know(tenant, record))
     }
 
-    fn know(&self, tenant: &Tenant, record: &ContainerRecord) -> Arc<Session> {
+    fn know(&self, tenant: &Tenant, record: &SessionRecord) -> Arc<Session> {
         let mut known = self.known();
         let make = || Arc::new(Session::new(Arc::clone(&self.shared), tenant.clone(), record));
         let session = Arc::clone(known.entry(record.id.clone()).or_insert_with(make));
@@ -329,7 +329,7 @@ impl Sessions {
     }
 
     /// Returns the status of a session.
-    pub fn status(&self, record: &ContainerRecord) -> SessionStatus {
+    pub fn status(&self, record: &SessionRecord) -> SessionStatus {
         // A session in use does not expire, however long the use takes.
         let used = self.known().get(&record.id).is_some_and(|session| !session.is_expired());
         if used || !record.is_expired() { SessionStatus::Running } else { SessionStatus::Expired }
@@ -337,14 +337,14 @@ impl Sessions {
 
     /// Removes a session with its files. Returns false if there was none.
     pub async fn delete(&self, tenant: &Tenant, id: &SessionId) -> Result<bool, Error> {
-        if self.shared.store.container(tenant, id).await?.is_none() {
+        if self.shared.store.session(tenant, id).await?.is_none() {
             return Ok(false);
         }
         let session = self.known().remove(id);
         if let Some(session) = session {
             session.delete().await;
         }
-        Ok(self.shared.store.delete_container(tenant, id).await?)
+        Ok(self.shared.store.delete_session(tenant, id).await?)
     }
 
     /// Removes a session that was made for a request which could not be begun.
@@ -371,7 +371,7 @@ impl Sessions {
             true
         });
         for session in used {
-            if let Err(error) = self.shared.store.touch_container(session.tenant(), session.id()).await {
+            if let Err(error) = self.shared.store.touch_session(session.tenant(), session.id()).await {
                 tracing::error!("cannot note that {} is in use: {error}", session.id());
             }
         }
@@ -379,7 +379,7 @@ impl Sessions {
             session.end().await;
             // It may have been opened again since.
             let is_over = session.is_expired() && !self.known().contains_key(session.id());
-            if is_over && let Err(error) = self.shared.store.expire_container(session.tenant(), session.id()).await {
+            if is_over && let Err(error) = self.shared.store.expire_session(session.tenant(), session.id()).await {
                 tracing::error!("cannot note that {} has expired: {error}", session.id());
             }
         }
@@ -443,7 +443,7 @@ pub async fn reap(engine: Arc<Engine>) {
             since_sweep = Duration::ZERO;
             let swept = async {
                 engine.store.remove_expired().await?;
-                engine.store.remove_containers_unused_for(settings.retention).await
+                engine.store.remove_sessions_unused_for(settings.retention).await
             };
             if let Err(error) = swept.await {
                 tracing::error!("cannot remove what has expired: {error}");

@@ -10,8 +10,8 @@ use aludel_agent::{Runtime, RuntimeError};
 use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Cell, Error as SandboxError, Execution, FileEntry, KernelSpec, Limits, Workspace, mime_of};
 use aludel_store::{
-    BlobName, ContainerFileId, ContainerFileRecord, ContainerRecord, FileId, FileLocation, FileOrigin, FileRecord,
-    NewBlob, NewContainerFile, NewFile, SessionId, Tenant, WrittenFiles,
+    BlobName, FileId, FileLocation, FileOrigin, FileRecord, NewBlob, NewFile, NewSessionFile, SessionFileId,
+    SessionFileRecord, SessionId, SessionRecord, Tenant, WrittenFiles,
 };
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -84,7 +84,7 @@ impl SessionReservation {
 pub struct SessionFile {
     /// Its id.
     #[serde(with = "file_id")]
-    pub id: ContainerFileId,
+    pub id: SessionFileId,
     /// Its path inside, `/mnt/data/…`.
     pub path: String,
     /// Its size.
@@ -101,9 +101,9 @@ pub struct SessionFile {
     pub published_id: Option<String>,
 }
 
-impl From<ContainerFileRecord> for SessionFile {
-    fn from(record: ContainerFileRecord) -> Self {
-        let ContainerFileRecord { id, path, bytes, mime, source, created_at, .. } = record;
+impl From<SessionFileRecord> for SessionFile {
+    fn from(record: SessionFileRecord) -> Self {
+        let SessionFileRecord { id, path, bytes, mime, source, created_at, .. } = record;
         Self { id, path: format!("{WORKSPACE}/{path}"), bytes, mime, source, created_at, published_id: None }
     }
 }
@@ -118,7 +118,7 @@ pub struct StoredChanges {
 }
 
 impl Session {
-    pub(super) fn new(shared: Arc<SessionContext>, tenant: Tenant, record: &ContainerRecord) -> Self {
+    pub(super) fn new(shared: Arc<SessionContext>, tenant: Tenant, record: &SessionRecord) -> Self {
         Self {
             limits: shared.limits_of(record.memory_limit.as_deref()),
             template: std::sync::Mutex::new(shared.template_of(&tenant)),
@@ -211,7 +211,7 @@ impl Session {
 
     /// The environment variables of its own.
     async fn environment(&self) -> Result<Environment, Error> {
-        Environment::from_json(self.shared.store.container_variables(&self.tenant, &self.id).await?.as_deref())
+        Environment::from_json(self.shared.store.session_variables(&self.tenant, &self.id).await?.as_deref())
     }
 
     /// Adds environment variables for its programs: for its present sandbox, once no program runs in it, and for all later ones.
@@ -220,7 +220,7 @@ impl Session {
         let before = self.environment().await?;
         let environment = before.with(more)?;
         let Some(stored) = environment.to_json().filter(|_| environment != before) else { return Ok(()) };
-        if !self.shared.store.set_container_variables(&self.tenant, &self.id, stored).await? {
+        if !self.shared.store.set_session_variables(&self.tenant, &self.id, stored).await? {
             return Err(Error::no_session(&self.id));
         }
         let sandbox = match &*state {
@@ -271,7 +271,7 @@ impl Session {
     }
 
     async fn load_files(&self, sandbox: &SessionSandbox) -> Result<(), Error> {
-        for file in self.shared.store.all_container_files(&self.tenant, &self.id).await? {
+        for file in self.shared.store.all_session_files(&self.tenant, &self.id).await? {
             if file.location == FileLocation::Workspace {
                 self.put_in(sandbox, &file.path, &file.blob).await?;
             }
@@ -301,7 +301,7 @@ impl Session {
         };
         let paths: HashSet<&str> = present.iter().map(|file| file.path.as_str()).collect();
         let stored = self.records().await?;
-        let stored: HashMap<String, ContainerFileRecord> =
+        let stored: HashMap<String, SessionFileRecord> =
             stored.into_iter().map(|file| (file.path.clone(), file)).collect();
         // Reports of executions are limited in number, and programs that run on after their cell make files without a report.
         let reported: HashSet<&str> = changed.iter().map(|file| file.path.as_str()).collect();
@@ -319,7 +319,7 @@ impl Session {
             return Ok(StoredChanges::default());
         }
         let files = readers(sandbox.workspace().await?, wanted, self.limits.disk.saturating_sub(others));
-        let written = self.shared.store.write_container_files(&self.tenant, &self.id, files, gone).await?;
+        let written = self.shared.store.write_session_files(&self.tenant, &self.id, files, gone).await?;
         let WrittenFiles { mut records, without_room } = written.ok_or_else(|| Error::no_session(&self.id))?;
         records.retain(|record| reported.contains(record.path.as_str()));
         records.sort_by(|one, other| one.path.cmp(&other.path));
@@ -329,14 +329,14 @@ impl Session {
     /// Stores a displayed picture or page. It is not in the workspace.
     pub async fn add_figure(&self, bytes: &[u8], mime: &str) -> Result<SessionFile, Error> {
         let blob = self.shared.store.write_blob(&self.tenant, bytes).await?;
-        let id = ContainerFileId::new();
+        let id = SessionFileId::new();
         let ending = match mime {
             "image/jpeg" => "jpg",
             "image/svg+xml" => "svg",
             "text/html" => "html",
             _ => "png",
         };
-        let file = NewContainerFile {
+        let file = NewSessionFile {
             path: format!("{id}.{ending}"),
             id,
             mime: mime.to_owned(),
@@ -388,7 +388,7 @@ impl Session {
 
     async fn publish_file(&self, file: &SessionFile, purpose: &str) -> Result<Option<FileId>, Error> {
         let store = &self.shared.store;
-        let Some(record) = store.container_file(&self.tenant, &self.id, &file.id).await? else { return Ok(None) };
+        let Some(record) = store.session_file(&self.tenant, &self.id, &file.id).await? else { return Ok(None) };
         let filename = record.path.rsplit('/').next().unwrap_or(&record.path).to_owned();
         let copy = store.copy_blob(&self.tenant, &record.blob).await?;
         let file = NewFile { filename, purpose: purpose.to_owned(), mime: record.mime, expires_at: None };
@@ -396,16 +396,16 @@ impl Session {
     }
 
     /// Removes a file. Returns false if there was none.
-    pub async fn delete_file(&self, id: &ContainerFileId) -> Result<bool, Error> {
+    pub async fn delete_file(&self, id: &SessionFileId) -> Result<bool, Error> {
         let state = self.state.lock().await;
         self.touch();
-        let Some(file) = self.shared.store.container_file(&self.tenant, &self.id, id).await? else { return Ok(false) };
+        let Some(file) = self.shared.store.session_file(&self.tenant, &self.id, id).await? else { return Ok(false) };
         if let State::Live { sandbox, .. } = &*state
             && file.location == FileLocation::Workspace
         {
             sandbox.remove_file(&file.path).await.map_err(refused_file)?;
         }
-        Ok(self.shared.store.delete_container_files(&self.tenant, &self.id, vec![id.clone()]).await? > 0)
+        Ok(self.shared.store.delete_session_files(&self.tenant, &self.id, vec![id.clone()]).await? > 0)
     }
 
     /// All files that a client can download.
@@ -413,16 +413,16 @@ impl Session {
         Ok(self.records().await?.into_iter().map(Into::into).collect())
     }
 
-    async fn records(&self) -> Result<Vec<ContainerFileRecord>, Error> {
-        Ok(self.shared.store.all_container_files(&self.tenant, &self.id).await?)
+    async fn records(&self) -> Result<Vec<SessionFileRecord>, Error> {
+        Ok(self.shared.store.all_session_files(&self.tenant, &self.id).await?)
     }
 
-    async fn put(&self, files: Vec<(NewContainerFile, NewBlob)>) -> Result<Vec<ContainerFileRecord>, Error> {
-        let records = self.shared.store.put_container_files(&self.tenant, &self.id, files).await?;
+    async fn put(&self, files: Vec<(NewSessionFile, NewBlob)>) -> Result<Vec<SessionFileRecord>, Error> {
+        let records = self.shared.store.put_session_files(&self.tenant, &self.id, files).await?;
         records.ok_or_else(|| Error::no_session(&self.id))
     }
 
-    async fn put_one(&self, file: NewContainerFile, blob: NewBlob) -> Result<SessionFile, Error> {
+    async fn put_one(&self, file: NewSessionFile, blob: NewBlob) -> Result<SessionFile, Error> {
         let record = self.put(vec![(file, blob)]).await?.pop();
         Ok(record.ok_or_else(|| Error::no_session(&self.id))?.into())
     }
@@ -534,9 +534,9 @@ impl Runtime for Session {
     }
 }
 
-pub(super) fn new_file(path: &str, mime: &str, source: FileOrigin) -> NewContainerFile {
+pub(super) fn new_file(path: &str, mime: &str, source: FileOrigin) -> NewSessionFile {
     let (path, mime) = (path.to_owned(), mime.to_owned());
-    NewContainerFile { id: ContainerFileId::new(), path, mime, source, location: FileLocation::Workspace }
+    NewSessionFile { id: SessionFileId::new(), path, mime, source, location: FileLocation::Workspace }
 }
 
 /// Files of a workspace, each opened on demand. Leaves out those that a running program has removed, and those beyond the total size of a
@@ -545,7 +545,7 @@ fn readers(
     workspace: Arc<dyn Workspace>,
     wanted: Vec<FileEntry>,
     mut left: u64,
-) -> impl Iterator<Item = (NewContainerFile, impl Read)> + Send {
+) -> impl Iterator<Item = (NewSessionFile, impl Read)> + Send {
     wanted.into_iter().filter_map(move |FileEntry { path, mime, .. }| {
         let file = new_file(&path, mime, FileOrigin::Assistant);
         let (reader, size) = open_bounded(&*workspace, path, left).ok()?;
@@ -573,17 +573,17 @@ pub(super) fn free_name(name: &str, taken: &HashSet<String>) -> String {
 
 /// A file's id as text.
 mod file_id {
-    use aludel_store::ContainerFileId;
+    use aludel_store::SessionFileId;
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(id: &ContainerFileId, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(id: &SessionFileId, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(id.as_str())
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ContainerFileId, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SessionFileId, D::Error> {
         let text = String::deserialize(deserializer)?;
-        ContainerFileId::parse(&text).ok_or_else(|| D::Error::custom("not the id of a session's file"))
+        SessionFileId::parse(&text).ok_or_else(|| D::Error::custom("not the id of a session's file"))
     }
 }
 

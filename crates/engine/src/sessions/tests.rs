@@ -166,10 +166,10 @@ async fn a_container_that_nobody_waits_for_has_all_its_files_or_is_not_there() {
         let creating = place.sessions.create(&tenant, new);
         let _cut = tokio::time::timeout(Duration::from_millis(time), creating).await;
     }
-    let containers = place.store.containers(&me(), None, aludel_store::PageQuery::first(100)).await.unwrap().data;
+    let containers = place.store.sessions(&me(), None, aludel_store::PageQuery::first(100)).await.unwrap().data;
     assert!(!containers.is_empty());
     for container in containers {
-        let files = place.store.all_container_files(&me(), &container.id).await.unwrap();
+        let files = place.store.all_session_files(&me(), &container.id).await.unwrap();
         assert_eq!(files.len(), file_ids.len());
     }
 }
@@ -182,7 +182,7 @@ async fn an_idle_container_expires_and_one_in_use_does_not() {
     let session = place.open(auto()).await;
     run(&session, "open('a', 'w').write('kept')").await;
     let id = session.id().clone();
-    let status = async || place.sessions.status(&place.store.container(&me(), &id).await.unwrap().unwrap());
+    let status = async || place.sessions.status(&place.store.session(&me(), &id).await.unwrap().unwrap());
     for _ in 0..3 {
         tokio::time::sleep(idle / 2).await;
         place.sessions.reap_once().await;
@@ -222,7 +222,7 @@ async fn a_session_expires_by_the_time_that_passes_and_not_by_the_wall_clock() {
     tokio::time::resume();
     place.sessions.reap_once().await;
     assert_eq!(place.sessions.in_use(), 0);
-    let record = place.store.container(&me(), &id).await.unwrap().unwrap();
+    let record = place.store.session(&me(), &id).await.unwrap().unwrap();
     assert_eq!(place.sessions.status(&record), SessionStatus::Expired);
 }
 
@@ -284,7 +284,7 @@ async fn variables_stay_with_a_session_and_go_with_it() {
     assert!(place.store.bytes_of(&me()).await.unwrap() > 1024);
     place.sessions.delete(&me(), &id).await.unwrap();
     assert_eq!(place.store.bytes_of(&me()).await.unwrap(), 0);
-    assert_eq!(place.store.container_variables(&me(), &id).await.unwrap(), None);
+    assert_eq!(place.store.session_variables(&me(), &id).await.unwrap(), None);
     assert_eq!(session.add_environment(&of("B", "4")).await.unwrap_err().kind(), ErrorKind::NotFound);
 }
 
@@ -305,7 +305,7 @@ async fn variables_of_all_programs_are_below_those_of_a_session() {
     // Also after the session gets another variable; the variables of all programs are not stored with it.
     session.add_environment(&of(&[("C", "own")])).await.unwrap();
     assert_eq!((&*sees("A").await, &*sees("C").await), ("all\n", "own\n"));
-    let stored = place.store.container_variables(&me(), session.id()).await.unwrap();
+    let stored = place.store.session_variables(&me(), session.id()).await.unwrap();
     assert_eq!(stored.as_deref(), Some(r#"{"B":"own","C":"own"}"#));
 }
 

@@ -423,8 +423,8 @@ async fn recovery_leaves_a_living_terminal_alone_and_ends_what_a_dead_one_left()
         let row = server.store.turn(&tenant, id).await.unwrap().unwrap();
         assert_eq!((row.state, row.epoch, row.next_sequence), (TurnState::Ended, 2, 0));
     }
-    assert!(server.store.container(&tenant, &own_session).await.unwrap().is_none());
-    assert!(server.store.container(&tenant, &shared_session).await.unwrap().is_some());
+    assert!(server.store.session(&tenant, &own_session).await.unwrap().is_none());
+    assert!(server.store.session(&tenant, &shared_session).await.unwrap().is_some());
     server.store.remove_expired().await.unwrap();
     for id in &ids {
         assert!(server.store.turn(&tenant, id).await.unwrap().is_none(), "its time has come");

@@ -10,7 +10,7 @@ fn entry(event: AuditEvent, code: &str) -> AuditEntry {
     AuditEntry {
         event,
         request: "resp_1".into(),
-        container: "cntr_1".into(),
+        session: "cntr_1".into(),
         code: code.into(),
         actor: "rules".into(),
         outcome: String::new(),
@@ -26,7 +26,7 @@ async fn a_program_is_decided_once_by_its_tenant_and_by_what_was_seen() {
     let new = NewApproval {
         request: "resp_1".into(),
         call_id: "call_1".into(),
-        container: "cntr_1".into(),
+        session: "cntr_1".into(),
         model: "m".into(),
         code: "print(1)".into(),
         reasons: vec!["line 1".into()],
@@ -66,7 +66,7 @@ async fn a_program_that_was_cut_off_has_an_end_in_the_audit_log() {
     let entry = |event, code: &str| AuditEntry {
         event,
         request: "resp_1".into(),
-        container: "cntr_1".into(),
+        session: "cntr_1".into(),
         code: code.into(),
         actor: "nobody".into(),
         outcome: String::new(),
@@ -92,7 +92,7 @@ async fn a_program_of_a_living_process_is_not_taken_for_cut_off() {
     let entry = AuditEntry {
         event: AuditEvent::Started,
         request,
-        container: "cntr_1".into(),
+        session: "cntr_1".into(),
         code: "1".into(),
         actor: String::new(),
         outcome: String::new(),
@@ -114,7 +114,7 @@ async fn a_program_of_a_living_process_waits_on_when_a_server_starts() {
     let new = NewApproval {
         request,
         call_id: "call_1".into(),
-        container: "cntr_1".into(),
+        session: "cntr_1".into(),
         model: "m".into(),
         code: "1".into(),
         reasons: Vec::new(),

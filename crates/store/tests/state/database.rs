@@ -9,7 +9,7 @@ use aludel_store::{AuditEntry, AuditEvent, Error, PageQuery, Store, SweepOutcome
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 
-use super::{blob, content, count, file, new_container, new_file, tenants};
+use super::{blob, content, count, file, new_file, new_session, tenants};
 
 /// Begins what a caller asks for, and lets the caller go away.
 fn begin_and_drop(future: impl Future) {
@@ -76,7 +76,7 @@ async fn a_write_that_began_is_finished_though_its_caller_goes_away() {
     let started = |code: &str| AuditEntry {
         event: AuditEvent::Started,
         request: "resp_1".into(),
-        container: "cntr_1".into(),
+        session: "cntr_1".into(),
         code: code.into(),
         actor: "rules".into(),
         outcome: String::new(),
@@ -87,18 +87,18 @@ async fn a_write_that_began_is_finished_though_its_caller_goes_away() {
     begin_and_drop(store.end_what_was_cut_off("cut off"));
     until(async || store.audit_log(0, 10).await.unwrap().len() == 4).await;
     // Blobs first, then their rows.
-    let container = store.add_container(&tenant, new_container(Duration::from_secs(60)), vec![]).await.unwrap().id;
+    let session = store.add_session(&tenant, new_session(Duration::from_secs(60)), vec![]).await.unwrap().id;
     let files = Vec::from(["a", "b"].map(|path| (new_file(path), path.as_bytes())));
-    begin_and_drop(store.write_container_files(&tenant, &container, files, vec![]));
-    until(async || store.all_container_files(&tenant, &container).await.unwrap().len() == 2).await;
+    begin_and_drop(store.write_session_files(&tenant, &session, files, vec![]));
+    until(async || store.all_session_files(&tenant, &session).await.unwrap().len() == 2).await;
     assert_eq!(count(&directory.path().join("blobs")), 2);
-    let copies = store.all_container_files(&tenant, &container).await.unwrap().into_iter();
+    let copies = store.all_session_files(&tenant, &session).await.unwrap().into_iter();
     let copies = copies.map(|file| (new_file(&file.path), file.blob)).collect();
-    begin_and_drop(store.add_container(&tenant, new_container(Duration::from_secs(60)), copies));
-    let containers = async || store.containers(&tenant, None, PageQuery::first(9)).await.unwrap().data;
-    until(async || containers().await.len() == 2).await;
-    for container in containers().await {
-        assert_eq!(store.all_container_files(&tenant, &container.id).await.unwrap().len(), 2);
+    begin_and_drop(store.add_session(&tenant, new_session(Duration::from_secs(60)), copies));
+    let sessions = async || store.sessions(&tenant, None, PageQuery::first(9)).await.unwrap().data;
+    until(async || sessions().await.len() == 2).await;
+    for session in sessions().await {
+        assert_eq!(store.all_session_files(&tenant, &session.id).await.unwrap().len(), 2);
     }
     assert_eq!(count(&directory.path().join("blobs")), 4);
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use aludel_store::{
-    ContainerFileId, FileLocation, FileOrigin, FileRecord, NewBlob, NewContainer, NewContainerFile, NewFile, Store,
+    FileLocation, FileOrigin, FileRecord, NewBlob, NewFile, NewSessionFile, NewSessionRecord, SessionFileId, Store,
     Tenant,
 };
 use tokio::io::AsyncReadExt;
@@ -24,9 +24,9 @@ async fn file(store: &Store, tenant: &Tenant, content: &[u8]) -> FileRecord {
     store.add_file(tenant, new, blob(store, content).await).await.unwrap()
 }
 
-fn new_file(path: &str) -> NewContainerFile {
-    NewContainerFile {
-        id: ContainerFileId::new(),
+fn new_file(path: &str) -> NewSessionFile {
+    NewSessionFile {
+        id: SessionFileId::new(),
         path: path.into(),
         mime: "text/plain".into(),
         source: FileOrigin::Assistant,
@@ -34,8 +34,8 @@ fn new_file(path: &str) -> NewContainerFile {
     }
 }
 
-fn new_container(idle: Duration) -> NewContainer {
-    NewContainer { name: "c".into(), memory_limit: None, idle, variables: None }
+fn new_session(idle: Duration) -> NewSessionRecord {
+    NewSessionRecord { name: "c".into(), memory_limit: None, idle, variables: None }
 }
 
 async fn content(store: &Store, file: &FileRecord) -> Vec<u8> {

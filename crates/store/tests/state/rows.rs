@@ -3,35 +3,35 @@
 use std::time::Duration;
 
 use aludel_store::{
-    ContainerFileId, DailyBudget, Error, MeteredDay, MeteredWork, NewUpload, Order, PageQuery, QuotaCheck, ResponseId,
-    ResponseRecord, ResponseText, SessionId, Store, Tenant, UploadStatus, UsedUp, today,
+    DailyBudget, Error, MeteredDay, MeteredWork, NewUpload, Order, PageQuery, QuotaCheck, ResponseId, ResponseRecord,
+    ResponseText, SessionFileId, SessionId, Store, Tenant, UploadStatus, UsedUp, today,
 };
 use serde_json::json;
 
-use super::{blob, content, count, file, new_container, new_file, tenants};
+use super::{blob, content, count, file, new_file, new_session, tenants};
 
 #[tokio::test]
-async fn a_container_without_one_of_its_files_is_not_created() {
+async fn a_session_without_one_of_its_files_is_not_created() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path()).await.unwrap();
     let (kept, lost) = (file(&store, &Tenant::local(), b"1").await, file(&store, &Tenant::local(), b"2").await);
     assert!(store.delete_file(&Tenant::local(), &lost.id).await.unwrap());
     let files = vec![(new_file("a"), kept.blob), (new_file("b"), lost.blob)];
-    let refused = store.add_container(&Tenant::local(), new_container(Duration::from_secs(60)), files).await;
+    let refused = store.add_session(&Tenant::local(), new_session(Duration::from_secs(60)), files).await;
     assert!(matches!(refused, Err(Error::Io { .. })), "{refused:?}");
-    assert!(store.containers(&Tenant::local(), None, PageQuery::first(9)).await.unwrap().data.is_empty());
+    assert!(store.sessions(&Tenant::local(), None, PageQuery::first(9)).await.unwrap().data.is_empty());
     assert_eq!(count(&directory.path().join("blobs")), 1);
 }
 
 #[tokio::test]
-async fn files_of_a_container_are_written_and_forgotten_together() {
+async fn files_of_a_session_are_written_and_forgotten_together() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path()).await.unwrap();
     let tenant = Tenant::local();
-    let container = store.add_container(&tenant, new_container(Duration::from_secs(60)), vec![]).await.unwrap().id;
-    let write = async |files: Vec<(&'static str, &'static str)>, gone: Vec<ContainerFileId>| {
+    let session = store.add_session(&tenant, new_session(Duration::from_secs(60)), vec![]).await.unwrap().id;
+    let write = async |files: Vec<(&'static str, &'static str)>, gone: Vec<SessionFileId>| {
         let files = files.into_iter().map(|(path, text)| (new_file(path), text.as_bytes()));
-        let mut files = store.write_container_files(&tenant, &container, files, gone).await.unwrap().unwrap().records;
+        let mut files = store.write_session_files(&tenant, &session, files, gone).await.unwrap().unwrap().records;
         files.sort_by(|one, other| one.path.cmp(&other.path));
         files
     };
@@ -39,10 +39,10 @@ async fn files_of_a_container_are_written_and_forgotten_together() {
     let second = write(vec![("a", "1"), ("b", "22")], vec![first[2].id.clone()]).await;
     assert_eq!((&second[0], &second[1].id), (&first[0], &first[1].id));
     assert_ne!(second[1].blob, first[1].blob);
-    assert_eq!(store.all_container_files(&tenant, &container).await.unwrap(), second);
+    assert_eq!(store.all_session_files(&tenant, &session).await.unwrap(), second);
     assert_eq!(count(&directory.path().join("blobs")), 2);
     let elsewhere = vec![(new_file("d"), &b"4"[..])];
-    let other = store.write_container_files(&tenant, &SessionId::new(), elsewhere, vec![second[0].id.clone()]).await;
+    let other = store.write_session_files(&tenant, &SessionId::new(), elsewhere, vec![second[0].id.clone()]).await;
     assert_eq!(other.unwrap(), None);
     assert_eq!(count(&directory.path().join("blobs")), 2);
 }
@@ -119,10 +119,10 @@ async fn a_file_of_the_same_path_takes_the_id_over_and_the_blob_away() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path()).await.unwrap();
     let (mine, other) = tenants(&store).await;
-    let container = store.add_container(&mine, new_container(Duration::from_secs(60)), vec![]).await.unwrap();
+    let session = store.add_session(&mine, new_session(Duration::from_secs(60)), vec![]).await.unwrap();
     let put = async |tenant: &Tenant, path: &str, content: &[u8]| {
         let files = vec![(new_file(path), blob(&store, content).await)];
-        store.put_container_files(tenant, &container.id, files).await.unwrap().and_then(|mut files| files.pop())
+        store.put_session_files(tenant, &session.id, files).await.unwrap().and_then(|mut files| files.pop())
     };
     let first = put(&mine, "a.txt", b"1").await.unwrap();
     let second = put(&mine, "a.txt", b"22").await.unwrap();
@@ -130,51 +130,51 @@ async fn a_file_of_the_same_path_takes_the_id_over_and_the_blob_away() {
     assert_eq!(count(&directory.path().join("blobs")), 1);
     assert!(put(&other, "b.txt", b"3").await.is_none());
     assert_eq!(count(&directory.path().join("blobs")), 1);
-    assert!(store.container_file(&other, &container.id, &second.id).await.unwrap().is_none());
+    assert!(store.session_file(&other, &session.id, &second.id).await.unwrap().is_none());
     let copy = store.copy_blob(&Tenant::local(), &second.blob).await.unwrap();
     assert_eq!(copy.sha256(), second.sha256);
     drop(copy);
-    assert!(store.delete_container(&mine, &container.id).await.unwrap());
-    assert!(store.container_file(&mine, &container.id, &second.id).await.unwrap().is_none());
+    assert!(store.delete_session(&mine, &session.id).await.unwrap());
+    assert!(store.session_file(&mine, &session.id, &second.id).await.unwrap().is_none());
     assert_eq!(count(&directory.path().join("blobs")), 0);
 }
 
 #[tokio::test]
-async fn a_container_expires_and_is_forgotten_later() {
+async fn a_session_expires_and_is_forgotten_later() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path()).await.unwrap();
     let tenant = Tenant::local();
     // Long enough for a write on a disk that is busy.
     let idle = Duration::from_secs(3);
-    let container = store.add_container(&tenant, new_container(idle), vec![]).await.unwrap();
-    assert!(!container.is_expired());
+    let session = store.add_session(&tenant, new_session(idle), vec![]).await.unwrap();
+    assert!(!session.is_expired());
     tokio::time::sleep(idle + Duration::from_millis(50)).await;
-    assert!(store.container(&tenant, &container.id).await.unwrap().unwrap().is_expired());
-    store.touch_container(&tenant, &container.id).await.unwrap();
-    assert!(!store.container(&tenant, &container.id).await.unwrap().unwrap().is_expired());
-    store.remove_containers_unused_for(Duration::from_secs(60)).await.unwrap();
-    assert!(store.container(&tenant, &container.id).await.unwrap().is_some());
+    assert!(store.session(&tenant, &session.id).await.unwrap().unwrap().is_expired());
+    store.touch_session(&tenant, &session.id).await.unwrap();
+    assert!(!store.session(&tenant, &session.id).await.unwrap().unwrap().is_expired());
+    store.remove_sessions_unused_for(Duration::from_secs(60)).await.unwrap();
+    assert!(store.session(&tenant, &session.id).await.unwrap().is_some());
     tokio::time::sleep(Duration::from_millis(20)).await;
-    store.remove_containers_unused_for(Duration::from_millis(1)).await.unwrap();
-    assert!(store.container(&tenant, &container.id).await.unwrap().is_none());
+    store.remove_sessions_unused_for(Duration::from_millis(1)).await.unwrap();
+    assert!(store.session(&tenant, &session.id).await.unwrap().is_none());
 }
 
 #[tokio::test]
-async fn expired_containers_of_one_tenant_can_be_removed() {
+async fn expired_sessions_of_one_tenant_can_be_removed() {
     let data = tempfile::tempdir().unwrap();
     let store = Store::open_beside(data.path()).await.unwrap();
     let (mine, others) = (Tenant::terminal(), Tenant::local());
     let mut left = Vec::new();
     for (tenant, idle) in [(&mine, 0), (&mine, 60), (&others, 0)] {
-        let container = store.add_container(tenant, new_container(Duration::from_secs(idle)), vec![]).await.unwrap();
+        let session = store.add_session(tenant, new_session(Duration::from_secs(idle)), vec![]).await.unwrap();
         let file = (new_file("a"), blob(&store, b"x").await);
-        store.put_container_files(tenant, &container.id, vec![file]).await.unwrap().unwrap();
-        left.push(container.id);
+        store.put_session_files(tenant, &session.id, vec![file]).await.unwrap().unwrap();
+        left.push(session.id);
     }
-    store.remove_expired_containers(&mine).await.unwrap();
-    assert_eq!(store.container(&mine, &left[0]).await.unwrap(), None);
-    assert!(store.container(&mine, &left[1]).await.unwrap().is_some());
-    assert!(store.container(&others, &left[2]).await.unwrap().is_some());
+    store.remove_expired_sessions(&mine).await.unwrap();
+    assert_eq!(store.session(&mine, &left[0]).await.unwrap(), None);
+    assert!(store.session(&mine, &left[1]).await.unwrap().is_some());
+    assert!(store.session(&others, &left[2]).await.unwrap().is_some());
     assert_eq!(count(&data.path().join("blobs")), 2);
 }
 

@@ -11,7 +11,7 @@ async fn enter(data: &Path) -> TestSessions {
 }
 
 async fn content(place: &TestSessions, session: &Session, file: &SessionFile) -> Vec<u8> {
-    let record = place.store.container_file(&me(), session.id(), &file.id).await.unwrap().unwrap();
+    let record = place.store.session_file(&me(), session.id(), &file.id).await.unwrap().unwrap();
     place.store.read_blob(&record.blob).await.unwrap().read_whole(1 << 20).await.unwrap()
 }
 

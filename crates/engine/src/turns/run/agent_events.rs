@@ -6,7 +6,7 @@ use aludel_agent::{
     ApprovalRequest, Budget, Call, CutOff, Ending as AgentEnding, Event as AgentEvent, Item, ProgramTool,
 };
 use aludel_sandbox::{ClientCall, ExecutionEvent};
-use aludel_store::{ContainerFileId, MeteredWork, TurnState};
+use aludel_store::{MeteredWork, SessionFileId, TurnState};
 use tracing::error;
 
 use super::{ChoicePlan, Run};
@@ -42,7 +42,7 @@ pub(super) struct ChoiceProgress {
     /// Calls that its program made and waits for.
     pub(super) client_calls: Option<PendingClientCalls>,
     /// The ids of the newest copies of its programs' files among the tenant's files.
-    pub(super) file_ids: HashMap<ContainerFileId, String>,
+    pub(super) file_ids: HashMap<SessionFileId, String>,
 }
 
 /// Calls of the client's tools that a program made.
@@ -299,7 +299,7 @@ impl Run {
         &self,
         choice: usize,
         text: &str,
-        file_ids: &mut HashMap<ContainerFileId, String>,
+        file_ids: &mut HashMap<SessionFileId, String>,
     ) -> Vec<SessionFile> {
         let plan = self.choices.get(choice);
         let Some(session) =

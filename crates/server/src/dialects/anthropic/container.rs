@@ -22,7 +22,7 @@ pub(super) async fn open(
     let (choice, retention) = match named {
         None => (SessionChoice::Auto { file_ids: Vec::new(), memory: None }, SessionRetention::Own { lingers: false }),
         Some(id) => {
-            if app.store.container(tenant, id).await?.is_none() {
+            if app.store.session(tenant, id).await?.is_none() {
                 return Err(no_container(id.as_str()));
             }
             (SessionChoice::Reuse(id.clone()), SessionRetention::Keep)

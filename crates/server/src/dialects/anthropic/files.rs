@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use aludel_engine::sessions::SessionChoice;
 use aludel_store::{
-    BlobName, ContainerFileId, ContainerFileRecord, FileId, FileRecord, NewFile, Order, PageQuery, SessionId, Tenant,
-    now,
+    BlobName, FileId, FileRecord, NewFile, Order, PageQuery, SessionFileId, SessionFileRecord, SessionId, Tenant, now,
 };
 use aludel_wire::anthropic::{DeletedFile, File, Page};
 use axum::Json;
@@ -36,7 +35,7 @@ pub(super) enum Stored {
     /// A client's own.
     Uploaded(FileRecord),
     /// A file that a program made in this container.
-    Made(SessionId, ContainerFileRecord),
+    Made(SessionId, SessionFileRecord),
 }
 
 impl Stored {
@@ -44,8 +43,8 @@ impl Stored {
     pub(super) async fn find(app: &App, tenant: &Tenant, id: &str) -> Result<Self, ApiError> {
         let found = if let Some(id) = FileId::parse(id) {
             app.store.file(tenant, &id).await?.map(Self::Uploaded)
-        } else if let Some(id) = ContainerFileId::parse(id) {
-            app.store.file_of_any_container(tenant, &id).await?.map(|(container, file)| Self::Made(container, file))
+        } else if let Some(id) = SessionFileId::parse(id) {
+            app.store.file_of_any_session(tenant, &id).await?.map(|(container, file)| Self::Made(container, file))
         } else {
             None
         };

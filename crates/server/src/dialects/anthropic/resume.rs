@@ -24,7 +24,7 @@ pub(super) async fn take(
     pending: &PendingProgram,
 ) -> Result<Option<(Box<Suspension>, MessageContainer)>, ApiError> {
     let Some(container) = &request.container else { return Err(ApiError::bad_request(NO_CONTAINER)) };
-    if app.store.container(tenant, container).await?.is_none() {
+    if app.store.session(tenant, container).await?.is_none() {
         return Err(no_container(container.as_str()));
     }
     let Some(program) = ItemId::read(&pending.program, SERVER_TOOL_USE) else { return Ok(None) };

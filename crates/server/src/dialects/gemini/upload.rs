@@ -279,7 +279,7 @@ mod tests {
         let ticket = Ticket { tenant: Tenant::local(), upload: UploadId::new() };
         assert_eq!(Ticket::of_token("secret", &ticket.token("secret")), Some(ticket.clone()));
         assert_eq!(Ticket::of_token("secret", &ticket.token("another")), None);
-        let link = format!("local\n{}\n{}\n7", aludel_store::SessionId::new(), aludel_store::ContainerFileId::new());
+        let link = format!("local\n{}\n{}\n7", aludel_store::SessionId::new(), aludel_store::SessionFileId::new());
         assert_eq!(Ticket::of_token("secret", &links::sign("secret", &link)), None);
         assert_eq!(links::FileLink::of_token(&ticket.token("secret"), "secret"), None);
     }

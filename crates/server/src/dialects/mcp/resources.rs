@@ -100,7 +100,7 @@ pub(super) async fn content(
     let store = &server.mcp.engine.store;
     let Some(session) = SessionId::parse(session) else { return Ok(None) };
     let path = relative(path);
-    let files = store.all_container_files(&server.tenant, &session).await?;
+    let files = store.all_session_files(&server.tenant, &session).await?;
     let Some(file) = files.into_iter().find(|file| file.path == path) else { return Ok(None) };
     if file.bytes > limit {
         let size = aludel_agent::size(file.bytes);
@@ -126,10 +126,10 @@ pub(super) async fn list(
         return Err(ErrorData::invalid_params("The cursor is none of this server's.", None));
     }
     let query = PageQuery { after, limit: PAGE, order: Order::Descending };
-    let sessions = store.containers(&server.tenant, None, query).await.map_err(internal)?;
+    let sessions = store.sessions(&server.tenant, None, query).await.map_err(internal)?;
     let mut resources = Vec::new();
     for session in &sessions.data {
-        let files = store.all_container_files(&server.tenant, &session.id).await.map_err(internal)?;
+        let files = store.all_session_files(&server.tenant, &session.id).await.map_err(internal)?;
         let files = files.into_iter().take(MAX_LISTED).map(SessionFile::from);
         resources.extend(files.map(|file| of(session.id.as_str(), &file)));
     }

@@ -54,7 +54,7 @@ impl Server {
     pub(super) async fn known_session(&self, id: &str) -> Result<Option<Arc<Session>>, ToolError> {
         let engine = &self.mcp.engine;
         let Some(id) = SessionId::parse(id) else { return Ok(None) };
-        if engine.store.container(&self.tenant, &id).await?.is_none() {
+        if engine.store.session(&self.tenant, &id).await?.is_none() {
             return Ok(None);
         }
         Ok(Some(engine.sessions.open(&self.tenant, SessionChoice::Reuse(id)).await?))

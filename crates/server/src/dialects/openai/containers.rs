@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use aludel_engine::sessions::{MemoryTier, NewSession, SessionChoice, SessionStatus};
 use aludel_engine::{Session, SessionFile};
-use aludel_store::{ContainerFileId, ContainerFileRecord, ContainerRecord, FileId, SessionId, Tenant};
+use aludel_store::{FileId, SessionFileId, SessionFileRecord, SessionId, SessionRecord, Tenant};
 use aludel_wire::openai::{
     AddContainerFile, Container as ContainerObject, ContainerFile as ContainerFileObject, CreateContainer, Deleted,
     ExpiresAfter, IdleAnchor, IdleTime, List, MemoryLimit, NetworkPolicy,
@@ -108,7 +108,7 @@ pub(crate) async fn list(
     params: Params,
 ) -> Result<Json<List<ContainerObject>>, ApiError> {
     let page = params.page(20, 100)?;
-    let page = app.store.containers(&tenant, params.get("name").map(str::to_owned), page).await?;
+    let page = app.store.sessions(&tenant, params.get("name").map(str::to_owned), page).await?;
     let data = page.data.iter().map(|record| render(&app, record)).collect();
     Ok(Json(List::new(data, page.has_more, |container: &ContainerObject| container.id.clone())))
 }
@@ -177,7 +177,7 @@ pub(crate) async fn list_files(
     params: Params,
 ) -> Result<Json<List<ContainerFileObject>>, ApiError> {
     let record = find(&app, &tenant, &id).await?;
-    let page = app.store.container_files(&tenant, &record.id, params.page(20, 100)?).await?;
+    let page = app.store.session_files(&tenant, &record.id, params.page(20, 100)?).await?;
     let data = page.data.into_iter().map(|file| render_stored(&record.id, file.into())).collect();
     Ok(Json(List::new(data, page.has_more, |file: &ContainerFileObject| file.id.clone())))
 }
@@ -222,9 +222,9 @@ async fn use_container(app: &App, tenant: &Tenant, id: &str) -> Result<Arc<Sessi
 }
 
 /// Returns the container of this id, expired or not.
-async fn find(app: &App, tenant: &Tenant, id: &str) -> Result<ContainerRecord, ApiError> {
+async fn find(app: &App, tenant: &Tenant, id: &str) -> Result<SessionRecord, ApiError> {
     let parsed = SessionId::parse(id).ok_or_else(|| no_container(id))?;
-    app.store.container(tenant, &parsed).await?.ok_or_else(|| no_container(id))
+    app.store.session(tenant, &parsed).await?.ok_or_else(|| no_container(id))
 }
 
 async fn find_file(
@@ -232,11 +232,11 @@ async fn find_file(
     tenant: &Tenant,
     container: &str,
     file: &str,
-) -> Result<(SessionId, ContainerFileRecord), ApiError> {
+) -> Result<(SessionId, SessionFileRecord), ApiError> {
     let record = find(app, tenant, container).await?;
     let missing = || no_file_in(&record.id, file);
-    let id = ContainerFileId::parse(file).ok_or_else(missing)?;
-    let file = app.store.container_file(tenant, &record.id, &id).await?.ok_or_else(missing)?;
+    let id = SessionFileId::parse(file).ok_or_else(missing)?;
+    let file = app.store.session_file(tenant, &record.id, &id).await?.ok_or_else(missing)?;
     Ok((record.id, file))
 }
 
@@ -248,7 +248,7 @@ fn file_id(text: &str) -> Result<FileId, ApiError> {
     FileId::parse(text).ok_or_else(|| no_file(text).param("file_ids"))
 }
 
-fn render(app: &App, record: &ContainerRecord) -> ContainerObject {
+fn render(app: &App, record: &SessionRecord) -> ContainerObject {
     ContainerObject {
         id: record.id.to_string(),
         object: Default::default(),

@@ -125,7 +125,7 @@ async fn a_turn_goes_on_with_each_answer_and_ends_once() {
     assert!(matches!(take(&engine, &Tenant::terminal(), &second), TakenSuspension::Lost), "nobody else is told of it");
     assert_eq!(log(&engine).await, ["started", "ended", "started", "ended"], "the model went on");
     assert_eq!(engine.suspended.waiting(), 0);
-    assert!(engine.store.container(&Tenant::local(), &session).await.unwrap().is_some());
+    assert!(engine.store.session(&Tenant::local(), &session).await.unwrap().is_some());
 }
 
 #[tokio::test]

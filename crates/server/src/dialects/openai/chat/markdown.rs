@@ -192,7 +192,7 @@ fn push_text(said: &mut Vec<AnswerPart>, text: &mut String) {
 #[cfg(test)]
 mod tests {
     use aludel_engine::sessions::WORKSPACE;
-    use aludel_store::{ContainerFileId, FileOrigin, Tenant};
+    use aludel_store::{FileOrigin, SessionFileId, Tenant};
 
     use super::*;
 
@@ -202,7 +202,7 @@ mod tests {
     }
 
     fn file(name: &str, bytes: u64) -> SessionFile {
-        let (id, path) = (ContainerFileId::new(), format!("{WORKSPACE}/{name}"));
+        let (id, path) = (SessionFileId::new(), format!("{WORKSPACE}/{name}"));
         SessionFile {
             id,
             path,

@@ -597,7 +597,7 @@ fn links<'a>(text: &str, files: &'a [SessionFile]) -> Vec<(usize, usize, &'a Ses
 #[cfg(test)]
 mod tests {
     use aludel_engine::KernelSpec;
-    use aludel_store::{ContainerFileId, FileOrigin};
+    use aludel_store::{FileOrigin, SessionFileId};
     use serde_json::{Value, json};
 
     use super::super::request::ParsedRequest;
@@ -605,7 +605,7 @@ mod tests {
 
     fn file(path: &str) -> SessionFile {
         SessionFile {
-            id: ContainerFileId::new(),
+            id: SessionFileId::new(),
             path: format!("/mnt/data/{path}"),
             bytes: 1,
             mime: "text/csv".into(),

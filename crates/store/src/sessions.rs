@@ -1,4 +1,4 @@
-//! Containers and their files: the data from which a container is made again.
+//! Sessions and their files: the data from which a session is made again. Its tables have OpenAI's word for it, `containers`.
 
 use std::io::Read;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use rusqlite::{Connection, Row, params};
 
 use crate::blobs::FileBatch;
 use crate::database::{all, one};
-use crate::{BlobName, ContainerFileId, Error, NewBlob, Page, PageQuery, SessionId, Store, Tenant, now, now_ms};
+use crate::{BlobName, Error, NewBlob, Page, PageQuery, SessionFileId, SessionId, Store, Tenant, now, now_ms};
 
 const COLUMNS: &str = "id, name, memory_limit, idle_ms, created_at, last_active_ms";
 const FILE_COLUMNS: &str = "id, path, blob, bytes, sha256, mime, source, place, created_at";
 
-/// A container.
+/// A session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ContainerRecord {
+pub struct SessionRecord {
     /// Id.
     pub id: SessionId,
     /// Name that the client gave.
@@ -30,7 +30,7 @@ pub struct ContainerRecord {
     pub last_active_ms: i64,
 }
 
-impl ContainerRecord {
+impl SessionRecord {
     /// Returns whether it has been idle for too long.
     pub fn is_expired(&self) -> bool {
         let idle = i64::try_from(self.idle.as_millis()).unwrap_or(i64::MAX);
@@ -49,11 +49,11 @@ impl ContainerRecord {
     }
 }
 
-/// A file of a container.
+/// A file of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ContainerFileRecord {
+pub struct SessionFileRecord {
     /// Id.
-    pub id: ContainerFileId,
+    pub id: SessionFileId,
     /// Path, relative to the workspace.
     pub path: String,
     /// Blob that holds the content.
@@ -72,7 +72,7 @@ pub struct ContainerFileRecord {
     pub created_at: i64,
 }
 
-/// Origin of a container's file.
+/// Origin of a session's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileOrigin {
     /// The client.
@@ -105,7 +105,7 @@ impl FromSql for FileOrigin {
     }
 }
 
-/// Location of a container's file beside the store.
+/// Location of a session's file beside the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileLocation {
     /// The workspace, where programs see it.
@@ -137,9 +137,9 @@ impl FromSql for FileLocation {
     }
 }
 
-/// A container to be created.
+/// A session to be created.
 #[derive(Debug)]
-pub struct NewContainer {
+pub struct NewSessionRecord {
     /// Name that the client gave.
     pub name: String,
     /// Memory limit, as the client wrote it.
@@ -150,11 +150,11 @@ pub struct NewContainer {
     pub variables: Option<String>,
 }
 
-/// A file to be kept for a container.
+/// A file to be kept for a session.
 #[derive(Debug)]
-pub struct NewContainerFile {
+pub struct NewSessionFile {
     /// Id that it gets if its path is new.
-    pub id: ContainerFileId,
+    pub id: SessionFileId,
     /// Path, relative to the workspace.
     pub path: String,
     /// MIME type.
@@ -165,16 +165,16 @@ pub struct NewContainerFile {
     pub location: FileLocation,
 }
 
-/// Outcome of writing files of a container.
+/// Outcome of writing files of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WrittenFiles {
     /// The files that are there.
-    pub records: Vec<ContainerFileRecord>,
+    pub records: Vec<SessionFileRecord>,
     /// Paths of files that exceed the tenant's quota. Older files of these paths stay.
     pub without_room: Vec<String>,
 }
 
-impl ContainerFileRecord {
+impl SessionFileRecord {
     fn read(row: &Row<'_>) -> rusqlite::Result<Self> {
         Ok(Self {
             id: row.get(0)?,
@@ -190,8 +190,8 @@ impl ContainerFileRecord {
     }
 }
 
-fn insert(database: &Connection, tenant: &Tenant, new: NewContainer) -> Result<ContainerRecord, Error> {
-    let NewContainer { name, memory_limit, idle, variables } = new;
+fn insert(database: &Connection, tenant: &Tenant, new: NewSessionRecord) -> Result<SessionRecord, Error> {
+    let NewSessionRecord { name, memory_limit, idle, variables } = new;
     let (id, created_at, last_active_ms) = (SessionId::new(), now(), now_ms());
     let query = format!("INSERT INTO containers (tenant, {COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)");
     let idle_ms = i64::try_from(idle.as_millis()).unwrap_or(i64::MAX);
@@ -200,7 +200,7 @@ fn insert(database: &Connection, tenant: &Tenant, new: NewContainer) -> Result<C
     if let Some(variables) = variables {
         put_variables(database, tenant, &id, &variables)?;
     }
-    Ok(ContainerRecord { id, name, memory_limit, idle, created_at, last_active_ms })
+    Ok(SessionRecord { id, name, memory_limit, idle, created_at, last_active_ms })
 }
 
 fn put_variables(database: &Connection, tenant: &Tenant, id: &SessionId, variables: &str) -> Result<(), Error> {
@@ -211,13 +211,13 @@ fn put_variables(database: &Connection, tenant: &Tenant, id: &SessionId, variabl
 }
 
 impl Store {
-    /// Creates a container with copies of blobs as its files, all or nothing.
-    pub async fn add_container(
+    /// Creates a session with copies of blobs as its files, all or nothing.
+    pub async fn add_session(
         &self,
         tenant: &Tenant,
-        new: NewContainer,
-        files: Vec<(NewContainerFile, BlobName)>,
-    ) -> Result<ContainerRecord, Error> {
+        new: NewSessionRecord,
+        files: Vec<(NewSessionFile, BlobName)>,
+    ) -> Result<SessionRecord, Error> {
         let tenant = tenant.clone();
         self.run(move |store| {
             let copied = files.into_iter().map(|(file, blob)| Ok((file, store.copy_blob_now(&tenant, &blob)?)));
@@ -233,14 +233,14 @@ impl Store {
         .await
     }
 
-    /// Returns the last used container of this name, or a new one.
-    pub async fn container_by_name(&self, tenant: &Tenant, new: NewContainer) -> Result<ContainerRecord, Error> {
+    /// Returns the last used session of this name, or a new one.
+    pub async fn session_by_name(&self, tenant: &Tenant, new: NewSessionRecord) -> Result<SessionRecord, Error> {
         // In the writer's transaction, so that concurrent requests find the same one.
         self.write_for(tenant, move |database, tenant| {
             let query = format!(
                 "SELECT {COLUMNS} FROM containers WHERE tenant = ?1 AND name = ?2 ORDER BY last_active_ms DESC LIMIT 1"
             );
-            match one(database, &query, params![tenant, new.name], ContainerRecord::read)? {
+            match one(database, &query, params![tenant, new.name], SessionRecord::read)? {
                 Some(record) => Ok(record),
                 None => insert(database, tenant, new),
             }
@@ -248,18 +248,18 @@ impl Store {
         .await
     }
 
-    /// Returns a container.
-    pub async fn container(&self, tenant: &Tenant, id: &SessionId) -> Result<Option<ContainerRecord>, Error> {
+    /// Returns a session.
+    pub async fn session(&self, tenant: &Tenant, id: &SessionId) -> Result<Option<SessionRecord>, Error> {
         let id = id.clone();
         self.read(tenant, move |database, tenant| {
             let query = format!("SELECT {COLUMNS} FROM containers WHERE tenant = ?1 AND id = ?2");
-            one(database, &query, params![tenant, id], ContainerRecord::read)
+            one(database, &query, params![tenant, id], SessionRecord::read)
         })
         .await
     }
 
-    /// Returns the environment variables of a container's programs, as they were stored.
-    pub async fn container_variables(&self, tenant: &Tenant, id: &SessionId) -> Result<Option<String>, Error> {
+    /// Returns the environment variables of a session's programs, as they were stored.
+    pub async fn session_variables(&self, tenant: &Tenant, id: &SessionId) -> Result<Option<String>, Error> {
         let id = id.clone();
         self.read(tenant, move |database, tenant| {
             let query = "SELECT variables FROM container_variables WHERE tenant = ?1 AND container = ?2";
@@ -268,8 +268,8 @@ impl Store {
         .await
     }
 
-    /// Replaces the environment variables of a container's programs. Returns false if there is no such container.
-    pub async fn set_container_variables(
+    /// Replaces the environment variables of a session's programs. Returns false if there is no such session.
+    pub async fn set_session_variables(
         &self,
         tenant: &Tenant,
         id: &SessionId,
@@ -287,22 +287,22 @@ impl Store {
         .await
     }
 
-    /// Returns a page of the containers, all or those of one name.
-    pub async fn containers(
+    /// Returns a page of the sessions, all or those of one name.
+    pub async fn sessions(
         &self,
         tenant: &Tenant,
         name: Option<String>,
         page: PageQuery,
-    ) -> Result<Page<ContainerRecord>, Error> {
+    ) -> Result<Page<SessionRecord>, Error> {
         self.read(tenant, move |database, tenant| {
             let select = format!("SELECT {COLUMNS} FROM containers WHERE tenant = ?1 AND coalesce(name = ?2, TRUE)");
-            page.read(database, (&select, "id"), vec![&tenant, &name], page.after(), ContainerRecord::read)
+            page.read(database, (&select, "id"), vec![&tenant, &name], page.after(), SessionRecord::read)
         })
         .await
     }
 
-    /// Notes that a container is in use.
-    pub async fn touch_container(&self, tenant: &Tenant, id: &SessionId) -> Result<(), Error> {
+    /// Notes that a session is in use.
+    pub async fn touch_session(&self, tenant: &Tenant, id: &SessionId) -> Result<(), Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         let query = "UPDATE containers SET last_active_ms = max(last_active_ms, ?3) WHERE tenant = ?1 AND id = ?2";
         self.write(move |database| {
@@ -312,8 +312,8 @@ impl Store {
         .await
     }
 
-    /// Marks a container as expired, whatever the wall clock says.
-    pub async fn expire_container(&self, tenant: &Tenant, id: &SessionId) -> Result<(), Error> {
+    /// Marks a session as expired, whatever the wall clock says.
+    pub async fn expire_session(&self, tenant: &Tenant, id: &SessionId) -> Result<(), Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         let query =
             "UPDATE containers SET last_active_ms = min(last_active_ms, ?3 - idle_ms) WHERE tenant = ?1 AND id = ?2";
@@ -324,8 +324,8 @@ impl Store {
         .await
     }
 
-    /// Removes a container with its files. Returns false if there was none.
-    pub async fn delete_container(&self, tenant: &Tenant, id: &SessionId) -> Result<bool, Error> {
+    /// Removes a session with its files. Returns false if there was none.
+    pub async fn delete_session(&self, tenant: &Tenant, id: &SessionId) -> Result<bool, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         self.run(move |store| {
             let (deleted, blobs) = store.0.database.write_for(&tenant, |database| {
@@ -340,8 +340,8 @@ impl Store {
         .await
     }
 
-    /// Removes the containers, with their files, that have been unused for this time.
-    pub async fn remove_containers_unused_for(&self, time: Duration) -> Result<(), Error> {
+    /// Removes the sessions, with their files, that have been unused for this time.
+    pub async fn remove_sessions_unused_for(&self, time: Duration) -> Result<(), Error> {
         let before = now_ms().saturating_sub(i64::try_from(time.as_millis()).unwrap_or(i64::MAX));
         self.run(move |store| {
             let blobs = store.0.database.write(|database| {
@@ -357,8 +357,8 @@ impl Store {
         .await
     }
 
-    /// Removes the expired containers of a tenant, with their files.
-    pub async fn remove_expired_containers(&self, tenant: &Tenant) -> Result<(), Error> {
+    /// Removes the expired sessions of a tenant, with their files.
+    pub async fn remove_expired_sessions(&self, tenant: &Tenant) -> Result<(), Error> {
         let tenant = tenant.clone();
         self.run(move |store| {
             let blobs = store.0.database.write_for(&tenant, |database| {
@@ -375,18 +375,18 @@ impl Store {
         .await
     }
 
-    /// Stores files of a container, all or none. A file replaces one of the same path and takes over its id. `None` if the container is
+    /// Stores files of a session, all or none. A file replaces one of the same path and takes over its id. `None` if the session is
     /// gone.
-    pub async fn put_container_files(
+    pub async fn put_session_files(
         &self,
         tenant: &Tenant,
-        container: &SessionId,
-        files: Vec<(NewContainerFile, NewBlob)>,
-    ) -> Result<Option<Vec<ContainerFileRecord>>, Error> {
-        let (tenant, container) = (tenant.clone(), container.clone());
+        session: &SessionId,
+        files: Vec<(NewSessionFile, NewBlob)>,
+    ) -> Result<Option<Vec<SessionFileRecord>>, Error> {
+        let (tenant, session) = (tenant.clone(), session.clone());
         self.run(move |store| {
             let mut replaced = Vec::new();
-            let put = |database: &Connection| put_files(database, &tenant, &container, &files, &mut replaced);
+            let put = |database: &Connection| put_files(database, &tenant, &session, &files, &mut replaced);
             let Some(records) = store.write_counted(&tenant, reserved(&files), put)? else { return Ok(None) };
             files.into_iter().for_each(|(_, blob)| blob.commit());
             store.remove_blobs(&replaced);
@@ -395,18 +395,18 @@ impl Store {
         .await
     }
 
-    /// Stores readers' contents as files of a container, and removes others, all or nothing except files that exceed the tenant's quota.
+    /// Stores readers' contents as files of a session, and removes others, all or nothing except files that exceed the tenant's quota.
     /// Each reader is requested when the previous one has been read, so they need not be open at once. Once begun it is finished, blobs and
-    /// rows, even if the caller gives up. A file replaces one of the same path, unless it has the same content. `None` if the container is
+    /// rows, even if the caller gives up. A file replaces one of the same path, unless it has the same content. `None` if the session is
     /// gone.
-    pub async fn write_container_files<R: Read>(
+    pub async fn write_session_files<R: Read>(
         &self,
         tenant: &Tenant,
-        container: &SessionId,
-        files: impl IntoIterator<Item = (NewContainerFile, R)> + Send + 'static,
-        gone: Vec<ContainerFileId>,
+        session: &SessionId,
+        files: impl IntoIterator<Item = (NewSessionFile, R)> + Send + 'static,
+        gone: Vec<SessionFileId>,
     ) -> Result<Option<WrittenFiles>, Error> {
-        let (tenant, container) = (tenant.clone(), container.clone());
+        let (tenant, session) = (tenant.clone(), session.clone());
         self.run(move |store| {
             let (mut named, mut without_room) = (Vec::new(), Vec::new());
             let mut writing = FileBatch::new(store.no_room(&tenant));
@@ -425,13 +425,13 @@ impl Store {
                     "SELECT {FILE_COLUMNS} FROM container_files WHERE tenant = ?1 AND container = ?2 AND path = ?3 AND sha256 = ?4"
                 );
                 for (file, blob) in &files {
-                    let row = params![tenant, container, file.path, blob.sha256()];
-                    same.extend(one(database, &query, row, ContainerFileRecord::read)?);
+                    let row = params![tenant, session, file.path, blob.sha256()];
+                    same.extend(one(database, &query, row, SessionFileRecord::read)?);
                 }
                 files.retain(|(file, _)| same.iter().all(|same| same.path != file.path));
-                let Some(put) = put_files(database, &tenant, &container, &files, &mut replaced)? else { return Ok(false) };
+                let Some(put) = put_files(database, &tenant, &session, &files, &mut replaced)? else { return Ok(false) };
                 records = put;
-                replaced.extend(delete_files(database, &tenant, &container, &gone)?);
+                replaced.extend(delete_files(database, &tenant, &session, &gone)?);
                 Ok(true)
             })?;
             if !written {
@@ -445,78 +445,78 @@ impl Store {
         .await
     }
 
-    /// Returns a file of a container.
-    pub async fn container_file(
+    /// Returns a file of a session.
+    pub async fn session_file(
         &self,
         tenant: &Tenant,
-        container: &SessionId,
-        id: &ContainerFileId,
-    ) -> Result<Option<ContainerFileRecord>, Error> {
-        let (container, id) = (container.clone(), id.clone());
+        session: &SessionId,
+        id: &SessionFileId,
+    ) -> Result<Option<SessionFileRecord>, Error> {
+        let (session, id) = (session.clone(), id.clone());
         self.read(tenant, move |database, tenant| {
             let query =
                 format!("SELECT {FILE_COLUMNS} FROM container_files WHERE tenant = ?1 AND container = ?2 AND id = ?3");
-            one(database, &query, params![tenant, container, id], ContainerFileRecord::read)
+            one(database, &query, params![tenant, session, id], SessionFileRecord::read)
         })
         .await
     }
 
-    /// Returns a container's file by its id alone, with the id of the container.
-    pub async fn file_of_any_container(
+    /// Returns a session's file by its id alone, with the id of the session.
+    pub async fn file_of_any_session(
         &self,
         tenant: &Tenant,
-        id: &ContainerFileId,
-    ) -> Result<Option<(SessionId, ContainerFileRecord)>, Error> {
+        id: &SessionFileId,
+    ) -> Result<Option<(SessionId, SessionFileRecord)>, Error> {
         let id = id.clone();
         self.read(tenant, move |database, tenant| {
             let query = format!("SELECT {FILE_COLUMNS}, container FROM container_files WHERE tenant = ?1 AND id = ?2");
-            let read = |row: &Row<'_>| Ok((row.get("container")?, ContainerFileRecord::read(row)?));
+            let read = |row: &Row<'_>| Ok((row.get("container")?, SessionFileRecord::read(row)?));
             one(database, &query, params![tenant, id], read)
         })
         .await
     }
 
-    /// Returns a page of a container's files.
-    pub async fn container_files(
+    /// Returns a page of a session's files.
+    pub async fn session_files(
         &self,
         tenant: &Tenant,
-        container: &SessionId,
+        session: &SessionId,
         page: PageQuery,
-    ) -> Result<Page<ContainerFileRecord>, Error> {
-        let container = container.clone();
+    ) -> Result<Page<SessionFileRecord>, Error> {
+        let session = session.clone();
         self.read(tenant, move |database, tenant| {
             let select = format!("SELECT {FILE_COLUMNS} FROM container_files WHERE tenant = ?1 AND container = ?2");
-            page.read(database, (&select, "id"), vec![&tenant, &container], page.after(), ContainerFileRecord::read)
+            page.read(database, (&select, "id"), vec![&tenant, &session], page.after(), SessionFileRecord::read)
         })
         .await
     }
 
-    /// Returns all files of a container. Their number is bounded by its workspace.
-    pub async fn all_container_files(
+    /// Returns all files of a session. Their number is bounded by its workspace.
+    pub async fn all_session_files(
         &self,
         tenant: &Tenant,
-        container: &SessionId,
-    ) -> Result<Vec<ContainerFileRecord>, Error> {
-        let container = container.clone();
+        session: &SessionId,
+    ) -> Result<Vec<SessionFileRecord>, Error> {
+        let session = session.clone();
         self.read(tenant, move |database, tenant| {
             let query =
                 format!("SELECT {FILE_COLUMNS} FROM container_files WHERE tenant = ?1 AND container = ?2 ORDER BY id");
-            all(database, &query, params![tenant, container], ContainerFileRecord::read)
+            all(database, &query, params![tenant, session], SessionFileRecord::read)
         })
         .await
     }
 
-    /// Removes files of a container. Returns how many there were.
-    pub async fn delete_container_files(
+    /// Removes files of a session. Returns how many there were.
+    pub async fn delete_session_files(
         &self,
         tenant: &Tenant,
-        container: &SessionId,
-        ids: Vec<ContainerFileId>,
+        session: &SessionId,
+        ids: Vec<SessionFileId>,
     ) -> Result<usize, Error> {
-        let (tenant, container) = (tenant.clone(), container.clone());
+        let (tenant, session) = (tenant.clone(), session.clone());
         self.run(move |store| {
             let blobs =
-                store.0.database.write_for(&tenant, |database| delete_files(database, &tenant, &container, &ids))?;
+                store.0.database.write_for(&tenant, |database| delete_files(database, &tenant, &session, &ids))?;
             store.remove_blobs(&blobs);
             Ok(blobs.len())
         })
@@ -525,18 +525,18 @@ impl Store {
 }
 
 /// Returns the bytes that are reserved for files.
-fn reserved(files: &[(NewContainerFile, NewBlob)]) -> u64 {
+fn reserved(files: &[(NewSessionFile, NewBlob)]) -> u64 {
     files.iter().map(|(_, blob)| blob.reserved()).sum()
 }
 
-/// Writes the rows of files, and adds the blobs of replaced files to `replaced`. `None` if the container is gone.
+/// Writes the rows of files, and adds the blobs of replaced files to `replaced`. `None` if the session is gone.
 fn put_files(
     database: &Connection,
     tenant: &Tenant,
-    container: &SessionId,
-    files: &[(NewContainerFile, NewBlob)],
+    session: &SessionId,
+    files: &[(NewSessionFile, NewBlob)],
     replaced: &mut Vec<BlobName>,
-) -> Result<Option<Vec<ContainerFileRecord>>, Error> {
+) -> Result<Option<Vec<SessionFileRecord>>, Error> {
     let mut records = Vec::new();
     let insert = format!(
         "INSERT INTO container_files (tenant, container, {FILE_COLUMNS})
@@ -546,12 +546,12 @@ fn put_files(
          RETURNING {FILE_COLUMNS}"
     );
     for (file, blob) in files {
-        let NewContainerFile { id, path, mime, source, location } = file;
+        let NewSessionFile { id, path, mime, source, location } = file;
         let query = "SELECT blob FROM container_files WHERE tenant = ?1 AND container = ?2 AND path = ?3";
-        replaced.extend(one(database, query, params![tenant, container, path], |row| row.get(0))?);
+        replaced.extend(one(database, query, params![tenant, session, path], |row| row.get(0))?);
         let (name, bytes, sha256) = (blob.name(), blob.bytes(), blob.sha256());
-        let row = params![tenant, container, id, path, name, bytes, sha256, mime, source, location, now()];
-        let Some(record) = one(database, &insert, row, ContainerFileRecord::read)? else { return Ok(None) };
+        let row = params![tenant, session, id, path, name, bytes, sha256, mime, source, location, now()];
+        let Some(record) = one(database, &insert, row, SessionFileRecord::read)? else { return Ok(None) };
         records.push(record);
     }
     Ok(Some(records))
@@ -561,13 +561,13 @@ fn put_files(
 fn delete_files(
     database: &Connection,
     tenant: &Tenant,
-    container: &SessionId,
-    ids: &[ContainerFileId],
+    session: &SessionId,
+    ids: &[SessionFileId],
 ) -> Result<Vec<BlobName>, Error> {
     let query = "DELETE FROM container_files WHERE tenant = ?1 AND container = ?2 AND id = ?3 RETURNING blob";
     let mut blobs = Vec::new();
     for id in ids {
-        blobs.extend(one(database, query, params![tenant, container, id], |row| row.get(0))?);
+        blobs.extend(one(database, query, params![tenant, session, id], |row| row.get(0))?);
     }
     Ok(blobs)
 }
