@@ -3,6 +3,7 @@
 use aludel_agent::{Call, Item};
 use aludel_engine::SessionFile;
 use aludel_engine::turns::{Image, OutputPiece, RichValue, ToolEnd, ToolOutcome};
+use aludel_wire::openai::responses::ProgramOutput;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
@@ -43,10 +44,10 @@ impl ProgramEnd {
     }
 
     /// The entries of `outputs`: images first, as at OpenAI.
-    pub(crate) fn outputs(&self) -> Vec<Value> {
-        let mut outputs: Vec<Value> = self.images.iter().map(|url| json!({ "type": "image", "url": url })).collect();
+    pub(crate) fn outputs(&self) -> Vec<ProgramOutput> {
+        let mut outputs: Vec<_> = self.images.iter().map(|url| ProgramOutput::Image { url: url.clone() }).collect();
         if !self.logs.is_empty() {
-            outputs.push(json!({ "type": "logs", "logs": self.logs }));
+            outputs.push(ProgramOutput::Logs { logs: self.logs.clone() });
         }
         outputs
     }

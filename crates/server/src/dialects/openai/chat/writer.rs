@@ -262,7 +262,7 @@ impl Writer {
     /// Adds the end of a program.
     pub(super) fn end_program(&mut self, index: usize, id: &ItemId, ended: ProgramEnd) {
         let Some((place, program)) = self.program(index, id) else { return };
-        let outputs = ended.outputs();
+        let outputs: Vec<Value> = ended.outputs().iter().map(|output| json!(output)).collect();
         program.has_ended = true;
         program.item["status"] = ended.status.into();
         program.item["outputs"] = outputs.clone().into();

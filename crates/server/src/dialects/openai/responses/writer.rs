@@ -10,8 +10,7 @@ use aludel_engine::turns::{Frame, ItemId, ToolCall};
 use aludel_wire::openai::responses::{
     self, Annotation, CodeInterpreterCall, ContainerFileCitation, ContentPart, Event, FunctionCall, IncompleteDetails,
     InputTokensDetails, Item, ItemDocument, ItemStatus, McpApprovalRequest, McpCall, Message, MessageContent,
-    OutputText, OutputTokensDetails, ProgramOutput, Reasoning, ReasoningText, Response, ResponseError, Role,
-    StreamEvent,
+    OutputText, OutputTokensDetails, Reasoning, ReasoningText, Response, ResponseError, Role, StreamEvent,
 };
 
 use super::context::digest_of;
@@ -427,7 +426,7 @@ impl Writer {
     /// Adds the end of a program.
     pub(super) fn end_program(&mut self, item: &ItemId, ended: ProgramEnd) {
         let Some(program) = self.programs.remove(item) else { return };
-        let outputs = outputs_of(&ended);
+        let outputs = ended.outputs();
         let ProgramEnd { status, logs, files, .. } = ended;
         for file in files {
             self.uncited.retain(|known| known.path != file.path);
@@ -547,15 +546,6 @@ pub(super) fn shown_document(mut item: ItemDocument, include: Include) -> ItemDo
         _ => {}
     }
     item
-}
-
-/// The outputs of a program: images first, as at OpenAI.
-fn outputs_of(ended: &ProgramEnd) -> Vec<ProgramOutput> {
-    let mut outputs: Vec<_> = ended.images.iter().map(|url| ProgramOutput::Image { url: url.clone() }).collect();
-    if !ended.logs.is_empty() {
-        outputs.push(ProgramOutput::Logs { logs: ended.logs.clone() });
-    }
-    outputs
 }
 
 fn usage_of(usage: &TokenUsage) -> responses::Usage {
