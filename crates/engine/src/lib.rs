@@ -2,6 +2,7 @@
 //!
 //! This crate knows no HTTP server and no vendor's words. A dialect parses requests into its types and renders its results and errors.
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test's tasks end with its runtime"))]
 
 pub mod approvals;
 mod environment;

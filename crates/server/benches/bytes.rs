@@ -3,7 +3,7 @@
 //! `cargo bench -p aludel-server --bench bytes [-- COUNT]`, the median of five if nothing is said. The upload is beside `cp` of the same
 //! file into memory, where sandboxes keep their files.
 
-#![allow(clippy::unwrap_used, reason = "a benchmark may panic")]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a benchmark may panic, and its tasks end with it")]
 
 #[path = "stack/mod.rs"]
 mod stack;

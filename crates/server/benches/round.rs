@@ -2,7 +2,7 @@
 //!
 //! `cargo bench -p aludel-server --bench round [-- extra | many] [COUNT]`
 
-#![allow(clippy::unwrap_used, reason = "a benchmark may panic")]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a benchmark may panic, and its tasks end with it")]
 
 #[path = "stack/mod.rs"]
 mod stack;

@@ -1,5 +1,6 @@
 //! The HTTP server: one list of routes, behind keys and limits, with a dialect for each supported protocol.
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test's tasks end with its runtime"))]
 
 mod app;
 mod approvals;

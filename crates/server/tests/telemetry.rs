@@ -1,5 +1,10 @@
 //! A real server's figures and traces, with nothing of anybody's content.
-#![allow(clippy::unwrap_used, unreachable_pub, reason = "a test may panic")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    unreachable_pub,
+    reason = "a test may panic, and its tasks end with it"
+)]
 
 mod collector;
 mod common;

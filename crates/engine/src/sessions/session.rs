@@ -491,6 +491,7 @@ impl Session {
         let end = Arc::clone(ends).acquire_owned().await;
         let last = std::mem::replace(&mut *self.state.lock().await, State::Dormant);
         if let State::Live { sandbox, _permit } = last {
+            #[expect(clippy::disallowed_methods, reason = "the end of the process ends the sandbox as well")]
             tokio::spawn(async move {
                 sandbox.close().await;
                 drop(end);

@@ -89,6 +89,7 @@ async fn speak(
     http.max_buf_size(MAX_HEAD).max_headers(MAX_HEADERS).title_case_headers(true);
     let (mut sender, driver) = http.handshake(connection).await.map_err(|_| PortError::NoHttp)?;
     // Ends with the answer's body, or with the tunnel. Reading what a program sends counts for its tenant.
+    #[expect(clippy::disallowed_methods, reason = "it ends with the answer's body or the tunnel")]
     let driver = AbortOnDropHandle::new(tokio::spawn(share.pace(driver.with_upgrades())));
     let mut tunnel = Tunnel::asked_for(sandbox, &mut request);
     let (mut parts, body) = request.into_parts();
@@ -120,6 +121,7 @@ async fn speak(
     without_hops(&mut parts.headers);
     if let Some(tunnel) = tunnel {
         tunnel.name(&mut parts.headers);
+        #[expect(clippy::disallowed_methods, reason = "it ends with the sandbox")]
         tokio::spawn(share.pace(tunnel.carry(program, driver)));
         let mut response = Response::from_parts(parts, Body::empty());
         response.extensions_mut().insert(RenderedMark);

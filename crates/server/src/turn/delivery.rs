@@ -137,6 +137,7 @@ impl WaitingClient {
         };
         let closed = CancellationToken::new();
         let (token, in_flight) = (closed.clone(), Arc::clone(in_flight));
+        #[expect(clippy::disallowed_methods, reason = "it ends with the turn, which is waited for")]
         tokio::spawn(async move {
             tokio::select! {
                 _ = in_flight.ended() => {}

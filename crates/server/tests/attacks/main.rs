@@ -3,6 +3,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
+    clippy::disallowed_methods,
     dead_code,
     reason = "a test may panic, and cases need a part of this"
 )]
