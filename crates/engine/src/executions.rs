@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{Instrument as _, error};
 
-use crate::approvals::{Decider, Gate, Namespace, ProgramOrigin};
+use crate::approvals::{Decider, Gate, KernelNames, ProgramOrigin};
 use crate::permits::{NoRoom, Permit};
 use crate::sessions::Session;
 use crate::turns::effects::{self, ExecutionPiece};
@@ -58,7 +58,7 @@ pub enum ProgramTarget {
         /// The kernel.
         runtime: Arc<dyn Runtime>,
         /// The names of its programs.
-        namespace: Arc<Namespace>,
+        kernel_names: Arc<KernelNames>,
     },
 }
 
@@ -120,7 +120,7 @@ pub fn start(engine: &Arc<Engine>, program: ClientProgram) -> Result<DirectExecu
     })?;
     let origin = ProgramOrigin {
         request: program.id.clone(),
-        namespace: Arc::clone(program.target.namespace()),
+        kernel_names: Arc::clone(program.target.kernel_names()),
         model: program.sender.clone(),
     };
     let gate = Gate::new(engine, &program.tenant, origin, Decider::Operator, false);
@@ -133,10 +133,10 @@ pub fn start(engine: &Arc<Engine>, program: ClientProgram) -> Result<DirectExecu
 }
 
 impl ProgramTarget {
-    fn namespace(&self) -> &Arc<Namespace> {
+    fn kernel_names(&self) -> &Arc<KernelNames> {
         match self {
-            Self::Session(session) => session.namespace(),
-            Self::Kernel { namespace, .. } => namespace,
+            Self::Session(session) => session.kernel_names(),
+            Self::Kernel { kernel_names, .. } => kernel_names,
         }
     }
 
@@ -164,7 +164,7 @@ impl ProgramTarget {
 
 impl std::fmt::Debug for ProgramTarget {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_tuple("ProgramTarget").field(self.namespace()).finish()
+        formatter.debug_tuple("ProgramTarget").field(self.kernel_names()).finish()
     }
 }
 

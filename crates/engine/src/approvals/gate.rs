@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tracing::{Instrument, error};
 
-use super::{ApprovalMode, ApprovalPolicy, Namespace, OnTimeout};
+use super::{ApprovalMode, ApprovalPolicy, KernelNames, OnTimeout};
 use crate::failure::Failure;
 use crate::{Engine, Error};
 
@@ -49,7 +49,7 @@ pub struct Gate {
     tenant: Tenant,
     /// The response or completion.
     request: String,
-    namespace: Arc<Namespace>,
+    kernel_names: Arc<KernelNames>,
     model: String,
     decider: Decider,
     /// The terminal for questions to the operator, if there is one.
@@ -72,7 +72,7 @@ pub struct ProgramOrigin {
     /// The id of the request, such as a response or completion.
     pub request: String,
     /// The kernel's names, as far as the rules have read them.
-    pub namespace: Arc<Namespace>,
+    pub kernel_names: Arc<KernelNames>,
     /// The model that writes them, or the client that sends them.
     pub model: String,
 }
@@ -141,13 +141,13 @@ impl Gate {
     }
 
     fn build(engine: &Arc<Engine>, tenant: &Tenant, origin: ProgramOrigin) -> Self {
-        let ProgramOrigin { request, namespace, model } = origin;
+        let ProgramOrigin { request, kernel_names, model } = origin;
         Self {
             engine: Arc::clone(engine),
             policy: engine.approvals(),
             tenant: tenant.clone(),
             request,
-            namespace,
+            kernel_names,
             model,
             decider: Decider::Operator,
             terminal: None,
@@ -335,14 +335,14 @@ impl Gate {
             ApprovalMode::Rules(rules) => Arc::clone(rules),
         };
         let kernel = self.engine.kernel();
-        let other = self.namespace.language().map(Language::as_str);
+        let other = self.kernel_names.language().map(Language::as_str);
         let other = other.or_else(|| (kernel.language != RULED_LANGUAGE).then_some(kernel.title.as_str()));
         if let Some(language) = other {
             let judgement = rules.undecidable(&format!("the rules read no {language}"));
             return Ok((judgement.decision, judgement.reasons.iter().map(ToString::to_string).collect()));
         }
-        let (namespace, code) = (Arc::clone(&self.namespace), code.to_owned());
-        let judged = tokio::task::spawn_blocking(move || namespace.judge(&rules, &code));
+        let (kernel_names, code) = (Arc::clone(&self.kernel_names), code.to_owned());
+        let judged = tokio::task::spawn_blocking(move || kernel_names.judge(&rules, &code));
         let judgement = judged.await.map_err(Error::internal)?;
         let reasons = judgement.reasons.iter().map(ToString::to_string).collect();
         Ok((judgement.decision, reasons))
@@ -407,7 +407,7 @@ impl Gate {
         let new = NewApproval {
             request: self.request.clone(),
             call_id: program.call_id.clone(),
-            session: self.namespace.id().to_owned(),
+            session: self.kernel_names.id().to_owned(),
             model: self.model.clone(),
             code: program.code.clone(),
             reasons,
@@ -511,7 +511,7 @@ impl Gate {
         let entry = AuditEntry {
             event,
             request: self.request.clone(),
-            session: self.namespace.id().to_owned(),
+            session: self.kernel_names.id().to_owned(),
             code: code.to_owned(),
             actor: actor.to_owned(),
             outcome: outcome.to_owned(),

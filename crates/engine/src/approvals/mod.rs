@@ -3,7 +3,7 @@
 //! A guard against honest mistakes, and a record; the security boundary is the sandbox.
 
 mod gate;
-mod namespace;
+mod kernel_names;
 #[cfg(test)]
 mod tests;
 mod webhook;
@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 pub use gate::{Decider, Gate, ProgramOrigin, TerminalApprover};
-pub use namespace::Namespace;
+pub use kernel_names::KernelNames;
 pub use webhook::Webhook;
 
 /// The operator's policy about programs.

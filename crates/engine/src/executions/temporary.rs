@@ -7,14 +7,14 @@ use aludel_store::Tenant;
 
 use super::ProgramTarget;
 use crate::Error;
-use crate::approvals::Namespace;
+use crate::approvals::KernelNames;
 use crate::sessions::{SandboxPermit, SessionSandbox, Sessions};
 
 /// A live session that is not stored and not ended for others. Dropping it ends its sandbox.
 #[derive(Debug)]
 pub struct TemporarySession {
     sandbox: SessionSandbox,
-    namespace: Arc<Namespace>,
+    kernel_names: Arc<KernelNames>,
     _permit: SandboxPermit,
 }
 
@@ -24,7 +24,7 @@ impl Sessions {
         let permit = self.permit(tenant).await?;
         let sandbox =
             SessionSandbox::create(Arc::clone(self.backend()), limits, None, self.environment().clone()).await?;
-        Ok(TemporarySession { sandbox, namespace: Namespace::new(id), _permit: permit })
+        Ok(TemporarySession { sandbox, kernel_names: KernelNames::new(id), _permit: permit })
     }
 }
 
@@ -36,6 +36,6 @@ impl TemporarySession {
 
     /// The target of programs that run in it.
     pub fn target(&self) -> ProgramTarget {
-        ProgramTarget::Kernel { runtime: Arc::new(self.sandbox.clone()), namespace: Arc::clone(&self.namespace) }
+        ProgramTarget::Kernel { runtime: Arc::new(self.sandbox.clone()), kernel_names: Arc::clone(&self.kernel_names) }
     }
 }

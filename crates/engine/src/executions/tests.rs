@@ -99,7 +99,7 @@ async fn a_bare_sandbox_keeps_its_variables_and_stores_nothing() {
     let (engine, backend) = engine(data.path(), ApprovalMode::Never).await;
     let sandbox = backend.create(SandboxId::unique(), SandboxSpec::new(Limits::default())).await.unwrap();
     let target =
-        ProgramTarget::Kernel { runtime: Arc::new(BareSandbox(sandbox)), namespace: Namespace::new("sandbox_1") };
+        ProgramTarget::Kernel { runtime: Arc::new(BareSandbox(sandbox)), kernel_names: KernelNames::new("sandbox_1") };
     for code in ["x = 1", "print(x)"] {
         let (outputs, end) = finish(start(&engine, program(target.clone(), code)).unwrap()).await;
         assert!(

@@ -15,7 +15,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::Mutex;
 
 use super::{HOME, USER_VARIABLES};
-use crate::approvals::Namespace;
+use crate::approvals::KernelNames;
 use crate::executions::ProgramTarget;
 use crate::{Error, Missing};
 
@@ -46,7 +46,7 @@ struct Running {
     /// True if the kernel has its directory and variables. The first kernel gets them with its first program: many sandboxes run none, and
     /// then need not start it.
     is_configured: bool,
-    namespace: Arc<Namespace>,
+    kernel_names: Arc<KernelNames>,
 }
 
 impl fmt::Debug for Contexts {
@@ -95,8 +95,8 @@ impl Contexts {
         let own = USER_VARIABLES.map(|(key, value)| (key.to_owned(), value.to_owned()));
         let all: BTreeMap<_, _> = own.into_iter().chain(environment.clone()).collect();
         let environment = all.into_iter().collect();
-        let namespace = Namespace::of_language(sandbox_id, None);
-        let running = Running { kernel: sandbox.first_kernel(), is_configured: false, namespace };
+        let kernel_names = KernelNames::of_language(sandbox_id, None);
+        let running = Running { kernel: sandbox.first_kernel(), is_configured: false, kernel_names };
         let known = Mutex::new(vec![Context::new(Some(running), HOME, None)]);
         Self { sandbox, sandbox_id: sandbox_id.to_owned(), environment, known, making: Mutex::default() }
     }
@@ -185,8 +185,8 @@ impl Contexts {
     async fn start(&self, directory: &str, language: Option<&Language>) -> Result<Running, Error> {
         let started = self.sandbox.start_kernel(self.options(directory, language)).await;
         let kernel = started.map_err(|error| refused(error, language))?;
-        let namespace = Namespace::of_language(&self.sandbox_id, language.cloned());
-        Ok(Running { kernel, is_configured: true, namespace })
+        let kernel_names = KernelNames::of_language(&self.sandbox_id, language.cloned());
+        Ok(Running { kernel, is_configured: true, kernel_names })
     }
 
     /// Ends a context. The default context exists again on its next use.
@@ -219,10 +219,10 @@ impl Contexts {
             running.kernel.configure(&options).await?;
             running.is_configured = true;
         }
-        let Running { kernel, namespace, .. } = running.clone();
+        let Running { kernel, kernel_names, .. } = running.clone();
         let environment = environment.into_iter().collect();
         let runtime = ContextRuntime { sandbox: Arc::clone(&self.sandbox), kernel, environment };
-        Ok(ProgramTarget::Kernel { runtime: Arc::new(runtime), namespace })
+        Ok(ProgramTarget::Kernel { runtime: Arc::new(runtime), kernel_names })
     }
 }
 

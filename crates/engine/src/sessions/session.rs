@@ -25,7 +25,7 @@ use super::names::{check_name, shortened};
 use super::registry::SessionContext;
 use super::sandbox::open_bounded;
 use super::{SandboxPermit, SessionSandbox, WORKSPACE};
-use crate::approvals::Namespace;
+use crate::approvals::KernelNames;
 use crate::{Environment, Error};
 
 /// Files without a report of an execution that are stored at once.
@@ -48,7 +48,7 @@ pub struct Session {
     state: Mutex<State>,
     /// The permit that turns have reserved.
     reserved: std::sync::Mutex<Weak<ReservedPermit>>,
-    namespace: Arc<Namespace>,
+    kernel_names: Arc<KernelNames>,
     /// Cancelled when it ends for good.
     deleted: CancellationToken,
 }
@@ -130,7 +130,7 @@ impl Session {
             linger_ms: AtomicU64::new(u64::MAX),
             state: Mutex::new(State::Dormant),
             reserved: std::sync::Mutex::default(),
-            namespace: Namespace::new(record.id.as_str()),
+            kernel_names: KernelNames::new(record.id.as_str()),
             deleted: CancellationToken::new(),
         }
     }
@@ -153,8 +153,8 @@ impl Session {
     }
 
     /// The names of its programs.
-    pub fn namespace(&self) -> &Arc<Namespace> {
-        &self.namespace
+    pub fn kernel_names(&self) -> &Arc<KernelNames> {
+        &self.kernel_names
     }
 
     /// Reserves a permit for its sandbox; fails if there is none.

@@ -87,8 +87,11 @@ async fn turn(engine: &Arc<Engine>, owns_session: bool) -> (Run, RecordingRender
     let tenant = Tenant::terminal();
     let (session, _) = engine.sessions.create(&tenant, NewSession::named("s")).await.unwrap();
     let id = engine.store.owned_turn_id("ask").await.unwrap();
-    let origin =
-        ProgramOrigin { request: id.to_string(), namespace: Arc::clone(session.namespace()), model: "m".to_owned() };
+    let origin = ProgramOrigin {
+        request: id.to_string(),
+        kernel_names: Arc::clone(session.kernel_names()),
+        model: "m".to_owned(),
+    };
     let terminal = TerminalApprover::new(|_, _| async { panic!("nobody is asked") });
     let gate = Gate::at_terminal(engine, &tenant, origin, terminal);
     let container = session.id().clone();

@@ -7,19 +7,19 @@ use aludel_sandbox::Language;
 
 /// The names that programs of one kernel share, as far as the rules have read them.
 #[derive(Debug)]
-pub struct Namespace {
+pub struct KernelNames {
     id: String,
     language: Option<Language>,
     known: Mutex<Known>,
 }
 
-impl Namespace {
+impl KernelNames {
     /// The names of a kernel before its first program. `id` is the session's or sandbox's id, for the audit log.
     pub fn new(id: impl Into<String>) -> Arc<Self> {
         Self::of_language(id, None)
     }
 
-    /// The same of a kernel of another language than the engine's.
+    /// The names of a kernel of another language than the engine's.
     pub fn of_language(id: impl Into<String>, language: Option<Language>) -> Arc<Self> {
         Arc::new(Self { id: id.into(), language, known: Mutex::default() })
     }
