@@ -22,6 +22,7 @@ use crate::foreground::Foreground;
 use crate::fork_server::ForkServer;
 use crate::idmap::IdMap;
 use crate::lockdown::RefusalHandling;
+use crate::locks::LockCounter;
 use crate::message::{self, ExitStatus, FIRST_KERNEL, NumberedRequest, Setup, WardenAnswer, WardenMessage};
 use crate::namespaces::SpareNamespaces;
 use crate::sandbox::JailSandbox;
@@ -34,6 +35,8 @@ pub const WORKSPACES: &str = "workspaces";
 const CONTROL: u64 = 0;
 /// Epoll token of the descriptor for SIGCHLD.
 const CHILDREN: u64 = 1;
+/// Epoll token of the lock counter's socket.
+const LOCKS: u64 = 2;
 /// Events taken at once.
 const EVENTS: usize = 64;
 
@@ -75,6 +78,7 @@ struct WardenServer {
     late_checkpoints: Vec<LateCheckpoint>,
     /// Time of the next count of locks and sockets.
     objects_due: Instant,
+    locks: LockCounter,
     /// The namespaces of the next sandbox.
     spare: Option<SpareNamespaces>,
     /// The earliest time at which they may be made.
@@ -108,7 +112,8 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
             warnings.push("this Linux does not tell which system calls were refused".into());
         }
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).step("make an epoll")?;
-        for (fd, token) in [(&control, CONTROL), (&children, CHILDREN)] {
+        let locks = LockCounter::start()?;
+        for (fd, token) in [(&control, CONTROL), (&children, CHILDREN), (locks.fd(), LOCKS)] {
             epoll::add(&epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
                 .step("watch the sockets")?;
         }
@@ -128,11 +133,12 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
             children: HashMap::new(),
             connecting: HashSet::new(),
             watches: HashMap::new(),
-            next_watch: CHILDREN + 1,
+            next_watch: LOCKS + 1,
             paused_listeners: Vec::new(),
             foreground: Foreground::default(),
             late_checkpoints: Vec::new(),
             objects_due: Instant::now(),
+            locks,
             spare: None,
             spare_due: Instant::now(),
             is_unusable: false,
@@ -227,6 +233,7 @@ impl WardenServer {
                         drain(children);
                         self.reap();
                     }
+                    LOCKS => self.enforce_lock_limit(),
                     token => self.handle_event(token, event.flags),
                 }
             }

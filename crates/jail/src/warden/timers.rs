@@ -9,7 +9,6 @@ use rustix::event::Timespec;
 use super::WardenServer;
 use crate::cgroup::CpuShare;
 use crate::idmap::IdMap;
-use crate::locks::Locks;
 use crate::namespaces::SpareNamespaces;
 use crate::sandbox::JailSandbox;
 use crate::{StepError, pid_namespace};
@@ -130,25 +129,36 @@ impl WardenServer {
         self.late_checkpoints.iter().filter_map(LateCheckpoint::due).min()
     }
 
-    /// Ends sandboxes that exceed the limits of locks or sockets, which no control group counts; returns the time of the next count.
+    /// Ends sandboxes that exceed the limit of sockets, and has locks counted: no control group counts either. Returns the time of the next
+    /// count.
     fn enforce_object_limits(&mut self, now: Instant) -> Option<Instant> {
         if self.sandboxes.is_empty() {
             return None;
         }
         if self.objects_due <= now {
             self.objects_due = now + OBJECTS_INTERVAL;
-            // Without a list of locks there is nothing to enforce.
-            let locks = Locks::read().unwrap_or_default();
-            let (limit, counts) = (locks.limit(self.sandboxes.len()), locks.by_namespace());
-            let locks = |init| *pid_namespace::namespace_of(init).and_then(|of| counts.get(&of)).unwrap_or(&0);
+            self.locks.ask(self.sandboxes.len());
             for sandbox in self.sandboxes.values_mut() {
                 sandbox.rank_checkpoint();
-                let Some(init) = sandbox.init.pid.filter(|_| !sandbox.init_ended) else { continue };
-                if (!counts.is_empty() && locks(init) > limit) || sandbox.has_too_many_sockets() {
+                if sandbox.init.pid.is_some() && !sandbox.init_ended && sandbox.has_too_many_sockets() {
                     sandbox.kill();
                 }
             }
         }
         Some(self.objects_due)
+    }
+
+    /// Ends sandboxes that exceed the limit of locks, as the answer of the lock counter tells.
+    pub(super) fn enforce_lock_limit(&mut self) {
+        let Some(excessive) = self.locks.answer() else { return self.give_up("the lock counter ended") };
+        if excessive.is_empty() {
+            return;
+        }
+        for sandbox in self.sandboxes.values_mut() {
+            let Some(init) = sandbox.init.pid.filter(|_| !sandbox.init_ended) else { continue };
+            if pid_namespace::namespace_of(init).is_some_and(|namespace| excessive.contains(&namespace)) {
+                sandbox.kill();
+            }
+        }
     }
 }
