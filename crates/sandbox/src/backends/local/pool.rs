@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use aludel_ignore::Ignore;
+use futures_util::future::join_all;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -109,12 +110,20 @@ impl LocalPool {
                 continue;
             }
             pool.rest().await;
-            let made = pool.make_kernel(&shared).await;
-            pool.note(made.as_ref().err());
-            match made {
-                Ok(made) => lock(&pool.ready).push_back(made),
-                // Requests get this error; the pool only tries again.
-                Err(_) => tokio::time::sleep(RETRY_PAUSE).await,
+            // One at a time does not keep up with clients that take one every 20 ms.
+            let at_once = if pool.ready() * 2 <= pool.size { 2.min(pool.size) } else { 1 };
+            let made = join_all((0..at_once).map(|_| pool.make_kernel(&shared))).await;
+            let mut has_failed = false;
+            for made in made {
+                pool.note(made.as_ref().err());
+                match made {
+                    Ok(made) => lock(&pool.ready).push_back(made),
+                    // Requests get this error; the pool only tries again.
+                    Err(_) => has_failed = true,
+                }
+            }
+            if has_failed {
+                tokio::time::sleep(RETRY_PAUSE).await;
             }
         }
     }
