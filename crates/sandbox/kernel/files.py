@@ -19,6 +19,8 @@ import sys
 
 # The host refuses longer frames.
 MAX_FRAME = 8 << 20
+# Characters of an error's own words.
+MAX_WORDS = 1000
 MAX_READ = 1 << 20
 MAX_ENTRIES = 10_000
 MAX_HANDLES = 256
@@ -575,7 +577,10 @@ def answer(header, data):
     except Refused as refused:
         told = {"problem": refused.problem, "message": str(refused)}
     except OSError as error:
-        words = f"{error.strerror}: {error.filename}" if isinstance(error.filename, str) else str(error.strerror)
+        # Those of shutil have words alone, and as many as there are files.
+        words = error.strerror or str(error)[:MAX_WORDS]
+        if isinstance(error.filename, str):
+            words = f"{words}: {error.filename}"
         told = {"problem": PROBLEMS.get(error.errno, "invalid"), "message": words}
     except (ValueError, UnicodeError, RecursionError) as error:
         told = {"problem": "invalid", "message": str(error)}

@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -18,6 +19,7 @@ import time
 import unittest
 from unittest import mock
 
+import files
 import first_bounds
 import first_descendants
 import first_memory
@@ -684,6 +686,17 @@ class BoundsTest(unittest.TestCase):
         for count, counted in ((3, 3), (1 << 20, first_bounds.LOCK_LIST_BYTES // len(line))):
             with mock.patch("builtins.open", lambda *_, count=count: io.BytesIO(line * count)):
                 self.assertEqual(first_bounds.locks(), counted)
+
+
+class FilesTest(unittest.TestCase):
+    def test_an_error_that_has_no_number_of_its_own_is_told_in_words(self):
+        def into_itself(**_paths):
+            raise shutil.Error("Cannot move a directory '/a' into itself '/a/b'." + "!" * 2000)
+
+        told = []
+        with mock.patch.dict(files.OPERATIONS, move=into_itself), mock.patch.object(files, "send", lambda header, _data: told.append(header)):
+            files.answer({"id": 1, "op": "move"}, b"")
+        self.assertEqual((told[0]["problem"], told[0]["message"][:41], len(told[0]["message"])), ("invalid", "Cannot move a directory '/a' into itself ", 1000))
 
 
 class StartTest(unittest.TestCase):
