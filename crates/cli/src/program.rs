@@ -27,6 +27,45 @@ const MAX_ARGUMENTS: usize = 128 << 10;
 const INPUT: &str = ".aludel-stdin";
 /// The program of a directory, as for `python DIRECTORY`.
 const MAIN: &str = "__main__.py";
+/// Endings of programs in other languages, and their names.
+const OTHER_LANGUAGES: [(&str, &str); 36] = [
+    ("bash", "Bash"),
+    ("bat", "Batch"),
+    ("c", "C"),
+    ("cc", "C++"),
+    ("cjs", "JavaScript"),
+    ("clj", "Clojure"),
+    ("cpp", "C++"),
+    ("cs", "C#"),
+    ("dart", "Dart"),
+    ("ex", "Elixir"),
+    ("exs", "Elixir"),
+    ("fish", "Fish"),
+    ("go", "Go"),
+    ("groovy", "Groovy"),
+    ("hs", "Haskell"),
+    ("java", "Java"),
+    ("jl", "Julia"),
+    ("js", "JavaScript"),
+    ("jsx", "JavaScript"),
+    ("kt", "Kotlin"),
+    ("kts", "Kotlin"),
+    ("lua", "Lua"),
+    ("mjs", "JavaScript"),
+    ("mts", "TypeScript"),
+    ("php", "PHP"),
+    ("pl", "Perl"),
+    ("ps1", "PowerShell"),
+    ("r", "R"),
+    ("rb", "Ruby"),
+    ("rs", "Rust"),
+    ("scala", "Scala"),
+    ("sh", "Bash"),
+    ("sql", "SQL"),
+    ("swift", "Swift"),
+    ("ts", "TypeScript"),
+    ("zsh", "Zsh"),
+];
 /// Words of programs that ask at a terminal.
 const ASKERS: [&str; 2] = ["input(", "breakpoint("];
 /// Words of programs that read standard input.
@@ -88,6 +127,13 @@ impl LoadedProgram {
             }
             ProgramSource::Path(path) => {
                 let (code, script) = from_file(&path, &mut inputs)?;
+                if let Some(language) = other_language(&path, &code) {
+                    return Err(usage(format!(
+                        "{shown} looks like a program in {language}, and `aludel run` runs Python; if it is Python, hand it over by \
+                         `aludel run - < {shown}`. The guide's page on sandboxes (Languages) tells how others run",
+                        shown = path.display()
+                    )));
+                }
                 let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
                 (code, name.or_else(|| script.clone()).unwrap_or_default(), script, true)
             }
@@ -114,6 +160,15 @@ impl LoadedProgram {
         };
         Ok(Self { cells, notebook, inputs: inputs.0, options, asks, _input: input })
     }
+}
+
+/// The language of a program that is not in Python, by the ending of its name; `None` if its first line names Python.
+fn other_language(path: &Path, code: &str) -> Option<&'static str> {
+    let ending = path.extension()?.to_str()?.to_ascii_lowercase();
+    let (_, language) = OTHER_LANGUAGES.iter().find(|(known, _)| *known == ending)?;
+    let interpreter = code.lines().next().filter(|line| line.starts_with("#!")).unwrap_or_default();
+    let is_python = path.is_dir() || interpreter.contains("python");
+    (!is_python).then_some(language)
 }
 
 /// Reads a program from a file or a directory, and adds it to the files. Returns its text and, for a regular file, its name there.

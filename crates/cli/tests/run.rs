@@ -23,6 +23,23 @@ fn files_that_are_more_than_the_disk_are_refused_with_the_option_for_more() {
 }
 
 #[test]
+fn a_program_in_another_language_is_refused_by_its_name() {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, language) in
+        [("fit.R", "R"), ("a.sh", "Bash"), ("a.js", "JavaScript"), ("a.ts", "TypeScript"), ("A.java", "Java")]
+    {
+        std::fs::write(directory.path().join(name), "x = 1\n").unwrap();
+        let refused = said(aludel(directory.path()).args(["run", "--no-server", name]));
+        assert_eq!((refused.status, &*refused.stdout), (Some(2), ""), "{name}: {refused:#?}");
+        assert!(refused.stderr.contains(&format!("{name} looks like a program in {language}")), "{refused:#?}");
+    }
+    // The first line tells more than the name.
+    std::fs::write(directory.path().join("job.sh"), "#!/usr/bin/env python3\nprint(6 * 7)\n").unwrap();
+    let ran = said(aludel(directory.path()).args(["run", "--no-server", "job.sh"]));
+    assert_eq!((ran.status, &*ran.stdout), (Some(0), "42\n"), "{ran:#?}");
+}
+
+#[test]
 fn a_misspelt_option_that_goes_to_the_program_is_told() {
     let directory = tempfile::tempdir().unwrap();
     let run = |code: &str, arguments: &[&str]| {
