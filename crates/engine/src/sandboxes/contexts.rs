@@ -16,6 +16,7 @@ use tokio::sync::Mutex;
 
 use super::{HOME, USER_VARIABLES};
 use crate::approvals::KernelNames;
+use crate::environment::check_names;
 use crate::executions::ProgramTarget;
 use crate::{Error, Missing};
 
@@ -209,6 +210,7 @@ impl Contexts {
         context: &Context,
         environment: BTreeMap<String, String>,
     ) -> Result<ProgramTarget, Error> {
+        check_names(&environment)?;
         let mut running = context.running.lock().await;
         let running = match &mut *running {
             Some(running) if running.kernel.is_alive() => running,
@@ -216,7 +218,8 @@ impl Contexts {
         };
         if !running.is_configured {
             let options = self.options(&context.directory, context.language.as_ref());
-            running.kernel.configure(&options).await?;
+            let language = context.language.as_ref();
+            running.kernel.configure(&options).await.map_err(|error| refused(error, language))?;
             running.is_configured = true;
         }
         let Running { kernel, kernel_names, .. } = running.clone();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use aludel_engine::sandboxes::files::{FilesError, Problem};
-use aludel_engine::{Error, ErrorKind};
+use aludel_engine::{Error, ErrorKind, SandboxError};
 use axum::http::StatusCode;
 
 use crate::error::ApiError;
@@ -16,7 +16,8 @@ pub(crate) fn refused(error: Error) -> ApiError {
             ApiError::too_many(format!("{error}; end some, or try again later"), Duration::from_secs(10))
         }
         error if error.kind() == ErrorKind::Full => ApiError::bad_request(error.to_string()),
-        Error::Sandbox(aludel_engine::SandboxError::NotSupported(what)) => ApiError {
+        error @ Error::Sandbox(SandboxError::Start(_)) => ApiError::bad_request(error.to_string()),
+        Error::Sandbox(SandboxError::NotSupported(what)) => ApiError {
             status: StatusCode::NOT_IMPLEMENTED,
             ..ApiError::bad_request(format!("this server's sandboxes do not support {what}"))
         },
@@ -43,5 +44,18 @@ pub(crate) fn refused_file(error: FilesError) -> ApiError {
             ApiError { status, ..ApiError::bad_request(message) }
         }
         FilesError::Sandbox(error) => refused(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_cannot_be_started_is_the_requests_mistake() {
+        let refusal = refused(SandboxError::Start("/nowhere: No such file or directory".into()).into());
+        assert_eq!(refusal.status, StatusCode::BAD_REQUEST);
+        assert!(refusal.message.contains("/nowhere"), "{}", refusal.message);
+        assert_eq!(refused(SandboxError::Setup("x".into()).into()).status, StatusCode::INTERNAL_SERVER_ERROR);
     }
 }

@@ -272,8 +272,22 @@ async fn programs_run_in_contexts_and_tell_line_by_line() {
     assert_eq!(lines[0]["execution_count"], 1);
     assert_eq!(interpreter(&format!("/contexts/{id}/restart"), json!({})).await.ok(), Value::Null);
     assert_eq!(interpreter("/contexts/nothing/restart", json!({})).await.status, 404);
-    assert_eq!(interpreter("/contexts", json!({ "language": "cobol" })).await.status, 500);
+    assert_eq!(interpreter("/contexts", json!({ "language": "cobol" })).await.status, 400);
     let token = sandbox["envdAccessToken"].as_str().unwrap();
+    for (more, words) in [
+        (json!({ "env_vars": { "": "x" } }), "'' cannot be an environment variable"),
+        (json!({ "env_vars": { "a=b": "x" } }), "'a=b' cannot be an environment variable"),
+        (json!({ "env_vars": { "a\0": "x" } }), r"'a\0' cannot be an environment variable"),
+        (json!({ "env_vars": { "a": "\0" } }), "'a' cannot be an environment variable"),
+        (json!({ "language": "cobol" }), "cobol"),
+        (json!({ "language": "no language" }), "the name of a language"),
+    ] {
+        let mut body = json!({ "code": "1" });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let refused = ask(&server, &sandbox, 49999, "/execute", &[("X-Access-Token", token)], body).await;
+        let text = String::from_utf8_lossy(&refused.bytes);
+        assert!(refused.status == 400 && text.contains(words), "{more}: {} {text}", refused.status);
+    }
     let both = json!({ "code": "1", "context_id": id, "language": "python" });
     let refused = ask(&server, &sandbox, 49999, "/execute", &[("X-Access-Token", token)], both).await;
     assert_eq!(refused.status, 400);
