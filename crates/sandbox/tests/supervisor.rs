@@ -53,6 +53,55 @@ async fn wait_until(mut is_so: impl FnMut() -> bool, words: &str) {
     }
 }
 
+/// Warnings of this process.
+static WARNINGS: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
+
+/// Collects [`WARNINGS`].
+struct WarningCollector;
+
+impl tracing::Subscriber for WarningCollector {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.is_event() && *metadata.level() <= tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut words = String::new();
+        event.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+            words.push_str(&format!("{field}: {value:?} "));
+        });
+        WARNINGS.lock().unwrap().push(words);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn local_sandbox_a_backend_that_is_shut_down_while_its_pool_fills_warns_of_nothing() {
+    let _alone = ALONE.lock().await;
+    tracing::subscriber::set_global_default(WarningCollector).unwrap();
+    for millis in [10, 30, 60, 100] {
+        let data = tempfile::tempdir().unwrap();
+        let local = backend_at(data.path(), limits(), 64).await;
+        tokio::time::sleep(Duration::from_millis(millis)).await;
+        WARNINGS.lock().unwrap().clear();
+        local.shutdown().await;
+        // Time for what the pool has begun to fail.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let warnings = std::mem::take(&mut *WARNINGS.lock().unwrap());
+        assert!(warnings.is_empty(), "after {millis} ms: {warnings:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn local_sandbox_another_warden_takes_over() {
     let _alone = ALONE.lock().await;

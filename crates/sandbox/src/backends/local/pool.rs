@@ -142,9 +142,17 @@ impl LocalPool {
     }
 
     async fn make_kernel(&self, shared: &Shared) -> Result<Arc<LazyKernel>, Error> {
-        let handle = Arc::new(SandboxHandle::new(&shared.supervisor.client().await?)?);
-        let made = shared.prepare_kernel(handle, self.limits.clone(), Profile::Data, None).await?;
-        made.warm_up().await?;
-        Ok(made)
+        let client = shared.supervisor.client().await?;
+        let handle = Arc::new(SandboxHandle::new(&client)?);
+        let making = async {
+            let made = shared.prepare_kernel(handle, self.limits.clone(), Profile::Data, None).await?;
+            made.warm_up().await?;
+            Ok(made)
+        };
+        match making.await {
+            // A kernel that ended may have ended with its warden, as when the backend is shut down.
+            Err(Error::Setup(_) | Error::KernelGone(_)) if client.is_over().await => Err(client.over()),
+            made => made,
+        }
     }
 }
