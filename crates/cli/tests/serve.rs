@@ -117,7 +117,7 @@ fn a_full_disk_is_told() {
         command.env("ALUDEL_SERVER_DATA", data.path()).env("ALUDEL_SANDBOX_BACKEND", "local");
         command
     };
-    let (mut child, address) = started(on_disk("40m", "true").args(["serve", "--listen", "127.0.0.1:0"]));
+    let (mut child, address) = started(on_disk("44m", "true").args(["serve", "--listen", "127.0.0.1:0"]));
     let ready = ask(&address, "GET /readyz", None, "");
     assert!(ready.starts_with("HTTP/1.1 200 "), "{ready}");
     let fill = format!("/proc/{}/root{}/fill", child.id(), data.path().display());
@@ -126,6 +126,16 @@ fn a_full_disk_is_told() {
     assert!(ready.starts_with("HTTP/1.1 503 ") && ready.contains("state is full"), "{ready}");
     std::fs::remove_file(&fill).unwrap();
     assert!(ask(&address, "GET /readyz", None, "").starts_with("HTTP/1.1 200 "));
+
+    // Nothing can be stored, and all can be deleted.
+    let made = ask(&address, "POST /v1/containers", None, r#"{"name": "kept"}"#);
+    let id = made.split('"').find(|word| word.starts_with("cntr_")).unwrap();
+    let mut filled = std::fs::File::create(&fill).unwrap();
+    while filled.write_all(&[1; 1024]).is_ok() {}
+    let refused = ask(&address, "POST /v1/containers", None, r#"{"name": "more"}"#);
+    assert!(refused.starts_with("HTTP/1.1 507 "), "{refused}");
+    let deleted = ask(&address, &format!("DELETE /v1/containers/{id}"), None, "");
+    assert!(deleted.starts_with("HTTP/1.1 200 "), "{deleted}");
     signal(&child, "TERM");
     assert_eq!(child.wait().unwrap().code(), Some(0));
 

@@ -50,7 +50,7 @@ impl Store {
     pub async fn delete_assistant(&self, tenant: &Tenant, id: &AssistantId) -> Result<bool, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         let query = "DELETE FROM assistants WHERE tenant = ?1 AND id = ?2";
-        self.write(move |database| Ok(database.execute(query, params![tenant, id])? > 0)).await
+        self.delete(move |database| Ok(database.execute(query, params![tenant, id])? > 0)).await
     }
 
     /// Returns a page of the assistants.

@@ -85,7 +85,7 @@ impl Store {
     pub async fn delete_conversation(&self, tenant: &Tenant, id: &ConversationId) -> Result<bool, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         let query = "DELETE FROM conversations WHERE tenant = ?1 AND id = ?2";
-        self.write(move |database| Ok(database.execute(query, params![tenant, id])? > 0)).await
+        self.delete(move |database| Ok(database.execute(query, params![tenant, id])? > 0)).await
     }
 
     /// Appends items, all or none; each is its id and its JSON. An item whose id exists stays as it is. Returns false if there is no such
@@ -196,7 +196,7 @@ impl Store {
     pub async fn delete_item(&self, tenant: &Tenant, conversation: &ConversationId, id: &str) -> Result<bool, Error> {
         let (tenant, conversation, id) = (tenant.clone(), conversation.clone(), id.to_owned());
         let query = "DELETE FROM conversation_items WHERE tenant = ?1 AND conversation = ?2 AND id = ?3";
-        self.write(move |database| Ok(database.execute(query, params![tenant, conversation, id])? > 0)).await
+        self.delete(move |database| Ok(database.execute(query, params![tenant, conversation, id])? > 0)).await
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Params, Row, TransactionBehavior};
 
+use crate::disk_reserve::DiskReserve;
 use crate::writer::WriteConnection;
 use crate::{Error, Tenant};
 
@@ -320,6 +321,7 @@ pub(crate) struct Database {
     readers: Mutex<Readers>,
     returned: Condvar,
     writer: WriteConnection,
+    reserve: DiskReserve,
     dropped: UpgradeLoss,
 }
 
@@ -363,6 +365,7 @@ impl Database {
             readers: Mutex::default(),
             returned: Condvar::new(),
             writer: WriteConnection::new(writer),
+            reserve: DiskReserve::new(path.with_file_name("reserve")),
         })
     }
 
@@ -379,6 +382,27 @@ impl Database {
         work: impl FnOnce(&Connection) -> Result<T, Error>,
     ) -> Result<T, Error> {
         self.writer.write(Some(tenant), work)
+    }
+
+    /// Runs `work`, which deletes, for a tenant or, with `None`, for the server. On a full disk it is tried again in the room that is kept
+    /// for it.
+    pub(crate) fn delete<T>(
+        &self,
+        tenant: Option<&Tenant>,
+        work: impl Fn(&Connection) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        match self.writer.write(tenant, &work) {
+            Err(error) if error.is_disk_full() => {
+                self.reserve.release();
+                self.writer.write(tenant, &work)
+            }
+            done => done,
+        }
+    }
+
+    /// Keeps room for deletions on a full disk.
+    pub(crate) fn fill_reserve(&self) {
+        self.reserve.fill();
     }
 
     /// Runs queries on one consistent state, for a tenant or, with `None`, for the server.

@@ -108,7 +108,8 @@ impl Store {
         self.run(move |store| {
             let query = "DELETE FROM files WHERE tenant = ?1 AND id = ?2 RETURNING blob";
             let row = params![tenant, id];
-            let blobs = store.0.database.write_for(&tenant, |database| all(database, query, row, |row| row.get(0)))?;
+            let blobs =
+                store.0.database.delete(Some(&tenant), |database| all(database, query, row, |row| row.get(0)))?;
             store.remove_blobs(&blobs);
             Ok(!blobs.is_empty())
         })
@@ -119,7 +120,7 @@ impl Store {
     pub async fn remove_expired(&self) -> Result<(), Error> {
         self.run(|store| {
             let now = now();
-            let blobs = store.0.database.write(|database| {
+            let blobs = store.0.database.delete(None, |database| {
                 let query = "DELETE FROM files WHERE expires_at <= ?1 RETURNING blob";
                 let mut blobs = all(database, query, [now], |row| row.get(0))?;
                 let query = "DELETE FROM upload_parts WHERE upload IN (SELECT id FROM uploads WHERE expires_at <= ?1)
@@ -135,6 +136,9 @@ impl Store {
                 Ok(blobs)
             })?;
             store.remove_blobs(&blobs);
+            if store.0.lock.is_some() {
+                store.0.database.fill_reserve();
+            }
             store.sweep_if_due()
         })
         .await

@@ -80,7 +80,7 @@ impl Store {
     pub async fn delete_interaction(&self, tenant: &Tenant, id: &InteractionId) -> Result<bool, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         let query = "DELETE FROM interactions WHERE tenant = ?1 AND id = ?2";
-        self.write(move |database| Ok(database.execute(query, params![tenant, id])? > 0)).await
+        self.delete(move |database| Ok(database.execute(query, params![tenant, id])? > 0)).await
     }
 }
 

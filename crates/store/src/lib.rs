@@ -12,6 +12,7 @@ mod blobs;
 mod budgets;
 mod conversations;
 mod database;
+mod disk_reserve;
 mod error;
 mod files;
 mod id;
@@ -114,6 +115,7 @@ impl Store {
             let lock = lock(&directory.join("server.lock"))?;
             let store = Self::prepare(&directory, Some(lock))?;
             store.sweep_if_due()?;
+            store.0.database.fill_reserve();
             Ok(store)
         })
         .await
@@ -177,6 +179,14 @@ impl Store {
         work: impl FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         self.run(move |store| store.0.database.write(work)).await
+    }
+
+    /// Runs `work`, which deletes rows, in a transaction of the writer, also on a full disk.
+    async fn delete<T: Send + 'static>(
+        &self,
+        work: impl Fn(&Connection) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        self.run(move |store| store.0.database.delete(None, work)).await
     }
 
     /// Runs `work` in a transaction of the writer that adds to a tenant's usage.

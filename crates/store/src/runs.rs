@@ -204,7 +204,7 @@ impl Store {
     pub async fn delete_run(&self, tenant: &Tenant, id: &RunId) -> Result<(), Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         let query = "DELETE FROM runs WHERE tenant = ?1 AND id = ?2";
-        self.write(move |database| Ok(database.execute(query, params![tenant, id]).map(drop)?)).await
+        self.delete(move |database| Ok(database.execute(query, params![tenant, id]).map(drop)?)).await
     }
 
     /// Returns a step of a run.

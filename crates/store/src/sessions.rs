@@ -328,7 +328,7 @@ impl Store {
     pub async fn delete_session(&self, tenant: &Tenant, id: &SessionId) -> Result<bool, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         self.run(move |store| {
-            let (deleted, blobs) = store.0.database.write_for(&tenant, |database| {
+            let (deleted, blobs) = store.0.database.delete(Some(&tenant), |database| {
                 let query = "DELETE FROM container_files WHERE tenant = ?1 AND container = ?2 RETURNING blob";
                 let blobs = all(database, query, params![tenant, id], |row| row.get(0))?;
                 let query = "DELETE FROM containers WHERE tenant = ?1 AND id = ?2";
@@ -344,7 +344,7 @@ impl Store {
     pub async fn remove_sessions_unused_for(&self, time: Duration) -> Result<(), Error> {
         let before = now_ms().saturating_sub(i64::try_from(time.as_millis()).unwrap_or(i64::MAX));
         self.run(move |store| {
-            let blobs = store.0.database.write(|database| {
+            let blobs = store.0.database.delete(None, |database| {
                 let query = "DELETE FROM container_files WHERE container IN
                              (SELECT id FROM containers WHERE last_active_ms < ?1) RETURNING blob";
                 let blobs = all(database, query, [before], |row| row.get(0))?;
@@ -361,7 +361,7 @@ impl Store {
     pub async fn remove_expired_sessions(&self, tenant: &Tenant) -> Result<(), Error> {
         let tenant = tenant.clone();
         self.run(move |store| {
-            let blobs = store.0.database.write_for(&tenant, |database| {
+            let blobs = store.0.database.delete(Some(&tenant), |database| {
                 let expired = "SELECT id FROM containers WHERE tenant = ?1 AND last_active_ms + idle_ms <= ?2";
                 let row = params![tenant, now_ms()];
                 let query = format!("DELETE FROM container_files WHERE container IN ({expired}) RETURNING blob");
@@ -516,7 +516,7 @@ impl Store {
         let (tenant, session) = (tenant.clone(), session.clone());
         self.run(move |store| {
             let blobs =
-                store.0.database.write_for(&tenant, |database| delete_files(database, &tenant, &session, &ids))?;
+                store.0.database.delete(Some(&tenant), |database| delete_files(database, &tenant, &session, &ids))?;
             store.remove_blobs(&blobs);
             Ok(blobs.len())
         })

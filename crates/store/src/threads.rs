@@ -112,7 +112,7 @@ impl Store {
     /// Removes a thread with its messages and runs, if there is one.
     pub async fn delete_thread(&self, tenant: &Tenant, id: &ThreadId) -> Result<Option<RemovedThread>, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
-        self.write(move |database| {
+        self.delete(move |database| {
             let query = "SELECT turn FROM runs WHERE tenant = ?1 AND thread = ?2 AND is_active";
             let turn = one(database, query, params![tenant, id], |row| row.get(0))?;
             let query = "DELETE FROM threads WHERE tenant = ?1 AND id = ?2 RETURNING session";
@@ -189,7 +189,7 @@ impl Store {
     pub async fn delete_message(&self, tenant: &Tenant, thread: &ThreadId, id: &MessageId) -> Result<bool, Error> {
         let (tenant, thread, id) = (tenant.clone(), thread.clone(), id.clone());
         let query = "DELETE FROM messages WHERE tenant = ?1 AND thread = ?2 AND id = ?3";
-        self.write(move |database| Ok(database.execute(query, params![tenant, thread, id])? > 0)).await
+        self.delete(move |database| Ok(database.execute(query, params![tenant, thread, id])? > 0)).await
     }
 
     /// Returns all messages and steps of a thread, oldest first; `None` if their JSON is longer than `limit` bytes.

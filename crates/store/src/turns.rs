@@ -418,7 +418,7 @@ impl Store {
             let (removed, blobs) = store
                 .0
                 .database
-                .write_for(&tenant, |database| remove(database, "tenant = ?1 AND id = ?2", params![tenant, id]))?;
+                .delete(Some(&tenant), |database| remove(database, "tenant = ?1 AND id = ?2", params![tenant, id]))?;
             store.remove_blobs(&blobs);
             Ok(removed > 0)
         })

@@ -229,7 +229,7 @@ impl Store {
     pub async fn cancel_upload(&self, tenant: &Tenant, id: &UploadId) -> Result<bool, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         self.run(move |store| {
-            let parts = store.0.database.write_for(&tenant, |database| {
+            let parts = store.0.database.delete(Some(&tenant), |database| {
                 let query = "UPDATE uploads SET status = ?3 WHERE tenant = ?1 AND id = ?2 AND status = ?4";
                 let row = params![tenant, id, UploadStatus::Cancelled, UploadStatus::Pending];
                 if database.execute(query, row)? == 0 {
