@@ -66,6 +66,30 @@ async fn a_run_expires_and_lets_its_thread_go() {
     server.stop().await;
 }
 
+/// Also in the other protocols that put the end of a program into its output.
+#[tokio::test]
+async fn the_end_of_a_program_is_a_line_of_its_own() {
+    let data = tempfile::tempdir().unwrap();
+    let exits = [Scripted::Python("print('begun', end=''); os._exit(3)"), Scripted::Text("Done.")];
+    let upstream = ScriptedUpstream::start(exits.iter().cycle().take(6).cloned().collect()).await;
+    let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
+    let (assistant, thread) = begun(&server).await;
+    let runs = format!("/v1/threads/{thread}/runs");
+    let path = format!("{runs}/{}", id(&post(&server, &runs, &json!({ "assistant_id": assistant })).await.ok()));
+    until(&server, &path, "completed").await;
+    let steps = get(&server, &format!("{path}/steps?order=asc")).await;
+    let tools = json!([{ "type": "code_interpreter", "container": { "type": "auto" } }]);
+    let include = ["code_interpreter_call.outputs"];
+    let body = json!({ "model": "m", "input": "Go", "tools": tools, "include": include });
+    let response = post(&server, "/v1/responses", &body).await.ok();
+    let body = json!({ "model": "models/m", "input": "Go", "tools": [{ "type": "code_execution" }] });
+    let interaction = post(&server, "/v1beta/interactions", &body).await.ok();
+    for answer in [steps, response, interaction] {
+        assert!(answer.to_string().contains(r"begun\nThe program ended the interpreter"), "{answer}");
+    }
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn a_run_goes_on_without_the_client_that_followed_it() {
     let data = tempfile::tempdir().unwrap();

@@ -160,7 +160,7 @@ impl RunRenderer {
     fn end_program(&mut self, outcome: &ToolOutcome) {
         let is_plain = matches!(outcome.end, ToolEnd::Completed | ToolEnd::Raised);
         if !is_plain || !outcome.without_room.is_empty() {
-            self.writer.logs(&format!("{}\n", outcome.words));
+            self.writer.note(&outcome.words);
         }
         for SessionFile { path, published_id, .. } in &outcome.files {
             if let Some(id) = published_id {

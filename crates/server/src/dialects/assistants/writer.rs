@@ -325,6 +325,17 @@ impl Writer {
         self.tell_code(&id, None, CodeDelta { input: None, outputs });
     }
 
+    /// Adds a line of its own to the program's logs.
+    pub(super) fn note(&mut self, line: &str) {
+        let outputs = match &self.open {
+            Some(Open::Program { call, .. }) => call.outputs.as_slice(),
+            _ => &[],
+        };
+        let is_within_line = matches!(outputs.last(), Some(CodeOutput::Logs { logs }) if !logs.ends_with('\n'));
+        let start = if is_within_line { "\n" } else { "" };
+        self.logs(&format!("{start}{line}\n"));
+    }
+
     /// Adds an image that the program displayed: to its step, and to the next message.
     pub(super) fn image(&mut self, file_id: String) {
         let Some(Open::Program { step, call, .. }) = &mut self.open else { return };

@@ -37,6 +37,9 @@ impl CollectedOutput {
     pub(super) fn end(mut self, outcome: &ToolOutcome) -> Self {
         let is_plain = matches!(outcome.end, ToolEnd::Completed | ToolEnd::Raised);
         if !is_plain || !outcome.without_room.is_empty() {
+            if !self.text.is_empty() && !self.text.ends_with('\n') {
+                self.text.push('\n');
+            }
             self.line(&outcome.words);
         }
         self

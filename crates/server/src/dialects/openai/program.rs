@@ -85,6 +85,10 @@ impl CollectedOutput {
             }
         };
         if status != "completed" || !outcome.without_room.is_empty() {
+            // The value of a last expression has no line's end.
+            if !logs.is_empty() && !logs.ends_with('\n') {
+                logs.push('\n');
+            }
             logs.push_str(&outcome.words);
         }
         let url = |image: &Image| format!("data:{};base64,{}", image.file.mime, BASE64_STANDARD.encode(&*image.bytes));
