@@ -1,7 +1,7 @@
 //! The registry of sandboxes that clients own.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, error, warn};
 
-use super::sandbox::{ClientSandbox, KeptPart, NewSandbox};
+use super::sandbox::{ClientSandbox, KeptPart, NAME, NewSandbox};
 use crate::{Error, KEY_CHECK_INTERVAL, Missing, Sessions, Tasks};
 
 /// Attempts to pause a sandbox with its processes at the end of its time, before its files alone are kept.
@@ -28,12 +28,30 @@ pub struct Sandboxes {
     shutdown: CancellationToken,
     lifetime: Duration,
     known: Arc<Mutex<HashMap<String, Arc<ClientSandbox>>>>,
+    /// Unique names of sandboxes that are being made.
+    claimed: Arc<Mutex<HashSet<OwnedName>>>,
+}
+
+/// A tenant and the name of one of its sandboxes.
+type OwnedName = (Tenant, String);
+
+/// A unique name, taken until the sandbox is known by it. Dropping it gives the name up.
+#[derive(Debug)]
+struct NameClaim {
+    claimed: Arc<Mutex<HashSet<OwnedName>>>,
+    name: OwnedName,
+}
+
+impl Drop for NameClaim {
+    fn drop(&mut self) {
+        lock(&self.claimed).remove(&self.name);
+    }
 }
 
 impl Sandboxes {
     /// An empty registry. It uses the permits, store and backend of the sessions; `lifetime` is the longest life of a sandbox.
     pub(crate) fn new(sessions: Sessions, tasks: Tasks, shutdown: CancellationToken, lifetime: Duration) -> Self {
-        Self { sessions, tasks, shutdown, lifetime, known: Arc::default() }
+        Self { sessions, tasks, shutdown, lifetime, known: Arc::default(), claimed: Arc::default() }
     }
 
     /// Capabilities of the backend.
@@ -59,6 +77,8 @@ impl Sandboxes {
     /// Makes a sandbox. Dropping the future undoes what it began.
     pub async fn create(&self, tenant: &Tenant, new: NewSandbox) -> Result<Arc<ClientSandbox>, Error> {
         new.check(self.lifetime)?;
+        // Held until the sandbox is known.
+        let _claim = self.claim(tenant, &new)?;
         let permit = self.sessions.permit(tenant).await?;
         let sandbox = self.backend().create(SandboxId::unique(), self.backend_spec(tenant, &new)).await?;
         let (store, meter, tasks) = (self.sessions.store().clone(), self.sessions.meter().clone(), self.tasks.clone());
@@ -66,6 +86,22 @@ impl Sandboxes {
         self.lock().insert(sandbox.id().to_owned(), Arc::clone(&sandbox));
         self.tasks.spawn(self.clone().end_in_time(Arc::clone(&sandbox)));
         Ok(sandbox)
+    }
+
+    /// Takes the name of a sandbox that must be the only one of its tenant's with it.
+    fn claim(&self, tenant: &Tenant, new: &NewSandbox) -> Result<Option<NameClaim>, Error> {
+        let Some(name) = new.metadata.get(NAME).filter(|_| new.has_unique_name) else { return Ok(None) };
+        let is_taken = |why: String| Err(Error::InvalidSandbox { field: "name", reason: why });
+        let mut claimed = lock(&self.claimed);
+        let others = self.list(tenant);
+        if let Some(other) = others.iter().find(|other| other.metadata().get(NAME) == Some(name)) {
+            return is_taken(format!("the sandbox {} has it already", other.id()));
+        }
+        let name = (tenant.clone(), name.clone());
+        if !claimed.insert(name.clone()) {
+            return is_taken("a sandbox with it is being made".to_owned());
+        }
+        Ok(Some(NameClaim { claimed: Arc::clone(&self.claimed), name }))
     }
 
     fn backend_spec(&self, tenant: &Tenant, new: &NewSandbox) -> SandboxSpec {
@@ -278,7 +314,11 @@ impl Sandboxes {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<ClientSandbox>>> {
-        // No code that holds it can panic.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.known)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // No code that holds one can panic.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -31,6 +31,9 @@ const MAX_PROGRAM_REQUESTS: usize = 64;
 /// Bytes of a template's name.
 const MAX_NAME: usize = 128;
 
+/// The note with a sandbox's name.
+pub(super) const NAME: &str = "name";
+
 /// A sandbox to make.
 #[derive(Debug, Clone, Default)]
 pub struct NewSandbox {
@@ -40,6 +43,8 @@ pub struct NewSandbox {
     pub template: Option<TemplateName>,
     /// The client's own notes, as they were at first.
     pub metadata: BTreeMap<String, String>,
+    /// True if no other sandbox of its tenant may have its name, the note `name`.
+    pub has_unique_name: bool,
     /// The command that its client declares it is for.
     pub entrypoint: Vec<String>,
     /// Environment variables of everything that runs in it.

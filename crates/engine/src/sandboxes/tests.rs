@@ -119,6 +119,32 @@ async fn the_tunnels_of_one_sandbox_and_requests_to_its_programs_are_bounded() {
     assert!(sandbox.program_request().is_some());
 }
 
+#[tokio::test]
+async fn a_unique_name_is_one_sandboxs_however_many_ask_at_once() {
+    let data = tempfile::tempdir().unwrap();
+    let (engine, _backend) = engine(data.path(), SessionSettings::default()).await;
+    let (me, other) = (Tenant::local(), tenant(&engine, "other").await);
+    let named = || NewSandbox { metadata: [("name".into(), "a".into())].into(), has_unique_name: true, ..new(60) };
+    let (one, two, theirs) = tokio::join!(
+        engine.sandboxes.create(&me, named()),
+        engine.sandboxes.create(&me, named()),
+        engine.sandboxes.create(&other, named())
+    );
+    theirs.unwrap();
+    let (made, refused) = if one.is_ok() { (one, two) } else { (two, one) };
+    let refused = refused.unwrap_err();
+    assert!(matches!(refused, Error::InvalidSandbox { field: "name", .. }), "{refused}");
+    let made = made.unwrap();
+    let refused = engine.sandboxes.create(&me, named()).await.unwrap_err();
+    assert!(refused.to_string().contains(made.id()), "{refused}");
+    // E2B's own clients may call several by one name.
+    engine.sandboxes.create(&me, NewSandbox { has_unique_name: false, ..named() }).await.unwrap();
+    for sandbox in engine.sandboxes.list(&me) {
+        engine.sandboxes.kill(&me, sandbox.id()).await;
+    }
+    engine.sandboxes.create(&me, named()).await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_sandbox_ends_in_time_and_connecting_never_shortens_it() {
     let data = tempfile::tempdir().unwrap();

@@ -44,6 +44,9 @@ pub struct NewSandbox {
     /// MCP servers to start in it, by name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mcp: Option<BTreeMap<String, serde_json::Value>>,
+    /// True if it is not to be made when another one has the `name` of its metadata. A field of this server's own.
+    #[serde(default, rename = "uniqueName", skip_serializing_if = "Option::is_none")]
+    pub unique_name: Option<bool>,
 }
 
 /// A paused sandbox that goes on by itself.

@@ -129,6 +129,8 @@ fn new(template: String, timeout: Duration, name: Option<String>, environment: B
     NewSandbox {
         template_id: template,
         timeout: Some(i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX)),
+        // Another request may be under way for the same name.
+        unique_name: name.is_some().then_some(true),
         auto_pause: None,
         auto_pause_memory: None,
         auto_resume: None,

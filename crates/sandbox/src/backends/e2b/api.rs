@@ -126,6 +126,7 @@ impl ControlPlane for E2bApi {
             env_vars: None,
             volume_mounts: None,
             mcp: None,
+            unique_name: None,
         };
         let body = json(&wish)?;
         let mut answer = self.send(step, Method::POST, "/v2/sandboxes", Some(body.clone())).await?;

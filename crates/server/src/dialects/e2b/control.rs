@@ -99,6 +99,7 @@ async fn create_sandbox(
         template_label: asked.template_id,
         template,
         timeout: seconds(asked.timeout.unwrap_or(timeout), 1)?,
+        has_unique_name: asked.unique_name == Some(true),
         private: network.allow_public_traffic == Some(false),
         shown_host,
         pauses,
