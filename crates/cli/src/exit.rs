@@ -72,6 +72,8 @@ impl Exit {
             Self::Usage
         } else if error.is::<LimitError>() {
             Self::Limit
+        } else if error.is::<InterruptedError>() {
+            Self::Interrupted
         } else if error.chain().any(closed) {
             Self::OutputClosed
         } else {
@@ -106,6 +108,16 @@ pub(crate) fn limit(text: impl Into<String>) -> anyhow::Error {
     LimitError(text.into()).into()
 }
 
+/// The end of a command by the user.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct InterruptedError(&'static str);
+
+/// The end of a command by the user as the edge's error type.
+pub(crate) fn interrupted(text: &'static str) -> anyhow::Error {
+    InterruptedError(text).into()
+}
+
 /// An error with its causes, each printed once: some messages contain their cause's.
 pub(crate) fn words(error: &anyhow::Error) -> String {
     let mut words = String::new();
@@ -137,6 +149,7 @@ mod tests {
         assert_eq!(Exit::of_error(&anyhow::Error::from(ConfigError::NoHome)), Exit::Usage);
         let closed = Err::<(), _>(io::Error::from(io::ErrorKind::BrokenPipe)).context("write").unwrap_err();
         assert_eq!(Exit::of_error(&closed), Exit::OutputClosed);
+        assert_eq!(Exit::of_error(&interrupted("ended").context("no")), Exit::Interrupted);
         assert_eq!(Exit::of_error(&anyhow::anyhow!("host")), Exit::Ours);
     }
 }

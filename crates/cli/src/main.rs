@@ -33,6 +33,7 @@ mod sixel;
 mod socket;
 mod spinner;
 mod state;
+mod template_build;
 mod terminal;
 mod turn;
 mod turn_items;

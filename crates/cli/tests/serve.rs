@@ -65,38 +65,65 @@ fn a_server_starts_serves_and_ends_and_what_it_was_told_is_there_afterwards() {
     assert!(TcpStream::connect(&address).is_err());
 }
 
-#[test]
-fn a_server_that_builds_its_template_answers_and_ends_when_it_is_asked() {
-    let data = tempfile::tempdir().unwrap();
-    // An index of packages that never answers.
+/// A command that has begun to build its template, from an index of packages that never answers.
+fn building(data: &Path, arguments: &[&str], was_begun: impl FnOnce()) -> (Child, TcpStream) {
     let index = TcpListener::bind("127.0.0.1:0").unwrap();
     index.set_nonblocking(true).unwrap();
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = free.local_addr().unwrap().to_string();
-    drop(free);
-    let mut command = aludel(data.path());
-    command.args(["serve", "--listen", &address, "--data"]).arg(data.path());
+    let mut command = aludel(data);
+    command.args(arguments).arg("--data").arg(data);
     command.env("PIP_INDEX_URL", format!("http://{}/simple", index.local_addr().unwrap()));
-    command.env("ALUDEL_SANDBOX_SHARED", data.path().join("none")).env("ALUDEL_SANDBOX_BACKEND", "local");
-    let mut child = command.spawn().unwrap();
+    command.env("ALUDEL_SANDBOX_SHARED", data.join("none")).env("ALUDEL_SANDBOX_BACKEND", "local");
+    let child = command.spawn().unwrap();
     let mut pip = None;
     let mut asked = || {
         pip = pip.take().or_else(|| Some(index.accept().ok()?.0));
         pip.is_some()
     };
     wait_until(&mut asked, "nothing is built");
-    assert!(ask(&address, "GET /healthz", None, "").starts_with("HTTP/1.1 200 "));
-    let ready = ask(&address, "GET /readyz", None, "");
-    assert!(ready.starts_with("HTTP/1.1 503 ") && ready.contains("its template is being built"), "{ready}");
-    signal(&child, "TERM");
-    assert_eq!(child.wait().unwrap().code(), Some(0));
-    let mut pip = pip.unwrap();
+    was_begun();
+    let pip = pip.unwrap();
     pip.set_nonblocking(false).unwrap();
+    (child, pip)
+}
+
+/// Asserts that nothing of a build is left.
+fn nothing_is_left(data: &Path, mut pip: TcpStream) {
     // Ends with its reader.
     let _reset = pip.read_to_end(&mut Vec::new());
-    let left = std::fs::read_dir(data.path().join("templates")).unwrap().map(|entry| entry.unwrap().file_name());
+    let left = std::fs::read_dir(data.join("templates")).unwrap().map(|entry| entry.unwrap().file_name());
     let left: Vec<_> = left.filter(|name| name != ".lock").collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_server_that_builds_its_template_answers_and_ends_when_it_is_asked() {
+    let data = tempfile::tempdir().unwrap();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap().to_string();
+    drop(free);
+    let (mut child, pip) = building(data.path(), &["serve", "--listen", &address], || {
+        assert!(ask(&address, "GET /healthz", None, "").starts_with("HTTP/1.1 200 "));
+        let ready = ask(&address, "GET /readyz", None, "");
+        assert!(ready.starts_with("HTTP/1.1 503 ") && ready.contains("its template is being built"), "{ready}");
+    });
+    signal(&child, "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    nothing_is_left(data.path(), pip);
+
+    // The second does not wait, and says so.
+    let (mut child, _pip) = building(data.path(), &["serve", "--listen", &address], || {});
+    signal(&child, "TERM");
+    signal(&child, "INT");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+}
+
+#[test]
+fn a_build_that_is_interrupted_leaves_nothing() {
+    let data = tempfile::tempdir().unwrap();
+    let (mut child, pip) = building(data.path(), &["template", "build", "--force"], || {});
+    signal(&child, "INT");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    nothing_is_left(data.path(), pip);
 }
 
 #[test]

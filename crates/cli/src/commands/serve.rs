@@ -57,8 +57,9 @@ pub(crate) async fn run(_: ServeArgs, context: &CommandContext) -> anyhow::Resul
     if !address.ip().is_loopback() && !store.has_keys().await? {
         return Err(usage(ServeError::NoKeys(address).to_string()));
     }
-    let Some(RunningBackend { backend, packages }) = start_backend(context, &listener, &mut signals).await? else {
-        return Ok(Exit::Success);
+    let RunningBackend { backend, packages } = match start_backend(context, &listener, &mut signals).await? {
+        Ok(running) => running,
+        Err(exit) => return Ok(exit),
     };
     if !store.has_keys().await? {
         console::status(&format!(
@@ -121,16 +122,16 @@ pub(crate) async fn run(_: ServeArgs, context: &CommandContext) -> anyhow::Resul
     Ok(exit)
 }
 
-/// Starts the sandboxes, while requests hear that the server is not ready; `None` if a signal ended that.
+/// Starts the sandboxes, while requests hear that the server is not ready; returns the process's end if a signal ended that.
 async fn start_backend(
     context: &CommandContext,
     listener: &TcpListener,
     signals: &mut Signals,
-) -> anyhow::Result<Option<RunningBackend>> {
+) -> anyhow::Result<Result<RunningBackend, Exit>> {
     let cancellation = BuildCancellation::default();
     let mut starting = pin!(RunningBackend::start_for_server(context, &cancellation));
     tokio::select! {
-        started = &mut starting => return started.map(Some),
+        started = &mut starting => return started.map(Ok),
         never = aludel_server::answer_early(listener) => match never {},
         () = signals.next() => {}
     }
@@ -138,12 +139,14 @@ async fn start_backend(
     cancellation.cancel();
     tokio::select! {
         // Its failure is the end of the build.
-        started = starting => if let Ok(RunningBackend { backend, .. }) = started {
-            backend.shutdown().await;
-        },
-        () = signals.next() => {}
+        started = starting => {
+            if let Ok(RunningBackend { backend, .. }) = started {
+                backend.shutdown().await;
+            }
+            Ok(Err(Exit::Success))
+        }
+        () = signals.next() => Ok(Err(Exit::Interrupted)),
     }
-    Ok(None)
 }
 
 /// Opens the socket for `aludel run` and `aludel sandbox`. Without it the server serves only HTTP clients.

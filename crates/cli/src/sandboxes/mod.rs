@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aludel_sandbox::probe::{self, CheckStatus};
-use aludel_sandbox::template::{BuildCancellation, Choice, TemplateName};
+use aludel_sandbox::template::{BuildCancellation, BuildProgress, Choice, TemplateName};
 use aludel_sandbox::{Backend, Local, OfferedTemplate, Template, Templates, template};
 use anyhow::Context as _;
 
 pub(crate) use self::backends::{BackendCheck, BackendKind, Candidates, candidates};
 use crate::config::MAX_TEMPLATES;
 use crate::context::CommandContext;
-use crate::exit::{usage, words};
+use crate::exit::{Exit, usage, words};
 use crate::progress::TemplateProgress;
-use crate::{console, state};
+use crate::{console, state, template_build};
 
 /// A running backend and what its sandboxes come with.
 pub(crate) struct RunningBackend {
@@ -97,6 +97,7 @@ impl RunningBackend {
                     }
                     return Ok(started);
                 }
+                Err(error) if Exit::of_error(&error) == Exit::Interrupted => return Err(error),
                 Err(error) => failed.push((place, error)),
             }
         }
@@ -208,12 +209,15 @@ pub(crate) async fn build_default(
 }
 
 async fn ensure(directory: PathBuf, force: bool, cancellation: Option<&BuildCancellation>) -> anyhow::Result<Template> {
-    let cancellation = cancellation.cloned();
-    let built = tokio::task::spawn_blocking(move || {
-        let mut progress = TemplateProgress::of_default();
-        template::ensure_unless(&directory, force, cancellation.as_ref(), &mut |step| progress.show(&step))
-    });
-    built.await.context("the template's builder ended")?.context("the Python template cannot be prepared")
+    let progress = TemplateProgress::of_default();
+    let work = move |cancellation: &BuildCancellation, progress: &mut dyn FnMut(BuildProgress)| {
+        template::ensure_unless(&directory, force, Some(cancellation), progress)
+    };
+    let built = match cancellation {
+        Some(cancellation) => template_build::build_unless(progress, cancellation, work).await,
+        None => template_build::build(progress, work).await,
+    };
+    built.context("the Python template cannot be prepared")
 }
 
 /// Fails if no sandbox can be started here.

@@ -9,24 +9,27 @@ use aludel_ignore::Ignore;
 use super::build::{self, Packages};
 use super::host_python::HostPython;
 use super::recipe::{PREFIX, Recipe};
-use super::{BuildProgress, Template, TemplateName, UNFINISHED, at, directory, lock, make_directory};
-use super::{remove_unused, tree};
+use super::{BuildCancellation, BuildProgress, Template, TemplateName, UNFINISHED, at, directory, lock, lock_unless};
+use super::{make_directory, remove_unused, tree};
 use crate::Error;
 
 /// The directory of links from names to directories.
 const NAMES: &str = "names";
-/// Builds a template from a recipe, or takes the existing one with the same packages; `force` builds it anew. It has no name yet. Blocks.
+
+/// Builds a template from a recipe, or takes the existing one with the same packages; `force` builds it anew. It has no name yet. Fails
+/// when the request comes to end the build. Blocks.
 pub fn build_own(
     data: &Path,
     recipe: &Recipe,
     force: bool,
+    cancellation: Option<&BuildCancellation>,
     progress: &mut dyn FnMut(BuildProgress),
 ) -> Result<Template, Error> {
     recipe.check()?;
     let python = recipe.python.as_deref().map_or_else(HostPython::find, HostPython::named)?;
     python.require_venv()?;
     let directory = make_directory(data)?;
-    let lock = lock(&directory, progress)?;
+    let lock = lock_unless(&directory, cancellation, progress)?;
     build::build(&python, &directory, &Packages::Own(recipe), force, &lock, progress)
 }
 

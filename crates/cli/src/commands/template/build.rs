@@ -11,7 +11,7 @@ use clap::Args;
 use super::super::CommandContext;
 use crate::exit::usage;
 use crate::progress::TemplateProgress;
-use crate::{sandboxes, state};
+use crate::{sandboxes, state, template_build};
 
 /// Build the default template, or one of your own
 ///
@@ -75,12 +75,10 @@ pub(super) async fn run(args: BuildArgs, context: &CommandContext) -> anyhow::Re
     }
     let recipe = Recipe { requirements, python, find_links, preload, allow_source, include };
     let into = directory.clone();
-    let built = tokio::task::spawn_blocking(move || {
-        let mut progress = TemplateProgress::of_own();
-        template::build_own(&into, &recipe, force, &mut |step| progress.show(&step))
+    let built = template_build::build(TemplateProgress::of_own(), move |cancellation, progress| {
+        template::build_own(&into, &recipe, force, Some(cancellation), progress)
     });
-    let built = built.await.context("the template's builder ended")?;
-    let built = built.with_context(|| format!("the template `{name}` cannot be built"))?;
+    let built = built.await.with_context(|| format!("the template `{name}` cannot be built"))?;
     adopt(built, name, directory, !force, context).await
 }
 
