@@ -168,6 +168,7 @@ pub(crate) fn enter_shell(
     workspace: &OwnedFd,
     terminals: Option<&TerminalSources>,
     limits: &JailLimits,
+    user: u32,
 ) -> Result<(), StepError> {
     if let Some(terminals) = terminals {
         make_dev(terminals)?;
@@ -176,6 +177,7 @@ pub(crate) fn enter_shell(
     mount("proc", "/proc", "proc", restricted() | MountFlags::NOEXEC, Some(c"subset=pid")).step("mount /proc")?;
     // One tmpfs for both directories, so that one size limits both.
     tmpfs("/tmp", limits.tmp, limits.tmp_inodes, "0755")?;
+    name_user(user, terminals.is_some())?;
     for (name, target) in [("shm", "/dev/shm"), ("tmp", "/tmp")] {
         let source = format!("/tmp/{name}");
         fs::create_dir(&source).step(format!("make {source}"))?;
@@ -191,6 +193,30 @@ pub(crate) fn enter_shell(
         rustix::mount::mount_remount("/home", MountFlags::BIND | MountFlags::RDONLY | restricted(), c"")
             .step("make /home read-only")?;
         mount_bind("/mnt/data", "/home/user").step("mount /home/user")?;
+    }
+    Ok(())
+}
+
+/// Names the user of a sandbox's programs in `/etc`: the id differs from sandbox to sandbox. The texts lie beside the later `/tmp`, out of
+/// reach.
+fn name_user(user: u32, is_for_services: bool) -> Result<(), StepError> {
+    let (name, home) = if is_for_services { ("user", "/home/user") } else { ("sandbox", "/tmp") };
+    let users = format!(
+        "root:x:0:0:root:/root:/bin/sh\n{name}:x:{user}:{user}:{name}:{home}:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"
+    );
+    let groups = format!("root:x:0:\n{name}:x:{user}:\nnogroup:x:65534:\n");
+    for (file, text) in [("passwd", users), ("group", groups)] {
+        let (source, target) = (format!("/tmp/{file}"), format!("/etc/{file}"));
+        // A template of other makers may lack it, and is read-only.
+        if !Path::new(&target).is_file() {
+            continue;
+        }
+        fs::write(&source, text).step(format!("write {source}"))?;
+        fs::set_permissions(&source, std::os::unix::fs::PermissionsExt::from_mode(0o644))
+            .step(format!("let all read {source}"))?;
+        mount_bind(&source, &target).step(format!("mount {target}"))?;
+        rustix::mount::mount_remount(&target, MountFlags::BIND | MountFlags::RDONLY | restricted(), c"")
+            .step(format!("make {target} read-only"))?;
     }
     Ok(())
 }

@@ -38,6 +38,8 @@ pub(crate) struct SpareNamespaces {
 struct InitAssignment {
     limits: JailLimits,
     profile: Profile,
+    /// The id of its programs' user and group.
+    user: u32,
 }
 
 /// Init's report when it is done, with the ruleset.
@@ -91,11 +93,12 @@ impl SpareNamespaces {
         workspace: &OwnedFd,
         terminals: Option<&TerminalSources>,
         limits: JailLimits,
+        user: u32,
     ) -> Result<SandboxNamespaces, StepError> {
         let profile = if terminals.is_some() { Profile::Services } else { Profile::Data };
         let terminals = terminals.into_iter().flat_map(|sources| [&sources.terminals, &sources.own]);
         let descriptors: Vec<_> = [workspace].into_iter().chain(terminals).chain(cgroup).map(AsFd::as_fd).collect();
-        message::send(&self.socket, &InitAssignment { limits, profile }, &descriptors)
+        message::send(&self.socket, &InitAssignment { limits, profile, user }, &descriptors)
             .step("prepare the namespaces")?;
         match message::receive(&self.socket) {
             Ok(Some((InitReport::Ready, descriptors))) => match self.pidfd.take() {
@@ -190,7 +193,7 @@ fn prepare_init(socket: &OwnedFd) -> Result<Option<OwnedFd>, StepError> {
     sys::ignore_children();
     rustix::process::setsid().step("lead a session of its own")?;
     rustix::system::sethostname(b"sandbox").step("set the host name")?;
-    let Some((InitAssignment { limits, profile }, descriptors)) =
+    let Some((InitAssignment { limits, profile, user }, descriptors)) =
         message::receive(socket).step("wait for a sandbox")?
     else {
         return Err(failed("it is not needed any more"));
@@ -213,7 +216,7 @@ fn prepare_init(socket: &OwnedFd) -> Result<Option<OwnedFd>, StepError> {
         // Before /proc shows processes only.
         ports::start_loopback()?;
     }
-    mounts::enter_shell(&workspace, terminals.as_ref(), &limits)?;
+    mounts::enter_shell(&workspace, terminals.as_ref(), &limits, user)?;
     landlock::ruleset(profile).step("make the Landlock ruleset")
 }
 

@@ -56,6 +56,33 @@ async fn two_sandboxes_do_not_see_each_other() {
 }
 
 #[tokio::test]
+async fn a_programs_user_has_a_name_that_it_cannot_change() {
+    let code = "import grp, os, pwd, subprocess
+user = pwd.getpwuid(os.getuid())
+print(user.pw_name, user.pw_dir, grp.getgrgid(os.getgid()).gr_name)
+print(subprocess.run(['id', '-un'], capture_output=True, text=True).stdout, end='')
+def fails(what, *arguments):
+    try: what(*arguments)
+    except OSError: return True
+names = ['/etc/passwd', '/etc/group']
+print([fails(what, name, *more) for name in names for what, *more in [(open, 'a'), (os.chmod, 0o666), (os.unlink,), (os.utime,)]])
+print(sorted(os.listdir('/tmp')))";
+    for (profile, name, home) in [(Profile::Data, "sandbox", "/tmp"), (Profile::Services, "user", "/home/user")] {
+        // Of two at once, one at least is not the first of all, whose id the template has a name for.
+        let spec = || SandboxSpec { profile, ..SandboxSpec::new(limits()) };
+        let one = shared().await.create(SandboxId::unique(), spec()).await.unwrap();
+        let two = shared().await.create(SandboxId::unique(), spec()).await.unwrap();
+        for sandbox in [one, two] {
+            let told = run(&sandbox, code).await;
+            let lines: Vec<_> = told.stdout.lines().collect();
+            let named = format!("{name} {home} {name}");
+            let untouched = "[True, True, True, True, True, True, True, True]";
+            assert_eq!(lines, [&*named, name, untouched, "[]"], "{told:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn nothing_of_the_host_is_there() {
     let scratch = backend().await;
     let sandbox = sandbox(&scratch.local, limits()).await;

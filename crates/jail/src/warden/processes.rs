@@ -58,9 +58,9 @@ impl WardenServer {
         if slot >= MAX_SLOTS || self.sandboxes.contains_key(&id) {
             return Err(invalid("the slot or the id cannot be used"));
         }
-        let identity = match self.map {
-            IdMap::Range { .. } => Identity::Own(FIRST_SLOT + slot),
-            IdMap::Single => Identity::Only,
+        let (identity, user) = match self.map {
+            IdMap::Range { .. } => (Identity::Own(FIRST_SLOT + slot), FIRST_SLOT + slot),
+            IdMap::Single => (Identity::Only, FIRST_SLOT),
         };
         let spare = self.take_spare()?;
         let init = spare.init().ok_or_else(|| invalid("the sandbox's init ended early"))?;
@@ -73,7 +73,7 @@ impl WardenServer {
         let cgroup = Cgroup::create(&self.hierarchy, &format!("s{id}"), &limits, profile);
         let cgroup = cgroup.step("make the control group")?;
         let namespaces = cgroup.open_joins().step("open the control group").and_then(|joins| {
-            let namespaces = spare.assign_to_sandbox(&joins, &tree, terminals.as_ref(), limits.clone())?;
+            let namespaces = spare.assign_to_sandbox(&joins, &tree, terminals.as_ref(), limits.clone(), user)?;
             Ok((namespaces, joins))
         });
         let (namespaces, joins) = match namespaces {
