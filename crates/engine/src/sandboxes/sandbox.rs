@@ -10,7 +10,7 @@ use aludel_sandbox::files::Files;
 use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Sandbox, Usage};
 use aludel_store::{Store, Tenant, random_hex};
-use tokio::sync::{Mutex, MutexGuard, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Mutex, MutexGuard, OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -28,6 +28,8 @@ use crate::{Error, Tasks};
 const MAX_TUNNELS: usize = 32;
 /// Concurrent requests to its programs. Other requests of its tenant are counted separately.
 const MAX_PROGRAM_REQUESTS: usize = 64;
+/// Lists of its files that are made at once. Each may take tens of megabytes until it is a text.
+const MAX_LISTINGS: usize = 2;
 /// Bytes of a template's name.
 const MAX_NAME: usize = 128;
 
@@ -125,6 +127,7 @@ pub struct ClientSandbox {
     files: Mutex<Option<Files>>,
     tunnels: Arc<Semaphore>,
     program_requests: Arc<Semaphore>,
+    listings: Semaphore,
     ended: CancellationToken,
 }
 
@@ -211,6 +214,7 @@ impl ClientSandbox {
             files: Mutex::default(),
             tunnels: Arc::new(Semaphore::new(MAX_TUNNELS)),
             program_requests: Arc::new(Semaphore::new(MAX_PROGRAM_REQUESTS)),
+            listings: Semaphore::new(MAX_LISTINGS),
             ended: CancellationToken::new(),
         }
     }
@@ -223,6 +227,12 @@ impl ClientSandbox {
     /// A permit for a request to one of its programs, if one is free.
     pub fn program_request(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.program_requests).try_acquire_owned().ok()
+    }
+
+    /// A turn at making a list of its files.
+    pub async fn listing(&self) -> Option<SemaphorePermit<'_>> {
+        // It is never closed.
+        self.listings.acquire().await.ok()
     }
 
     /// Its id: an `i` and hexadecimal digits.

@@ -1,5 +1,6 @@
 //! Files in a sandbox: the service `filesystem.Filesystem`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_engine::sandboxes::files::{Change, ChangeKind, DirectoryWatch, Files};
@@ -9,12 +10,15 @@ use aludel_wire::e2b::filesystem::{
 };
 use aludel_wire::e2b::process::Empty;
 use axum::Json;
+use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 
 use super::connect::{Client, Failure, FirstFrame, Message, StreamFailure, keepalive, stream};
 use super::describe;
 use super::target::TargetSandbox;
+use crate::app::App;
+use crate::client_sandboxes::listing::listing;
 
 /// Levels of directories that are listed at once.
 const MAX_DEPTH: u32 = 64;
@@ -34,12 +38,17 @@ pub(super) async fn stat(
 
 /// `ListDir`
 pub(super) async fn list_dir(
+    State(app): State<Arc<App>>,
     reached: TargetSandbox,
     Message(request): Message<ListDirRequest>,
-) -> Result<Json<ListDirResponse>, Failure> {
+) -> Result<Response, Failure> {
     let depth = request.depth.clamp(1, MAX_DEPTH);
-    let entries = files(&reached).await?.list(&request.path, depth).await?;
-    Ok(Json(ListDirResponse { entries: entries.into_iter().map(describe::entry).collect() }))
+    let files = files(&reached).await?;
+    let list = async {
+        let entries = files.list(&request.path, depth).await?;
+        Ok::<_, Failure>(ListDirResponse { entries: entries.into_iter().map(describe::entry).collect() })
+    };
+    listing(&app, &reached.sandbox, list).await
 }
 
 /// `MakeDir`

@@ -21,7 +21,7 @@ use std::borrow::Cow;
 
 use self::connect::FRAMES;
 use aludel_wire::e2b::code::{CreateContext, ExecuteRequest, Line};
-use aludel_wire::e2b::filesystem::WatchMessage;
+use aludel_wire::e2b::filesystem::{ListDirResponse, WatchMessage};
 use aludel_wire::e2b::process::EventMessage;
 use aludel_wire::e2b::{Connect, ListedSandbox, NewSandbox, Pause, Refresh, Resume, Sandbox, TemplateAlias, Timeout};
 use axum::extract::Request;
@@ -157,6 +157,7 @@ fn routes() -> Routes {
         .post("/process.Process/SendSignal", process::send_signal, "Send a signal to a command")
         .post("/filesystem.Filesystem/Stat", filesystem::stat, "Tell about a file")
         .post("/filesystem.Filesystem/ListDir", filesystem::list_dir, "List a directory")
+        .gives::<ListDirResponse>()
         .post("/filesystem.Filesystem/MakeDir", filesystem::make_dir, "Make a directory")
         .post("/filesystem.Filesystem/Move", filesystem::rename, "Move a file")
         .post("/filesystem.Filesystem/Remove", filesystem::remove, "Remove a file")

@@ -15,6 +15,7 @@ use super::describe;
 use super::target::TargetSandbox;
 use crate::app::App;
 use crate::client_sandboxes::commands::USER;
+use crate::client_sandboxes::listing::listing;
 use crate::client_sandboxes::refusal::{refused, refused_file};
 use crate::error::ApiError;
 use crate::http::{Fields, Params, RawBody};
@@ -151,7 +152,11 @@ pub(super) async fn make_directories(reached: TargetSandbox, body: Fields) -> Re
 }
 
 /// `GET /directories/list`
-pub(super) async fn list(reached: TargetSandbox, params: Params) -> Result<Json<Vec<FileInfo>>, ApiError> {
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    reached: TargetSandbox,
+    params: Params,
+) -> Result<Response, ApiError> {
     let path = path(&params)?;
     let depth = match params.get("depth").map(str::parse::<u32>) {
         None => 1,
@@ -162,14 +167,26 @@ pub(super) async fn list(reached: TargetSandbox, params: Params) -> Result<Json<
     if files.stat(path).await.map_err(failed)?.mode & TYPE != DIRECTORY {
         return Err(ApiError::bad_request(format!("path is not a directory: {path}")));
     }
-    let entries = if depth == 0 { Vec::new() } else { files.list(path, depth).await.map_err(failed)? };
-    Ok(Json(entries.into_iter().map(file_info).collect()))
+    let list = async {
+        let entries = if depth == 0 { Vec::new() } else { files.list(path, depth).await.map_err(failed)? };
+        Ok::<Vec<FileInfo>, ApiError>(entries.into_iter().map(file_info).collect())
+    };
+    listing(&app, &reached.sandbox, list).await
 }
 
 /// `GET /files/search`
-pub(super) async fn search(reached: TargetSandbox, params: Params) -> Result<Json<Vec<FileInfo>>, ApiError> {
-    let found = files(&reached).await?.search(path(&params)?, params.get("pattern").unwrap_or("*")).await;
-    Ok(Json(found.map_err(failed)?.into_iter().map(file_info).collect()))
+pub(super) async fn search(
+    State(app): State<Arc<App>>,
+    reached: TargetSandbox,
+    params: Params,
+) -> Result<Response, ApiError> {
+    let (path, pattern) = (path(&params)?, params.get("pattern").unwrap_or("*"));
+    let files = files(&reached).await?;
+    let list = async {
+        let found = files.search(path, pattern).await.map_err(failed)?;
+        Ok::<Vec<FileInfo>, ApiError>(found.into_iter().map(file_info).collect())
+    };
+    listing(&app, &reached.sandbox, list).await
 }
 
 /// `POST /files/permissions`

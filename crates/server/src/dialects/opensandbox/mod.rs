@@ -22,7 +22,7 @@ use std::borrow::Cow;
 
 use aludel_wire::opensandbox::code::{Event, NewContext, RunCode};
 use aludel_wire::opensandbox::commands::{Metrics, NewSession, RunCommand, RunInSession};
-use aludel_wire::opensandbox::files::{Move, Permission, Replaced, Replacement};
+use aludel_wire::opensandbox::files::{FileInfo, Move, Permission, Replaced, Replacement};
 use aludel_wire::opensandbox::lifecycle::{Expiration, NewSandbox, Sandbox};
 use axum::extract::Request;
 use axum::http::HeaderMap;
@@ -141,6 +141,7 @@ fn served() -> Routes {
         .gives::<BTreeMap<String, Replaced>>()
         .get("/files/search", files::search, "Find files")
         .asks(&["path", "pattern"])
+        .gives::<Vec<FileInfo>>()
         .post("/files/upload", transfers::upload, "Upload files")
         .takes_any(FORM)
         .get("/files/download", transfers::download, "Download a file")
@@ -152,6 +153,7 @@ fn served() -> Routes {
         .asks(&["path"])
         .get("/directories/list", files::list, "List a directory")
         .asks(&["path", "depth"])
+        .gives::<Vec<FileInfo>>()
         .get("/metrics", metrics::retrieve, "Tell the sandbox's usage")
         .get("/metrics/watch", metrics::watch, "Follow the sandbox's usage")
         .streams::<Metrics>("text/event-stream")
