@@ -107,26 +107,24 @@ impl Store {
         .await
     }
 
-    /// Returns a page of a conversation's items; `after` is an item's id.
+    /// Returns a page of a conversation's items, each its id and its JSON; `after` is an item's id.
     pub async fn items(
         &self,
         tenant: &Tenant,
         conversation: &ConversationId,
         page: PageQuery,
-    ) -> Result<Page<Value>, Error> {
+    ) -> Result<Page<(String, String)>, Error> {
         let conversation = conversation.clone();
-        let query = move |database: &Connection, tenant: &Tenant| {
+        self.read(tenant, move |database: &Connection, tenant: &Tenant| {
             let query = "SELECT position FROM conversation_items WHERE tenant = ?1 AND conversation = ?2 AND id = ?3";
             let position: Option<i64> = match &page.after {
                 Some(after) => one(database, query, params![tenant, conversation, after], |row| row.get(0))?,
                 None => None,
             };
-            let select = "SELECT item FROM conversation_items WHERE tenant = ?1 AND conversation = ?2";
+            let select = "SELECT id, item FROM conversation_items WHERE tenant = ?1 AND conversation = ?2";
             let after = position.as_ref().map(|position| position as &dyn rusqlite::ToSql);
-            page.read(database, (select, "position"), vec![&tenant, &conversation], after, |row| row.get(0))
-        };
-        self.read_then(tenant, query, |page: Page<String>| {
-            Ok(Page { data: parsed(&page.data)?, has_more: page.has_more })
+            let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+            page.read(database, (select, "position"), vec![&tenant, &conversation], after, row)
         })
         .await
     }
@@ -198,11 +196,6 @@ impl Store {
         let query = "DELETE FROM conversation_items WHERE tenant = ?1 AND conversation = ?2 AND id = ?3";
         self.delete(move |database| Ok(database.execute(query, params![tenant, conversation, id])? > 0)).await
     }
-}
-
-/// Reads items from the text that is stored.
-fn parsed(texts: &[String]) -> Result<Vec<Value>, Error> {
-    Ok(texts.iter().map(|text| serde_json::from_str(text)).collect::<Result<_, _>>()?)
 }
 
 /// Turns items into the text that is stored, each with its id.

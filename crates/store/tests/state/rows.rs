@@ -219,7 +219,7 @@ async fn conversations_keep_their_items_in_order() {
     assert!(!store.add_items(&other, &conversation.id, vec![item("q")], QuotaCheck::Checked).await.unwrap());
     let page = PageQuery { after: Some("z".into()), limit: 1, order: Order::Ascending };
     let page = store.items(&mine, &conversation.id, page).await.unwrap();
-    assert_eq!((page.data, page.has_more), (vec![json!({ "id": "a" })], true));
+    assert_eq!((page.data, page.has_more), (vec![("a".to_owned(), r#"{"id":"a"}"#.to_owned())], true));
     let all = store.all_items(&mine, &conversation.id, 1000).await.unwrap().unwrap();
     assert_eq!(all, [r#"{"id":"z"}"#, r#"{"id":"a"}"#, r#"{"id":"m"}"#]);
     assert!(store.all_items(&mine, &conversation.id, 10).await.unwrap().is_none());

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use aludel_store::{ConversationId, ConversationRecord, PageQuery, QuotaCheck, Tenant, fresh_id};
 use aludel_wire::openai::responses::{ContentPart, ItemDocument, ItemStatus};
-use aludel_wire::openai::{AddItems, Conversation, CreateConversation, Deleted, List, UpdateConversation};
+use aludel_wire::openai::{AddItems, Conversation, CreateConversation, Deleted, List, ListObject, UpdateConversation};
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::app::App;
@@ -83,7 +84,7 @@ pub(crate) async fn list_items(
     Caller(tenant): Caller,
     Path(id): Path<String>,
     params: Params,
-) -> Result<Json<List<ItemDocument>>, ApiError> {
+) -> Result<Response, ApiError> {
     let record = find(&app, &tenant, &id).await?;
     let page: PageQuery = params.page(20, 100)?;
     if let Some(after) = &page.after
@@ -92,8 +93,13 @@ pub(crate) async fn list_items(
         return Err(no_item(&id, after));
     }
     let page = app.store.items(&tenant, &record.id, page).await?;
-    let items = page.data.into_iter().map(ItemDocument::from).collect();
-    Ok(Json(List::new(items, page.has_more, item_id)))
+    let (ids, items): (Vec<String>, Vec<String>) = page.data.into_iter().unzip();
+    let (first_id, last_id) = (ids.first().cloned(), ids.last().cloned());
+    // As they are stored, without a tree for each.
+    let data = items.into_iter().map(RawValue::from_string).collect::<Result<Vec<_>, _>>();
+    let data = data.map_err(|error| ApiError::internal(format!("stored JSON is not whole: {error}")))?;
+    let list = List { object: ListObject::It, data, first_id, last_id, has_more: page.has_more };
+    Ok(Json(list).into_response())
 }
 
 pub(crate) async fn retrieve_item(

@@ -7,9 +7,10 @@ use std::borrow::Cow;
 
 use super::{Dialect, Manual};
 use crate::http::{BYTES, FORM, JSON, MediaType, PAGE, Routes, bearer};
-use aludel_wire::openai::responses::{Request, Response, StreamEvent};
+use aludel_wire::openai::responses::{ItemDocument, Request, Response, StreamEvent};
 use aludel_wire::openai::{
-    AddContainerFile, AddItems, CompleteUpload, CreateContainer, CreateConversation, CreateUpload, UpdateConversation,
+    AddContainerFile, AddItems, CompleteUpload, CreateContainer, CreateConversation, CreateUpload, List,
+    UpdateConversation,
 };
 
 pub(crate) mod attachment;
@@ -96,6 +97,7 @@ fn routes() -> Routes {
         .delete("/v1/conversations/{conversation}", conversations::delete, "Delete a conversation")
         .get("/v1/conversations/{conversation}/items", conversations::list_items, "List the items of a conversation")
         .asks(PAGE)
+        .gives::<List<ItemDocument>>()
         .post("/v1/conversations/{conversation}/items", conversations::add_items, "Add items to a conversation")
         .takes::<AddItems>()
         .get(
