@@ -19,8 +19,8 @@ const MAX_LIST_BYTES: u64 = 1 << 20;
 /// Pid namespaces in one answer of the counter; those left out are in the next one.
 const MAX_EXCESSIVE: usize = 1_000;
 
-/// The process that counts locks for the warden. Linux has the reader of the list wait for a grace period of the system, some 9 ms, in which
-/// the warden makes sandboxes.
+/// The process that counts locks for the warden. Linux has the reader of the list wait for a grace period of the system, some 9 ms, in
+/// which the warden makes sandboxes.
 pub(crate) struct LockCounter {
     socket: OwnedFd,
     is_counting: bool,
