@@ -158,9 +158,13 @@ pub fn namespace(pid: i32) -> Option<PathBuf> {
 
 /// The processes in a warden's own process namespace that it forks others from: the zygote, and the spawner.
 pub fn fork_servers_of(warden: i32) -> [i32; 2] {
-    let is_own = |pid: &i32| parent_of(*pid) == warden && namespace(*pid) == namespace(warden);
-    let is_spawner =
-        |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "aludel-spawner\n");
+    let is_called = |pid: &i32, name: &str| {
+        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == name)
+    };
+    let is_own = |pid: &i32| {
+        parent_of(*pid) == warden && namespace(*pid) == namespace(warden) && !is_called(pid, "aludel-locks")
+    };
+    let is_spawner = |pid: &i32| is_called(pid, "aludel-spawner");
     let (spawner, zygote): (Vec<i32>, Vec<i32>) = all_pids().filter(is_own).partition(is_spawner);
     [*zygote.first().expect("a zygote"), *spawner.first().expect("a spawner")]
 }
