@@ -177,7 +177,9 @@ pub(crate) fn enter_shell(
     mount("proc", "/proc", "proc", restricted() | MountFlags::NOEXEC, Some(c"subset=pid")).step("mount /proc")?;
     // One tmpfs for both directories, so that one size limits both.
     tmpfs("/tmp", limits.tmp, limits.tmp_inodes, "0755")?;
-    name_user(user, terminals.is_some())?;
+    if terminals.is_some() {
+        name_user(user)?;
+    }
     for (name, target) in [("shm", "/dev/shm"), ("tmp", "/tmp")] {
         let source = format!("/tmp/{name}");
         fs::create_dir(&source).step(format!("make {source}"))?;
@@ -198,13 +200,12 @@ pub(crate) fn enter_shell(
 }
 
 /// Names the user of a sandbox's programs in `/etc`: the id differs from sandbox to sandbox. The texts lie beside the later `/tmp`, out of
-/// reach.
-fn name_user(user: u32, is_for_services: bool) -> Result<(), StepError> {
-    let (name, home) = if is_for_services { ("user", "/home/user") } else { ("sandbox", "/tmp") };
+/// reach. With [`Profile::Data`](crate::Profile::Data) the two mounts would cost each sandbox more than the name is worth.
+fn name_user(user: u32) -> Result<(), StepError> {
     let users = format!(
-        "root:x:0:0:root:/root:/bin/sh\n{name}:x:{user}:{user}:{name}:{home}:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"
+        "root:x:0:0:root:/root:/bin/sh\nuser:x:{user}:{user}:user:/home/user:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"
     );
-    let groups = format!("root:x:0:\n{name}:x:{user}:\nnogroup:x:65534:\n");
+    let groups = format!("root:x:0:\nuser:x:{user}:\nnogroup:x:65534:\n");
     for (file, text) in [("passwd", users), ("group", groups)] {
         let (source, target) = (format!("/tmp/{file}"), format!("/etc/{file}"));
         // A template of other makers may lack it, and is read-only.
