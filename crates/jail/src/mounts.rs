@@ -200,7 +200,7 @@ pub(crate) fn enter_shell(
 }
 
 /// Names the user of a sandbox's programs in `/etc`: the id differs from sandbox to sandbox. The texts lie beside the later `/tmp`, out of
-/// reach. With [`Profile::Data`](crate::Profile::Data) the two mounts would cost each sandbox more than the name is worth.
+/// reach. With `Profile::Data` the two mounts would cost each sandbox more than the name is worth.
 fn name_user(user: u32) -> Result<(), StepError> {
     let users = format!(
         "root:x:0:0:root:/root:/bin/sh\nuser:x:{user}:{user}:user:/home/user:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"
