@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use aludel_jail::message::Profile;
 use aludel_sandbox::{Backend, BackendStatus, Outcome, SandboxId, SandboxSpec};
-use common::{all_pids, backend, backend_at, fork_servers_of, limits, only_entry, run, sandbox, shared, warden_of};
+use common::{all_pids, backend, backend_at, helpers_of, limits, only_entry, run, sandbox, shared, warden_of};
 
 #[tokio::test]
 async fn refused_system_calls_are_told_by_name() {
@@ -351,7 +351,7 @@ async fn a_zygote_that_was_late_is_not_misunderstood() {
     let data = tempfile::tempdir().unwrap();
     let local = backend_at(data.path(), limits(), 0).await;
     let warden = warden_of(&only_entry(&data.path().join("run")));
-    let [zygote, _spawner] = fork_servers_of(warden);
+    let [zygote, ..] = helpers_of(warden);
     let signal =
         |signal| rustix::process::kill_process(rustix::process::Pid::from_raw(zygote).unwrap(), signal).unwrap();
     signal(rustix::process::Signal::STOP);

@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use aludel_sandbox::{Backend, BackendStatus, Error, Local, Outcome, SandboxId, SandboxSpec, VariablesState};
 use common::{
-    Held, all_pids, backend_at, config_at, fork_servers_of, limits, listen, only_entry, parent_of, run, sandbox,
-    warden_of,
+    Held, all_pids, backend_at, config_at, helpers_of, limits, listen, only_entry, parent_of, run, sandbox, warden_of,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::Mutex;
@@ -25,6 +24,7 @@ enum Victim {
     Outside,
     Zygote,
     Spawner,
+    LockCounter,
 }
 
 impl Victim {
@@ -33,8 +33,9 @@ impl Victim {
         let pid = match self {
             Self::Warden => warden,
             Self::Outside => parent_of(warden),
-            Self::Zygote => fork_servers_of(warden)[0],
-            Self::Spawner => fork_servers_of(warden)[1],
+            Self::Zygote => helpers_of(warden)[0],
+            Self::Spawner => helpers_of(warden)[1],
+            Self::LockCounter => helpers_of(warden)[2],
         };
         kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
     }
@@ -105,7 +106,7 @@ async fn local_sandbox_a_backend_that_is_shut_down_while_its_pool_fills_warns_of
 #[tokio::test(flavor = "multi_thread")]
 async fn local_sandbox_another_warden_takes_over() {
     let _alone = ALONE.lock().await;
-    for victim in [Victim::Warden, Victim::Outside, Victim::Zygote, Victim::Spawner] {
+    for victim in [Victim::Warden, Victim::Outside, Victim::Zygote, Victim::Spawner, Victim::LockCounter] {
         let data = tempfile::tempdir().unwrap();
         let local = backend_at(data.path(), limits(), 1).await;
         let busy = sandbox(&local, limits()).await;

@@ -156,17 +156,14 @@ pub fn namespace(pid: i32) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
 }
 
-/// The processes in a warden's own process namespace that it forks others from: the zygote, and the spawner.
-pub fn fork_servers_of(warden: i32) -> [i32; 2] {
-    let is_called = |pid: &i32, name: &str| {
-        std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == name)
-    };
-    let is_own = |pid: &i32| {
-        parent_of(*pid) == warden && namespace(*pid) == namespace(warden) && !is_called(pid, "aludel-locks")
-    };
-    let is_spawner = |pid: &i32| is_called(pid, "aludel-spawner");
-    let (spawner, zygote): (Vec<i32>, Vec<i32>) = all_pids().filter(is_own).partition(is_spawner);
-    [*zygote.first().expect("a zygote"), *spawner.first().expect("a spawner")]
+/// The processes in a warden's own process namespace: the zygote, the spawner, and the lock counter.
+pub fn helpers_of(warden: i32) -> [i32; 3] {
+    let comm = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let is_own = |pid: &i32| parent_of(*pid) == warden && namespace(*pid) == namespace(warden);
+    let own: Vec<_> = all_pids().filter(is_own).map(|pid| (pid, comm(pid))).collect();
+    let (spawner, locks) = ("aludel-spawner\n", "aludel-locks\n");
+    let of = |is_it: &dyn Fn(&str) -> bool| own.iter().find(|(_, comm)| is_it(comm)).expect("a helper").0;
+    [of(&|comm| comm != spawner && comm != locks), of(&|comm| comm == spawner), of(&|comm| comm == locks)]
 }
 
 /// Every process of the host.
