@@ -30,7 +30,7 @@ enum ProgressDisplay {
 impl TemplateProgress {
     /// Progress of the default template.
     pub(crate) fn of_default() -> Self {
-        Self::new("Preparing the Python template. This happens once and takes some minutes and 1.7 GB.")
+        Self::new("Preparing the Python template. This happens once and takes some minutes and 1.8 GB.")
     }
 
     /// Progress of an operator's template.

@@ -13,7 +13,7 @@ const SHOWN_LINES: usize = 15;
 
 /// Words at the end of a command's output, and advice for each.
 const HINTS: &[(&[&str], &str)] = &[
-    (&["No space left"], "The disk is full; a template needs about 1.6 GB while it is built."),
+    (&["No space left"], "The disk is full; a template needs about 2 GB while it is built."),
     (
         &["HASHES", "do not match the hashes"],
         "The index gave another file than the one that was locked. It is not used; is there a mirror in between?",
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(
             words,
             "could not do it: exit status: 3\none\nNo space left on device\n\
-             The disk is full; a template needs about 1.6 GB while it is built."
+             The disk is full; a template needs about 2 GB while it is built."
         );
         let words = words_of("seq 99; echo 'ERROR: No matching distribution found for numpy==2.2.6'; exit 1");
         assert!(words.contains("\n86\n") && !words.contains("\n85\n"), "{words}");
