@@ -99,11 +99,15 @@ class Checkpoints:
 
 def is_alone(but=None):
     """Returns true if nothing but the sandbox's init, this kernel's only thread, and perhaps one other process is there: nothing then ends
-    the kernel before its next cell."""
-    if len(os.listdir("/proc/self/task")) > 1:
-        return False
+    the kernel before its next cell. False where that cannot be seen."""
     expected = {"1", str(os.getpid()), str(but)}
-    return all(entry in expected for entry in os.listdir("/proc") if entry.isdigit())
+    try:
+        with AllDescriptors():
+            return len(os.listdir("/proc/self/task")) == 1 and all(
+                entry in expected for entry in os.listdir("/proc") if entry.isdigit()
+            )
+    except OSError:
+        return False  # the program has taken the last descriptor, too
 
 
 def end_the_others():
