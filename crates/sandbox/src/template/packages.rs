@@ -130,13 +130,14 @@ pub(super) fn settle(site: &BuildSite<'_>) -> Result<(), Error> {
     for entry in tree::entries(&programs)? {
         let name = entry.file_name();
         let name = name.to_string_lossy().to_lowercase();
-        if name.starts_with("pip") {
-            let path = entry.path();
+        let path = entry.path();
+        // All links are to the interpreter, whatever their names: in Python 3.14 there is one with the letter pi.
+        if path.is_symlink() || name.starts_with("python") || name.starts_with("activate") {
+            fs::remove_file(&path).map_err(at(&path))?;
+        } else if name.starts_with("pip") {
             fs::write(&path, PIP).map_err(at(&path))?;
-        } else if name.starts_with("python") || name.starts_with("activate") {
-            fs::remove_file(entry.path()).map_err(at(&entry.path()))?;
         } else {
-            correct_script(&entry.path(), &environment.to_string_lossy())?;
+            correct_script(&path, &environment.to_string_lossy())?;
         }
     }
     let pip = site.site_packages().join("pip/__main__.py");

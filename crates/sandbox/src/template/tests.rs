@@ -1,3 +1,6 @@
+use std::os::unix::fs::symlink;
+
+use super::site::BuildSite;
 use super::*;
 
 fn interpreter(program: &str, version: &str) -> HostPython {
@@ -49,6 +52,43 @@ fn a_template_is_named_by_what_went_into_it() {
     assert_eq!(one, name_of("/other/python3.11", "3.11.2"), "the same packages, from another place");
     let digits = one.strip_prefix("default-").unwrap();
     assert!(digits.len() == 12 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()), "{one}");
+}
+
+/// Python 3.14 makes a link with the letter pi.
+#[test]
+fn links_of_the_environment_lead_to_the_interpreter_inside() {
+    let top = tempfile::tempdir().unwrap();
+    let python = interpreter("/no/python3.11", "3.11.2");
+    let lock = lock(top.path(), &mut |_| ()).unwrap();
+    let site = BuildSite { python: &python, root: top.path().join("root"), lock: &lock };
+    let programs = site.environment().join("bin");
+    fs::create_dir_all(&programs).unwrap();
+    fs::create_dir_all(site.site_packages().join("pip")).unwrap();
+    for link in ["python", "python3", "python3.11", "𝜋thon"] {
+        symlink("/no/python3.11", programs.join(link)).unwrap();
+    }
+    for program in ["activate", "pip3", "f2py"] {
+        fs::write(programs.join(program), format!("#!{}\n", programs.join("python").display())).unwrap();
+    }
+    packages::settle(&site).unwrap();
+    let mut found: Vec<String> = fs::read_dir(&programs)
+        .unwrap()
+        .map(|entry| {
+            let entry = entry.unwrap();
+            let target = fs::read_link(entry.path()).map(|target| target.display().to_string());
+            let text = target.or_else(|_| fs::read_to_string(entry.path())).unwrap();
+            format!("{}: {}", entry.file_name().display(), text.lines().next().unwrap())
+        })
+        .collect();
+    found.sort();
+    let expected = [
+        "f2py: #!/usr/local/bin/python",
+        "pip3: #!/usr/local/bin/python3",
+        "python3.11: /usr/bin/python3.11",
+        "python3: python3.11",
+        "python: python3",
+    ];
+    assert_eq!(found, expected);
 }
 
 fn make(directory: &Path, name: &str) -> PathBuf {
