@@ -76,8 +76,9 @@ const FORBIDDEN_CLONE_FLAGS: u64 = (libc::CLONE_NEWNS
 /// for them.
 const THREAD: u64 = (libc::CLONE_FILES | libc::CLONE_THREAD) as u64;
 
-/// Terminal size, blocking mode, bytes waiting, close-on-exec, sharing of file blocks. Not TIOCSTI: it types into a terminal.
-const IOCTLS: &[u64] = &[0x5401, 0x5413, 0x540f, 0x541b, 0x5421, 0x5450, 0x5451, 0x4004_9409, 0x4020_940d];
+/// Modes of a terminal, in the form of the GNU C library before and since version 2.42, its size, blocking mode, bytes waiting, close-on-exec,
+/// sharing of file blocks. Not TIOCSTI: it types into a terminal.
+const IOCTLS: &[u64] = &[0x5401, 0x802c_542a, 0x5413, 0x540f, 0x541b, 0x5421, 0x5450, 0x5451, 0x4004_9409, 0x4020_940d];
 
 /// Duplicating, close-on-exec, blocking mode, pipe sizes, seals, and the record locks that SQLite needs. No open-file-description locks,
 /// leases, notifications or signals: they take memory of Linux that no control group counts.
@@ -294,6 +295,7 @@ const COMMON: &[Allow] = allow! {
 /// Calls that exist on x86-64 alone, older forms of the ones above that its C library still uses.
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: &[Allow] = allow! {
+    SYS_open: When::Without(1, O_DIRECT), "the allocators of DuckDB and of Python 3.13 and newer, which read /proc";
     SYS_pause, "signal.pause";
     SYS_stat, "pyarrow and others built for older C libraries";
     SYS_lstat, "HDF5 and PROJ, built for older C libraries";

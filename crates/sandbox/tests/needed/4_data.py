@@ -2,6 +2,7 @@ import multiprocessing, sqlite3, zipfile
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import shared_memory
 
+import duckdb
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
