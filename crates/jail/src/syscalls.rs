@@ -76,8 +76,8 @@ const FORBIDDEN_CLONE_FLAGS: u64 = (libc::CLONE_NEWNS
 /// for them.
 const THREAD: u64 = (libc::CLONE_FILES | libc::CLONE_THREAD) as u64;
 
-/// Modes of a terminal, in the form of the GNU C library before and since version 2.42, its size, blocking mode, bytes waiting, close-on-exec,
-/// sharing of file blocks. Not TIOCSTI: it types into a terminal.
+/// Modes of a terminal, in the forms of the GNU C library before and since version 2.42, its size, blocking mode, bytes waiting,
+/// close-on-exec, sharing of file blocks. Not TIOCSTI: it types into a terminal.
 const IOCTLS: &[u64] = &[0x5401, 0x802c_542a, 0x5413, 0x540f, 0x541b, 0x5421, 0x5450, 0x5451, 0x4004_9409, 0x4020_940d];
 
 /// Duplicating, close-on-exec, blocking mode, pipe sizes, seals, and the record locks that SQLite needs. No open-file-description locks,
@@ -148,8 +148,9 @@ const PRCTLS: &[u64] = &[1, 2, 3, 15, 16, 23, 38, 39, 40, 41, 42];
 const NODE_TYPES: &[u64] = &[0, libc::S_IFREG as u64, libc::S_IFIFO as u64, libc::S_IFSOCK as u64];
 
 /// All advice about a program's own pages except merging (KSM) and poisoning. Not paging out or collapsing either: pages of a mapped file
-/// are shared, and the owner of a file may do it to them; sandboxes without a user id of their own own the template.
-const ADVICE: &[u64] = &[0, 1, 2, 3, 4, 8, 9, 10, 11, 14, 15, 16, 17, 18, 19, 22, 23];
+/// are shared, and the owner of a file may do it to them; sandboxes without a user id of their own own the template. The last two are for
+/// the guards of threads' stacks, in the GNU C library from version 2.42 on.
+const ADVICE: &[u64] = &[0, 1, 2, 3, 4, 8, 9, 10, 11, 14, 15, 16, 17, 18, 19, 22, 23, 102, 103];
 
 /// Waiting, waking and requeueing, with either form of address and of clock. Not priority-inheriting locks: the C library takes them only
 /// on request, and their code gave exploits (CVE-2014-3153, CVE-2021-3347).
