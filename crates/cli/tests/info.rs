@@ -3,7 +3,9 @@
 
 mod common;
 
-use common::{aludel, run, said};
+use std::path::Path;
+
+use common::{aludel, aludel_by, run, said};
 use serde_json::{Value, json};
 
 /// To write it anew: `aludel --help > crates/cli/tests/help.txt`, at a width of 100.
@@ -50,6 +52,22 @@ fn doctor_tells_what_this_host_can_do() {
     assert!(checks.iter().all(|check| check["status"] == "ok" || check["status"] == "degraded"), "{checks:#?}");
     let output = run(&["doctor"]).stdout;
     assert!(names.iter().all(|name| output.contains(name)), "{output}");
+}
+
+#[test]
+fn doctor_knows_a_chroot_where_no_sandbox_can_start() {
+    let directory = tempfile::tempdir().unwrap();
+    // Directories alone, without the file by which a container is known. The mounts are gone with the namespace.
+    let enter = "set -e; mount --make-rprivate /
+for top in /*; do
+    if [ -L $top ]; then cp -P $top \"$1\"; elif [ -d $top ]; then mkdir \"$1$top\"; mount --rbind $top \"$1$top\"; fi
+done
+exec chroot \"$@\"";
+    let root = directory.path().to_str().unwrap();
+    let mut command = aludel_by(Path::new("/"), &["unshare", "--mount", "sh", "-c", enter, "sh", root]);
+    let doctor = said(command.arg("doctor").env("ALUDEL_SANDBOX_BACKEND", "local"));
+    assert_eq!(doctor.status, Some(4), "{doctor:#?}");
+    assert!(doctor.stdout.contains("in a chroot, Linux makes no user namespaces"), "{doctor:#?}");
 }
 
 #[test]

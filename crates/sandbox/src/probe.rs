@@ -107,6 +107,10 @@ impl HostKind {
                 "parts of /proc are hidden by other mounts, as in a container: start aludel where they are not \
                  (systempaths=unconfined, procMount: Unmasked)"
             }
+            Self::Host if failure.contains("make the mounts private: Invalid argument") => {
+                "the root directory is no mount: in a chroot, Linux makes no user namespaces; start aludel outside of it, or enter \
+                 the directory by systemd-nspawn or another container"
+            }
             Self::Host => USER_NAMESPACES,
         }
     }
