@@ -13,6 +13,8 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
+import sysconfig
 import tempfile
 import threading
 import time
@@ -419,6 +421,28 @@ class PagesTest(unittest.TestCase):
     def test_neighbours_are_one_run(self):
         page = kernel_pages.PAGE
         self.assertEqual(list(kernel_pages.runs_of([3, 4, 7])), [3 * page, 2 * page, 7 * page, page])
+
+
+class ImmortalTest(unittest.TestCase):
+    PROGRAM = """
+import sys, zygote_immortal
+
+def function():
+    return held, ("text of a constant", 12345678)
+
+held = ["of a list"[:5]]
+made = zygote_immortal.make_all_immortal()
+things = held, held[0], function, function.__code__, function.__code__.co_consts, function.__code__.co_consts[1]
+print(made > len(things), *(sys.getrefcount(thing) >= zygote_immortal.LEAST_IMMORTAL for thing in things))
+del held, function
+print(*(type(thing).__name__ for thing in things))
+"""
+
+    def test_no_references_are_counted_where_the_interpreter_can_do_without(self):
+        told = subprocess.run([sys.executable, "-B", "-c", self.PROGRAM], capture_output=True, text=True)
+        is_free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+        works = str(sys.version_info >= (3, 12) and not is_free_threaded)
+        self.assertEqual(told.stdout, f"{' '.join([works] * 7)}\nlist str function code tuple tuple\n", told.stderr)
 
 
 class ShellTest(unittest.TestCase):

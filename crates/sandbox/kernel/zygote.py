@@ -14,6 +14,7 @@ import sys
 import kernel
 import kernel_fork
 import zygote_heap
+import zygote_immortal
 
 WARDEN_FD = 3
 MAX_MESSAGE = 1 << 20
@@ -251,6 +252,7 @@ def main():
     gc.freeze()
     gc.disable()
     if not is_lean:
+        zygote_immortal.make_all_immortal()
         zygote_heap.use_huge_pages()
     kernel.note_memory()
     understood = Understood(filters)

@@ -69,15 +69,18 @@ const PYTHON_ENV: [(&str, &str); 9] = [
 const ZYGOTE: (&str, &str) = ("zygote.py", include_str!("../kernel/zygote.py"));
 /// The zygote's memory.
 const HEAP: (&str, &str) = ("zygote_heap.py", include_str!("../kernel/zygote_heap.py"));
+/// Objects without counts of references.
+const IMMORTAL: (&str, &str) = ("zygote_immortal.py", include_str!("../kernel/zygote_immortal.py"));
 /// Forks without hooks.
 const FORK: (&str, &str) = ("kernel_fork.py", include_str!("../kernel/kernel_fork.py"));
 /// Speaks with the host.
 const CHANNEL: (&str, &str) = ("kernel_channel.py", include_str!("../kernel/kernel_channel.py"));
 
 /// The kernel's scripts for Python.
-const PYTHON_SCRIPTS: [(&str, &str); 19] = [
+const PYTHON_SCRIPTS: [(&str, &str); 20] = [
     ZYGOTE,
     HEAP,
+    IMMORTAL,
     FORK,
     CHANNEL,
     ("kernel.py", include_str!("../kernel/kernel.py")),
@@ -150,7 +153,7 @@ impl KernelSpec {
 
     /// Python without a package, for a trial of a sandbox.
     pub(crate) fn trial(interpreter: &str) -> Self {
-        let scripts = [ZYGOTE, HEAP, FORK, CHANNEL, ("kernel.py", include_str!("../kernel/trial.py"))];
+        let scripts = [ZYGOTE, HEAP, IMMORTAL, FORK, CHANNEL, ("kernel.py", include_str!("../kernel/trial.py"))];
         let scripts = scripts.map(|(name, text)| (name.to_owned(), text.to_owned())).into();
         Self { scripts, checkpoints: false, ..Self::python(interpreter).lean() }
     }
