@@ -52,6 +52,10 @@ fn local_sandbox_a_template_of_ones_own_has_its_packages() {
     assert_eq!(run(&["template", "rm", "own-test-2"]).status, Some(0));
     assert_eq!(run(&["template", "rm", "own-test-2"]).status, Some(2));
 
+    let nothing = run(&["template", "build", "--name", "own-test"]);
+    assert_eq!(nothing.status, Some(2), "{}", nothing.stderr);
+    assert!(nothing.stderr.contains("--requirements <FILE>|--with-default"), "{}", nothing.stderr);
+
     let debian = run(&[&build[..], &["--apt", "graphviz"]].concat());
     assert_eq!(debian.status, Some(2), "{}", debian.stderr);
     assert!(debian.stderr.contains("takes no Debian packages"), "{}", debian.stderr);

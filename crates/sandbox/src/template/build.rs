@@ -32,9 +32,14 @@ pub(super) enum Packages<'a> {
 
 impl Packages<'_> {
     fn needed_bytes(&self) -> u64 {
+        if self.has_default() { NEEDED_BYTES } else { LEAST_BYTES }
+    }
+
+    /// True if the packages of the default template are among them.
+    fn has_default(&self) -> bool {
         match self {
-            Self::Default => NEEDED_BYTES,
-            Self::Own(_) => LEAST_BYTES,
+            Self::Default => true,
+            Self::Own(recipe) => recipe.with_default,
         }
     }
 
@@ -120,7 +125,7 @@ fn fill(
     progress: &mut dyn FnMut(BuildProgress),
 ) -> Result<(), Error> {
     packages::install(site, list, options, progress)?;
-    if let Packages::Default = packages {
+    if packages.has_default() {
         slim::remove_the_useless(&site.environment(), &site.site_packages())?;
         fonts::place(&site.root, &site.site_packages())?;
     }

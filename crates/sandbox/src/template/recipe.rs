@@ -17,8 +17,10 @@ const MAX_MODULE: usize = 128;
 /// The inputs of an operator's template.
 #[derive(Debug, Clone)]
 pub struct Recipe {
-    /// A requirements file, as pip reads it.
-    pub requirements: PathBuf,
+    /// A requirements file, as pip reads it, if there is one.
+    pub requirements: Option<PathBuf>,
+    /// True if the packages of the default template come along, in its versions unless the file names others.
+    pub with_default: bool,
     /// The interpreter, by path or version; `None` for the host's usual one.
     pub python: Option<OsString>,
     /// Directories of packages that pip looks into besides its index.
@@ -53,6 +55,10 @@ impl Recipe {
 pub(super) fn directory_name(python: &HostPython, list: &str, recipe: &Recipe) -> Result<String, Error> {
     let (preload, identity, arch) = (recipe.preload.join(","), python.identity(), std::env::consts::ARCH);
     let mut parts = vec![list, &preload, BUILDER, &identity, arch];
+    if recipe.with_default {
+        // The same packages without this keep their tests and fonts in place.
+        parts.push("with default");
+    }
     let included;
     if !recipe.include.is_empty() {
         included = included::digest(&recipe.include)?;
@@ -70,7 +76,8 @@ mod tests {
         let check = |preload: &[&str]| {
             let preload = preload.iter().map(|&name| name.to_owned()).collect();
             let recipe = Recipe {
-                requirements: PathBuf::new(),
+                requirements: None,
+                with_default: false,
                 python: None,
                 find_links: Vec::new(),
                 preload,

@@ -12,7 +12,7 @@ use super::command::run;
 use super::packages::{PipOptions, pip};
 use super::recipe::Recipe;
 use super::site::BuildSite;
-use super::{BuildProgress, at};
+use super::{BuildProgress, LOCK, at};
 use crate::Error;
 
 /// The package that the kernel needs to run cells, besides the requirements.
@@ -76,27 +76,28 @@ pub(super) fn resolve(
     recipe: &Recipe,
     progress: &mut dyn FnMut(BuildProgress),
 ) -> Result<(String, PipOptions), Error> {
-    let text = read(&recipe.requirements)?;
-    let given = RequirementsFile::of(&text);
+    let text = recipe.requirements.as_deref().map(read).transpose()?.unwrap_or_default();
+    let mut given = RequirementsFile::of(&text);
     let options = PipOptions {
         find_links: recipe.find_links.clone(),
         builds: recipe.allow_source,
         lines: text.lines().map(str::trim).filter(|line| is_option(line)).map(str::to_owned).collect(),
     };
     let (kernel, report) = (site.root.join("kernel.in"), site.root.join("report.json"));
-    fs::write(&kernel, KERNEL).map_err(at(&kernel))?;
+    let ours = if recipe.with_default { given.take_default(LOCK) } else { String::new() };
+    fs::write(&kernel, KERNEL.to_owned() + &ours).map_err(at(&kernel))?;
     let mut command = pip(site);
     command.args(["install", "--dry-run", "--ignore-installed", "--no-color", "--progress-bar", "off", "--report"]);
     command.arg(&report);
     options.add_to(&mut command);
     let bare = site.root.join("requirements.in");
-    command.arg("--requirement").arg(&kernel).arg("--requirement");
-    if given.hashes.is_empty() {
-        command.arg(&recipe.requirements);
-    } else {
+    command.arg("--requirement").arg(&kernel);
+    if text.contains("--hash=") {
         // With hashes, pip would demand one for each package that the kernel needs as well. They are compared below.
         fs::write(&bare, &given.bare).map_err(at(&bare))?;
-        command.arg(&bare);
+        command.arg("--requirement").arg(&bare);
+    } else if let Some(file) = &recipe.requirements {
+        command.arg("--requirement").arg(file);
     }
     progress(BuildProgress::Phase { name: "resolving the requirements", total: 0 });
     let mut done = 0;
@@ -125,6 +126,12 @@ fn mend(error: Error, recipe: &Recipe) -> Error {
         Error::Template(words) if !recipe.allow_source && words.contains("No matching distribution") => {
             Error::Template(format!("{words}\nA package without a wheel for this Python needs --allow-source."))
         }
+        Error::Template(words) if recipe.with_default && words.contains("conflicting dependencies") => {
+            Error::Template(format!(
+                "{words}\nThe packages of the default template come in its versions (--with-default) unless the file of --requirements names \
+                 others."
+            ))
+        }
         error => error,
     }
 }
@@ -150,6 +157,8 @@ struct RequirementsFile {
     bare: String,
     /// The hashes of SHA-256 by package.
     hashes: BTreeMap<String, BTreeSet<String>>,
+    /// The packages with a version or a place of their own.
+    versioned: BTreeSet<String>,
 }
 
 impl RequirementsFile {
@@ -163,10 +172,24 @@ impl RequirementsFile {
                 hashes.extend(hash.strip_prefix("--hash=sha256:").map(str::to_ascii_lowercase));
             }
             let words: Vec<&str> = line.split_whitespace().filter(|word| !is_hash(word)).collect();
+            if words.join(" ").split([';', '#']).next().is_some_and(|package| package.contains(['=', '<', '>', '@'])) {
+                given.versioned.insert(normal(&name));
+            }
             given.bare.push_str(&words.join(" "));
             given.bare.push('\n');
         }
         given
+    }
+
+    /// Takes over the hashes of the default template's `lock`, and returns its lines without them. Leaves out the packages to which this file
+    /// gives a version.
+    fn take_default(&mut self, lock: &str) -> String {
+        let Self { bare, hashes, .. } = Self::of(lock);
+        let is_ours = |name: &str| !self.versioned.contains(name);
+        let lines = bare.lines().filter(|line| is_ours(line.split("==").next().unwrap_or(line)));
+        let lines = lines.map(|line| format!("{line}\n")).collect();
+        self.hashes.extend(hashes.into_iter().filter(|(name, _)| is_ours(name)));
+        lines
     }
 }
 
@@ -281,7 +304,8 @@ mod tests {
     #[test]
     fn a_package_without_a_wheel_tells_the_way_out() {
         let recipe = |allow_source| Recipe {
-            requirements: "r".into(),
+            requirements: Some("r".into()),
+            with_default: false,
             python: None,
             find_links: Vec::new(),
             preload: Vec::new(),
@@ -292,6 +316,19 @@ mod tests {
         assert!(said("No matching distribution found for x", false).ends_with("needs --allow-source."));
         assert_eq!(said("No matching distribution found for x", true), "No matching distribution found for x");
         assert_eq!(said("No space left", false), "No space left");
+    }
+
+    #[test]
+    fn the_default_packages_come_in_their_versions_unless_the_file_names_others() {
+        let lock = format!(
+            "a-b==1.0 ; python_version < '3.11' \\\n    --hash=sha256:{HASH}\na-b==2.0 \\\n    --hash=sha256:{HASH}\n\
+             c==1.0 \\\n    --hash=sha256:{HASH}\nd==1.0 \\\n    --hash=sha256:{HASH}\n"
+        );
+        let mut given = RequirementsFile::of("A_b>=3\nc  # == as it is\nd ; python_version > '3'\nother==1\n");
+        assert_eq!(given.take_default(&lock), "c==1.0\nd==1.0\n");
+        assert_eq!(given.hashes.keys().collect::<Vec<_>>(), ["c", "d"]);
+        let all = RequirementsFile::default().take_default(&lock);
+        assert_eq!(all, "a-b==1.0 ; python_version < '3.11'\na-b==2.0\nc==1.0\nd==1.0\n");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use aludel_sandbox::template::{self, Recipe, TemplateName};
 use aludel_sandbox::{Require, Template, trial_of};
 use anyhow::Context as _;
-use clap::Args;
+use clap::{ArgGroup, Args};
 
 use super::super::CommandContext;
 use crate::exit::usage;
@@ -15,18 +15,22 @@ use crate::{sandboxes, state, template_build};
 
 /// Build the default template, or one of your own
 ///
-/// Without a name it is the default one, unless it is there and current. With --name and --requirements it is one of your own: pip resolves
-/// the requirements, from the index that it is configured for, to a list with hashes that stays in the template; the packages are installed
-/// from that list, and a sandbox is tried before the name leads to it. IPython comes along. `aludel run --template NAME` and the setting
-/// `sandbox.template` use it.
+/// Without a name it is the default one, unless it is there and current. With --name it is one of your own, of --requirements, of the
+/// default one's packages (--with-default) or both: pip resolves them, from the index that it is configured for, to a list with hashes that
+/// stays in the template; the packages are installed from that list, and a sandbox is tried before the name leads to it. IPython comes along.
+/// `aludel run --template NAME` and the setting `sandbox.template` use it.
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("packages").args(["requirements", "with_default"]).multiple(true)))]
 pub(crate) struct BuildArgs {
     /// Name of a template of your own, such as ml; one that has the name is replaced
-    #[arg(long, value_name = "NAME", requires = "requirements")]
+    #[arg(long, value_name = "NAME", requires = "packages")]
     name: Option<TemplateName>,
     /// Its packages: a requirements file, as pip reads it, with hashes or without
     #[arg(long, value_name = "FILE", requires = "name")]
     requirements: Option<PathBuf>,
+    /// The default template's packages besides, in its versions unless the file of --requirements names others
+    #[arg(long, requires = "name")]
+    with_default: bool,
     /// Its interpreter: a version, such as 3.13, or a path [default: as for the default template]
     #[arg(long, value_name = "PYTHON", requires = "name")]
     python: Option<OsString>,
@@ -57,7 +61,19 @@ pub(crate) struct BuildArgs {
 
 /// Carries it out.
 pub(super) async fn run(args: BuildArgs, context: &CommandContext) -> anyhow::Result<Template> {
-    let BuildArgs { name, requirements, python, find_links, preload, allow_source, include, apt, shared, force } = args;
+    let BuildArgs {
+        name,
+        requirements,
+        with_default,
+        python,
+        find_links,
+        preload,
+        allow_source,
+        include,
+        apt,
+        shared,
+        force,
+    } = args;
     if apt.is_some() {
         return Err(usage(
             "--apt: a template takes no Debian packages, since their scripts would run on this host. Install them here and take their files with \
@@ -65,7 +81,7 @@ pub(super) async fn run(args: BuildArgs, context: &CommandContext) -> anyhow::Re
         ));
     }
     let directory = directory(context, shared);
-    let (Some(name), Some(requirements)) = (name, requirements) else {
+    let Some(name) = name else {
         return sandboxes::build_default(context, directory, force).await;
     };
     state::make_data_directory(context)?;
@@ -73,7 +89,7 @@ pub(super) async fn run(args: BuildArgs, context: &CommandContext) -> anyhow::Re
         // Before packages are downloaded in vain.
         sandboxes::require_sandboxes(&context.config.server.data).await?;
     }
-    let recipe = Recipe { requirements, python, find_links, preload, allow_source, include };
+    let recipe = Recipe { requirements, with_default, python, find_links, preload, allow_source, include };
     let into = directory.clone();
     let built = template_build::build(TemplateProgress::of_own(), move |cancellation, progress| {
         template::build_own(&into, &recipe, force, Some(cancellation), progress)
