@@ -5,6 +5,7 @@ mod link;
 mod pool;
 mod port;
 mod process;
+mod queue;
 mod sandbox;
 mod slots;
 mod supervisor;
@@ -24,6 +25,7 @@ use futures_util::future::BoxFuture;
 use self::lazy_kernel::LazyKernel;
 use self::link::LocalLink;
 use self::pool::LocalPool;
+use self::queue::CreationQueues;
 use self::sandbox::LocalSandbox;
 use self::slots::Slots;
 use self::supervisor::Supervisor;
@@ -87,6 +89,7 @@ pub struct Local(Arc<Inner>);
 struct Inner {
     shared: Arc<Shared>,
     pool: Arc<LocalPool>,
+    queues: CreationQueues,
     registry: Arc<Registry<SandboxHandle>>,
     capabilities: Capabilities,
     warnings: Vec<String>,
@@ -155,7 +158,8 @@ impl Local {
             templates: Vec::new(),
         };
         let registry = Arc::default();
-        let inner = Inner { shared, pool, registry, capabilities, warnings, _template: template };
+        let queues = CreationQueues::default();
+        let inner = Inner { shared, pool, queues, registry, capabilities, warnings, _template: template };
         Ok(Self(Arc::new(inner)))
     }
 
@@ -169,9 +173,13 @@ impl Local {
         if template.is_some() {
             return Err(Error::NotSupported("several templates"));
         }
-        let Inner { shared, pool, registry, capabilities, .. } = &*self.0;
+        let Inner { shared, pool, queues, registry, capabilities, .. } = &*self.0;
         let kernel = Arc::clone(capabilities.kernel_of(language.as_deref())?);
-        let registration = Registry::register(registry, id, owner)?;
+        let registration = Registry::register(registry, id, owner.clone())?;
+        let _next = match profile {
+            Profile::Services => queues.next(owner.as_deref()).await,
+            Profile::Data => None,
+        };
         let is_usual = workspace.is_none() && profile == Profile::Data;
         let pooled = if is_usual { pool.take(&limits) } else { None };
         let made = match pooled {
