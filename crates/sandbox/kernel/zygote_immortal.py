@@ -16,14 +16,20 @@ PARTS_OF_CODE = ("co_consts", "co_names", "co_filename", "co_name", "co_qualname
 
 def make_all_immortal():
     """Makes all objects immortal that the collector knows, and those that they refer to. Returns their number: none where the interpreter
-    has no immortal objects, or has its counts of references elsewhere, as the one without a global lock."""
+    has no immortal objects, or has its counts of references elsewhere, as the one without a global lock. The collector's objects are frozen
+    then."""
     count = sys.getrefcount(None)
+    if count < LEAST_IMMORTAL:
+        return 0
+    # The collector lists no frozen objects. The view of all memory is made after the list: it goes at the end.
+    gc.unfreeze()
+    found = gc.get_objects()
+    gc.freeze()
     # The first half of an object's first word, on machines of 64 bits.
     words = memoryview((ctypes.c_uint32 * (sys.maxsize >> 4)).from_address(0)).cast("B").cast("I")
-    if count < LEAST_IMMORTAL or sys.byteorder != "little" or words[id(None) >> 2] != count & 0xFFFFFFFF:
+    if sys.byteorder != "little" or words[id(None) >> 2] != count & 0xFFFFFFFF:
         return 0
     made = 0
-    found = gc.get_objects()
     while found:
         new = []
         for thing in found:
