@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use aludel_sandbox::process::{Command, ExitStatus};
 use aludel_sandbox::{Error, Outcome};
-use common::{limits, listen, run, sandbox, shared, wait_beside};
+use common::{backend, limits, listen, only_entry, run, sandbox, shared, wait_beside, warden_of};
+use rustix::process::{Pid, Signal, kill_process};
 
 fn shell(script: &str) -> Command {
     let arguments = ["sh", "-c", script].map(str::to_owned).into();
@@ -71,4 +72,20 @@ async fn a_pause_that_nobody_waits_for_is_whole() {
         sandbox.resume().await.unwrap();
         assert_eq!(run(&sandbox, "print(1)").await.stdout, "1\n");
     }
+}
+
+#[tokio::test]
+async fn local_sandbox_a_pause_that_was_answered_too_late_is_undone() {
+    let scratch = backend().await;
+    let sandbox = sandbox(&scratch.local, limits()).await;
+    let warden = Pid::from_raw(warden_of(&only_entry(&scratch.data.path().join("run")))).unwrap();
+    kill_process(warden, Signal::STOP).unwrap();
+    // The wait for the answer is over at once.
+    tokio::time::pause();
+    let paused = sandbox.pause().await;
+    tokio::time::resume();
+    kill_process(warden, Signal::CONT).unwrap();
+    assert!(matches!(paused, Err(Error::Timeout { .. })), "{paused:?}");
+    let told = tokio::time::timeout(Duration::from_secs(30), run(&sandbox, "print(1)")).await;
+    assert_eq!(told.expect("it does not go on").stdout, "1\n");
 }

@@ -144,11 +144,11 @@ mod tests {
             thread::spawn(move || cancellation.cancel());
             Ok(())
         };
-        // Both processes hold the pipe, so the run does not end before they do.
-        let mut command = Command::new("sh");
-        let error = run(command.args(["-c", "sleep 600 & echo on; wait"]), "do it", &lock, &mut line).unwrap_err();
+        // All processes hold the pipe, so the run does not end before they do.
+        let script = "(sleep 60; echo a descendant is left) & echo on; wait";
+        let error = run(Command::new("sh").args(["-c", script]), "do it", &lock, &mut line).unwrap_err();
         assert_eq!(error.to_string(), "the build of the template was ended");
-        let error = run(&mut Command::new("true"), "do it", &lock, &mut |_| Ok(())).unwrap_err();
+        let error = run(&mut Command::new("/not/there"), "do it", &lock, &mut |_| Ok(())).unwrap_err();
         assert_eq!(error.to_string(), "the build of the template was ended");
     }
 }
