@@ -121,6 +121,47 @@ async fn a_paused_sandbox_whose_files_are_lost_is_unknown() {
 }
 
 #[tokio::test]
+async fn a_pause_keeps_the_memory_unless_it_is_asked_not_to() {
+    let data = tempfile::tempdir().unwrap();
+    let server = start(data.path()).await;
+    let sandbox = create(&server, json!({ "autoPause": true, "autoPauseMemory": false })).await;
+    let path = format!("/sandboxes/{}", sandbox["sandboxID"].as_str().unwrap());
+    execute(&server, &sandbox, json!({ "code": "x = 1" })).await;
+    for (pause, value) in
+        [(json!({}), "1"), (json!({ "memory": true }), "1"), (json!({ "memory": false }), "NameError")]
+    {
+        assert_eq!(server.post(&format!("{path}/pause"), pause.clone()).await.status, 204);
+        assert_eq!(server.post(&format!("{path}/connect"), json!({})).await.status, 201);
+        let lines = execute(&server, &sandbox, json!({ "code": "x" })).await;
+        assert!([&lines[1]["text"], &lines[1]["name"]].contains(&&json!(value)), "{pause}: {lines:?}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn requests_of_other_users_are_refused() {
+    let data = tempfile::tempdir().unwrap();
+    let server = start(data.path()).await;
+    let sandbox = create(&server, json!({})).await;
+    let token = sandbox["envdAccessToken"].as_str().unwrap();
+    let message = json!({ "process": { "cmd": "/bin/true" } }).to_string();
+    let frame = [&[0][..], &u32::try_from(message.len()).unwrap().to_be_bytes(), message.as_bytes()].concat();
+    let words = "invalid username: 'root'; everything in this sandbox belongs to the user 'user'";
+    for (method, path, status) in [
+        (Method::GET, "/files?path=a&username=root", 401),
+        (Method::POST, "/files?path=a&username=root", 401),
+        (Method::POST, "/process.Process/Start", 200),
+    ] {
+        let request = server.request(method, path).body(frame.clone()).basic_auth("root", Some(""));
+        let request = request.header("content-type", "application/connect+json").header("X-Access-Token", token);
+        let refused = server.ask(request.header("E2b-Sandbox-Id", sandbox["sandboxID"].as_str().unwrap())).await;
+        assert_eq!(refused.status, status, "{path}");
+        assert!(String::from_utf8_lossy(&refused.bytes).contains(words), "{path}: {refused:?}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn requests_that_make_no_sense_are_refused_in_e2bs_words() {
     let data = tempfile::tempdir().unwrap();
     let server = start_with(data.path(), settings().engine(|engine| engine.sessions = 1)).await;
@@ -134,6 +175,8 @@ async fn requests_that_make_no_sense_are_refused_in_e2bs_words() {
         (json!({ "templateID": "base", "envVars": { "a=b": "" } }), 400),
         (json!({ "templateID": "mcp-gateway", "mcp": { "time": {} } }), 400),
         (json!({ "templateID": "base", "volumeMounts": [{ "name": "v", "path": "/v" }] }), 400),
+        (json!({ "templateID": "base", "network": { "maskRequestHost": "a\nb" } }), 400),
+        (json!({ "templateID": "base", "network": { "maskRequestHost": "x".repeat(301) } }), 400),
     ] {
         let refused = server.post("/v2/sandboxes", body.clone()).await;
         assert_eq!((refused.status.as_u16(), &refused.json()["code"]), (status, &json!(status)), "{body}");

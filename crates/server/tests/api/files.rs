@@ -206,6 +206,13 @@ async fn conversations_keep_what_was_said() {
     assert!(items[2]["id"].as_str().unwrap().starts_with("msg_"));
     let rest = server.get(&format!("{path}/items?order=asc&after=ci_1")).await.ok();
     assert_eq!((&rest["data"], &rest["has_more"]), (&json!([items[2]]), &json!(false)));
+    // The JSON is passed on as it is stored; ids have a column of their own.
+    let database = rusqlite::Connection::open(data.path().join("aludel.db")).unwrap();
+    let stored = r#"{"type": "message", "id": "unread"}"#;
+    assert_eq!(database.execute("UPDATE conversation_items SET item = ?1 WHERE id <> 'ci_1'", [stored]).unwrap(), 2);
+    let page = server.get(&format!("{path}/items?limit=1")).await;
+    assert!(String::from_utf8_lossy(&page.bytes).contains(stored), "{page:?}");
+    assert_eq!(page.ok()["first_id"], items[2]["id"]);
     assert_eq!(server.get(&format!("{path}/items/ci_1")).await.ok(), call);
     assert_eq!(server.delete(&format!("{path}/items/ci_1")).await.ok()["id"], conversation["id"]);
     server.get(&format!("{path}/items/ci_1")).await.refused(404, "ci_1");
