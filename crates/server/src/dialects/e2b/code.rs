@@ -36,7 +36,7 @@ const KEEPALIVE: Duration = Duration::from_secs(5);
 /// The name of these clients, for people who decide about their programs.
 const SENDER: &str = "E2B";
 
-fn shown(context: &sandboxes::Context) -> Context {
+fn render(context: &sandboxes::Context) -> Context {
     let language = programs::language(context).to_owned();
     Context { id: context.id().to_owned(), language, cwd: context.directory().to_owned() }
 }
@@ -59,7 +59,7 @@ fn refused(refusal: Error) -> Refusal {
 /// `GET /contexts`: clients expect JavaScript to have a context if it is available.
 pub(super) async fn list_contexts(TargetSandbox { sandbox, .. }: TargetSandbox) -> Json<Vec<Context>> {
     sandbox.contexts().list_further().await;
-    Json(sandbox.contexts().list().await.iter().map(|context| shown(context)).collect())
+    Json(sandbox.contexts().list().await.iter().map(|context| render(context)).collect())
 }
 
 /// `POST /contexts`
@@ -73,7 +73,7 @@ pub(super) async fn create_context(
     contexts.list_further().await;
     let language = request.language.as_deref().map(|name| contexts.language(name)).transpose().map_err(refused)?;
     let context = contexts.create(request.cwd.as_deref(), language.flatten()).await.map_err(refused)?;
-    Ok(Json(shown(&context)))
+    Ok(Json(render(&context)))
 }
 
 /// `DELETE /contexts/{id}`

@@ -43,7 +43,7 @@ fn refused(error: Error) -> ApiError {
     }
 }
 
-fn shown(context: &sandboxes::Context) -> Context {
+fn render(context: &sandboxes::Context) -> Context {
     Context { id: context.id().to_owned(), language: programs::language(context).to_owned() }
 }
 
@@ -58,7 +58,7 @@ pub(super) async fn create_context(
     let language = named.map(|name| contexts.language(name)).transpose().map_err(refused)?;
     let directory = cwd.filter(|directory| !directory.is_empty());
     let context = contexts.create(directory.as_deref(), language.flatten()).await.map_err(refused)?;
-    Ok(Json(shown(&context)))
+    Ok(Json(render(&context)))
 }
 
 /// `GET /code/contexts`: those that were created, so without the default one.
@@ -67,7 +67,7 @@ pub(super) async fn list_contexts(
     params: Params,
 ) -> Result<Json<Vec<Context>>, ApiError> {
     let made = sandbox.contexts().list().await.into_iter().skip(1);
-    Ok(Json(made.filter(|context| is_wanted(context, &params)).map(|context| shown(&context)).collect()))
+    Ok(Json(made.filter(|context| is_wanted(context, &params)).map(|context| render(&context)).collect()))
 }
 
 /// Returns true for a context of the query's language; for all if it names none.
@@ -96,7 +96,7 @@ pub(super) async fn retrieve_context(
     TargetSandbox { sandbox, .. }: TargetSandbox,
     Path((_, id)): Path<(String, String)>,
 ) -> Result<Json<Context>, ApiError> {
-    Ok(Json(shown(&*sandbox.contexts().get(Some(&id)).await.map_err(refused)?)))
+    Ok(Json(render(&*sandbox.contexts().get(Some(&id)).await.map_err(refused)?)))
 }
 
 /// `DELETE /code/contexts/{context}`
