@@ -125,7 +125,7 @@ impl Local {
 
     /// Ends everything, and blocks until nothing of it is left: [`Backend::shutdown`] for callers outside of a runtime.
     pub fn shutdown_blocking(&self) {
-        self.0.pool.clear();
+        self.0.pool.end();
         self.0.shared.supervisor.end();
         self.0.shared.supervisor.wait();
     }
@@ -232,17 +232,19 @@ impl Backend for Local {
     fn shutdown(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             let shared = Arc::clone(&self.0.shared);
-            self.0.pool.clear();
+            self.0.pool.end();
             shared.supervisor.end();
             tokio::task::spawn_blocking(move || shared.supervisor.wait())
                 .await
                 .ignore("the thread may outlive a runtime that ends, and the warden finishes in any case");
+            self.0.pool.ended().await;
         })
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        self.pool.end();
         // The supervisor's thread holds the rest until the warden has ended.
         self.shared.supervisor.end();
     }

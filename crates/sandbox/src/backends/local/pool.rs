@@ -8,6 +8,8 @@ use aludel_ignore::Ignore;
 use futures_util::future::join_all;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::Shared;
 use super::lazy_kernel::LazyKernel;
@@ -37,16 +39,21 @@ pub(super) struct LocalPool {
     taken: Mutex<Vec<(Instant, Weak<Driver<LocalLink>>)>>,
     /// Reason for which the last sandbox could not be made.
     failure: Mutex<Option<String>>,
+    end: CancellationToken,
+    task: TaskTracker,
 }
 
 impl LocalPool {
-    /// Makes a pool of `size` sandboxes. A task keeps it full until the backend is gone.
+    /// Makes a pool of `size` sandboxes. A task keeps it full until [`LocalPool::end`].
     pub(super) fn start(size: usize, limits: Limits, shared: &Arc<Shared>) -> Arc<Self> {
         let (ready, taken, failure) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let pool = Arc::new(Self { size, limits, ready, wanted: Notify::new(), taken, failure });
+        let (end, task) = (CancellationToken::new(), TaskTracker::new());
+        let pool = Arc::new(Self { size, limits, ready, wanted: Notify::new(), taken, failure, end, task });
         if size > 0 {
-            tokio::spawn(Self::refill(Arc::downgrade(&pool), Arc::downgrade(shared)));
+            let refill = Self::refill(Arc::clone(&pool), Arc::clone(shared));
+            pool.task.spawn(pool.end.clone().run_until_cancelled_owned(refill));
         }
+        pool.task.close();
         pool
     }
 
@@ -70,10 +77,16 @@ impl LocalPool {
         ready.len()
     }
 
-    /// Destroys those that are ready.
-    pub(super) fn clear(&self) {
+    /// Makes no more sandboxes, and destroys those that are ready or begun.
+    pub(super) fn end(&self) {
+        self.end.cancel();
         let ready = std::mem::take(&mut *lock(&self.ready));
         drop(ready);
+    }
+
+    /// Waits until no more are made. Call it after [`LocalPool::end`].
+    pub(super) async fn ended(&self) {
+        self.task.wait().await;
     }
 
     /// Returns the reason for the last failure to make a sandbox.
@@ -99,14 +112,12 @@ impl LocalPool {
         }
     }
 
-    async fn refill(pool: Weak<Self>, shared: Weak<Shared>) {
+    async fn refill(pool: Arc<Self>, shared: Arc<Shared>) {
         loop {
-            let (Some(pool), Some(shared)) = (pool.upgrade(), shared.upgrade()) else { return };
             if pool.ready() >= pool.size {
-                drop(shared);
                 timeout(RETRY_PAUSE, pool.wanted.notified())
                     .await
-                    .ignore("the loop checks now and then that the backend still exists");
+                    .ignore("nobody tells of ready ones that died, so the loop looks now and then");
                 continue;
             }
             pool.rest().await;
