@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use aludel_ignore::Ignore;
 use bollard::models::ContainerCreateBody;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::engine::DockerEngine;
 use crate::Error;
@@ -19,7 +19,7 @@ pub struct Container {
     name: String,
     user: u32,
     ended: CancellationToken,
-    is_gone: watch::Sender<bool>,
+    task: TaskTracker,
 }
 
 /// The volume of a workspace.
@@ -33,7 +33,7 @@ pub(super) struct Volume {
 impl Container {
     /// A container to make, which ends with its backend.
     pub(super) fn new(name: String, user: u32, backend: &CancellationToken) -> Self {
-        Self { name, user, ended: backend.child_token(), is_gone: watch::Sender::new(true) }
+        Self { name, user, ended: backend.child_token(), task: TaskTracker::new() }
     }
 
     /// The name that the engine has for it.
@@ -60,10 +60,8 @@ impl Container {
         needs: N,
     ) -> oneshot::Receiver<Result<Stdio, Error>> {
         let (started, answer) = oneshot::channel();
-        self.is_gone.send_replace(false);
-        let (engine, name, ended, is_gone) =
-            (Arc::clone(engine), self.name.clone(), self.ended.clone(), self.is_gone.clone());
-        tokio::spawn(async move {
+        let (engine, name, ended) = (Arc::clone(engine), self.name.clone(), self.ended.clone());
+        self.task.spawn(async move {
             let mut kept = None;
             if !ended.is_cancelled() {
                 let made = match volume {
@@ -90,7 +88,6 @@ impl Container {
                 engine.remove_volume(&volume).await;
             }
             drop(needs);
-            is_gone.send_replace(true);
         });
         answer
     }
@@ -98,9 +95,8 @@ impl Container {
     /// Removes it and waits until it is gone.
     pub(super) async fn remove(&self) {
         self.ended.cancel();
-        // The sender is a field of this container.
-        let mut gone = self.is_gone.subscribe();
-        gone.wait_for(|gone| *gone).await.ignore("the sender is a field of this container");
+        self.task.close();
+        self.task.wait().await;
     }
 }
 

@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt, DuplexStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::machine::Machine;
 use super::{CommandEvent, CommandInput, CommandOutput, CommandRunner};
@@ -27,15 +28,14 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct RemoteCommand {
     ended: CancellationToken,
-    is_gone: watch::Sender<bool>,
+    task: TaskTracker,
     never_paused: watch::Sender<bool>,
 }
 
 impl RemoteCommand {
     /// A command to start, which ends with `parent`.
     pub(super) fn new(parent: &CancellationToken) -> Self {
-        let (is_gone, never_paused) = (watch::Sender::new(true), watch::Sender::new(false));
-        Self { ended: parent.child_token(), is_gone, never_paused }
+        Self { ended: parent.child_token(), task: TaskTracker::new(), never_paused: watch::Sender::new(false) }
     }
 
     /// Starts it in a sandbox of the service. The task holds `needs` until it has ended.
@@ -47,13 +47,12 @@ impl RemoteCommand {
         needs: N,
     ) -> oneshot::Receiver<Result<Stdio, Error>> {
         let (started, answer) = oneshot::channel();
-        self.is_gone.send_replace(false);
-        let (ended, is_gone) = (self.ended.clone(), self.is_gone.clone());
+        let ended = self.ended.clone();
         let (shell, machine_end) = (machine.shell().cloned(), machine.end().clone());
         let arguments = arguments.to_vec();
         let environment: Vec<_> =
             environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        tokio::spawn(async move {
+        self.task.spawn(async move {
             if let Some(shell) = shell.filter(|_| !ended.is_cancelled()) {
                 let environment: Vec<_> = environment.iter().map(|(name, value)| (&**name, &**value)).collect();
                 match shell.start(&arguments, &environment).await {
@@ -71,7 +70,6 @@ impl RemoteCommand {
             }
             ended.cancel();
             drop(needs);
-            is_gone.send_replace(true);
         });
         answer
     }
@@ -162,9 +160,8 @@ impl SandboxHost for RemoteCommand {
 
     async fn remove(&self) {
         self.ended.cancel();
-        // The sender is a field of this command.
-        let mut gone = self.is_gone.subscribe();
-        gone.wait_for(|gone| *gone).await.ignore("the sender is a field of this command");
+        self.task.close();
+        self.task.wait().await;
     }
 
     fn enforces_resources(&self) -> bool {

@@ -4,8 +4,9 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::BoxFuture;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::pool::{Member, StdioPool, refill};
 use super::{ReadyHost, SandboxHost, Stdio, StdioWorkspace};
@@ -70,8 +71,8 @@ pub(super) struct BackendState<H: HostProvider> {
 pub struct InstanceLife {
     instance: String,
     end: CancellationToken,
-    /// Each part holds a receiver; when there is none left, all have ended.
-    alive: watch::Sender<()>,
+    /// The parts that have not ended.
+    parts: TaskTracker,
 }
 
 impl InstanceLife {
@@ -86,8 +87,8 @@ impl InstanceLife {
     }
 
     /// A hold that keeps the backend's end waiting.
-    pub(in crate::backends) fn hold(&self) -> watch::Receiver<()> {
-        self.alive.subscribe()
+    pub(in crate::backends) fn hold(&self) -> TaskTrackerToken {
+        self.parts.token()
     }
 }
 
@@ -105,13 +106,13 @@ impl<H: HostProvider> StdioBackend<H> {
         pool: usize,
         limits: Limits,
     ) -> Self {
-        let life = InstanceLife { instance, end: CancellationToken::new(), alive: watch::Sender::new(()) };
+        let life = InstanceLife { instance, end: CancellationToken::new(), parts: TaskTracker::new() };
         let (registry, failure, kernel) = (Arc::default(), Mutex::default(), Arc::clone(capabilities.kernel()));
         let inner =
             BackendState { provider, life, registry, capabilities, failure, pool: StdioPool::new(pool, limits) };
         let inner = Arc::new(inner);
         if pool > 0 {
-            tokio::spawn(refill(Arc::downgrade(&inner), kernel));
+            inner.life.parts.spawn(refill(Arc::downgrade(&inner), kernel));
         }
         Self(inner)
     }
@@ -261,7 +262,8 @@ impl<H: HostProvider> Backend for StdioBackend<H> {
     fn shutdown(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             self.0.life.end.cancel();
-            self.0.life.alive.closed().await;
+            self.0.life.parts.close();
+            self.0.life.parts.wait().await;
         })
     }
 }
