@@ -424,7 +424,9 @@ async fn drive(
     pending: Arc<PendingAnswers>,
     over: CancellationToken,
 ) {
-    let Some(mut stdin) = process.stdin.take() else { return over.cancel() };
+    // Also if the task panics. Dropping the process ends it.
+    let _over = over.clone().drop_guard();
+    let Some(mut stdin) = process.stdin.take() else { return };
     let writing = async {
         loop {
             let request = tokio::select! {
@@ -452,6 +454,4 @@ async fn drive(
         () = reading => {}
         () = over.cancelled() => {}
     }
-    // Dropping the process ends it.
-    over.cancel();
 }
