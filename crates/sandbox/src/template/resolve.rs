@@ -181,8 +181,8 @@ impl RequirementsFile {
         given
     }
 
-    /// Takes over the hashes of the default template's `lock`, and returns its lines without them. Leaves out the packages to which this file
-    /// gives a version.
+    /// Takes over the hashes of the default template's `lock`, and returns its lines without them. Leaves out the packages to which this
+    /// file gives a version.
     fn take_default(&mut self, lock: &str) -> String {
         let Self { bare, hashes, .. } = Self::of(lock);
         let is_ours = |name: &str| !self.versioned.contains(name);

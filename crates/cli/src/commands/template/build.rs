@@ -17,8 +17,8 @@ use crate::{sandboxes, state, template_build};
 ///
 /// Without a name it is the default one, unless it is there and current. With --name it is one of your own, of --requirements, of the
 /// default one's packages (--with-default) or both: pip resolves them, from the index that it is configured for, to a list with hashes that
-/// stays in the template; the packages are installed from that list, and a sandbox is tried before the name leads to it. IPython comes along.
-/// `aludel run --template NAME` and the setting `sandbox.template` use it.
+/// stays in the template; the packages are installed from that list, and a sandbox is tried before the name leads to it. IPython comes
+/// along. `aludel run --template NAME` and the setting `sandbox.template` use it.
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("packages").args(["requirements", "with_default"]).multiple(true)))]
 pub(crate) struct BuildArgs {
