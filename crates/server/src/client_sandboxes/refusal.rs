@@ -17,12 +17,19 @@ pub(crate) fn refused(error: Error) -> ApiError {
         }
         error if error.kind() == ErrorKind::Full => ApiError::bad_request(error.to_string()),
         error @ Error::Sandbox(SandboxError::Start(_)) => ApiError::bad_request(error.to_string()),
+        // Requests that come after the end of the pause hear it from their dialect.
+        Error::Sandbox(SandboxError::Paused) => paused(),
         Error::Sandbox(SandboxError::NotSupported(what)) => ApiError {
             status: StatusCode::NOT_IMPLEMENTED,
             ..ApiError::bad_request(format!("this server's sandboxes do not support {what}"))
         },
         error => error.into(),
     }
+}
+
+/// The refusal of a request to a sandbox that is paused, or about to be.
+pub(crate) fn paused() -> ApiError {
+    ApiError::conflict("The sandbox is paused; resume it first.")
 }
 
 /// Puts a failure of an operation on files into words.

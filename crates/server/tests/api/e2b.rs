@@ -162,6 +162,46 @@ async fn requests_of_other_users_are_refused() {
 }
 
 #[tokio::test]
+async fn requests_that_come_while_their_sandbox_is_being_paused_are_refused() {
+    let data = tempfile::tempdir().unwrap();
+    let backend = Memory::with_commands(|_, _| {});
+    let (address, store, _engine) = serve_on(data.path(), settings(), Arc::new(backend.clone())).await;
+    let key = store.create_key("k", None).await.unwrap().secret;
+    let asked = |path: &str, body: Value| {
+        let request = client().post(format!("http://{address}{path}")).json(&body);
+        request.header("x-api-key", &key).header("open-sandbox-api-key", &key)
+    };
+    let made = Answer::of(asked("/v2/sandboxes", json!({ "templateID": "base" })).send().await.unwrap()).await.json();
+    let (id, token) = (made["sandboxID"].as_str().unwrap(), made["envdAccessToken"].as_str().unwrap());
+    backend.hold_pauses(true);
+    let pausing = tokio::spawn(asked(&format!("/sandboxes/{id}/pause"), json!({})).send());
+    let context = || {
+        let request = client().post(format!("http://{address}/contexts")).json(&json!({}));
+        request.header("E2b-Sandbox-Id", id).header("E2b-Sandbox-Port", "49999").header("X-Access-Token", token).send()
+    };
+    let refused = loop {
+        let answer = Answer::of(context().await.unwrap()).await;
+        if answer.status != 200 {
+            break answer;
+        }
+    };
+    let also = asked(&format!("/v1/sandboxes/{id}/proxy/44772/code"), json!({ "code": "1" }));
+    for refused in [refused, Answer::of(also.send().await.unwrap()).await] {
+        let text = String::from_utf8_lossy(&refused.bytes);
+        assert!(refused.status == 409 && text.contains("is paused"), "{} {text}", refused.status);
+    }
+    let command = json!({ "process": { "cmd": "/bin/true" } }).to_string();
+    let frame = [&[0][..], &u32::try_from(command.len()).unwrap().to_be_bytes(), command.as_bytes()].concat();
+    let start = client().post(format!("http://{address}/process.Process/Start")).body(frame);
+    let start = start.header("content-type", "application/connect+json").header("X-Access-Token", token);
+    let refused = Answer::of(start.header("E2b-Sandbox-Id", id).send().await.unwrap()).await;
+    let text = String::from_utf8_lossy(&refused.bytes);
+    assert!(text.contains("unavailable") && text.contains("is paused"), "{text}");
+    backend.hold_pauses(false);
+    assert_eq!(pausing.await.unwrap().unwrap().status(), 204);
+}
+
+#[tokio::test]
 async fn requests_that_make_no_sense_are_refused_in_e2bs_words() {
     let data = tempfile::tempdir().unwrap();
     let server = start_with(data.path(), settings().engine(|engine| engine.sessions = 1)).await;

@@ -88,6 +88,7 @@ impl From<Error> for Failure {
         let code = match (&error, error.kind()) {
             (Error::Sandbox(SandboxError::Start(_)), _) => ConnectCode::InvalidArgument,
             (Error::Sandbox(SandboxError::NotSupported(_)), _) => ConnectCode::Unimplemented,
+            (Error::Sandbox(SandboxError::Paused), _) => ConnectCode::Unavailable,
             (_, ErrorKind::NotFound | ErrorKind::Expired) => ConnectCode::NotFound,
             (_, ErrorKind::Full) => ConnectCode::ResourceExhausted,
             (_, ErrorKind::Invalid) => ConnectCode::InvalidArgument,

@@ -16,7 +16,7 @@ use axum::response::{IntoResponse, Response};
 use super::error;
 use crate::app::App;
 use crate::client_sandboxes::ports::PortError;
-use crate::client_sandboxes::refusal::{refused, refused_file};
+use crate::client_sandboxes::refusal::{paused, refused, refused_file};
 use crate::client_sandboxes::secrets::brings;
 use crate::client_sandboxes::{alive, ports};
 use crate::error::ApiError;
@@ -114,7 +114,7 @@ pub(super) async fn sandbox_middleware(
         return error::unknown(sandbox.id()).into_response();
     }
     if sandbox.is_paused() {
-        return ApiError::conflict("The sandbox is paused; resume it first.").into_response();
+        return paused().into_response();
     }
     let answer = async {
         match port {
