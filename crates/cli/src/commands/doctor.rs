@@ -21,6 +21,9 @@ use crate::sandboxes::{BackendCheck, BackendKind, Candidates, candidates};
 use crate::wrap::hanging;
 use crate::{color, json, sandboxes, state};
 
+/// The minor version of Python 3 from which on sandboxes share nearly all objects of imported modules.
+const SHARING_MINOR: u32 = 12;
+
 /// Check what this host can enforce, and say how to mend the rest
 ///
 /// One sandbox is started and runs a program; without a template, from the interpreter alone.
@@ -127,7 +130,17 @@ fn named_template_check(directories: &[PathBuf], name: &TemplateName, settings: 
 
 fn describe(template: &Template) -> String {
     let (python, packages) = (template.python_version(), template.packages().len());
-    format!("Python {python}, {packages} packages, {}", size(template.bytes()))
+    format!("Python {python}, {packages} packages, {}{}", size(template.bytes()), memory_note(python))
+}
+
+/// The note on memory for versions of Python in which sandboxes copy a page for each object that they look at.
+fn memory_note(python: &str) -> &'static str {
+    let minor = python.strip_prefix("3.").and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
+    if minor.is_some_and(|minor| minor < SHARING_MINOR) {
+        "; with Python 3.12 or newer, each sandbox takes less memory"
+    } else {
+        ""
+    }
 }
 
 /// The engine or the service that starts sandboxes.
@@ -186,4 +199,15 @@ fn as_json(check: &Check) -> serde_json::Value {
         CheckStatus::Missing => "missing",
     };
     json!({ "name": name, "status": status, "detail": detail, "mend": mend })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_that_share_less_memory_are_told() {
+        assert!(memory_note("3.9.2").contains("3.12 or newer") && memory_note("3.11.7").contains("3.12 or newer"));
+        assert!(["3.12.0", "3.14.1", "4.0"].map(memory_note).iter().all(|note| note.is_empty()));
+    }
 }
