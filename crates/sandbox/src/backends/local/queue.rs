@@ -9,8 +9,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Sandboxes of one owner that are made at the same time, for each processor.
 const AT_ONCE: usize = 2;
 
-/// A queue for each owner. Of a hundred sandboxes that are asked for together, the first are ready long before the last, which is ready about
-/// as late as if all were made at the same time.
+/// A queue for each owner. Of a hundred sandboxes that are asked for together, the first are ready long before the last, which is ready
+/// about as late as if all were made at the same time.
 #[derive(Debug)]
 pub(super) struct CreationQueues {
     at_once: usize,
