@@ -128,6 +128,8 @@ async fn a_shell_runs_in_a_terminal() {
     // A change of the window is reported.
     kind("trap 'echo changed' WINCH; echo 'rea''dy'\n").await;
     until(&mut shell, &mut shown, "ready").await;
+    // Until its library for lines has said so, the shell may still set the terminal's size to the one that it has read.
+    until(&mut shell, &mut shown, "\x1b[?2004h").await;
     shell.resize(PtySize { columns: 7, rows: u16::MAX }).unwrap();
     kind("\n").await;
     until(&mut shell, &mut shown, "changed").await;
