@@ -13,6 +13,8 @@ const NOTIFY: u32 = 0x7fc0_0000;
 const KILL: u32 = 0x8000_0000;
 const ARCHITECTURE: u32 = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
 const DONE: u32 = 0x0005_0000;
+const FLOCK: u32 = if cfg!(target_arch = "x86_64") { 73 } else { 32 };
+const UNLOCKING: [u32; 2] = [8, 12];
 const CLONE3: u64 = 435;
 const FLUSHES: [u32; 2] = if cfg!(target_arch = "x86_64") { [74, 75] } else { [82, 83] };
 
@@ -37,8 +39,10 @@ pub fn policy(data: &[u8]) {
     arguments.iter().for_each(|argument| call.extend(argument.to_le_bytes()));
 
     let [silent, reporting, silent_services, reporting_services, observing] = &*FILTERS;
+    let is_lock = number == FLOCK && !UNLOCKING.contains(&(arguments[1] as u32));
     let verdict = |profile, refusal| match number {
         _ if u64::from(number) == CLONE3 => UNKNOWN,
+        _ if is_lock && refusal == NOTIFY => NOTIFY,
         _ if FLUSHES.contains(&number) => DONE,
         _ if permits(profile, number.into(), arguments) => ALLOW,
         _ => refusal,

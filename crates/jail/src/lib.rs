@@ -19,6 +19,7 @@
 //! `unsafe`, and in it only the files `sys` and `warden_process`.
 
 pub mod cgroup;
+mod flock;
 mod foreground;
 mod fork_server;
 mod freezer;

@@ -101,7 +101,7 @@ pub(crate) enum Identity {
     Only,
 }
 
-/// Treatment of a system call that is not allowed. It fails with EPERM either way.
+/// Treatment of a system call that is not allowed. It fails with EPERM either way. Unless it is silent, init takes locks for `flock`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RefusalHandling {
     /// By the filter alone.
@@ -301,7 +301,8 @@ impl Filters {
     pub(crate) fn compile() -> Result<Self, StepError> {
         let data = syscalls::filter(Profile::Data).map_err(failed)?;
         let services = syscalls::filter(Profile::Services).map_err(failed)?;
-        let (reporting, reporting_services) = (syscalls::reporting(&data), syscalls::reporting(&services));
+        let reporting = syscalls::reporting(Profile::Data).map_err(failed)?;
+        let reporting_services = syscalls::reporting(Profile::Services).map_err(failed)?;
         let observing = syscalls::observing().map_err(failed)?;
         let filters = [data, reporting, services, reporting_services, observing];
         Ok(Self(filters.map(|program| program.iter().flat_map(bytes_of).collect())))
@@ -384,7 +385,7 @@ pub(crate) fn run(
     Ok(is_kept)
 }
 
-/// The filter of a sandbox's init, which only sleeps.
+/// The filter of a sandbox's init.
 pub(crate) fn init_filter() -> Result<Vec<u8>, StepError> {
     Ok(syscalls::of_init().map_err(failed)?.iter().flat_map(bytes_of).collect())
 }

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::rc::Rc;
 use std::time::Duration;
 
 use aludel_ignore::Ignore;
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::{self, JailLimits, Profile};
 use crate::mounts::TerminalSources;
-use crate::{Step, StepError, landlock, lockdown, mounts, ports, sys};
+use crate::{Step, StepError, flock, landlock, lockdown, mounts, ports, sys};
 
 /// The longest wait for a process to be made.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -21,6 +22,8 @@ pub(crate) struct SandboxNamespaces {
     /// Pid 1 of the pid namespace. Killing it ends every process in it.
     pub(crate) init: Pid,
     pub(crate) pidfd: OwnedFd,
+    /// The socket on which init takes requests for locks.
+    pub(crate) socket: Rc<OwnedFd>,
     pub(crate) landlock: Option<OwnedFd>,
 }
 
@@ -29,7 +32,7 @@ pub(crate) struct SpareNamespaces {
     init: Pid,
     /// Taken on assignment to a sandbox.
     pidfd: Option<OwnedFd>,
-    socket: OwnedFd,
+    socket: Rc<OwnedFd>,
 }
 
 /// The assignment of a waiting init to a sandbox. Descriptors: the workspace, with [`Profile::Services`] the terminals and `/dev/tty`, then
@@ -78,7 +81,7 @@ impl SpareNamespaces {
         let init = announced.ok().and_then(|()| Pid::from_raw(i32::from_ne_bytes(bytes)));
         let Some(init) = init else { return Err(reported_failure(&socket)) };
         let pidfd = pidfd_open(init, PidfdFlags::empty()).step("open the sandbox's init")?;
-        Ok(Self { init, pidfd: Some(pidfd), socket })
+        Ok(Self { init, pidfd: Some(pidfd), socket: Rc::new(socket) })
     }
 
     /// Its init, if it lives.
@@ -103,7 +106,8 @@ impl SpareNamespaces {
         match message::receive(&self.socket) {
             Ok(Some((InitReport::Ready, descriptors))) => match self.pidfd.take() {
                 Some(pidfd) => {
-                    Ok(SandboxNamespaces { init: self.init, pidfd, landlock: descriptors.into_iter().next() })
+                    let (init, socket) = (self.init, Rc::clone(&self.socket));
+                    Ok(SandboxNamespaces { init, pidfd, socket, landlock: descriptors.into_iter().next() })
                 }
                 None => Err(failed("it was taken")),
             },
@@ -160,10 +164,10 @@ fn make_namespaces(
                 Ok(ruleset) => {
                     let descriptors: Vec<_> = ruleset.iter().map(AsFd::as_fd).collect();
                     let sent = message::send(socket, &InitReport::Ready, &descriptors);
-                    if sent.is_err() || drop_privileges().is_err() {
+                    if sent.is_err() || drop_privileges(socket).is_err() {
                         sys::exit(1);
                     }
-                    sleep_for_ever()
+                    flock::serve(socket.as_fd())
                 }
                 Err(error) => {
                     message::send(socket, &InitReport::Failed(error.to_string()), &[])
@@ -220,25 +224,13 @@ fn prepare_init(socket: &OwnedFd) -> Result<Option<OwnedFd>, StepError> {
     landlock::ruleset(profile).step("make the Landlock ruleset")
 }
 
-/// Sleeps for ever. Exits if that fails: a loop would use up the sandbox's processor time.
-fn sleep_for_ever() -> ! {
-    use rustix::thread::{ClockId, NanosleepRelativeResult as Slept, clock_nanosleep_relative};
-    let long = rustix::fs::Timespec { tv_sec: 1 << 30, tv_nsec: 0 };
-    loop {
-        match clock_nanosleep_relative(ClockId::Monotonic, &long) {
-            Slept::Ok | Slept::Interrupted(_) => {}
-            Slept::Err(_) => sys::exit(1),
-        }
-    }
-}
-
-/// Drops the descriptors and capabilities, which init no longer needs.
-fn drop_privileges() -> Result<(), StepError> {
+/// Drops the descriptors but this one, and the capabilities, which init no longer needs.
+fn drop_privileges(socket: &OwnedFd) -> Result<(), StepError> {
     let none = rustix::thread::CapabilitySet::empty();
     let sets = rustix::thread::CapabilitySets { effective: none, permitted: none, inheritable: none };
     rustix::thread::set_capabilities(None, sets).step("drop the capabilities")?;
     rustix::thread::set_no_new_privs(true).step("gain no privileges")?;
-    sys::close_from(0).step("close all descriptors")?;
+    sys::close_all_but(socket.as_fd()).step("close all other descriptors")?;
     // Without separate ids for init and the kernel, a program might get control of init. The filter leaves it nothing to gain.
     sys::install_filter(&lockdown::init_filter()?).step("apply seccomp to init")
 }

@@ -6,6 +6,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::rc::Rc;
 
 use aludel_ignore::Ignore;
 use rustix::net::{
@@ -43,6 +44,8 @@ pub(crate) struct ProcessHandle {
 /// One sandbox.
 pub(crate) struct JailSandbox {
     pub(crate) init: ProcessHandle,
+    /// The socket on which init takes requests for locks.
+    pub(crate) init_socket: Rc<OwnedFd>,
     pub(crate) landlock: Option<OwnedFd>,
     /// Opened for the first count.
     pub(crate) sockets: Option<SocketCounter>,

@@ -1,10 +1,13 @@
-//! Refused system calls of a sandbox: the filter passes each to the warden, which answers EPERM and reports its number.
+//! System calls of a sandbox that its filter passes to the warden: the refused ones, which it answers with EPERM and reports, and `flock`.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use crate::flock::FlockCall;
 use crate::message::Profile;
-use crate::{sys, syscalls};
+use crate::sys::{self, CallAnswer};
+use crate::syscalls;
 
 /// Refusals answered at once for one process tree. A program that repeats refused calls waits in them and does not take the warden's time
 /// from other sandboxes.
@@ -27,6 +30,8 @@ pub(crate) struct SeccompListener {
 pub(crate) enum ListenerResult {
     /// A call, or that its caller has gone.
     Something,
+    /// A call that is not yet answered.
+    Flock(FlockCall),
     /// Too much of it: look again at that time.
     Rests(Instant),
     /// No process with this filter is left.
@@ -43,23 +48,45 @@ impl SeccompListener {
         &self.fd
     }
 
-    /// Reports the number of a call, then answers it, so that the report comes before any report of its caller. Call it when the descriptor
-    /// is readable.
-    pub(crate) fn answer(&mut self, tell: impl FnOnce(i64)) -> ListenerResult {
+    /// Takes a call. Reports its number, then answers it, so that the report comes before any report of its caller. Call it when the
+    /// descriptor is readable.
+    pub(crate) fn take(&mut self, tell: impl FnOnce(i64)) -> ListenerResult {
         if self.since.elapsed() > REFUSALS_PAUSE {
             (self.since, self.answered) = (Instant::now(), 0);
         }
         if self.answered == MAX_REFUSALS_AT_ONCE && self.observes.is_none() {
             return ListenerResult::Rests(self.since + REFUSALS_PAUSE);
         }
-        self.answered = self.answered.saturating_add(1);
-        let permits = |number, arguments| {
-            tell(number);
-            self.observes.is_some_and(|profile| syscalls::permits(profile, number, arguments))
+        let call = match sys::receive_call(self.fd.as_fd()) {
+            Ok(Some(call)) => call,
+            Ok(None) => return ListenerResult::Something,
+            Err(_) => return ListenerResult::Over,
         };
-        match sys::answer_call(self.fd.as_fd(), permits) {
+        let number = i64::from(call.number);
+        let answer = match self.observes {
+            None if number == libc::SYS_flock => {
+                let [descriptor, operation, ..] = call.arguments.map(|argument| argument as i32);
+                let (number, caller) = (call.id, call.pid.cast_signed());
+                return ListenerResult::Flock(FlockCall { number, caller, descriptor, operation });
+            }
+            Some(profile) if syscalls::permits(profile, number, call.arguments) => CallAnswer::Proceeds,
+            None | Some(_) => CallAnswer::Fails(libc::EPERM),
+        };
+        self.answered = self.answered.saturating_add(1);
+        tell(number);
+        match self.answer(call.id, answer) {
             Ok(()) => ListenerResult::Something,
             Err(_) => ListenerResult::Over,
         }
+    }
+
+    /// Answers the call of this number; does nothing if its caller is gone.
+    pub(crate) fn answer(&self, number: u64, answer: CallAnswer) -> io::Result<()> {
+        sys::answer_call(self.fd.as_fd(), number, answer)
+    }
+
+    /// Returns true if the caller of the call of this number still waits for the answer.
+    pub(crate) fn is_waiting(&self, number: u64) -> bool {
+        sys::is_call_waiting(self.fd.as_fd(), number)
     }
 }

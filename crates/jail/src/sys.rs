@@ -233,17 +233,17 @@ pub(crate) fn install_filter(instructions: &[u8]) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) }).map(drop)
 }
 
-/// Linux's `struct seccomp_notif`.
+/// Linux's `struct seccomp_notif`: a system call, and the thread that makes it.
 #[repr(C)]
 #[derive(Default)]
-struct Notification {
-    id: u64,
-    pid: u32,
+pub(crate) struct Notification {
+    pub(crate) id: u64,
+    pub(crate) pid: u32,
     flags: u32,
-    number: i32,
+    pub(crate) number: i32,
     architecture: u32,
     instruction: u64,
-    arguments: [u64; 6],
+    pub(crate) arguments: [u64; 6],
 }
 
 /// Linux's `struct seccomp_notif_resp`.
@@ -264,32 +264,56 @@ pub(crate) fn can_listen() -> bool {
     check(unsafe { libc::syscall(libc::SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &raw const action) }).is_ok()
 }
 
-/// Takes one system call from a listener. Lets it through if `permits` accepts its number and arguments, otherwise answers EPERM; does
-/// nothing if its caller is gone. Blocks when there is no call. Memory behind pointers can change after the decision, so `permits` may
-/// accept only calls that another filter checks too.
-pub(crate) fn answer_call(listener: BorrowedFd<'_>, permits: impl FnOnce(i64, [u64; 6]) -> bool) -> io::Result<()> {
-    const SECCOMP_USER_NOTIF_FLAG_CONTINUE: u32 = 1;
+/// Answer to a system call that its filter left to a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CallAnswer {
+    /// Linux makes the call. Memory behind pointers can have changed since it was looked at.
+    Proceeds,
+    /// It was made, and returns 0.
+    Done,
+    /// It fails with this error number.
+    Fails(i32),
+}
+
+/// Takes one system call from a listener; `None` if its caller is gone. Blocks when there is no call.
+pub(crate) fn receive_call(listener: BorrowedFd<'_>) -> io::Result<Option<Notification>> {
     const SECCOMP_IOCTL_NOTIF_RECV: libc::c_ulong = 0xc050_2100;
-    const SECCOMP_IOCTL_NOTIF_SEND: libc::c_ulong = 0xc018_2101;
-    const { assert!(size_of::<Notification>() == 0x50 && size_of::<SeccompResponse>() == 0x18) };
-    let gone = |error: io::Error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) };
+    const { assert!(size_of::<Notification>() == 0x50) };
     let mut call = Notification::default();
     // JUSTIFICATION: not wrapped. SAFETY: `call` is zeroed, as Linux demands, and has the size that the request's number says.
     let received = unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_RECV as _, &raw mut call) };
-    if let Err(error) = check(received.into()) {
-        return gone(error);
+    match check(received.into()) {
+        Ok(_) => Ok(Some(call)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
-    let (error, flags) = match permits(call.number.into(), call.arguments) {
-        true => (0, SECCOMP_USER_NOTIF_FLAG_CONTINUE),
-        false => (-libc::EPERM, 0),
+}
+
+/// Answers the call of this number; does nothing if its caller is gone.
+pub(crate) fn answer_call(listener: BorrowedFd<'_>, id: u64, answer: CallAnswer) -> io::Result<()> {
+    const SECCOMP_USER_NOTIF_FLAG_CONTINUE: u32 = 1;
+    const SECCOMP_IOCTL_NOTIF_SEND: libc::c_ulong = 0xc018_2101;
+    const { assert!(size_of::<SeccompResponse>() == 0x18) };
+    let (error, flags) = match answer {
+        CallAnswer::Proceeds => (0, SECCOMP_USER_NOTIF_FLAG_CONTINUE),
+        CallAnswer::Done => (0, 0),
+        CallAnswer::Fails(error) => (-error, 0),
     };
-    let verdict = SeccompResponse { id: call.id, value: 0, error, flags };
-    // JUSTIFICATION: as above. SAFETY: `verdict` lives for the call, which only reads it.
-    let sent = unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_SEND as _, &raw const verdict) };
+    let response = SeccompResponse { id, value: 0, error, flags };
+    // JUSTIFICATION: not wrapped. SAFETY: `response` lives for the call, which only reads it.
+    let sent = unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_SEND as _, &raw const response) };
     match check(sent.into()) {
         Ok(_) => Ok(()),
-        Err(error) => gone(error),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
     }
+}
+
+/// Returns true if the caller of the call of this number still waits for the answer.
+pub(crate) fn is_call_waiting(listener: BorrowedFd<'_>, id: u64) -> bool {
+    const SECCOMP_IOCTL_NOTIF_ID_VALID: libc::c_ulong = 0x4008_2102;
+    // JUSTIFICATION: not wrapped. SAFETY: `id` lives for the call, which only reads it.
+    check(unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_ID_VALID as _, &raw const id) }.into()).is_ok()
 }
 
 /// Returns the exit status of the process behind `pidfd`, even of one that was no child of the caller. `None` before Linux 6.15, which

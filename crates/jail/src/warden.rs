@@ -1,5 +1,6 @@
 //! The warden's loop: requests of aludel, replies of the fork servers, exits of children.
 
+mod flocks;
 mod processes;
 mod requests;
 mod timers;
@@ -15,6 +16,7 @@ use aludel_ignore::Ignore;
 use rustix::event::epoll;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
+use self::flocks::Flocks;
 use self::timers::LateCheckpoint;
 use self::watches::{EpollSource, EpollWatch};
 use crate::cgroup::{self, Hierarchy};
@@ -26,7 +28,7 @@ use crate::locks::LockCounter;
 use crate::message::{self, ExitStatus, FIRST_KERNEL, NumberedRequest, Setup, WardenAnswer, WardenMessage};
 use crate::namespaces::SpareNamespaces;
 use crate::sandbox::JailSandbox;
-use crate::{Step, StepError, landlock, mounts, spawner, sweep, sys, zygote};
+use crate::{Step, StepError, flock, landlock, mounts, spawner, sweep, sys, zygote};
 
 /// Directory of the workspaces, within an instance's directory.
 pub const WORKSPACES: &str = "workspaces";
@@ -76,6 +78,8 @@ struct WardenServer {
     foreground: Foreground,
     /// Checkpoints that recently started cells may have requested.
     late_checkpoints: Vec<LateCheckpoint>,
+    /// Programs that wait for locks of files.
+    flocks: Flocks,
     /// Time of the next count of locks and sockets.
     objects_due: Instant,
     locks: LockCounter,
@@ -110,6 +114,8 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
         };
         if refusal == RefusalHandling::Silent {
             warnings.push("this Linux does not tell which system calls were refused".into());
+        } else if !flock::can_copy_descriptors() {
+            warnings.push("pidfd_getfd is not allowed here: locks of whole files are not counted".into());
         }
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).step("make an epoll")?;
         let locks = LockCounter::start()?;
@@ -137,6 +143,7 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
             paused_listeners: Vec::new(),
             foreground: Foreground::default(),
             late_checkpoints: Vec::new(),
+            flocks: Flocks::default(),
             objects_due: Instant::now(),
             locks,
             spare: None,
@@ -286,6 +293,7 @@ impl WardenServer {
     fn finish(&mut self, id: u64) {
         let done = self.sandboxes.get(&id).is_some_and(|sandbox| sandbox.is_ending && sandbox.is_over());
         if done && let Some(mut sandbox) = self.sandboxes.remove(&id) {
+            self.flocks.forget(id);
             for (_, watch) in self.watches.extract_if(|_, watch| watch.sandbox == id).collect::<Vec<_>>() {
                 self.unwatch(watch.what.fd());
                 if let EpollSource::Waking(_, number) = watch.what {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 
 use aludel_ignore::Ignore;
 use rustix::process::{PidfdFlags, Signal, kill_process, pidfd_open};
@@ -88,6 +89,7 @@ impl WardenServer {
         self.children.insert(namespaces.init, (id, Role::Init));
         let mut sandbox = JailSandbox {
             init: ProcessHandle { pid: Some(namespaces.init), pidfd: namespaces.pidfd },
+            init_socket: Rc::clone(&namespaces.socket),
             landlock: namespaces.landlock,
             sockets: None,
             kernels: HashMap::new(),
@@ -107,6 +109,7 @@ impl WardenServer {
             is_ending: false,
             closers: Vec::new(),
         };
+        self.watch(id, EpollSource::Flocks(namespaces.socket));
         let Some(forking) = forking else {
             self.sandboxes.insert(id, sandbox);
             return Ok(());

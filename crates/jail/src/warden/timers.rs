@@ -46,6 +46,7 @@ impl WardenServer {
             self.lower_shares(now),
             self.rank_late_checkpoints(now),
             self.enforce_object_limits(now),
+            self.retry_locks(now),
         ];
         let spare_due = self.spare.is_none().then_some(self.spare_due);
         let wait = match next.into_iter().flatten().chain(spare_due).min()? {

@@ -2,12 +2,15 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 use std::time::Instant;
 
 use aludel_ignore::Ignore;
 use rustix::event::epoll;
+use rustix::net::RecvFlags;
 
 use super::{NO_CHECKPOINT, Role, WardenServer, invalid};
+use crate::flock::FlockMessage;
 use crate::lockdown::RefusalHandling;
 use crate::message::{FIRST_KERNEL, WardenMessage};
 use crate::sandbox;
@@ -22,6 +25,8 @@ pub(super) struct EpollWatch {
 pub(super) enum EpollSource {
     /// A new process, which sends its listener before it runs anything.
     Greeting { socket: OwnedFd, role: Role },
+    /// The answers of a sandbox's init to requests for locks.
+    Flocks(Rc<OwnedFd>),
     /// Refused system calls of a kernel and of what it started.
     Refusals { listener: SeccompListener, kernel: u64 },
     /// A woken checkpoint, and the number of the request for it.
@@ -34,6 +39,7 @@ impl EpollSource {
     pub(super) fn fd(&self) -> &OwnedFd {
         match self {
             Self::Greeting { socket: fd, .. } | Self::Waking(fd, _) | Self::Adopted(fd) => fd,
+            Self::Flocks(fd) => fd,
             Self::Refusals { listener, .. } => listener.fd(),
         }
     }
@@ -80,8 +86,10 @@ impl WardenServer {
                 self.unwatch(listener.fd())
             }
             EpollSource::Refusals { mut listener, kernel } => {
-                match listener.answer(|number| self.reply(&WardenMessage::CallReported { id, kernel, number })) {
+                let mut flock = None;
+                match listener.take(|number| self.reply(&WardenMessage::CallReported { id, kernel, number })) {
                     ListenerResult::Something => {}
+                    ListenerResult::Flock(call) => flock = Some(call),
                     ListenerResult::Rests(until) => {
                         self.unwatch(listener.fd());
                         self.paused_listeners.push((until, token));
@@ -90,7 +98,18 @@ impl WardenServer {
                 }
                 self.watches
                     .insert(token, EpollWatch { sandbox: id, what: EpollSource::Refusals { listener, kernel } });
+                if let Some(call) = flock {
+                    self.note_flock(id, token, call);
+                }
             }
+            EpollSource::Flocks(socket) => match FlockMessage::receive(&*socket, RecvFlags::DONTWAIT) {
+                Ok((answer, _)) => {
+                    self.watches.insert(token, EpollWatch { sandbox: id, what: EpollSource::Flocks(socket) });
+                    self.note_lock(id, answer);
+                }
+                // Init has ended, and the sandbox with it.
+                Err(_) => self.unwatch(&socket),
+            },
             EpollSource::Greeting { socket, role } => {
                 self.unwatch(&socket);
                 let Ok(greeting) = sandbox::read_greeting(socket.as_fd()) else { return };
