@@ -13,16 +13,21 @@ use futures_util::{StreamExt, TryStreamExt};
 #[derive(Clone)]
 pub(crate) struct LastChunk(pub(crate) Bytes);
 
-/// Returns an answer whose body ends with the sandbox; `None` if the sandbox ends before there is an answer.
+/// Returns an answer whose body ends with the sandbox; `None` if the sandbox ends before there is an answer, or a pause that keeps no memory
+/// has made it fail.
 pub(crate) async fn while_alive(
     sandbox: &Arc<ClientSandbox>,
     answer: impl Future<Output = Response>,
 ) -> Option<Response> {
     let answered = tokio::select! {
         biased;
-        response = answer => response,
+        // Its end makes requests fail.
         () = sandbox.ended() => return None,
+        response = answer => response,
     };
+    if answered.status().is_server_error() && sandbox.is_paused() {
+        return None;
+    }
     let sandbox = Arc::clone(sandbox);
     Some(end_with(answered, async move { sandbox.ended().await }))
 }

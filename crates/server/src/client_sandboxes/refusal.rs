@@ -17,6 +17,11 @@ pub(crate) fn refused(error: Error) -> ApiError {
         }
         error if error.kind() == ErrorKind::Full => ApiError::bad_request(error.to_string()),
         error @ Error::Sandbox(SandboxError::Start(_)) => ApiError::bad_request(error.to_string()),
+        // A sandbox that is short of memory or processes: its own doing.
+        error @ Error::Sandbox(SandboxError::KernelGone(_)) => ApiError::unavailable(error.to_string()),
+        error @ Error::Sandbox(SandboxError::Timeout { .. }) => {
+            ApiError { status: StatusCode::GATEWAY_TIMEOUT, ..ApiError::unavailable(error.to_string()) }
+        }
         // Requests that come after the end of the pause hear it from their dialect.
         Error::Sandbox(SandboxError::Paused) => paused(),
         Error::Sandbox(SandboxError::NotSupported(what)) => ApiError {
@@ -57,6 +62,16 @@ pub(crate) fn refused_file(error: FilesError) -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn trouble_in_a_sandbox_is_no_defect_of_the_servers() {
+        let limit = Duration::from_secs(30);
+        let late = refused(SandboxError::Timeout { what: "start of a program", limit }.into());
+        assert_eq!((late.status, late.cause), (StatusCode::GATEWAY_TIMEOUT, None));
+        assert!(late.message.contains("start of a program within 30 s"), "{}", late.message);
+        let gone = refused(SandboxError::KernelGone("the program that serves files has ended".into()).into());
+        assert_eq!((gone.status, gone.cause), (StatusCode::SERVICE_UNAVAILABLE, None));
+    }
 
     #[test]
     fn a_program_that_cannot_be_started_is_the_requests_mistake() {

@@ -74,7 +74,7 @@ impl ChannelOpener {
             Ok(Ok(Ok(id))) => id,
             Ok(Ok(Err(refusal))) => return Err(Error::Start(refusal.reason)),
             Ok(Err(_)) => return Err(gone()),
-            Err(_) => return Err(Error::Start("it did not start in time".into())),
+            Err(_) => return Err(Error::Timeout { what: "start of a program", limit: START_TIMEOUT }),
         };
         let (for_signals, for_window) = (Arc::clone(&channel), Arc::clone(&channel));
         let resize = move |size| {

@@ -129,7 +129,9 @@ pub(super) async fn sandbox_middleware(
             }
         }
     };
-    alive::while_alive(&sandbox, answer).await.unwrap_or_else(|| error::unknown(sandbox.id()).into_response())
+    alive::while_alive(&sandbox, answer).await.unwrap_or_else(|| {
+        if sandbox.is_paused() { paused().into_response() } else { error::unknown(sandbox.id()).into_response() }
+    })
 }
 
 /// Forwards a request to a program. Its answer must get no origin, because it has the same host as this server.
