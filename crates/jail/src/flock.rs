@@ -17,6 +17,9 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 
 use crate::sys;
 
+/// The largest error number of Linux.
+const MAX_ERROR: i32 = 4095;
+
 /// A call of `flock` that waits for its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FlockCall {
@@ -31,8 +34,11 @@ pub(crate) struct FlockCall {
 }
 
 impl FlockCall {
-    /// The lock, taken without waiting; an error if the call asks for none.
+    /// The lock, taken without waiting; an error if the call asks for none, or its descriptor cannot exist.
     pub(crate) fn lock(self) -> Result<FlockOperation, Errno> {
+        if self.descriptor < 0 {
+            return Err(Errno::BADF);
+        }
         match self.operation & !libc::LOCK_NB {
             libc::LOCK_SH => Ok(FlockOperation::NonBlockingLockShared),
             libc::LOCK_EX => Ok(FlockOperation::NonBlockingLockExclusive),
@@ -45,126 +51,125 @@ impl FlockCall {
         self.operation & libc::LOCK_NB == 0
     }
 
-    /// A copy of the caller's descriptor. Only if the call still waits afterwards, it was the caller's.
-    pub(crate) fn file(self) -> Result<OwnedFd, Errno> {
-        let process = process_of(self.caller).ok_or(Errno::SRCH)?;
-        let pidfd = pidfd_open(process, PidfdFlags::empty())?;
-        pidfd_getfd(pidfd, self.descriptor, PidfdGetfdFlags::empty())
+    /// The pidfd of its caller, or of the caller's process where Linux has none of threads. Only if the call still waits afterwards, it is the
+    /// caller's.
+    pub(crate) fn caller(self) -> Result<OwnedFd, Errno> {
+        /// `PIDFD_THREAD`, since Linux 6.9.
+        const THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL.cast_unsigned());
+        let thread = Pid::from_raw(self.caller).ok_or(Errno::SRCH)?;
+        match pidfd_open(thread, THREAD) {
+            Err(Errno::INVAL) => pidfd_open(process_of(thread).ok_or(Errno::SRCH)?, PidfdFlags::empty()),
+            opened => opened,
+        }
     }
 }
 
 /// The process of a thread.
-fn process_of(thread: i32) -> Option<Pid> {
-    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
-    let process = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
-    process.and_then(Pid::from_raw)
+fn process_of(thread: Pid) -> Option<Pid> {
+    // Its name need not be UTF-8.
+    let status = std::fs::read(format!("/proc/{}/status", thread.as_raw_nonzero())).ok()?;
+    let line = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"Tgid:"))?;
+    Pid::from_raw(std::str::from_utf8(line).ok()?.trim().parse().ok()?)
 }
 
-/// Returns true if copies of other processes' descriptors can be had here.
+/// Returns true if Linux, and a filter around this process, know the copying of other processes' descriptors.
 pub(crate) fn can_copy_descriptors() -> bool {
     let own = pidfd_open(rustix::process::getpid(), PidfdFlags::empty());
     let copied = own.and_then(|own| pidfd_getfd(own, 0, PidfdGetfdFlags::empty()));
     matches!(copied, Ok(_) | Err(Errno::BADF))
 }
 
-/// A message to init, with the file, and its answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FlockMessage {
-    /// The warden's number for the listener.
-    pub(crate) listener: u64,
-    pub(crate) call: FlockCall,
-    /// The answer's error number; 0 for none.
-    pub(crate) error: i32,
+/// A message of the warden to init: a call, with the pidfd of its caller. The warden itself has no copy of a program's descriptor: closing it can
+/// take as long as a program likes.
+pub(crate) fn send(socket: impl AsFd, call: FlockCall, caller: BorrowedFd<'_>) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [caller];
+    ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+    let [descriptor, operation] = [call.descriptor, call.operation].map(i32::to_ne_bytes);
+    let bytes = [IoSlice::new(&descriptor), IoSlice::new(&operation)];
+    retry_on_intr(|| sendmsg(&socket, &bytes, &mut ancillary, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)).map(drop)
 }
 
-/// Length of a message, bytes.
-const LENGTH: usize = 48;
-
-impl FlockMessage {
-    pub(crate) fn send(self, socket: impl AsFd, file: Option<BorrowedFd<'_>>, flags: SendFlags) -> Result<(), Errno> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        let files = file.as_slice();
-        if !files.is_empty() {
-            ancillary.push(SendAncillaryMessage::ScmRights(files));
-        }
-        let (bytes, flags) = (self.to_bytes(), SendFlags::NOSIGNAL | flags);
-        retry_on_intr(|| sendmsg(&socket, &[IoSlice::new(&bytes)], &mut ancillary, flags)).map(drop)
-    }
-
-    /// Receives one, and the file if there is one. An error where the other end has gone.
-    pub(crate) fn receive(socket: impl AsFd, flags: RecvFlags) -> Result<(Self, Option<OwnedFd>), Errno> {
-        let mut bytes = [0; LENGTH];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let received = retry_on_intr(|| {
-            let flags = flags | RecvFlags::CMSG_CLOEXEC;
-            recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags)
-        })?;
-        let mut file = None;
-        for message in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(rights) = message {
-                file = rights.last();
-            }
-        }
-        if received.bytes == LENGTH { Ok((Self::of(&bytes), file)) } else { Err(Errno::PIPE) }
-    }
-
-    fn to_bytes(self) -> [u8; LENGTH] {
-        let Self { listener, call: FlockCall { number, caller, descriptor, operation }, error } = self;
-        let small = |number: i32| u64::from(number.cast_unsigned());
-        let words = [listener, number, small(caller), small(descriptor), small(operation), small(error)];
-        let mut bytes = [0; LENGTH];
-        for (bytes, word) in bytes.chunks_exact_mut(8).zip(words) {
-            bytes.copy_from_slice(&word.to_ne_bytes());
-        }
-        bytes
-    }
-
-    fn of(bytes: &[u8; LENGTH]) -> Self {
-        let mut words = [0; 6];
-        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
-            *word = u64::from_ne_bytes(*bytes);
-        }
-        let [listener, number, small @ ..] = words;
-        let [caller, descriptor, operation, error] = small.map(|word| word as i32);
-        Self { listener, call: FlockCall { number, caller, descriptor, operation }, error }
+/// Receives init's answer to the oldest call that it has not answered. An error where init has gone.
+pub(crate) fn receive_answer(socket: impl AsFd) -> Result<Result<(), Errno>, Errno> {
+    let mut bytes = [0; 4];
+    let (_, length) = retry_on_intr(|| rustix::net::recv(&socket, &mut bytes, RecvFlags::DONTWAIT))?;
+    match i32::from_ne_bytes(bytes) {
+        0 if length == bytes.len() => Ok(Ok(())),
+        error @ 1..=MAX_ERROR if length == bytes.len() => Ok(Err(Errno::from_raw_os_error(error))),
+        _ => Err(Errno::PIPE),
     }
 }
 
 /// Runs in init: takes locks until the warden hangs up. Init's filter allows few calls, so nothing is allocated here.
 pub(crate) fn serve(socket: BorrowedFd<'_>) -> ! {
     loop {
-        let Ok((mut message, file)) = FlockMessage::receive(socket, RecvFlags::empty()) else { sys::exit(1) };
-        let locked = match (file, message.call.lock()) {
-            (Some(file), Ok(lock)) => rustix::fs::flock(&file, lock),
-            (None, _) | (_, Err(_)) => Err(Errno::INVAL),
-        };
-        message.error = locked.err().map_or(0, Errno::raw_os_error);
-        if message.send(socket, None, SendFlags::empty()).is_err() {
+        let Ok((call, caller)) = receive(socket) else { sys::exit(1) };
+        let error = lock(call, caller).err().map_or(0, Errno::raw_os_error);
+        let (bytes, mut nothing) = (error.to_ne_bytes(), SendAncillaryBuffer::default());
+        let sent = retry_on_intr(|| sendmsg(socket, &[IoSlice::new(&bytes)], &mut nothing, SendFlags::NOSIGNAL));
+        if sent.is_err() {
             sys::exit(1);
         }
     }
+}
+
+/// Receives a call, without its number, and the pidfd of its caller.
+fn receive(socket: BorrowedFd<'_>) -> Result<(FlockCall, Option<OwnedFd>), Errno> {
+    let (mut descriptor, mut operation) = ([0; 4], [0; 4]);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = retry_on_intr(|| {
+        let mut bytes = [IoSliceMut::new(&mut descriptor), IoSliceMut::new(&mut operation)];
+        recvmsg(socket, &mut bytes, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    let mut caller = None;
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            caller = rights.last();
+        }
+    }
+    let [descriptor, operation] = [descriptor, operation].map(i32::from_ne_bytes);
+    let call = FlockCall { number: 0, caller: 0, descriptor, operation };
+    if received.bytes == 8 { Ok((call, caller)) } else { Err(Errno::PIPE) }
+}
+
+/// Takes the lock, without waiting for it.
+fn lock(call: FlockCall, caller: Option<OwnedFd>) -> Result<(), Errno> {
+    let lock = call.lock()?;
+    let file = pidfd_getfd(caller.ok_or(Errno::SRCH)?, call.descriptor, PidfdGetfdFlags::empty())?;
+    rustix::fs::flock(&file, lock)
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic and explains itself")]
 
+    use std::os::fd::AsRawFd;
+
     use super::*;
 
     #[test]
-    fn a_message_arrives_with_its_file() {
+    fn a_call_arrives_with_its_caller_and_is_answered() {
         let (ours, theirs) = crate::message::socket_pair().unwrap();
-        let call = FlockCall { number: u64::MAX - 1, caller: 7, descriptor: -1, operation: libc::LOCK_EX };
-        let message = FlockMessage { listener: 1 << 40, call, error: libc::EWOULDBLOCK };
         let file = std::fs::File::open("/dev/null").unwrap();
-        message.send(&ours, Some(file.as_fd()), SendFlags::DONTWAIT).unwrap();
-        let (received, copy) = FlockMessage::receive(&theirs, RecvFlags::DONTWAIT).unwrap();
-        assert_eq!((received, copy.is_some()), (message, true));
-        assert_eq!(FlockMessage::receive(&theirs, RecvFlags::DONTWAIT).unwrap_err(), Errno::AGAIN);
-        drop(ours);
-        assert!(FlockMessage::receive(&theirs, RecvFlags::DONTWAIT).is_err());
+        let thread = rustix::thread::gettid().as_raw_nonzero().get();
+        let call = FlockCall {
+            number: 0,
+            caller: thread,
+            descriptor: file.as_raw_fd(),
+            operation: libc::LOCK_SH | libc::LOCK_NB,
+        };
+        send(&ours, call, call.caller().unwrap().as_fd()).unwrap();
+        let (received, caller) = receive(theirs.as_fd()).unwrap();
+        assert_eq!(received, FlockCall { caller: 0, ..call });
+        assert_eq!(lock(received, caller), Ok(()));
+        assert_eq!(lock(FlockCall { descriptor: -1, ..received }, Some(call.caller().unwrap())), Err(Errno::BADF));
+        assert_eq!(receive_answer(&ours), Err(Errno::AGAIN));
+        drop(theirs);
+        assert!(receive_answer(&ours).is_err_and(|error| error != Errno::AGAIN));
+        assert_eq!(process_of(rustix::thread::gettid()), Some(rustix::process::getpid()));
     }
 
     #[test]

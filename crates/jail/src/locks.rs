@@ -16,8 +16,8 @@ const MAX_LOCKS: usize = 1_000;
 /// Locks of one file beyond which a sandbox may hold no more than a share of so many. Devices and the template's files are the same for all
 /// sandboxes, and Linux looks at all locks of a file whenever anybody closes it, 20 ns for each.
 const MAX_LOCKS_OF_FILE: usize = 2_000;
-/// Locks of a file that each sandbox may hold all the same.
-const LEAST_LOCKS_OF_FILE: usize = 16;
+/// Locks that each sandbox may always hold, of a file and in all.
+const LEAST_LOCKS: usize = 16;
 /// Counts in a row by which a sandbox has too many locks of whole files. Linux gives the list 4 KB at a time, and repeats a part of it when
 /// locks are added meanwhile. Record locks that stand there twice are known by their ranges, these are not.
 const COUNTS: u32 = 3;
@@ -149,6 +149,7 @@ struct Holder<'a> {
 struct Locks<'a> {
     /// Locks that are held or waited for.
     holders: HashMap<Holder<'a>, usize>,
+    /// Lines of the list, with those that stand there twice.
     count: usize,
     is_cut: bool,
 }
@@ -160,8 +161,8 @@ impl<'a> Locks<'a> {
         for (holder, range) in list.lines().filter_map(holder) {
             if holder.kind == LockKind::File || ranges.insert((holder, range)) {
                 *locks.holders.entry(holder).or_default() += 1;
-                locks.count += 1;
             }
+            locks.count += 1;
         }
         locks
     }
@@ -192,9 +193,7 @@ impl<'a> Locks<'a> {
         }
         let limit = |file: Option<&str>| match file.map(|file| files.get(file)) {
             None => self.limit(sandboxes),
-            Some(Some(count)) if *count > MAX_LOCKS_OF_FILE => {
-                LEAST_LOCKS_OF_FILE.max(MAX_LOCKS_OF_FILE / (sandboxes + 1))
-            }
+            Some(Some(count)) if *count > MAX_LOCKS_OF_FILE => LEAST_LOCKS.max(MAX_LOCKS_OF_FILE / (sandboxes + 1)),
             Some(_) => usize::MAX,
         };
         let excessive = held.into_iter().filter(|((_, file), count)| *count > limit(*file));
@@ -208,7 +207,7 @@ impl<'a> Locks<'a> {
     /// Linux lists locks processor by processor, so many sandboxes could push those of another one beyond the part that is read. If the
     /// list is too long to be read, the limit is an equal share of that part, and at least one sandbox exceeds it.
     fn limit(&self, sandboxes: usize) -> usize {
-        if self.is_cut { MAX_LOCKS.min(self.count / (sandboxes + 1)) } else { MAX_LOCKS }
+        if self.is_cut { (self.count / (sandboxes + 1)).clamp(LEAST_LOCKS, MAX_LOCKS) } else { MAX_LOCKS }
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use aludel_ignore::Ignore;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, pidfd_send_signal, waitpid};
+use rustix::thread::{CapabilitySet, CapabilitySets};
 use serde::{Deserialize, Serialize};
 
 use crate::message::{self, JailLimits, Profile};
@@ -224,13 +225,14 @@ fn prepare_init(socket: &OwnedFd) -> Result<Option<OwnedFd>, StepError> {
     landlock::ruleset(profile).step("make the Landlock ruleset")
 }
 
-/// Drops the descriptors but this one, and the capabilities, which init no longer needs.
+/// Drops the descriptors but this one, and the capabilities but the one for copies of programs' descriptors, whose pidfds the warden sends.
 fn drop_privileges(socket: &OwnedFd) -> Result<(), StepError> {
-    let none = rustix::thread::CapabilitySet::empty();
-    let sets = rustix::thread::CapabilitySets { effective: none, permitted: none, inheritable: none };
+    let (none, ptrace) = (CapabilitySet::empty(), CapabilitySet::SYS_PTRACE);
+    let sets = CapabilitySets { effective: ptrace, permitted: ptrace, inheritable: none };
     rustix::thread::set_capabilities(None, sets).step("drop the capabilities")?;
     rustix::thread::set_no_new_privs(true).step("gain no privileges")?;
     sys::close_all_but(socket.as_fd()).step("close all other descriptors")?;
-    // Without separate ids for init and the kernel, a program might get control of init. The filter leaves it nothing to gain.
+    // Without separate ids for init and the kernel, only that capability keeps programs from init's memory. The filter leaves them little to
+    // gain.
     sys::install_filter(&lockdown::init_filter()?).step("apply seccomp to init")
 }

@@ -9,11 +9,13 @@ use crate::message::Profile;
 use crate::sys::{self, CallAnswer};
 use crate::syscalls;
 
-/// Refusals answered at once for one process tree. A program that repeats refused calls waits in them and does not take the warden's time
-/// from other sandboxes.
+/// Refusals taken at once of one process tree. A program that repeats refused calls waits in them and does not take the warden's time from
+/// other sandboxes.
 const MAX_REFUSALS_AT_ONCE: u32 = 256;
+/// Calls of `flock` that count as one refusal.
+const FLOCKS_PER_REFUSAL: u32 = 4;
 /// Pause before the next ones.
-const REFUSALS_PAUSE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The warden's end of a filter.
 #[derive(Debug)]
@@ -22,7 +24,8 @@ pub(crate) struct SeccompListener {
     /// The list by which a listener that observes everything decides.
     observes: Option<Profile>,
     since: Instant,
-    answered: u32,
+    /// Calls taken since then, in calls of `flock`.
+    taken: u32,
 }
 
 /// Result of reading from a listener.
@@ -41,7 +44,7 @@ pub(crate) enum ListenerResult {
 impl SeccompListener {
     /// The listener of a filter that passes on refused calls, or with `observes` every call, which is then decided by this profile's list.
     pub(crate) fn new(fd: OwnedFd, observes: Option<Profile>) -> Self {
-        Self { fd, observes, since: Instant::now(), answered: 0 }
+        Self { fd, observes, since: Instant::now(), taken: 0 }
     }
 
     pub(crate) fn fd(&self) -> &OwnedFd {
@@ -51,11 +54,11 @@ impl SeccompListener {
     /// Takes a call. Reports its number, then answers it, so that the report comes before any report of its caller. Call it when the
     /// descriptor is readable.
     pub(crate) fn take(&mut self, tell: impl FnOnce(i64)) -> ListenerResult {
-        if self.since.elapsed() > REFUSALS_PAUSE {
-            (self.since, self.answered) = (Instant::now(), 0);
+        if self.since.elapsed() > PAUSE {
+            (self.since, self.taken) = (Instant::now(), 0);
         }
-        if self.answered == MAX_REFUSALS_AT_ONCE && self.observes.is_none() {
-            return ListenerResult::Rests(self.since + REFUSALS_PAUSE);
+        if self.taken >= MAX_REFUSALS_AT_ONCE * FLOCKS_PER_REFUSAL && self.observes.is_none() {
+            return ListenerResult::Rests(self.since + PAUSE);
         }
         let call = match sys::receive_call(self.fd.as_fd()) {
             Ok(Some(call)) => call,
@@ -65,6 +68,7 @@ impl SeccompListener {
         let number = i64::from(call.number);
         let answer = match self.observes {
             None if number == libc::SYS_flock => {
+                self.taken += 1;
                 let [descriptor, operation, ..] = call.arguments.map(|argument| argument as i32);
                 let (number, caller) = (call.id, call.pid.cast_signed());
                 return ListenerResult::Flock(FlockCall { number, caller, descriptor, operation });
@@ -72,7 +76,7 @@ impl SeccompListener {
             Some(profile) if syscalls::permits(profile, number, call.arguments) => CallAnswer::Proceeds,
             None | Some(_) => CallAnswer::Fails(libc::EPERM),
         };
-        self.answered = self.answered.saturating_add(1);
+        self.taken = self.taken.saturating_add(FLOCKS_PER_REFUSAL);
         tell(number);
         match self.answer(call.id, answer) {
             Ok(()) => ListenerResult::Something,

@@ -76,6 +76,9 @@ const FORBIDDEN_CLONE_FLAGS: u64 = (libc::CLONE_NEWNS
 /// for them.
 const THREAD: u64 = (libc::CLONE_FILES | libc::CLONE_THREAD) as u64;
 
+/// The flag that gives a thread a descriptor table of its own, and so locks that only their ranges tell from another thread's.
+const CLOSE_RANGE_UNSHARE: u64 = 2;
+
 /// Modes of a terminal, in the forms of the GNU C library before and since version 2.42, its size, blocking mode, bytes waiting,
 /// close-on-exec, sharing of file blocks. Not TIOCSTI: it types into a terminal.
 const IOCTLS: &[u64] = &[0x5401, 0x802c_542a, 0x5413, 0x540f, 0x541b, 0x5421, 0x5450, 0x5451, 0x4004_9409, 0x4020_940d];
@@ -177,7 +180,7 @@ const COMMON: &[Allow] = allow! {
     SYS_pwrite64, "SQLite, HDF5";
     SYS_openat: When::Without(2, O_DIRECT), "every open; not past the page cache, which reads from the host's disk";
     SYS_close, "every close";
-    SYS_close_range, "subprocess";
+    SYS_close_range: When::Without(2, CLOSE_RANGE_UNSHARE), "subprocess";
     SYS_fstat, "every open";
     SYS_newfstatat, "os.stat";
     SYS_statx, "coreutils";
@@ -376,8 +379,9 @@ const AUDIT_ARCH: u32 = 0xc000_00b7;
 /// files would go to the host's disk.
 const ANSWERED: [(i64, i32); 3] = [(libc::SYS_clone3, libc::ENOSYS), (libc::SYS_fsync, 0), (libc::SYS_fdatasync, 0)];
 /// Calls of init, which takes locks for its programs until it is killed.
-const INIT_CALLS: [i64; 7] = [
+const INIT_CALLS: [i64; 8] = [
     libc::SYS_recvmsg,
+    libc::SYS_pidfd_getfd,
     libc::SYS_flock,
     libc::SYS_sendmsg,
     libc::SYS_close,

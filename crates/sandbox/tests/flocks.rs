@@ -9,7 +9,7 @@ use aludel_sandbox::{Backend, KernelDeath, Limits, Outcome, Profile, SandboxId, 
 use common::{limits, run, sandbox, shared};
 
 /// Programs that print `fine`.
-const PROGRAMS: [(&str, &str); 6] = [
+const PROGRAMS: [(&str, &str); 9] = [
     (
         "a lock keeps others out until it is given back",
         "a, b = open(F, 'w'), open(F); fcntl.flock(a, fcntl.LOCK_EX)\ntry: fcntl.flock(b, fcntl.LOCK_SH | fcntl.LOCK_NB)\nexcept BlockingIOError: fcntl.flock(a, fcntl.LOCK_UN); fcntl.flock(b, fcntl.LOCK_SH | fcntl.LOCK_NB); print('fine')",
@@ -31,8 +31,20 @@ const PROGRAMS: [(&str, &str); 6] = [
         "open('n', 'w').write('0')\nfor _ in range(4):\n    if os.fork() == 0:\n        for _ in range(25):\n            with open(F) as lock:\n                fcntl.flock(lock, fcntl.LOCK_EX); n = int(open('n').read()); time.sleep(.001); open('n', 'w').write(str(n + 1))\n        os._exit(0)\nfor _ in range(4): os.wait()\nassert open('n').read() == '100', open('n').read()\nprint('fine')",
     ),
     (
+        "a signal ends the wait",
+        "import signal\na, b = open(F), open(F); fcntl.flock(a, fcntl.LOCK_EX)\ndef end(*_): raise TimeoutError\nsignal.signal(signal.SIGALRM, end); signal.setitimer(signal.ITIMER_REAL, .1)\ntry: fcntl.flock(b, fcntl.LOCK_EX)\nexcept TimeoutError: a.close(); fcntl.flock(b, fcntl.LOCK_EX | fcntl.LOCK_NB); print('fine')",
+    ),
+    (
+        "a process may have any name",
+        "import ctypes\nassert ctypes.CDLL(None).prctl(15, b'donn\\xc3', 0, 0, 0) == 0\nfcntl.flock(open(F), fcntl.LOCK_EX); print('fine')",
+    ),
+    (
+        "a thread may outlive the first one",
+        "code = 'import fcntl, threading, ctypes, os, time\\ndef lock():\\n    time.sleep(.2); fcntl.flock(open(\"' + F + '\"), fcntl.LOCK_EX); os.write(1, b\"fine\\\\n\"); os._exit(0)\\nthreading.Thread(target=lock).start(); ctypes.CDLL(None).pthread_exit(None)'\nimport subprocess, sys; print(subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=20).stdout, end='')",
+    ),
+    (
         "errors are Linux's",
-        "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\ndef error(*call): assert libc.flock(*call) == -1; return ctypes.get_errno()\nassert (error(99, 2), error(0, 3), error(os.open(F, os.O_PATH), 1)) == (errno.EBADF, errno.EINVAL, errno.EBADF); print('fine')",
+        "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\ndef error(*call): assert libc.flock(*call) == -1; return ctypes.get_errno()\nassert [error(99, 2), error(-1, 2), error(0, 3), error(os.open(F, os.O_PATH), 1)] == [errno.EBADF, errno.EBADF, errno.EINVAL, errno.EBADF]; print('fine')",
     ),
 ];
 

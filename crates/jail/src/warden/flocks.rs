@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 
 use aludel_ignore::Ignore;
 use rustix::io::Errno;
-use rustix::net::SendFlags;
 
 use super::WardenServer;
 use super::watches::{EpollSource, EpollWatch};
-use crate::flock::{self, FlockCall, FlockMessage};
+use crate::flock::{self, FlockCall};
 use crate::seccomp_listener::SeccompListener;
 use crate::sys::CallAnswer;
 
@@ -18,36 +17,49 @@ use crate::sys::CallAnswer;
 const MAX_FLOCKS_AT_ONCE: u32 = 1024;
 /// Time after which there may be as many again.
 const FLOCKS_PAUSE: Duration = Duration::from_secs(1);
-/// Interval between attempts for a sandbox whose calls wait, after one of its locks was taken. It doubles with each attempt. An attempt is for
-/// one of the calls, so however many wait, they take little of the warden's time.
+/// Calls of one sandbox that wait. It can have no more threads, but the callers of some may have gone.
+const MAX_WAITING: usize = 4096;
+/// Interval between attempts for a sandbox whose calls wait, after one of its calls was answered. It doubles with each attempt. An attempt is
+/// for one of the calls, so however many wait, they take little of the warden's time.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(32);
 
-/// The calls that wait.
+/// The calls that are not yet answered, by sandbox.
 pub(super) struct Flocks {
+    /// Calls that init has, the oldest first.
+    sent: HashMap<u64, VecDeque<ListenedCall>>,
     waiting: HashMap<u64, WaitingFlocks>,
-    /// The calls of each sandbox since a moment.
+    /// The number of each sandbox's calls since a moment.
     recent: HashMap<u64, (Instant, u32)>,
     /// False where descriptors of programs cannot be had: Linux makes their calls then.
     can_take: bool,
 }
 
-/// The calls of one sandbox that wait, the next one first, with their listeners.
+/// A call, with the number of its listener.
+#[derive(Clone, Copy)]
+struct ListenedCall {
+    listener: u64,
+    call: FlockCall,
+}
+
+/// The calls of one sandbox that wait, the next one first.
 struct WaitingFlocks {
-    calls: VecDeque<(u64, FlockCall)>,
+    calls: VecDeque<ListenedCall>,
     due: Instant,
     pause: Duration,
 }
 
 impl Default for Flocks {
     fn default() -> Self {
-        Self { waiting: HashMap::new(), recent: HashMap::new(), can_take: flock::can_copy_descriptors() }
+        let can_take = flock::can_copy_descriptors();
+        Self { sent: HashMap::new(), waiting: HashMap::new(), recent: HashMap::new(), can_take }
     }
 }
 
 impl Flocks {
     /// Removes the calls of a sandbox that has ended.
     pub(super) fn forget(&mut self, sandbox: u64) {
+        self.sent.remove(&sandbox);
         self.waiting.remove(&sandbox);
         self.recent.remove(&sandbox);
     }
@@ -62,20 +74,26 @@ impl Flocks {
         *count <= MAX_FLOCKS_AT_ONCE
     }
 
-    fn add(&mut self, sandbox: u64, listener: u64, call: FlockCall, now: Instant) {
+    /// Lets a call wait. Returns false if too many do.
+    fn add(&mut self, sandbox: u64, call: ListenedCall, now: Instant) -> bool {
         let first = || WaitingFlocks { calls: VecDeque::new(), due: now + SHORTEST_PAUSE, pause: SHORTEST_PAUSE };
-        self.waiting.entry(sandbox).or_insert_with(first).calls.push_back((listener, call));
+        let waiting = self.waiting.entry(sandbox).or_insert_with(first);
+        let has_room = waiting.calls.len() < MAX_WAITING;
+        if has_room {
+            waiting.calls.push_back(call);
+        }
+        has_room
     }
 
-    /// Notes that a lock was taken: more of them may change hands.
+    /// Notes that a call was answered: locks may change hands.
     fn hurry(&mut self, sandbox: u64) {
         if let Some(waiting) = self.waiting.get_mut(&sandbox) {
             waiting.pause = SHORTEST_PAUSE;
         }
     }
 
-    /// Removes the calls to try now, with their sandboxes and listeners.
-    fn due(&mut self, now: Instant) -> Vec<(u64, u64, FlockCall)> {
+    /// Removes the calls to try now, one of each sandbox. Those whose callers have gone are left out.
+    fn due(&mut self, now: Instant, is_waiting: impl Fn(u64, ListenedCall) -> bool) -> Vec<(u64, ListenedCall)> {
         let mut due = Vec::new();
         self.waiting.retain(|sandbox, waiting| {
             if waiting.due > now {
@@ -83,8 +101,8 @@ impl Flocks {
             }
             waiting.due = now + waiting.pause;
             waiting.pause = LONGEST_PAUSE.min(waiting.pause * 2);
-            let next = waiting.calls.pop_front();
-            due.extend(next.map(|(listener, call)| (*sandbox, listener, call)));
+            let next = std::iter::from_fn(|| waiting.calls.pop_front()).find(|call| is_waiting(*sandbox, *call));
+            due.extend(next.map(|call| (*sandbox, call)));
             // Init has had the time to answer the last one.
             next.is_some()
         });
@@ -94,77 +112,90 @@ impl Flocks {
 
 impl WardenServer {
     /// Handles a new call.
-    pub(super) fn note_flock(&mut self, id: u64, token: u64, call: FlockCall) {
-        let now = Instant::now();
-        if self.flocks.admits(id, now) {
-            self.request_lock(id, token, call);
+    pub(super) fn note_flock(&mut self, id: u64, listener: u64, call: FlockCall) {
+        let (call, now) = (ListenedCall { listener, call }, Instant::now());
+        if !self.flocks.can_take {
+            self.answer_call(id, call, CallAnswer::Proceeds);
+        } else if self.flocks.admits(id, now) {
+            self.request_lock(id, call);
         } else {
-            self.flocks.add(id, token, call, now);
+            self.let_wait(id, call);
         }
     }
 
     /// Has a lock taken by the sandbox's init.
-    fn request_lock(&mut self, id: u64, token: u64, call: FlockCall) {
-        let Some(listener) = self.listener(id, token) else { return };
-        let answer = match self.send_to_init(id, token, listener, call) {
-            Ok(()) => return,
+    fn request_lock(&mut self, id: u64, call: ListenedCall) {
+        match self.send_to_init(id, call) {
+            Ok(()) => self.flocks.sent.entry(id).or_default().push_back(call),
             // Init has much to do.
-            Err(Errno::AGAIN | Errno::TOOMANYREFS) => return self.flocks.add(id, token, call, Instant::now()),
-            Err(error @ (Errno::BADF | Errno::INVAL)) => CallAnswer::Fails(error.raw_os_error()),
-            Err(Errno::NOSYS) => CallAnswer::Proceeds,
-            Err(_) => CallAnswer::Fails(libc::ENOLCK),
-        };
-        listener.answer(call.number, answer).ignore("its program may be gone");
+            Err(Errno::AGAIN | Errno::TOOMANYREFS) => self.let_wait(id, call),
+            Err(error) => self.answer_call(id, call, failure(error)),
+        }
     }
 
-    fn send_to_init(&self, id: u64, token: u64, listener: &SeccompListener, call: FlockCall) -> Result<(), Errno> {
-        if !self.flocks.can_take {
-            return Err(Errno::NOSYS);
-        }
+    fn send_to_init(&self, id: u64, ListenedCall { listener, call }: ListenedCall) -> Result<(), Errno> {
         call.lock()?;
-        let file = call.file()?;
-        // Only now it is certain that the file is the caller's.
-        match self.sandboxes.get(&id).filter(|_| listener.is_waiting(call.number)) {
-            Some(sandbox) => FlockMessage { listener: token, call, error: 0 }.send(
-                &*sandbox.init_socket,
-                Some(file.as_fd()),
-                SendFlags::DONTWAIT,
-            ),
-            None => Ok(()),
+        let caller = call.caller()?;
+        // Only now it is certain that it is the caller.
+        let is_caller =
+            listener_of(&self.watches, id, listener).is_some_and(|listener| listener.is_waiting(call.number));
+        let sandbox = self.sandboxes.get(&id).filter(|_| is_caller).ok_or(Errno::SRCH)?;
+        flock::send(&*sandbox.init_socket, call, caller.as_fd())
+    }
+
+    /// Handles init's answer to its oldest call.
+    pub(super) fn note_answer(&mut self, id: u64, answer: Result<(), Errno>) {
+        let Some(call) = self.flocks.sent.get_mut(&id).and_then(VecDeque::pop_front) else { return };
+        match answer {
+            Ok(()) => self.answer_call(id, call, CallAnswer::Done),
+            Err(Errno::WOULDBLOCK) if call.call.waits() => self.let_wait(id, call),
+            Err(error) => self.answer_call(id, call, failure(error)),
         }
     }
 
-    /// Handles init's answer.
-    pub(super) fn note_lock(&mut self, id: u64, message: FlockMessage) {
-        let FlockMessage { listener: token, call, error } = message;
-        if error == libc::EWOULDBLOCK && call.waits() {
-            return self.flocks.add(id, token, call, Instant::now());
+    fn let_wait(&mut self, id: u64, call: ListenedCall) {
+        if !self.flocks.add(id, call, Instant::now()) {
+            self.answer_call(id, call, CallAnswer::Fails(libc::ENOLCK));
         }
-        let answer = if error == 0 { CallAnswer::Done } else { CallAnswer::Fails(error) };
-        if let Some(listener) = self.listener(id, token) {
+    }
+
+    fn answer_call(&mut self, id: u64, ListenedCall { listener, call }: ListenedCall, answer: CallAnswer) {
+        if let Some(listener) = listener_of(&self.watches, id, listener) {
             listener.answer(call.number, answer).ignore("its program may be gone");
         }
-        if error == 0 {
-            self.flocks.hurry(id);
-        }
+        self.flocks.hurry(id);
     }
 
     /// Tries again what waits; returns the time of the next attempt.
     pub(super) fn retry_locks(&mut self, now: Instant) -> Option<Instant> {
-        for (id, token, call) in self.flocks.due(now) {
-            self.request_lock(id, token, call);
+        let Self { flocks, watches, .. } = self;
+        let is_waiting = |id, ListenedCall { listener, call }: ListenedCall| {
+            listener_of(watches, id, listener).is_some_and(|listener| listener.is_waiting(call.number))
+        };
+        for (id, call) in flocks.due(now, is_waiting) {
+            self.request_lock(id, call);
         }
         self.flocks.waiting.values().map(|waiting| waiting.due).min()
     }
+}
 
-    /// The listener of this number, if it is one of the sandbox's.
-    fn listener(&self, id: u64, token: u64) -> Option<&SeccompListener> {
-        match self.watches.get(&token) {
-            Some(EpollWatch { sandbox, what: EpollSource::Refusals { listener, .. } }) if *sandbox == id => {
-                Some(listener)
-            }
-            _ => None,
+/// The listener of this number, if it is one of the sandbox's.
+fn listener_of(watches: &HashMap<u64, EpollWatch>, sandbox: u64, listener: u64) -> Option<&SeccompListener> {
+    match watches.get(&listener) {
+        Some(EpollWatch { sandbox: of, what: EpollSource::Refusals { listener, .. } }) if *of == sandbox => {
+            Some(listener)
         }
+        _ => None,
+    }
+}
+
+/// The answer to a call that could not be made, or was refused by Linux.
+fn failure(error: Errno) -> CallAnswer {
+    match error {
+        Errno::BADF | Errno::INVAL | Errno::WOULDBLOCK => CallAnswer::Fails(error.raw_os_error()),
+        // The host lets nobody have copies of descriptors.
+        Errno::PERM | Errno::NOSYS => CallAnswer::Proceeds,
+        _ => CallAnswer::Fails(libc::ENOLCK),
     }
 }
 
@@ -172,20 +203,23 @@ impl WardenServer {
 mod tests {
     use super::*;
 
+    fn call(number: u64) -> ListenedCall {
+        ListenedCall { listener: 5, call: FlockCall { number, caller: 1, descriptor: 0, operation: libc::LOCK_EX } }
+    }
+
     #[test]
     fn one_call_of_a_sandbox_is_tried_at_a_time_and_ever_more_rarely() {
-        let mut flocks = Flocks::default();
-        let start = Instant::now();
-        let call = |number| FlockCall { number, caller: 1, descriptor: 0, operation: libc::LOCK_EX };
+        let (mut flocks, start) = (Flocks::default(), Instant::now());
         let due = |flocks: &mut Flocks, after| {
-            let due = flocks.due(start + Duration::from_millis(after));
-            due.into_iter().map(|(sandbox, _, call)| (sandbox, call.number)).collect::<Vec<_>>()
+            let due = flocks.due(start + Duration::from_millis(after), |_, call| call.call.number != 99);
+            due.into_iter().map(|(sandbox, call)| (sandbox, call.call.number)).collect::<Vec<_>>()
         };
-        flocks.add(1, 5, call(10), start);
-        flocks.add(1, 5, call(11), start);
+        for number in [99, 10, 99, 99, 11] {
+            assert!(flocks.add(1, call(number), start));
+        }
         assert_eq!(due(&mut flocks, 1), []);
-        assert_eq!(due(&mut flocks, 2), [(1, 10)]);
-        flocks.add(1, 5, call(10), start);
+        assert_eq!(due(&mut flocks, 2), [(1, 10)], "the caller of the first has gone");
+        assert!(flocks.add(1, call(10), start));
         assert_eq!(due(&mut flocks, 3), []);
         assert_eq!(due(&mut flocks, 4), [(1, 11)]);
         assert_eq!(due(&mut flocks, 7), []);
@@ -193,11 +227,17 @@ mod tests {
         flocks.hurry(1);
         assert_eq!(due(&mut flocks, 16), []);
         assert!(flocks.waiting.is_empty(), "nothing is kept of it");
-        flocks.add(2, 5, call(12), start);
+    }
+
+    #[test]
+    fn calls_are_bounded() {
+        let (mut flocks, start) = (Flocks::default(), Instant::now());
         assert!((0..MAX_FLOCKS_AT_ONCE).all(|_| flocks.admits(2, start)));
         assert!(!flocks.admits(2, start + FLOCKS_PAUSE) && flocks.admits(1, start));
         assert!(flocks.admits(2, start + FLOCKS_PAUSE + Duration::from_millis(1)));
+        assert!((0..MAX_WAITING).all(|_| flocks.add(2, call(1), start)));
+        assert!(!flocks.add(2, call(1), start) && flocks.add(1, call(1), start));
         flocks.forget(2);
-        assert_eq!(due(&mut flocks, 100), []);
+        assert!(flocks.add(2, call(1), start));
     }
 }

@@ -7,14 +7,12 @@ use std::time::Instant;
 
 use aludel_ignore::Ignore;
 use rustix::event::epoll;
-use rustix::net::RecvFlags;
 
 use super::{NO_CHECKPOINT, Role, WardenServer, invalid};
-use crate::flock::FlockMessage;
 use crate::lockdown::RefusalHandling;
 use crate::message::{FIRST_KERNEL, WardenMessage};
-use crate::sandbox;
 use crate::seccomp_listener::{ListenerResult, SeccompListener};
+use crate::{flock, sandbox};
 
 /// Something of a sandbox that is watched.
 pub(super) struct EpollWatch {
@@ -102,10 +100,10 @@ impl WardenServer {
                     self.note_flock(id, token, call);
                 }
             }
-            EpollSource::Flocks(socket) => match FlockMessage::receive(&*socket, RecvFlags::DONTWAIT) {
-                Ok((answer, _)) => {
+            EpollSource::Flocks(socket) => match flock::receive_answer(&*socket) {
+                Ok(answer) => {
                     self.watches.insert(token, EpollWatch { sandbox: id, what: EpollSource::Flocks(socket) });
-                    self.note_lock(id, answer);
+                    self.note_answer(id, answer);
                 }
                 // Init has ended, and the sandbox with it.
                 Err(_) => self.unwatch(&socket),
