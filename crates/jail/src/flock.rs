@@ -51,8 +51,8 @@ impl FlockCall {
         self.operation & libc::LOCK_NB == 0
     }
 
-    /// The pidfd of its caller, or of the caller's process where Linux has none of threads. Only if the call still waits afterwards, it is the
-    /// caller's.
+    /// The pidfd of its caller, or of the caller's process where Linux has none of threads. It is the caller's only if the call still waits
+    /// afterwards.
     pub(crate) fn caller(self) -> Result<OwnedFd, Errno> {
         /// `PIDFD_THREAD`, since Linux 6.9.
         const THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL.cast_unsigned());
@@ -79,8 +79,8 @@ pub(crate) fn can_copy_descriptors() -> bool {
     matches!(copied, Ok(_) | Err(Errno::BADF))
 }
 
-/// A message of the warden to init: a call, with the pidfd of its caller. The warden itself has no copy of a program's descriptor: closing it can
-/// take as long as a program likes.
+/// Sends a call to init, with the pidfd of its caller. The warden itself has no copy of a program's descriptor: closing it can take as long
+/// as a program likes.
 pub(crate) fn send(socket: impl AsFd, call: FlockCall, caller: BorrowedFd<'_>) -> Result<(), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);

@@ -211,8 +211,8 @@ impl<'a> Locks<'a> {
     }
 }
 
-/// The holder and the range in a line such as `7: -> POSIX  ADVISORY  WRITE 4711 00:2e:5 0 EOF`. The process is the first number that stands
-/// alone, and the file the word behind it.
+/// The holder and the range in a line such as `7: -> POSIX  ADVISORY  WRITE 4711 00:2e:5 0 EOF`. The process is the first number that
+/// stands alone, and the file the word behind it.
 fn holder(line: &str) -> Option<(Holder<'_>, (&str, &str))> {
     let mut words = line.split_whitespace();
     let mut kind = LockKind::Record;

@@ -232,7 +232,7 @@ fn drop_privileges(socket: &OwnedFd) -> Result<(), StepError> {
     rustix::thread::set_capabilities(None, sets).step("drop the capabilities")?;
     rustix::thread::set_no_new_privs(true).step("gain no privileges")?;
     sys::close_all_but(socket.as_fd()).step("close all other descriptors")?;
-    // Without separate ids for init and the kernel, only that capability keeps programs from init's memory. The filter leaves them little to
-    // gain.
+    // Without separate ids for init and the kernel, only that capability keeps programs from init's memory. The filter leaves them little
+    // to gain.
     sys::install_filter(&lockdown::init_filter()?).step("apply seccomp to init")
 }

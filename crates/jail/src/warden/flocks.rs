@@ -19,8 +19,8 @@ const MAX_FLOCKS_AT_ONCE: u32 = 1024;
 const FLOCKS_PAUSE: Duration = Duration::from_secs(1);
 /// Calls of one sandbox that wait. It can have no more threads, but the callers of some may have gone.
 const MAX_WAITING: usize = 4096;
-/// Interval between attempts for a sandbox whose calls wait, after one of its calls was answered. It doubles with each attempt. An attempt is
-/// for one of the calls, so however many wait, they take little of the warden's time.
+/// Interval between attempts for a sandbox whose calls wait, after one of its calls was answered. It doubles with each attempt. An attempt
+/// is for one of the calls, so however many wait, they take little of the warden's time.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(32);
 

@@ -13,8 +13,8 @@ use futures_util::{StreamExt, TryStreamExt};
 #[derive(Clone)]
 pub(crate) struct LastChunk(pub(crate) Bytes);
 
-/// Returns an answer whose body ends with the sandbox; `None` if the sandbox ends before there is an answer, or a pause that keeps no memory
-/// has made it fail.
+/// Returns an answer whose body ends with the sandbox; `None` if the sandbox ends before there is an answer, or a pause that keeps no
+/// memory has made it fail.
 pub(crate) async fn while_alive(
     sandbox: &Arc<ClientSandbox>,
     answer: impl Future<Output = Response>,
