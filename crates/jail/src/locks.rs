@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::Instant;
 
 use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
@@ -32,6 +33,8 @@ const MAX_EXCESSIVE: usize = 1_000;
 pub(crate) struct LockCounter {
     socket: OwnedFd,
     is_counting: bool,
+    /// Start of the last count.
+    since: Instant,
 }
 
 /// A request of the warden.
@@ -50,7 +53,7 @@ impl LockCounter {
     pub(crate) fn start() -> Result<Self, StepError> {
         let (socket, theirs) = message::socket_pair().step("make the lock counter's socket")?;
         match sys::fork(0).step("fork the lock counter")? {
-            sys::Fork::Parent(_) => Ok(Self { socket, is_counting: false }),
+            sys::Fork::Parent(_) => Ok(Self { socket, is_counting: false, since: Instant::now() }),
             sys::Fork::Child => {
                 if let Err(error) = serve(&theirs) {
                     eprintln!("aludel: {error}");
@@ -68,15 +71,17 @@ impl LockCounter {
     /// Requests a count, unless one is under way.
     pub(crate) fn ask(&mut self, sandboxes: usize) {
         if !self.is_counting {
+            self.since = Instant::now();
             self.is_counting = message::try_send(&self.socket, &CountRequest { sandboxes }, &[]).is_ok();
         }
     }
 
-    /// Receives the answer: the pid namespaces with too many locks. `None` if the process has ended.
-    pub(crate) fn answer(&mut self) -> Option<HashSet<PathBuf>> {
+    /// Receives the answer: the pid namespaces with too many locks, and the start of the count. Linux gives the name of a namespace that has
+    /// ended to the next one, so those made since are not meant. `None` if the process has ended.
+    pub(crate) fn answer(&mut self) -> Option<(HashSet<PathBuf>, Instant)> {
         self.is_counting = false;
         let (ExcessiveLocks(excessive), _) = message::receive(&self.socket).ok()??;
-        Some(excessive)
+        Some((excessive, self.since))
     }
 }
 

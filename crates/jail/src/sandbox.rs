@@ -7,6 +7,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::rc::Rc;
+use std::time::Instant;
 
 use aludel_ignore::Ignore;
 use rustix::net::{
@@ -67,6 +68,7 @@ pub(crate) struct JailSandbox {
     /// The `oom_score_adj` of the latest process that greeted as the checkpoint.
     pub(crate) checkpoint: Option<File>,
     pub(crate) init_ended: bool,
+    pub(crate) made: Instant,
     pub(crate) workspace: u64,
     /// True once it is to end.
     pub(crate) is_ending: bool,

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
+use std::time::Instant;
 
 use aludel_ignore::Ignore;
 use rustix::process::{PidfdFlags, Signal, kill_process, pidfd_open};
@@ -105,6 +106,7 @@ impl WardenServer {
             wake: None,
             checkpoint: None,
             init_ended: false,
+            made: Instant::now(),
             workspace,
             is_ending: false,
             closers: Vec::new(),

@@ -151,12 +151,13 @@ impl WardenServer {
 
     /// Ends sandboxes that exceed the limit of locks, as the answer of the lock counter tells.
     pub(super) fn enforce_lock_limit(&mut self) {
-        let Some(excessive) = self.locks.answer() else { return self.give_up("the lock counter ended") };
+        let Some((excessive, since)) = self.locks.answer() else { return self.give_up("the lock counter ended") };
         if excessive.is_empty() {
             return;
         }
         for sandbox in self.sandboxes.values_mut() {
-            let Some(init) = sandbox.init.pid.filter(|_| !sandbox.init_ended) else { continue };
+            let is_meant = !sandbox.init_ended && sandbox.made < since;
+            let Some(init) = sandbox.init.pid.filter(|_| is_meant) else { continue };
             if pid_namespace::namespace_of(init).is_some_and(|namespace| excessive.contains(&namespace)) {
                 sandbox.kill();
             }
