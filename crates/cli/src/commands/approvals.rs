@@ -15,7 +15,7 @@ use crate::{console, state, terminal};
 /// Programs that are listed at once.
 const AT_ONCE: usize = 1000;
 
-/// See and decide which programs of the server's may run
+/// List the programs that wait for approval, and decide about them
 ///
 /// With `approval.mode` set, the server holds programs back until somebody decides, here or over HTTP (`/v1/approvals`). What is approved
 /// is exactly the program that `show` prints.

@@ -26,7 +26,7 @@ const SHOWN_CHARACTERS: usize = 60;
 /// The actor of an entry about a program that the rules allowed.
 const UNASKED: &str = "nobody is asked";
 
-/// Show the audit log: every program that was decided about or run
+/// Show the audit log: all programs that ran, and all decisions
 ///
 /// The server, `aludel ask` and `aludel demo` write it, and it can only be added to. Each entry holds a digest of all before it: `--verify`
 /// finds entries that were changed or taken out, but not those taken off the end; compare the number of entries with what you noted before.

@@ -10,7 +10,7 @@ use crate::sandboxes::{BackendCheck, BackendKind, Candidates, candidates};
 use crate::wrap::hanging;
 use crate::{color, json};
 
-/// Tell where sandboxes can run, and where they do
+/// List the origins of sandboxes, and the one in use
 ///
 /// A local sandbox is started and runs a program; the container engine is asked for its version, and no image is fetched;
 /// a service is asked if the settings name it, and makes no sandbox.

@@ -13,7 +13,7 @@ use crate::context::CommandContext;
 use crate::exit::{Exit, usage};
 use crate::state;
 
-/// Copy what a server keeps to a new directory, while it runs
+/// Copy the state of a server to a new directory, while it runs
 ///
 /// Files, conversations, keys, approvals and the audit log, all as they are at one moment; what is acknowledged before is in it. Live
 /// sandboxes are not: containers go on from their files. Nor are templates: the default one is built anew, and `aludel template export`

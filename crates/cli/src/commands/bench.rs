@@ -56,7 +56,7 @@ const POOL: usize = 4;
 /// Limit of the time until the pool is full.
 const POOL_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Measure how long a fresh sandbox takes, from the request to the first result of print(1+1)
+/// Measure the time of a fresh sandbox, from the request to the first result of print(1+1)
 ///
 /// Beside it: sandboxes from a pool that is kept ready, a new Python process with the same imports, and a bare fork.
 #[derive(Debug, Args)]

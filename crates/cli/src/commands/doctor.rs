@@ -24,7 +24,7 @@ use crate::{color, json, sandboxes, state};
 /// The minor version of Python 3 from which on sandboxes share nearly all objects of imported modules.
 const SHARING_MINOR: u32 = 12;
 
-/// Check what this host can enforce, and say how to mend the rest
+/// Check the isolation that this host can enforce, and suggest remedies
 ///
 /// One sandbox is started and runs a program; without a template, from the interpreter alone.
 /// The exit status is 0 when sandboxes can start, also with less protection than possible, and 4 when they cannot.

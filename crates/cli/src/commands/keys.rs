@@ -21,7 +21,7 @@ const LEAST: usize = 24;
 /// Columns of names in the list of keys; longer ones shift the rest of their line.
 const MAX_PADDED: usize = 32;
 
-/// Make, list or revoke the API keys of the server
+/// Make, list, limit, expire or revoke the API keys of the server
 ///
 /// Each key is a user of its own: files, containers, conversations and responses made with one cannot be seen with another.
 /// Changes hold within a second, also for a server that is running.

@@ -17,7 +17,7 @@ use crate::{color, console, sandboxes, wrap};
 /// Characters of a list's hash that are shown.
 const SHOWN_HASH: usize = 12;
 
-/// Build, list or move what sandboxes start from
+/// Build, list or move the templates of sandboxes
 #[derive(Debug, Subcommand)]
 pub(crate) enum TemplateCommand {
     Build(build::BuildArgs),

@@ -19,8 +19,8 @@ use super::{ConfigEntry, DurationValue, Switch};
 pub(crate) const DEMO: &str = "demo";
 
 settings! {
-    /// A language model. The file has a `[[model]]` for each; the first is asked when nobody names one. In the environment and on
-    /// the command line they hold for the model of the name that is given there, or else for the first.
+    /// A language model. The file has a `[[model]]` for each; the first is asked when nobody names one. Variables and flags change the
+    /// model that they name (`ALUDEL_MODEL_NAME`, `--model`), or else the first.
     pub(crate) struct ModelSection of "model" {
         /// Name by which people and clients ask for it.
         name: Word = Word::default();

@@ -70,7 +70,8 @@ pub(crate) fn markdown() -> String {
          order, from its default, from `aludel.toml` (the file of `--config` or `ALUDEL_CONFIG`, or the first of `./aludel.toml`,\n\
          `~/.config/aludel/aludel.toml` and `/etc/aludel/aludel.toml`), from the environment, and from a flag. `aludel config` shows each value\n\
          and where it comes from, `aludel config --explain` this page at a terminal, and `aludel config --schema` prints a JSON schema of the\n\
-         file for editors. Sizes are written like `512m` or `2g`, times like `30s` or `20m`.\n",
+         file for editors. Sizes are written like `512m` or `2g`, times like `30s` or `20m`. A relative path in the file starts at the file's\n\
+         directory, one in a variable or a flag at the working directory.\n",
     );
     for section in Section::ALL {
         let title = if section == Section::Model { "[[model]]".to_owned() } else { format!("[{}]", section.name()) };

@@ -21,15 +21,15 @@ settings! {
     pub(crate) struct ServerSection of "server" {
         /// Address and port on which `aludel serve` listens. Without API keys only this machine is served.
         listen: Listen = Listen(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080));
-        /// Directory of templates, running sandboxes and what a server keeps.
+        /// Directory of templates, running sandboxes and the state of a server.
         ///
         /// Unless it is given, `aludel` below `XDG_DATA_HOME`, `/var/lib/aludel` for root, and `~/.local/share/aludel` for others.
         data: FilePath = FilePath::default();
-        /// Live sandboxes at once, 1 to 100000. Of one more, an idle one of whoever has most ends first.
+        /// Live sandboxes at once, 1 to 100000. One more ends an idle one of the key that has most.
         containers: Count = Count(SESSIONS.sessions);
         /// Requests that are answered at once, 1 to 100000. One more hears 429.
         requests: Count = Count(REQUESTS);
-        /// The most of them that are of one key.
+        /// The most of them that are of one key, which never gets more than two thirds of `requests`.
         requests_per_key: Count = Count(REQUESTS);
         /// Bytes that one key may store: files, conversations, responses, and its share of the audit log.
         storage: Size = Size::from_bytes(SESSIONS.storage);

@@ -12,7 +12,7 @@ use crate::context::CommandContext;
 use crate::exit::{Exit, usage};
 use crate::{color, json, terminal};
 
-/// Show the configuration and where each value comes from
+/// Show the configuration, with the origin of each value
 ///
 /// Values come, in rising order, from defaults, from a file (--config FILE, $ALUDEL_CONFIG, ./aludel.toml,
 /// ~/.config/aludel/aludel.toml or /etc/aludel/aludel.toml, the first that is there), from the environment (ALUDEL_SANDBOX_MEMORY and so
