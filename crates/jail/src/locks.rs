@@ -76,8 +76,8 @@ impl LockCounter {
         }
     }
 
-    /// Receives the answer: the pid namespaces with too many locks, and the start of the count. Linux gives the name of a namespace that has
-    /// ended to the next one, so those made since are not meant. `None` if the process has ended.
+    /// Receives the answer: the pid namespaces with too many locks, and the start of the count. Linux gives the name of a namespace that
+    /// has ended to the next one, so those made since are not meant. `None` if the process has ended.
     pub(crate) fn answer(&mut self) -> Option<(HashSet<PathBuf>, Instant)> {
         self.is_counting = false;
         let (ExcessiveLocks(excessive), _) = message::receive(&self.socket).ok()??;
