@@ -1,6 +1,6 @@
 //! Fuzz targets of `fuzz/`, and the replay of their corpora. Not part of any other build.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::fmt;
 use std::path::{Component, Path};
@@ -294,11 +294,17 @@ fn assert_plain(name: &str) {
 }
 
 thread_local! {
+    static IS_STARTED: Cell<bool> = const { Cell::new(false) };
     static SERVER: RefCell<Option<Server>> = const { RefCell::new(None) };
 }
 
 fn with_server<T>(work: impl FnOnce(&mut Server) -> T) -> T {
+    // The end of a thread drops what was first used last. The server logs when it ends, so it has to be used after all that it needs for that.
+    let first = (!IS_STARTED.replace(true)).then(Server::new);
     SERVER.with_borrow_mut(|server| {
+        if first.is_some() {
+            *server = first;
+        }
         if server.as_ref().is_some_and(|server| server.requests > REQUESTS) {
             *server = None;
         }
