@@ -116,9 +116,7 @@ impl Words {
             _ if claims(OPENSANDBOX) => Self::Opensandbox,
             _ if claims(ANTHROPIC) => Self::Anthropic,
             "/mcp" | "/sse" | "/messages" => Self::Mcp,
-            path if path.starts_with("/v1beta") => Self::Gemini,
             _ if claims(GEMINI) => Self::Gemini,
-            path if path.starts_with("/v1/messages") => Self::Anthropic,
             _ => Self::Openai,
         }
     }
@@ -299,7 +297,7 @@ thread_local! {
 }
 
 fn with_server<T>(work: impl FnOnce(&mut Server) -> T) -> T {
-    // The end of a thread drops what was first used last. The server logs when it ends, so it has to be used after all that it needs for that.
+    // The end of a thread drops what was first used last. The server logs when it ends, so its own first use comes after that of the log.
     let first = (!IS_STARTED.replace(true)).then(Server::new);
     SERVER.with_borrow_mut(|server| {
         if first.is_some() {
