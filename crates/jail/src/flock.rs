@@ -27,13 +27,18 @@ pub(crate) struct FlockCall {
     pub(crate) number: u64,
     /// The thread that made it.
     pub(crate) caller: i32,
+    pub(crate) arguments: FlockArguments,
+}
+
+/// The arguments of `flock`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FlockArguments {
     /// The file, by the caller's number.
     pub(crate) descriptor: i32,
-    /// The second argument.
     pub(crate) operation: i32,
 }
 
-impl FlockCall {
+impl FlockArguments {
     /// The lock, taken without waiting; an error if the call asks for none, or its descriptor cannot exist.
     pub(crate) fn lock(self) -> Result<FlockOperation, Errno> {
         if self.descriptor < 0 {
@@ -50,7 +55,9 @@ impl FlockCall {
     pub(crate) fn waits(self) -> bool {
         self.operation & libc::LOCK_NB == 0
     }
+}
 
+impl FlockCall {
     /// The pidfd of its caller, or of the caller's process where Linux has none of threads. It is the caller's only if the call still waits
     /// afterwards.
     pub(crate) fn caller(self) -> Result<OwnedFd, Errno> {
@@ -86,7 +93,8 @@ pub(crate) fn send(socket: impl AsFd, call: FlockCall, caller: BorrowedFd<'_>) -
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let descriptors = [caller];
     ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
-    let [descriptor, operation] = [call.descriptor, call.operation].map(i32::to_ne_bytes);
+    let FlockArguments { descriptor, operation } = call.arguments;
+    let [descriptor, operation] = [descriptor, operation].map(i32::to_ne_bytes);
     let bytes = [IoSlice::new(&descriptor), IoSlice::new(&operation)];
     retry_on_intr(|| sendmsg(&socket, &bytes, &mut ancillary, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)).map(drop)
 }
@@ -105,8 +113,8 @@ pub(crate) fn receive_answer(socket: impl AsFd) -> Result<Result<(), Errno>, Err
 /// Runs in init: takes locks until the warden hangs up. Init's filter allows few calls, so nothing is allocated here.
 pub(crate) fn serve(socket: BorrowedFd<'_>) -> ! {
     loop {
-        let Ok((call, caller)) = receive(socket) else { sys::exit(1) };
-        let error = lock(call, caller).err().map_or(0, Errno::raw_os_error);
+        let Ok((arguments, caller)) = receive(socket) else { sys::exit(1) };
+        let error = lock(arguments, caller).err().map_or(0, Errno::raw_os_error);
         let (bytes, mut nothing) = (error.to_ne_bytes(), SendAncillaryBuffer::default());
         let sent = retry_on_intr(|| sendmsg(socket, &[IoSlice::new(&bytes)], &mut nothing, SendFlags::NOSIGNAL));
         if sent.is_err() {
@@ -115,8 +123,8 @@ pub(crate) fn serve(socket: BorrowedFd<'_>) -> ! {
     }
 }
 
-/// Receives a call, without its number, and the pidfd of its caller.
-fn receive(socket: BorrowedFd<'_>) -> Result<(FlockCall, Option<OwnedFd>), Errno> {
+/// Receives the arguments of a call, and the pidfd of its caller.
+fn receive(socket: BorrowedFd<'_>) -> Result<(FlockArguments, Option<OwnedFd>), Errno> {
     let (mut descriptor, mut operation) = ([0; 4], [0; 4]);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -131,14 +139,14 @@ fn receive(socket: BorrowedFd<'_>) -> Result<(FlockCall, Option<OwnedFd>), Errno
         }
     }
     let [descriptor, operation] = [descriptor, operation].map(i32::from_ne_bytes);
-    let call = FlockCall { number: 0, caller: 0, descriptor, operation };
-    if received.bytes == 8 { Ok((call, caller)) } else { Err(Errno::PIPE) }
+    let arguments = FlockArguments { descriptor, operation };
+    if received.bytes == size_of::<FlockArguments>() { Ok((arguments, caller)) } else { Err(Errno::PIPE) }
 }
 
 /// Takes the lock, without waiting for it.
-fn lock(call: FlockCall, caller: Option<OwnedFd>) -> Result<(), Errno> {
-    let lock = call.lock()?;
-    let file = pidfd_getfd(caller.ok_or(Errno::SRCH)?, call.descriptor, PidfdGetfdFlags::empty())?;
+fn lock(arguments: FlockArguments, caller: Option<OwnedFd>) -> Result<(), Errno> {
+    let lock = arguments.lock()?;
+    let file = pidfd_getfd(caller.ok_or(Errno::SRCH)?, arguments.descriptor, PidfdGetfdFlags::empty())?;
     rustix::fs::flock(&file, lock)
 }
 
@@ -155,17 +163,13 @@ mod tests {
         let (ours, theirs) = crate::message::socket_pair().unwrap();
         let file = std::fs::File::open("/dev/null").unwrap();
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
-        let call = FlockCall {
-            number: 0,
-            caller: thread,
-            descriptor: file.as_raw_fd(),
-            operation: libc::LOCK_SH | libc::LOCK_NB,
-        };
+        let arguments = FlockArguments { descriptor: file.as_raw_fd(), operation: libc::LOCK_SH | libc::LOCK_NB };
+        let call = FlockCall { number: 7, caller: thread, arguments };
         send(&ours, call, call.caller().unwrap().as_fd()).unwrap();
         let (received, caller) = receive(theirs.as_fd()).unwrap();
-        assert_eq!(received, FlockCall { caller: 0, ..call });
+        assert_eq!(received, arguments);
         assert_eq!(lock(received, caller), Ok(()));
-        assert_eq!(lock(FlockCall { descriptor: -1, ..received }, Some(call.caller().unwrap())), Err(Errno::BADF));
+        assert_eq!(lock(FlockArguments { descriptor: -1, ..received }, Some(call.caller().unwrap())), Err(Errno::BADF));
         assert_eq!(receive_answer(&ours), Err(Errno::AGAIN));
         drop(theirs);
         assert!(receive_answer(&ours).is_err_and(|error| error != Errno::AGAIN));
@@ -174,12 +178,12 @@ mod tests {
 
     #[test]
     fn only_locks_are_taken() {
-        let call = |operation| FlockCall { number: 1, caller: 1, descriptor: 0, operation };
-        assert!(call(libc::LOCK_SH).waits() && !call(libc::LOCK_EX | libc::LOCK_NB).waits());
-        assert_eq!(call(libc::LOCK_SH).lock(), Ok(FlockOperation::NonBlockingLockShared));
-        assert_eq!(call(libc::LOCK_EX | libc::LOCK_NB).lock(), Ok(FlockOperation::NonBlockingLockExclusive));
+        let of = |operation| FlockArguments { descriptor: 0, operation };
+        assert!(of(libc::LOCK_SH).waits() && !of(libc::LOCK_EX | libc::LOCK_NB).waits());
+        assert_eq!(of(libc::LOCK_SH).lock(), Ok(FlockOperation::NonBlockingLockShared));
+        assert_eq!(of(libc::LOCK_EX | libc::LOCK_NB).lock(), Ok(FlockOperation::NonBlockingLockExclusive));
         for operation in [0, 3, 32, libc::LOCK_EX | 32, -1] {
-            assert_eq!(call(operation).lock(), Err(Errno::INVAL), "{operation}");
+            assert_eq!(of(operation).lock(), Err(Errno::INVAL), "{operation}");
         }
     }
 }

@@ -74,8 +74,7 @@ impl FrozenSandbox {
     }
 }
 
-/// Signals the processes of a namespace that still run, and returns their number. Init is left out: it does what others ask
-/// for.
+/// Signals the processes of a namespace that still run, and returns their number. Init is left out: it acts for programs alone.
 fn stop(namespace: Option<&PathBuf>, init: Option<Pid>, stopped: &mut HashMap<Pid, OwnedFd>) -> io::Result<usize> {
     let mut running = 0;
     for entry in fs::read_dir("/proc")?.flatten() {

@@ -101,12 +101,12 @@ pub(crate) enum Identity {
     Only,
 }
 
-/// Treatment of a system call that is not allowed. It fails with EPERM either way. Unless it is silent, init takes locks for `flock`.
+/// Treatment of a system call that is not allowed. It fails with EPERM either way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RefusalHandling {
     /// By the filter alone.
     Silent,
-    /// By the warden, which records it.
+    /// By the warden, which records it, and has init take locks for `flock`.
     Reported,
     /// By the warden, which records every call, allowed or not. Slow; it shows the programs that need each allowed call.
     Observed,

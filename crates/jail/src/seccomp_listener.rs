@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use crate::flock::FlockCall;
+use crate::flock::{FlockArguments, FlockCall};
 use crate::message::Profile;
 use crate::sys::{self, CallAnswer};
 use crate::syscalls;
@@ -71,7 +71,8 @@ impl SeccompListener {
                 self.taken += 1;
                 let [descriptor, operation, ..] = call.arguments.map(|argument| argument as i32);
                 let (number, caller) = (call.id, call.pid.cast_signed());
-                return ListenerResult::Flock(FlockCall { number, caller, descriptor, operation });
+                let arguments = FlockArguments { descriptor, operation };
+                return ListenerResult::Flock(FlockCall { number, caller, arguments });
             }
             Some(profile) if syscalls::permits(profile, number, call.arguments) => CallAnswer::Proceeds,
             None | Some(_) => CallAnswer::Fails(libc::EPERM),

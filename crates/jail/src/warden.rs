@@ -28,7 +28,7 @@ use crate::locks::LockCounter;
 use crate::message::{self, ExitStatus, FIRST_KERNEL, NumberedRequest, Setup, WardenAnswer, WardenMessage};
 use crate::namespaces::SpareNamespaces;
 use crate::sandbox::JailSandbox;
-use crate::{Step, StepError, flock, landlock, mounts, spawner, sweep, sys, zygote};
+use crate::{Step, StepError, landlock, mounts, spawner, sweep, sys, zygote};
 
 /// Directory of the workspaces, within an instance's directory.
 pub const WORKSPACES: &str = "workspaces";
@@ -112,9 +112,10 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
             (true, true) => RefusalHandling::Observed,
             (false, _) => RefusalHandling::Silent,
         };
+        let flocks = Flocks::default();
         if refusal == RefusalHandling::Silent {
             warnings.push("this Linux does not tell which system calls were refused".into());
-        } else if !flock::can_copy_descriptors() {
+        } else if !flocks.can_take {
             warnings.push("pidfd_getfd is not allowed here: locks of whole files are not counted".into());
         }
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).step("make an epoll")?;
@@ -143,7 +144,7 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
             paused_listeners: Vec::new(),
             foreground: Foreground::default(),
             late_checkpoints: Vec::new(),
-            flocks: Flocks::default(),
+            flocks,
             objects_due: Instant::now(),
             locks,
             spare: None,

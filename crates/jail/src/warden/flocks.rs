@@ -17,7 +17,7 @@ use crate::sys::CallAnswer;
 const MAX_FLOCKS_AT_ONCE: u32 = 1024;
 /// Time after which there may be as many again.
 const FLOCKS_PAUSE: Duration = Duration::from_secs(1);
-/// Calls of one sandbox that wait. It can have no more threads, but the callers of some may have gone.
+/// Calls of one sandbox that wait, with those whose callers have gone. Further ones fail with ENOLCK.
 const MAX_WAITING: usize = 4096;
 /// Interval between attempts for a sandbox whose calls wait, after one of its calls was answered. It doubles with each attempt. An attempt
 /// is for one of the calls, so however many wait, they take little of the warden's time.
@@ -32,7 +32,7 @@ pub(super) struct Flocks {
     /// The number of each sandbox's calls since a moment.
     recent: HashMap<u64, (Instant, u32)>,
     /// False where descriptors of programs cannot be had: Linux makes their calls then.
-    can_take: bool,
+    pub(super) can_take: bool,
 }
 
 /// A call, with the number of its listener.
@@ -134,7 +134,7 @@ impl WardenServer {
     }
 
     fn send_to_init(&self, id: u64, ListenedCall { listener, call }: ListenedCall) -> Result<(), Errno> {
-        call.lock()?;
+        call.arguments.lock()?;
         let caller = call.caller()?;
         // Only now it is certain that it is the caller.
         let is_caller =
@@ -148,7 +148,7 @@ impl WardenServer {
         let Some(call) = self.flocks.sent.get_mut(&id).and_then(VecDeque::pop_front) else { return };
         match answer {
             Ok(()) => self.answer_call(id, call, CallAnswer::Done),
-            Err(Errno::WOULDBLOCK) if call.call.waits() => self.let_wait(id, call),
+            Err(Errno::WOULDBLOCK) if call.call.arguments.waits() => self.let_wait(id, call),
             Err(error) => self.answer_call(id, call, failure(error)),
         }
     }
@@ -201,10 +201,13 @@ fn failure(error: Errno) -> CallAnswer {
 
 #[cfg(test)]
 mod tests {
+    use crate::flock::FlockArguments;
+
     use super::*;
 
     fn call(number: u64) -> ListenedCall {
-        ListenedCall { listener: 5, call: FlockCall { number, caller: 1, descriptor: 0, operation: libc::LOCK_EX } }
+        let arguments = FlockArguments { descriptor: 0, operation: libc::LOCK_EX };
+        ListenedCall { listener: 5, call: FlockCall { number, caller: 1, arguments } }
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(super) enum EpollSource {
     Greeting { socket: OwnedFd, role: Role },
     /// The answers of a sandbox's init to requests for locks.
     Flocks(Rc<OwnedFd>),
-    /// Refused system calls of a kernel and of what it started.
+    /// Refused system calls, and those of `flock`, of a kernel and of what it started.
     Refusals { listener: SeccompListener, kernel: u64 },
     /// A woken checkpoint, and the number of the request for it.
     Waking(OwnedFd, u64),
