@@ -3,8 +3,9 @@
 
 pub mod connector;
 
+use std::fs::File;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +32,7 @@ pub const KEYS_FRESH: Duration = Duration::from_millis(20);
 /// A running server.
 pub struct Server {
     way: Way,
+    data: PathBuf,
     pub store: Store,
     client: Client,
     key: Option<String>,
@@ -114,7 +116,7 @@ async fn run(
         };
         serve(app, listener, stopped).await.unwrap();
     });
-    Server { way, store, client: client(), key: None, stop, running }
+    Server { way, data: data.to_path_buf(), store, client: client(), key: None, stop, running }
 }
 
 /// A server with keys on a port of its own and on a backend, as long as the runtime lives.
@@ -178,12 +180,19 @@ pub fn client() -> Client {
 }
 
 impl Server {
-    /// Ends it well and waits for that.
+    /// Ends it well and waits until another can serve the same data: work on the disk is finished although its caller gave up.
     pub async fn stop(self) {
-        let Self { store, stop, running, .. } = self;
+        let Self { data, store, stop, running, .. } = self;
         drop(stop);
         tokio::time::timeout(Duration::from_secs(60), running).await.expect("the server ends in time").unwrap();
         drop(store);
+        let lock = File::open(data.join("server.lock")).unwrap();
+        let free = async {
+            while lock.try_lock().is_err() {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), free).await.expect("the server's work on its data ends");
     }
 
     /// Asks with this key from now on.
