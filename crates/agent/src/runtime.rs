@@ -22,18 +22,14 @@ pub trait Runtime: Send + Sync {
 }
 
 /// The reason for which a program could not be started: a fault of the server or the host, never of the program.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{reason}")]
-pub struct RuntimeError {
-    /// In words for the operator.
-    pub reason: String,
-}
-
-impl RuntimeError {
-    /// An error with the text of another one.
-    pub fn new(reason: impl std::fmt::Display) -> Self {
-        Self { reason: reason.to_string() }
-    }
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeError {
+    /// The sandbox's.
+    #[error(transparent)]
+    Sandbox(#[from] aludel_sandbox::Error),
+    /// Another, in words for the operator.
+    #[error("{0}")]
+    Other(String),
 }
 
 /// A sandbox without a session. If its kernel dies without a checkpoint, later programs fail.
@@ -55,6 +51,6 @@ impl Runtime for BareSandbox {
     }
 
     fn execute<'a>(&'a self, cell: Cell<'a>) -> BoxFuture<'a, Result<Execution, RuntimeError>> {
-        Box::pin(async move { self.0.first_kernel().execute(cell).await.map_err(RuntimeError::new) })
+        Box::pin(async move { Ok(self.0.first_kernel().execute(cell).await?) })
     }
 }

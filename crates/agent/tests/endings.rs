@@ -323,7 +323,7 @@ impl Runtime for Counting {
     fn execute<'a>(&'a self, cell: Cell<'a>) -> BoxFuture<'a, Result<Execution, RuntimeError>> {
         Box::pin(async move {
             self.started.fetch_add(1, Ordering::Relaxed);
-            self.inner.as_ref().ok_or_else(|| RuntimeError::new("no room"))?.execute(cell).await
+            self.inner.as_ref().ok_or_else(|| RuntimeError::Other("no room".to_owned()))?.execute(cell).await
         })
     }
 }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use aludel_agent::RuntimeError;
+
 /// A failure of the engine. A program's own failure is an outcome, and a turn's is its ending.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -172,6 +174,24 @@ impl Error {
     /// A defect of ours, in words for the log.
     pub fn internal(cause: impl fmt::Display) -> Self {
         Self::Internal(cause.to_string())
+    }
+}
+
+impl From<Error> for RuntimeError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Sandbox(error) => Self::Sandbox(error),
+            error => Self::Other(error.to_string()),
+        }
+    }
+}
+
+impl From<RuntimeError> for Error {
+    fn from(error: RuntimeError) -> Self {
+        match error {
+            RuntimeError::Sandbox(error) => Self::Sandbox(error),
+            RuntimeError::Other(cause) => Self::Internal(cause),
+        }
     }
 }
 

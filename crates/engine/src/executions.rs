@@ -157,7 +157,7 @@ impl ProgramTarget {
     async fn execute(&self, code: &str) -> Result<SandboxExecution, Error> {
         match self {
             Self::Session(session) => session.execute(code).await,
-            Self::Kernel { runtime, .. } => runtime.execute(Cell::new(code)).await.map_err(Error::internal),
+            Self::Kernel { runtime, .. } => Ok(runtime.execute(Cell::new(code)).await?),
         }
     }
 }

@@ -165,5 +165,5 @@ impl State {
 }
 
 async fn start(interpreter: &CodeInterpreter, tool: ProgramTool, code: &str) -> Result<Execution, Ending> {
-    interpreter.execute(tool, code).await.map_err(|error| Ending::Sandbox(error.reason))
+    interpreter.execute(tool, code).await.map_err(|error| Ending::Sandbox(error.to_string()))
 }

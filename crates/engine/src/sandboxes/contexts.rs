@@ -265,6 +265,6 @@ impl Runtime for ContextRuntime {
 
     fn execute<'a>(&'a self, cell: Cell<'a>) -> BoxFuture<'a, Result<Execution, RuntimeError>> {
         let cell = Cell { environment: &self.environment, ..cell };
-        Box::pin(async move { self.kernel.execute(cell).await.map_err(RuntimeError::new) })
+        Box::pin(async move { Ok(self.kernel.execute(cell).await?) })
     }
 }

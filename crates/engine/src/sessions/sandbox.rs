@@ -246,6 +246,6 @@ impl Runtime for SessionSandbox {
     }
 
     fn execute<'a>(&'a self, cell: Cell<'a>) -> BoxFuture<'a, Result<Execution, RuntimeError>> {
-        Box::pin(async move { SessionSandbox::execute(self, cell).await.map_err(RuntimeError::new) })
+        Box::pin(async move { Ok(SessionSandbox::execute(self, cell).await?) })
     }
 }

@@ -531,7 +531,7 @@ impl Runtime for Session {
     }
 
     fn execute<'a>(&'a self, cell: Cell<'a>) -> BoxFuture<'a, Result<Execution, RuntimeError>> {
-        Box::pin(async move { Session::execute(self, cell).await.map_err(RuntimeError::new) })
+        Box::pin(async move { Ok(Session::execute(self, cell).await?) })
     }
 }
 

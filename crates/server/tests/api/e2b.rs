@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{Answer, KEYS_FRESH, Server, client, listen_with, serve_on, settings, start, start_with};
+use crate::common::{Answer, KEYS_FRESH, Server, client, listen, listen_with, serve_on, settings, start, start_with};
 use aludel_engine::approvals::{ApprovalMode, ApprovalPolicy};
 use aludel_sandbox::memory::Memory;
 use reqwest::Method;
@@ -134,6 +134,32 @@ async fn a_pause_keeps_the_memory_unless_it_is_asked_not_to() {
         assert_eq!(server.post(&format!("{path}/connect"), json!({})).await.status, 201);
         let lines = execute(&server, &sandbox, json!({ "code": "x" })).await;
         assert!([&lines[1]["text"], &lines[1]["name"]].contains(&&json!(value)), "{pause}: {lines:?}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn programs_that_a_pause_ends_are_told_of_it() {
+    let data = tempfile::tempdir().unwrap();
+    let server = listen(data.path(), settings(), Vec::new()).await;
+    let sandbox = create(&server, json!({})).await;
+    let path = format!("/sandboxes/{}/pause", sandbox["sandboxID"].as_str().unwrap());
+    let run = async |code: &str| {
+        let request = server.request(Method::POST, "/execute").json(&json!({ "code": code }));
+        let request = request.header("E2b-Sandbox-Id", sandbox["sandboxID"].as_str().unwrap());
+        let request = request.header("E2b-Sandbox-Port", "49999");
+        request.header("X-Access-Token", sandbox["envdAccessToken"].as_str().unwrap()).send().await.unwrap()
+    };
+    let mut running = run("wait()").await;
+    let mut text = Vec::new();
+    while !text.windows(5).any(|bytes| bytes == b"begun") {
+        text.extend(running.chunk().await.unwrap().unwrap());
+    }
+    let waiting = run("print('marker-7f3a', 6 * 7)").await;
+    assert_eq!(server.post(&path, json!({ "memory": false })).await.status, 204);
+    for ended in [running, waiting] {
+        let text = ended.text().await.unwrap();
+        assert!(text.contains("UnexpectedEndOfExecution") && !text.contains("The server failed"), "{text}");
     }
     server.stop().await;
 }
