@@ -15,24 +15,36 @@ use crate::sys::CallAnswer;
 
 /// Calls of one sandbox that are made at once; further ones wait.
 const MAX_FLOCKS_AT_ONCE: u32 = 1024;
+/// Calls of all sandboxes that are made at once: less than half of a processor's time.
+const MAX_FLOCKS_OF_ALL: u32 = 4096;
 /// Time after which there may be as many again.
 const FLOCKS_PAUSE: Duration = Duration::from_secs(1);
 /// Calls of one sandbox that wait, with those whose callers have gone. Further ones fail with ENOLCK.
 const MAX_WAITING: usize = 4096;
 /// Interval between attempts for a sandbox whose calls wait, after one of its calls was answered. It doubles with each attempt. An attempt
-/// is for one of the calls, so however many wait, they take little of the warden's time.
+/// is for one of the calls, so however many wait, they take little of the warden's time. It is longer where many sandboxes wait.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(32);
+/// Interval between attempts for all sandboxes together, on average.
+const PAUSE_OF_ALL: Duration = Duration::from_micros(500);
 
 /// The calls that are not yet answered, by sandbox.
 pub(super) struct Flocks {
     /// Calls that init has, the oldest first.
     sent: HashMap<u64, VecDeque<ListenedCall>>,
     waiting: HashMap<u64, WaitingFlocks>,
-    /// The number of each sandbox's calls since a moment.
-    recent: HashMap<u64, (Instant, u32)>,
+    /// The calls of each sandbox.
+    recent: HashMap<u64, RecentCalls>,
+    recent_of_all: RecentCalls,
     /// False where descriptors of programs cannot be had: Linux makes their calls then.
     pub(super) can_take: bool,
+}
+
+/// The number of calls since a moment.
+#[derive(Clone, Copy)]
+struct RecentCalls {
+    since: Instant,
+    count: u32,
 }
 
 /// A call, with the number of its listener.
@@ -51,8 +63,23 @@ struct WaitingFlocks {
 
 impl Default for Flocks {
     fn default() -> Self {
-        let can_take = flock::can_copy_descriptors();
-        Self { sent: HashMap::new(), waiting: HashMap::new(), recent: HashMap::new(), can_take }
+        let (can_take, recent_of_all) = (flock::can_copy_descriptors(), RecentCalls::new(Instant::now()));
+        Self { sent: HashMap::new(), waiting: HashMap::new(), recent: HashMap::new(), recent_of_all, can_take }
+    }
+}
+
+impl RecentCalls {
+    fn new(since: Instant) -> Self {
+        Self { since, count: 0 }
+    }
+
+    /// Counts a call. Returns true if it is one of the first `most` of its second.
+    fn admit(&mut self, most: u32, now: Instant) -> bool {
+        if now.saturating_duration_since(self.since) > FLOCKS_PAUSE {
+            *self = Self::new(now);
+        }
+        self.count = self.count.saturating_add(1);
+        self.count <= most
     }
 }
 
@@ -66,12 +93,8 @@ impl Flocks {
 
     /// Counts a new call. Returns true if it may be made at once.
     fn admits(&mut self, sandbox: u64, now: Instant) -> bool {
-        let (since, count) = self.recent.entry(sandbox).or_insert((now, 0));
-        if now.saturating_duration_since(*since) > FLOCKS_PAUSE {
-            (*since, *count) = (now, 0);
-        }
-        *count = count.saturating_add(1);
-        *count <= MAX_FLOCKS_AT_ONCE
+        let own = self.recent.entry(sandbox).or_insert_with(|| RecentCalls::new(now));
+        own.admit(MAX_FLOCKS_AT_ONCE, now) && self.recent_of_all.admit(MAX_FLOCKS_OF_ALL, now)
     }
 
     /// Lets a call wait. Returns false if too many do.
@@ -95,11 +118,12 @@ impl Flocks {
     /// Removes the calls to try now, one of each sandbox. Those whose callers have gone are left out.
     fn due(&mut self, now: Instant, is_waiting: impl Fn(u64, ListenedCall) -> bool) -> Vec<(u64, ListenedCall)> {
         let mut due = Vec::new();
+        let least = PAUSE_OF_ALL.saturating_mul(u32::try_from(self.waiting.len()).unwrap_or(u32::MAX));
         self.waiting.retain(|sandbox, waiting| {
             if waiting.due > now {
                 return true;
             }
-            waiting.due = now + waiting.pause;
+            waiting.due = now + waiting.pause.max(least);
             waiting.pause = LONGEST_PAUSE.min(waiting.pause * 2);
             let next = std::iter::from_fn(|| waiting.calls.pop_front()).find(|call| is_waiting(*sandbox, *call));
             due.extend(next.map(|call| (*sandbox, call)));
@@ -233,11 +257,38 @@ mod tests {
     }
 
     #[test]
+    fn many_sandboxes_that_wait_are_tried_no_more_often_together() {
+        let start = Instant::now();
+        let tried = |sandboxes: u64| {
+            let mut flocks = Flocks::default();
+            for sandbox in 0..sandboxes {
+                assert!((0..1000).all(|number| flocks.add(sandbox, call(number), start)));
+            }
+            let tried = (1..=1000).map(|after| {
+                // Each is answered at once.
+                (0..sandboxes).for_each(|sandbox| flocks.hurry(sandbox));
+                flocks.due(start + Duration::from_millis(after), |_, _| true).len()
+            });
+            tried.sum::<usize>()
+        };
+        assert!((450..=500).contains(&tried(1)));
+        for sandboxes in [10, 100, 1000] {
+            let tried = tried(sandboxes);
+            assert!((1500..=2000 + sandboxes).contains(&(tried as u64)), "{tried} of {sandboxes}");
+        }
+    }
+
+    #[test]
     fn calls_are_bounded() {
         let (mut flocks, start) = (Flocks::default(), Instant::now());
         assert!((0..MAX_FLOCKS_AT_ONCE).all(|_| flocks.admits(2, start)));
         assert!(!flocks.admits(2, start + FLOCKS_PAUSE) && flocks.admits(1, start));
-        assert!(flocks.admits(2, start + FLOCKS_PAUSE + Duration::from_millis(1)));
+        let later = start + FLOCKS_PAUSE + Duration::from_millis(1);
+        assert!(flocks.admits(2, later));
+        let admitted = (3..1000).filter(|sandbox| flocks.admits(sandbox % 200, later)).count();
+        assert_eq!(admitted, 997);
+        let admitted = (0..100_000).filter(|sandbox| flocks.admits(sandbox % 200, later)).count();
+        assert_eq!(admitted + 998, MAX_FLOCKS_OF_ALL as usize);
         assert!((0..MAX_WAITING).all(|_| flocks.add(2, call(1), start)));
         assert!(!flocks.add(2, call(1), start) && flocks.add(1, call(1), start));
         flocks.forget(2);
