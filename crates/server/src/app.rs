@@ -32,7 +32,7 @@ pub struct App {
     pub(crate) started: i64,
     /// Tenants by key.
     pub(crate) callers: KeyCache,
-    pub(crate) budgets: DailyBudgets,
+    pub(crate) budgets: Arc<DailyBudgets>,
     /// The server's public address, if one is configured.
     pub(crate) url: Option<String>,
     /// The web pages that may make requests from a browser.
@@ -118,6 +118,9 @@ impl App {
             keys_fresh,
         } = settings;
         engine.trace_models(watched);
+        let budgets = Arc::new(DailyBudgets::new(keys_fresh));
+        // Paths follow.
+        let url = url.map(|url| url.trim_end_matches('/').to_owned());
         Self {
             store: engine.store.clone(),
             draining: engine.draining.clone(),
@@ -127,7 +130,7 @@ impl App {
             unrecovered: OnceLock::new(),
             started: now(),
             callers: KeyCache::new(keys_fresh),
-            budgets: DailyBudgets::new(keys_fresh),
+            budgets: Arc::clone(&budgets),
             url,
             origins,
             link_secret: OnceCell::new(),
@@ -137,7 +140,7 @@ impl App {
             parsers: Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)),
             bodies: Permits::new(bodies >> 10, bodies >> 10),
             run_lifetime,
-            mcp: Mcp::new(&engine, mcp_return_after),
+            mcp: Mcp::new(&engine, budgets, mcp_return_after),
             engine,
         }
     }

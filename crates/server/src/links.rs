@@ -61,8 +61,7 @@ impl Links {
     /// Links to this container's files, below an address such as `https://aludel.example.com`.
     pub(crate) fn to(secret: Arc<str>, base: &str, tenant: &Tenant, container: &SessionId) -> Self {
         let (tenant, container) = (tenant.clone(), container.clone());
-        let base = base.trim_end_matches('/').to_owned();
-        Self { secret, base, tenant, container, expires_at: now() + LINK_LIFE_SECONDS }
+        Self { secret, base: base.to_owned(), tenant, container, expires_at: now() + LINK_LIFE_SECONDS }
     }
 
     /// Links with this expiry, seconds since 1970, so that they can be made again later.

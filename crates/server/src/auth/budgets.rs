@@ -9,6 +9,24 @@ use jiff::Timestamp;
 use super::ttl_cache::TtlCache;
 use crate::error::ApiError;
 
+/// Ends of the paths of POST requests that read, count, or end something, and cost nothing.
+const FREE: [&str; 13] = [
+    "/cancel",
+    "/pause",
+    "/v1/responses/input_tokens",
+    "/v1/messages/count_tokens",
+    ":countTokens",
+    "/process.Process/List",
+    "/process.Process/Connect",
+    "/process.Process/SendSignal",
+    "/filesystem.Filesystem/Stat",
+    "/filesystem.Filesystem/ListDir",
+    "/filesystem.Filesystem/GetWatcherEvents",
+    "/filesystem.Filesystem/RemoveWatcher",
+    "/filesystem.Filesystem/Remove",
+];
+/// Paths of MCP's messages. The tool that runs programs checks the budget itself.
+const MCP: [&str; 2] = ["/mcp", "/messages"];
 /// Seconds of a day.
 const DAY: i64 = 24 * 3600;
 
@@ -24,17 +42,24 @@ impl DailyBudgets {
         Self { known: TtlCache::new(fresh) }
     }
 
-    /// Refuses a request of a tenant that has used up its daily budget. It may still read, delete and cancel.
-    pub(crate) async fn check(
+    /// Refuses a request that costs something if its tenant has used up its daily budget.
+    pub(crate) async fn check_request(
         &self,
         store: &Store,
         tenant: &Tenant,
         method: &Method,
         path: &str,
     ) -> Result<(), ApiError> {
-        if method.is_safe() || *method == Method::DELETE || path.ends_with("/cancel") {
-            return Ok(());
+        let is_free_path = MCP.contains(&path) || FREE.iter().any(|end| path.ends_with(end));
+        if method.is_safe() || *method == Method::DELETE || is_free_path {
+            Ok(())
+        } else {
+            self.check(store, tenant).await
         }
+    }
+
+    /// Refuses work for a tenant that has used up its daily budget.
+    pub(crate) async fn check(&self, store: &Store, tenant: &Tenant) -> Result<(), ApiError> {
         let Some(used_up) = self.used_up(store, tenant).await? else { return Ok(()) };
         let budget = match used_up {
             UsedUp::Requests(most) => format!("{most} requests"),

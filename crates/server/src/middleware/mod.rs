@@ -155,7 +155,7 @@ async fn admit(app: &Arc<App>, dialect: &Dialect, mut request: Request, next: Ne
         return Ok(next.run(request).await);
     }
     Scope::note_tenant(&caller.0);
-    app.budgets.check(&app.store, &caller.0, request.method(), request.uri().path()).await?;
+    app.budgets.check_request(&app.store, &caller.0, request.method(), request.uri().path()).await?;
     let permit = match request.extensions().get::<ProgramTraffic>() {
         Some(traffic) => acquire_program_permits(app, &caller.0, traffic)?,
         None => (acquire_permit(&app.requests, &caller.0)?, None),

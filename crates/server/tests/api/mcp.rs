@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::common::{Answer, KEYS_FRESH, Server, Settings, listen, listen_with, settings, start};
 use aludel_engine::ApprovalPolicy;
 use aludel_engine::approvals::ApprovalMode;
+use aludel_store::DailyBudget;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
@@ -187,6 +188,39 @@ async fn a_connection_has_a_session_and_its_end_leaves_that_alone() {
     let params = json!({ "name": "python", "arguments": { "code": PRINTS } });
     let alone = post(&server, &json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }));
     assert!(text(&message(&server.ask(alone).await)["result"]).starts_with("marker"));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_program_with_less_time_than_the_call_is_told_to_have_used_it_up() {
+    let data = tempfile::tempdir().unwrap();
+    let server = listen(data.path(), settings(), Vec::new()).await;
+    let result = Modern::new(&server).call("python", json!({ "code": "wait()", "timeout_seconds": 0.2 })).await;
+    assert_eq!((&result["isError"], &result["structuredContent"]["status"]), (&json!(true), &json!("timeout")));
+    assert_eq!(result["structuredContent"]["stdout"], "begun\n");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_used_up_budget_is_for_programs_and_not_for_their_results() {
+    let data = tempfile::tempdir().unwrap();
+    let mut server = listen(data.path(), quick(), Vec::new()).await;
+    let key = server.store.create_key("one", None).await.unwrap();
+    server.use_key(&key.secret);
+    let started = Modern::new(&server).call("python", json!({ "code": "wait()", "timeout_seconds": 0.4 })).await;
+    let budget = DailyBudget { program_seconds: Some(0), ..DailyBudget::default() };
+    assert!(server.store.set_budget(key.id, budget).await.unwrap());
+    tokio::time::sleep(KEYS_FRESH).await;
+    connect(&server).await;
+    let client = Modern::new(&server);
+    let refused = client.python("x").await;
+    assert!(text(&refused).contains("budget of 0 seconds of programs a day"), "{refused}");
+    let execution = &started["structuredContent"]["execution"];
+    let mut result = started.clone();
+    while result["structuredContent"]["status"] == "running" {
+        result = client.call("wait", json!({ "execution": execution })).await;
+    }
+    assert_eq!(result["structuredContent"]["status"], "timeout");
     server.stop().await;
 }
 

@@ -56,7 +56,7 @@ pub(super) async fn python(
     match run {
         Ok(run) => {
             let limit = match server.profile {
-                Profile::Full => timeout.unwrap_or(Duration::MAX).min(server.mcp.return_after),
+                Profile::Full => server.mcp.return_after,
                 // Its client has no tool to collect the result later.
                 Profile::PythonAlone => Duration::from_secs_f64(MAX_SECONDS),
             };
@@ -77,6 +77,7 @@ async fn start(
     if arguments.code.trim().is_empty() {
         return Err(ToolError("The program is empty: send it as `code`.".to_owned()));
     }
+    server.mcp.budgets.check(&engine.store, &server.tenant).await.map_err(|error| ToolError(error.message))?;
     let session = server.session(arguments.session.as_deref()).await?;
     let id = session.id().to_string();
     let program = ClientProgram {

@@ -30,6 +30,7 @@ use aludel_engine::permits::Permits;
 use aludel_store::Tenant;
 
 use super::{Dialect, Manual};
+use crate::auth::DailyBudgets;
 use crate::http::{JSON, Routes, bearer};
 
 pub use stdio::serve as serve_stdio;
@@ -79,6 +80,7 @@ fn routes() -> Routes {
 /// The state that all connections share.
 pub(crate) struct Mcp {
     engine: Arc<Engine>,
+    budgets: Arc<DailyBudgets>,
     runs: runs::Runs,
     /// Time after which a call returns although its program goes on.
     return_after: Duration,
@@ -90,9 +92,10 @@ pub(crate) struct Mcp {
 
 impl Mcp {
     /// The state of a server on this engine.
-    pub(crate) fn new(engine: &Arc<Engine>, return_after: Duration) -> Arc<Self> {
+    pub(crate) fn new(engine: &Arc<Engine>, budgets: Arc<DailyBudgets>, return_after: Duration) -> Arc<Self> {
         Arc::new(Self {
             engine: Arc::clone(engine),
+            budgets,
             runs: runs::Runs::default(),
             return_after,
             connections: Permits::new(MAX_CONNECTIONS, MAX_CONNECTIONS),

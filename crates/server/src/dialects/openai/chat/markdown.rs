@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     fn markdown(shown: ProgramParts) -> Markdown {
-        let links = Links::for_tests("http://a.example/", &Tenant::local(), &SessionId::new());
+        let links = Links::for_tests("http://a.example", &Tenant::local(), &SessionId::new());
         Markdown::new(shown, "python", links)
     }
 
