@@ -1,6 +1,6 @@
 //! Commands in a sandbox, in the foreground or the background.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,7 +35,9 @@ pub(super) const SHELL: &str = "/bin/bash";
 /// Time that a command has to end after it was asked to.
 const TERM_GRACE: Duration = Duration::from_secs(3);
 /// Bytes of a line that are sent at once.
-const MAX_LINE: usize = 64 << 10;
+const MAX_LINE: usize = 256 << 10;
+/// Bytes of the longest character.
+const MAX_CHARACTER: usize = 4;
 /// The header with the beginning of the next part of a log.
 const CURSOR: HeaderName = HeaderName::from_static("execd-commands-tail-cursor");
 
@@ -203,34 +205,51 @@ fn failure(exit: ProcessEnd) -> Option<(i32, String)> {
     }
 }
 
-/// The lines of an output, whose last one may be incomplete.
+/// The lines of an output, whose last one may be incomplete. They end with `\n`, `\r` or both, as execd's do.
 #[derive(Default)]
-struct Lines(VecDeque<u8>);
+struct Lines {
+    /// The bytes of the last one.
+    last: Vec<u8>,
+    /// True if a part of the last one was passed on, since it is longer than [`MAX_LINE`].
+    is_cut: bool,
+    /// True after `\r`, which a `\n` may belong to.
+    follows_return: bool,
+}
 
 impl Lines {
     /// Takes bytes, and passes on the lines that end in them.
     fn add(&mut self, bytes: &[u8], mut tell: impl FnMut(String)) {
         for byte in bytes {
+            let belongs_to_last = *byte == b'\n' && self.follows_return;
+            self.follows_return = *byte == b'\r';
             match byte {
-                b'\n' => tell(self.take()),
-                byte => self.0.push_back(*byte),
+                b'\n' if belongs_to_last => {}
+                b'\n' | b'\r' => {
+                    // A cut that nothing follows makes no line of its own.
+                    if !std::mem::take(&mut self.is_cut) || !self.last.is_empty() {
+                        tell(self.take());
+                    }
+                }
+                byte => self.last.push(*byte),
             }
-            if self.0.len() >= MAX_LINE {
+            if self.last.len() >= MAX_LINE {
+                // A character is passed on whole.
+                let whole = self.last.utf8_chunks().next().map_or(0, |chunk| chunk.valid().len());
+                let rest =
+                    if self.last.len() - whole < MAX_CHARACTER { self.last.split_off(whole) } else { Vec::new() };
                 tell(self.take());
+                (self.last, self.is_cut) = (rest, true);
             }
         }
     }
 
     /// The text after the last line's end.
     fn rest(&mut self) -> Option<String> {
-        (!self.0.is_empty()).then(|| self.take())
+        (!self.last.is_empty()).then(|| self.take())
     }
 
     fn take(&mut self) -> String {
-        let line = std::mem::take(&mut self.0);
-        let line = Vec::from(line);
-        let line = line.strip_suffix(b"\r").unwrap_or(&line);
-        String::from_utf8_lossy(line).into_owned()
+        String::from_utf8_lossy(&std::mem::take(&mut self.last)).into_owned()
     }
 }
 
@@ -348,12 +367,32 @@ mod tests {
     #[test]
     fn output_is_told_by_lines() {
         let (mut lines, mut complete) = (Lines::default(), Vec::new());
-        for piece in ["a\r\nb", "c\n\n", "d"] {
+        for piece in ["a\r\nb", "c\n\n", "1\r2", "\r", "\n3\n\rd"] {
             lines.add(piece.as_bytes(), |line| complete.push(line));
         }
-        assert_eq!(complete, ["a", "bc", ""]);
+        assert_eq!(complete, ["a", "bc", "", "1", "2", "3", ""]);
         assert_eq!((lines.rest().as_deref(), lines.rest()), (Some("d"), None));
+        complete.clear();
         lines.add(&vec![b'x'; MAX_LINE + 1], |line| complete.push(line));
-        assert_eq!((complete[3].len(), lines.rest().as_deref()), (MAX_LINE, Some("x")));
+        assert_eq!((complete[0].len(), lines.rest().as_deref()), (MAX_LINE, Some("x")));
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_cut_between_characters() {
+        let cut = |text: &[u8]| {
+            let (mut lines, mut complete) = (Lines::default(), Vec::new());
+            text.chunks(1000).for_each(|piece| lines.add(piece, |line| complete.push(line)));
+            assert_eq!(lines.rest(), None);
+            complete
+        };
+        for character in ["x", "é", "€", "𝄞"] {
+            for shift in 0..4 {
+                let line = "-".repeat(shift) + &character.repeat(MAX_LINE);
+                let complete = cut(format!("{line}\n\n").as_bytes());
+                assert_eq!((complete.concat(), complete.last().map(String::as_str)), (line, Some("")));
+            }
+        }
+        assert_eq!(cut(&[&"x".repeat(MAX_LINE).into_bytes()[..], b"\n"].concat()).len(), 1);
+        assert!(cut(&[0xff].repeat(MAX_LINE)).concat().chars().all(|character| character == '\u{fffd}'));
     }
 }
