@@ -1,12 +1,15 @@
-//! The meter: work done for tenants, counted in memory and stored some seconds later. A crash loses these seconds.
+//! The meter: work done for tenants, counted in memory and stored some seconds later. A crash loses these seconds, and up to a minute of the
+//! time of sandboxes.
 
 use std::collections::HashMap;
+use std::future::pending;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use aludel_store::{MeteredDay, MeteredWork, Store, Tenant, today};
-use tokio::time::sleep;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
@@ -16,6 +19,8 @@ use crate::Tasks;
 const STORE_DELAY: Duration = Duration::from_secs(5);
 /// Time between two counts of a command that runs on.
 const COUNT_INTERVAL: Duration = Duration::from_secs(10);
+/// Time between two counts of the sandboxes in use.
+const SANDBOXES_INTERVAL: Duration = Duration::from_secs(60);
 /// Rows that wait to be stored. Further work is counted in the tenant's row without a model.
 const MAX_ROWS: usize = 10_000;
 
@@ -33,17 +38,25 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct Counts {
-    rows: HashMap<(Tenant, i64, String), MeteredWork>,
+    rows: HashMap<Row, MeteredWork>,
     /// True while a task waits to store them.
     is_due: bool,
+    /// The sandboxes in use, each with the moment up to which it is counted.
+    sandboxes: HashMap<u64, (Tenant, Instant)>,
+    last_sandbox: u64,
+    /// True while a task counts the sandboxes at intervals.
+    is_counting: bool,
 }
 
-/// A sandbox in use. Its time is counted when this is dropped.
+/// A tenant, a day and a model.
+type Row = (Tenant, i64, String);
+
+/// A sandbox in use. Its time is counted at intervals, and when this is dropped.
 #[derive(Debug)]
 pub(crate) struct SandboxTime {
     meter: Meter,
     tenant: Tenant,
-    since: Instant,
+    number: u64,
 }
 
 /// A command that runs in a sandbox. Its time is counted at intervals, since it may run for long, and when this is dropped.
@@ -51,26 +64,61 @@ pub(crate) struct SandboxTime {
 pub(crate) struct CommandTime {
     meter: Meter,
     tenant: Tenant,
-    since: tokio::time::Instant,
+    since: Instant,
 }
 
 impl CommandTime {
-    /// Counts the time in which `future` is awaited.
-    pub(crate) async fn count_during<T>(&mut self, future: impl Future<Output = T>) -> T {
-        let mut future = pin!(future);
+    /// Counts the time in which `future` is awaited, without that in which the sandbox is paused.
+    pub(crate) async fn count_during<T>(mut self, paused: watch::Receiver<bool>, future: impl Future<Output = T>) -> T {
+        let (mut future, mut paused) = (pin!(future), paused);
         loop {
             tokio::select! {
                 done = &mut future => return done,
                 () = sleep(COUNT_INTERVAL) => self.count(),
+                () = becomes(&mut paused, true) => {
+                    self.count();
+                    let done = tokio::select! {
+                        done = &mut future => Some(done),
+                        () = becomes(&mut paused, false) => None,
+                    };
+                    self.since = Instant::now();
+                    if let Some(done) = done {
+                        return done;
+                    }
+                }
             }
         }
     }
 
     fn count(&mut self) {
-        let since = std::mem::replace(&mut self.since, tokio::time::Instant::now());
-        let program_ms = u64::try_from(self.since.duration_since(since).as_millis()).unwrap_or(u64::MAX);
-        self.meter.count(&self.tenant, "", MeteredWork { program_ms, ..MeteredWork::default() });
+        let since = std::mem::replace(&mut self.since, Instant::now());
+        let work = MeteredWork { program_ms: millis(self.since.duration_since(since)), ..MeteredWork::default() };
+        self.meter.count(&self.tenant, "", work);
     }
+}
+
+/// Sleeps for a time of which pauses are no part.
+pub(crate) async fn sleep_unless_paused(mut time: Duration, mut paused: watch::Receiver<bool>) {
+    loop {
+        becomes(&mut paused, false).await;
+        let began = Instant::now();
+        tokio::select! {
+            () = sleep(time) => return,
+            () = becomes(&mut paused, true) => time = time.saturating_sub(began.elapsed()),
+        }
+    }
+}
+
+/// Waits until a sandbox is paused, or no longer paused.
+async fn becomes(paused: &mut watch::Receiver<bool>, is_paused: bool) {
+    if paused.wait_for(|now| *now == is_paused).await.is_err() {
+        // The sandbox has ended.
+        pending::<()>().await;
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Drop for CommandTime {
@@ -92,17 +140,60 @@ impl Meter {
 
     /// Counts the time of a sandbox from now on.
     pub(crate) fn sandbox(&self, tenant: &Tenant) -> SandboxTime {
-        SandboxTime { meter: self.clone(), tenant: tenant.clone(), since: Instant::now() }
+        let mut counted = self.lock();
+        counted.last_sandbox += 1;
+        let number = counted.last_sandbox;
+        counted.sandboxes.insert(number, (tenant.clone(), Instant::now()));
+        if !counted.is_counting && tokio::runtime::Handle::try_current().is_ok() {
+            counted.is_counting = true;
+            let (inner, shutdown) = (Arc::downgrade(&self.0), self.0.shutdown.clone());
+            self.0.tasks.spawn(async move {
+                loop {
+                    tokio::select! {
+                        () = sleep(SANDBOXES_INTERVAL) => {}
+                        // The end of each sandbox counts the rest.
+                        () = shutdown.cancelled() => return,
+                    }
+                    if !inner.upgrade().is_some_and(|inner| Self(inner).count_sandboxes()) {
+                        return;
+                    }
+                }
+            });
+        }
+        SandboxTime { meter: self.clone(), tenant: tenant.clone(), number }
+    }
+
+    /// Counts the sandboxes in use up to now. Returns false if there are none.
+    fn count_sandboxes(&self) -> bool {
+        let mut counted = self.lock();
+        let now = Instant::now();
+        let mut times: HashMap<Tenant, u64> = HashMap::new();
+        for (tenant, since) in counted.sandboxes.values_mut() {
+            let time = times.entry(tenant.clone()).or_default();
+            *time = time.saturating_add(millis(now.duration_since(std::mem::replace(since, now))));
+        }
+        let has_some = !times.is_empty();
+        counted.is_counting = has_some;
+        drop(counted);
+        let row = |(tenant, sandbox_ms)| {
+            ((tenant, today(), String::new()), MeteredWork { sandbox_ms, ..MeteredWork::default() })
+        };
+        self.add(times.into_iter().map(row));
+        has_some
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.0.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a command that begins now, and its time.
     pub(crate) fn command(&self, tenant: &Tenant) -> CommandTime {
         self.count(tenant, "", MeteredWork { programs: 1, ..MeteredWork::default() });
-        CommandTime { meter: self.clone(), tenant: tenant.clone(), since: tokio::time::Instant::now() }
+        CommandTime { meter: self.clone(), tenant: tenant.clone(), since: Instant::now() }
     }
 
-    fn add(&self, more: impl IntoIterator<Item = ((Tenant, i64, String), MeteredWork)>) {
-        let mut counted = self.0.counted.lock().unwrap_or_else(PoisonError::into_inner);
+    fn add(&self, more: impl IntoIterator<Item = (Row, MeteredWork)>) {
+        let mut counted = self.lock();
         for ((tenant, day, model), work) in more {
             let key = (tenant, day, model);
             let is_full = counted.rows.len() >= MAX_ROWS && !counted.rows.contains_key(&key);
@@ -129,7 +220,7 @@ impl Meter {
     /// Stores all counts. If that fails, for example on a full disk, it is tried again some seconds later, unless the engine closes.
     pub async fn flush(&self) {
         let rows = {
-            let mut counted = self.0.counted.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut counted = self.lock();
             counted.is_due = false;
             std::mem::take(&mut counted.rows)
         };
@@ -154,7 +245,8 @@ impl Meter {
 
 impl Drop for SandboxTime {
     fn drop(&mut self) {
-        let sandbox_ms = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let counted = self.meter.lock().sandboxes.remove(&self.number);
+        let sandbox_ms = counted.map_or(0, |(_, since)| millis(since.elapsed()));
         self.meter.count(&self.tenant, "", MeteredWork { sandbox_ms, ..MeteredWork::default() });
     }
 }
@@ -200,15 +292,48 @@ mod tests {
             let [metered] = &store.metered(0).await.unwrap()[..] else { panic!("a row") };
             (metered.work.programs, metered.work.program_ms)
         };
-        let mut time = meter.command(&Tenant::local());
-        let command = sleep(Duration::from_secs(3600));
-        tokio::select! {
-            () = time.count_during(command) => panic!("it goes on"),
-            () = sleep(Duration::from_secs(25)) => {}
-        }
+        let (pause, paused) = watch::channel(false);
+        let time = meter.command(&Tenant::local());
+        let mut command = Box::pin(time.count_during(paused.clone(), pending::<()>()));
+        let mut limit = Box::pin(sleep_unless_paused(Duration::from_secs(30), paused));
+        let mut run_for = async |seconds| {
+            tokio::select! {
+                () = &mut command => panic!("it goes on"),
+                () = &mut limit => true,
+                () = sleep(Duration::from_secs(seconds)) => false,
+            }
+        };
+        assert!(!run_for(25).await);
         assert_eq!(counted().await, (1, 20_000));
-        drop(time);
+        pause.send_replace(true);
+        assert!(!run_for(1000).await);
         assert_eq!(counted().await, (1, 25_000));
+        pause.send_replace(false);
+        assert!(!run_for(4).await);
+        assert!(run_for(2).await);
+        drop(command);
+        assert_eq!(counted().await, (1, 30_000));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sandbox_is_counted_while_it_lives() {
+        let data = tempfile::tempdir().unwrap();
+        let store = Store::open(data.path()).await.unwrap();
+        let tasks = Tasks::default();
+        let meter = Meter::new(store.clone(), tasks.clone(), CancellationToken::new());
+        let counted = async || {
+            meter.flush().await;
+            store.metered(0).await.unwrap().iter().map(|row| row.work.sandbox_ms / 1000).collect::<Vec<_>>()
+        };
+        let times = [meter.sandbox(&Tenant::local()), meter.sandbox(&Tenant::local())];
+        sleep(Duration::from_secs(130)).await;
+        assert_eq!(counted().await, [240]);
+        drop(times);
+        assert_eq!(counted().await, [260]);
+        sleep(Duration::from_secs(3600)).await;
+        assert_eq!(counted().await, [260]);
+        tasks.close();
+        tasks.wait().await;
     }
 
     #[tokio::test]

@@ -13,13 +13,13 @@ use aludel_sandbox::process::{Command, ExitStatus, Process as Started, SIGKILL};
 use aludel_store::{AuditEntry, AuditEvent, Store, Tenant};
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::HOME;
 use crate::environment::check_names;
-use crate::meter::{CommandTime, Meter};
+use crate::meter::{CommandTime, Meter, sleep_unless_paused};
 use crate::{Error, Tasks};
 
 /// Commands of one sandbox that run at once, including those that are starting.
@@ -62,7 +62,7 @@ pub struct ProcessSpec {
     pub input: bool,
     /// The size of its terminal; `None` for pipes.
     pub pty: Option<PtySize>,
-    /// Time after which it is killed.
+    /// Time after which it is killed, without that in which the sandbox is paused.
     pub time_limit: Option<Duration>,
     /// True if its output is for [`SandboxProcess::log`], not for its next follower.
     pub log: bool,
@@ -113,6 +113,8 @@ pub struct Processes {
     known: Mutex<BTreeMap<u32, Arc<SandboxProcess>>>,
     /// Held by each command from before it starts.
     permits: Arc<Semaphore>,
+    /// True while the sandbox is paused.
+    paused: watch::Sender<bool>,
 }
 
 impl fmt::Debug for Processes {
@@ -237,7 +239,13 @@ impl Processes {
         last: Arc<AtomicU32>,
     ) -> Self {
         let (known, permits) = (Mutex::default(), Arc::new(Semaphore::new(MAX_RUNNING)));
-        Self { sandbox, store, meter, tasks, tenant, sandbox_id, last, known, permits }
+        let paused = watch::Sender::new(false);
+        Self { sandbox, store, meter, tasks, tenant, sandbox_id, last, known, permits, paused }
+    }
+
+    /// Stops the clocks of the commands, or lets them go on.
+    pub(super) fn set_paused(&self, is_paused: bool) {
+        self.paused.send_replace(is_paused);
     }
 
     /// Starts a command. It is in the audit log before it runs.
@@ -279,7 +287,7 @@ impl Processes {
         let attached = process.attach()?;
         self.remember(&process);
         let time = self.meter.command(&self.tenant);
-        self.tasks.spawn(run(process, started, receiver, note, time, permit));
+        self.tasks.spawn(run(process, started, receiver, note, time, self.paused.subscribe(), permit));
         Ok(attached)
     }
 
@@ -555,7 +563,8 @@ async fn run(
     mut started: Started,
     mut orders: mpsc::Receiver<ControlMessage>,
     note: AuditNote,
-    mut time: CommandTime,
+    time: CommandTime,
+    paused: watch::Receiver<bool>,
     _permit: OwnedSemaphorePermit,
 ) {
     let mut stdout = std::mem::replace(&mut started.stdout, Box::new(tokio::io::empty()));
@@ -572,7 +581,7 @@ async fn run(
         let limit = process.spec.time_limit;
         let mut timer = std::pin::pin!(async {
             match limit {
-                Some(limit) => sleep(limit).await,
+                Some(limit) => sleep_unless_paused(limit, paused.clone()).await,
                 None => std::future::pending().await,
             }
         });
@@ -602,19 +611,15 @@ async fn run(
         }
     };
     let mut reading = std::pin::pin!(reading);
-    let mut ending = std::pin::pin!(ending);
-    let end = async {
-        tokio::select! {
-            exit = &mut ending => {
-                ended.cancel();
-                reading.await;
-                exit
-            }
-            _ends = &mut reading => ending.await,
+    let mut ending = std::pin::pin!(time.count_during(paused.clone(), ending));
+    let exit = tokio::select! {
+        exit = &mut ending => {
+            ended.cancel();
+            reading.await;
+            exit
         }
+        _ends = &mut reading => ending.await,
     };
-    let exit = time.count_during(end).await;
-    drop(time);
     let outcome = match exit {
         ProcessEnd::Status(ExitStatus::Code(code)) => format!("exit status {code}"),
         ProcessEnd::Status(ExitStatus::Signal(signal)) => format!("signal {signal}"),

@@ -308,6 +308,7 @@ impl ClientSandbox {
 
     fn set_paused(&self, kept: Option<KeptPart>) {
         *self.paused.lock().unwrap_or_else(PoisonError::into_inner) = kept;
+        self.processes.set_paused(kept == Some(KeptPart::Everything));
     }
 
     /// The part that its pause keeps; `None` while it is not paused.

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::common::{Server, Settings, listen, model, settings, start_with};
+use aludel_store::Store;
 use aludel_testkit::{Scripted, ScriptedUpstream};
 use reqwest::Method;
 use reqwest::multipart::{Form, Part};
@@ -138,9 +139,8 @@ async fn work_is_counted_for_its_key() {
     server.use_key(&key.secret);
     let tool = json!({ "type": "code_interpreter", "container": { "type": "auto" } });
     server.post("/v1/responses", json!({ "model": "m", "input": "hello", "tools": [tool] })).await.ok();
-    let store = server.store.clone();
     server.stop().await;
-    let metered = store.metered(0).await.unwrap();
+    let metered = Store::open(data.path()).await.unwrap().metered(0).await.unwrap();
     assert!(metered.iter().all(|row| row.tenant.as_str() == key.id.as_str()), "{metered:?}");
     let of = |model: &str| metered.iter().find(|row| row.model == model).map(|row| row.work).unwrap();
     let work = of("m");
