@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use aludel_ignore::Ignore;
@@ -16,10 +16,80 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::pid_namespace::namespace_of;
 use crate::{Step, StepError};
 
-/// The longest that a sandbox may take to stop. Each round signals the processes that still run; until then they can fork.
-const FREEZE_TIMEOUT: Duration = Duration::from_millis(200);
-/// Pause between two rounds.
-const ROUND_PAUSE: Duration = Duration::from_micros(200);
+/// The longest that a sandbox may take to stop. Each look signals the processes that still run; until then they can fork.
+const FREEZE_TIMEOUT: Duration = Duration::from_millis(500);
+/// The shortest pause between two looks.
+const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
+
+/// A sandbox that is being stopped.
+pub(crate) struct Freezing {
+    frozen: FrozenSandbox,
+    init: Option<Pid>,
+    namespace: Option<PathBuf>,
+    deadline: Instant,
+    /// The time of the next look.
+    pub(crate) due: Instant,
+}
+
+/// The state of a sandbox after a look.
+pub(crate) enum FreezeProgress {
+    /// Nothing runs.
+    Done(FrozenSandbox),
+    /// Something still runs, or is about to stop.
+    Continues(Freezing),
+}
+
+impl Freezing {
+    /// Begins to stop everything in a sandbox: by its control group if that can be frozen, otherwise by a signal to each process in the pid
+    /// namespace of its init.
+    pub(crate) fn begin(group: Option<PathBuf>, init: Option<Pid>) -> Result<Self, StepError> {
+        let frozen = match group {
+            Some(group) => {
+                fs::write(group.join("cgroup.freeze"), "1").step("freeze the control group")?;
+                FrozenSandbox::Group(group)
+            }
+            None => FrozenSandbox::Stopped(HashMap::new()),
+        };
+        let now = Instant::now();
+        Ok(Self { frozen, init, namespace: init.and_then(namespace_of), deadline: now + FREEZE_TIMEOUT, due: now })
+    }
+
+    /// Looks at the processes, and signals those that still run. After an error, a timeout for example, everything goes on.
+    pub(crate) fn look(mut self) -> Result<FreezeProgress, StepError> {
+        let began = Instant::now();
+        let running = match &mut self.frozen {
+            FrozenSandbox::Group(group) => Ok(usize::from(!is_frozen(group))),
+            FrozenSandbox::Stopped(stopped) => stop(self.namespace.as_ref(), self.init, stopped),
+        };
+        let now = Instant::now();
+        match running.step("look at the processes") {
+            Ok(0) => Ok(FreezeProgress::Done(self.frozen)),
+            Ok(_) if now <= self.deadline => {
+                // However many processes the host has, looking takes at most half of the warden's time.
+                self.due = now + SHORTEST_PAUSE.max(now - began);
+                Ok(FreezeProgress::Continues(self))
+            }
+            Ok(_) => {
+                self.frozen.thaw()?;
+                let source = io::Error::from(io::ErrorKind::TimedOut);
+                Err(StepError { step: "stop the sandbox".into(), source })
+            }
+            Err(error) => {
+                self.frozen.thaw()?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Lets everything go on.
+    pub(crate) fn cancel(self) -> Result<(), StepError> {
+        self.frozen.thaw()
+    }
+}
+
+fn is_frozen(group: &Path) -> bool {
+    fs::read_to_string(group.join("cgroup.events")).is_ok_and(|events| events.lines().any(|line| line == "frozen 1"))
+}
 
 /// The record that is needed to thaw a sandbox.
 pub(crate) enum FrozenSandbox {
@@ -30,36 +100,6 @@ pub(crate) enum FrozenSandbox {
 }
 
 impl FrozenSandbox {
-    /// Stops everything in a sandbox: by its control group if that can be frozen, otherwise by a signal to each process in the pid
-    /// namespace of its init. Blocks until nothing runs. After a timeout, everything goes on.
-    pub(crate) fn freeze(group: Option<PathBuf>, init: Option<Pid>) -> Result<Self, StepError> {
-        let namespace = init.and_then(namespace_of);
-        let mut frozen = match group {
-            Some(group) => {
-                fs::write(group.join("cgroup.freeze"), "1").step("freeze the control group")?;
-                Self::Group(group)
-            }
-            None => Self::Stopped(HashMap::new()),
-        };
-        let deadline = Instant::now() + FREEZE_TIMEOUT;
-        loop {
-            let is_done = match &mut frozen {
-                Self::Group(group) => fs::read_to_string(group.join("cgroup.events"))
-                    .is_ok_and(|events| events.lines().any(|line| line == "frozen 1")),
-                Self::Stopped(stopped) => stop(namespace.as_ref(), init, stopped).step("look at the processes")? == 0,
-            };
-            if is_done {
-                return Ok(frozen);
-            }
-            if Instant::now() > deadline {
-                frozen.thaw()?;
-                let source = io::Error::from(io::ErrorKind::TimedOut);
-                return Err(StepError { step: "stop the sandbox".into(), source });
-            }
-            std::thread::sleep(ROUND_PAUSE);
-        }
-    }
-
     /// Thaws everything.
     pub(crate) fn thaw(self) -> Result<(), StepError> {
         match self {
@@ -132,7 +172,7 @@ mod tests {
         };
         let (before, deadline) = (ticks(), Instant::now() + within);
         while ticks() == before && Instant::now() < deadline {
-            std::thread::sleep(ROUND_PAUSE);
+            std::thread::sleep(SHORTEST_PAUSE);
         }
         ticks() > before
     }
@@ -147,7 +187,14 @@ mod tests {
         fs::write(group.join("cgroup.procs"), child.id().to_string()).unwrap();
         let long = Duration::from_secs(10);
         assert!(has_grown(&child, long), "the control: it runs");
-        let frozen = FrozenSandbox::freeze(Some(group.clone()), None).unwrap();
+        let mut freezing = Freezing::begin(Some(group.clone()), None).unwrap();
+        let frozen = loop {
+            match freezing.look().unwrap() {
+                FreezeProgress::Done(frozen) => break frozen,
+                FreezeProgress::Continues(continues) => freezing = continues,
+            }
+            std::thread::sleep(SHORTEST_PAUSE);
+        };
         let grew_while_frozen = has_grown(&child, Duration::from_millis(100));
         frozen.thaw().unwrap();
         let grew_again = has_grown(&child, long);

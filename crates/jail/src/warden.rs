@@ -22,6 +22,7 @@ use self::watches::{EpollSource, EpollWatch};
 use crate::cgroup::{self, Hierarchy};
 use crate::foreground::Foreground;
 use crate::fork_server::ForkServer;
+use crate::freezer::Freezing;
 use crate::idmap::IdMap;
 use crate::lockdown::RefusalHandling;
 use crate::locks::LockCounter;
@@ -80,6 +81,8 @@ struct WardenServer {
     late_checkpoints: Vec<LateCheckpoint>,
     /// Programs that wait for locks of files.
     flocks: Flocks,
+    /// Sandboxes that are being stopped, each with the number of its request.
+    freezing: HashMap<u64, (u64, Freezing)>,
     /// Time of the next count of locks and sockets.
     objects_due: Instant,
     locks: LockCounter,
@@ -145,6 +148,7 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
             foreground: Foreground::default(),
             late_checkpoints: Vec::new(),
             flocks,
+            freezing: HashMap::new(),
             objects_due: Instant::now(),
             locks,
             spare: None,

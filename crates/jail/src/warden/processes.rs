@@ -170,7 +170,8 @@ impl WardenServer {
     pub(super) fn living(&self, id: u64) -> Result<&JailSandbox, StepError> {
         let sandbox = self.sandboxes.get(&id).filter(|sandbox| !sandbox.is_ending && !sandbox.init_ended);
         let sandbox = sandbox.ok_or_else(|| invalid("there is no such sandbox"))?;
-        if sandbox.frozen.is_some() { Err(invalid("the sandbox is stopped")) } else { Ok(sandbox) }
+        let is_stopped = sandbox.frozen.is_some() || self.freezing.contains_key(&id);
+        if is_stopped { Err(invalid("the sandbox is stopped")) } else { Ok(sandbox) }
     }
 
     pub(super) fn spawn(

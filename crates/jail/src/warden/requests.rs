@@ -1,6 +1,7 @@
 //! Requests of aludel.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
 
 use aludel_ignore::Ignore;
 use rustix::process::Signal;
@@ -8,7 +9,7 @@ use rustix::process::Signal;
 use super::watches::EpollSource;
 use super::{NO_CHECKPOINT, WardenServer, invalid};
 use crate::cgroup::CpuShare;
-use crate::freezer::FrozenSandbox;
+use crate::freezer::{FreezeProgress, Freezing, FrozenSandbox};
 use crate::message::{self, FIRST_KERNEL, Profile, TerminalSize, WardenAnswer, WardenMessage, WardenRequest};
 use crate::ports::{self, PortConnection};
 use crate::sandbox::JailSandbox;
@@ -75,12 +76,13 @@ impl WardenServer {
                 self.put_into_foreground(id);
             }
             WardenRequest::Freeze { id } => {
-                let frozen = self.freeze(id);
-                self.answer(number, frozen);
+                if let Err(error) = self.freeze(number, id) {
+                    self.answer(number, Err(error));
+                }
             }
             WardenRequest::Thaw { id } => {
-                let frozen = self.sandboxes.get_mut(&id).and_then(|sandbox| sandbox.frozen.take());
-                self.answer(number, frozen.map_or(Ok(()), FrozenSandbox::thaw));
+                let thawed = self.thaw(id);
+                self.answer(number, thawed);
             }
             WardenRequest::Ping => self.answer(number, Ok(())),
             WardenRequest::Usage { id } => {
@@ -161,14 +163,55 @@ impl WardenServer {
         self.finish(id);
     }
 
-    /// Stops a sandbox, unless it is stopped already.
-    fn freeze(&mut self, id: u64) -> Result<(), StepError> {
-        let sandbox = self.sandboxes.get_mut(&id).filter(|sandbox| !sandbox.is_ending && !sandbox.init_ended);
+    /// Begins to stop a sandbox, and answers when it has stopped. Others are served meanwhile.
+    fn freeze(&mut self, number: u64, id: u64) -> Result<(), StepError> {
+        let sandbox = self.sandboxes.get(&id).filter(|sandbox| !sandbox.is_ending && !sandbox.init_ended);
         let sandbox = sandbox.ok_or_else(|| invalid("there is no such sandbox"))?;
-        if sandbox.frozen.is_none() {
-            sandbox.frozen = Some(FrozenSandbox::freeze(sandbox.cgroup.freezer(), sandbox.init.pid)?);
+        if sandbox.frozen.is_some() {
+            self.answer(number, Ok(()));
+            return Ok(());
         }
+        if self.freezing.contains_key(&id) {
+            return Err(invalid("the sandbox is being stopped"));
+        }
+        let freezing = Freezing::begin(sandbox.cgroup.freezer(), sandbox.init.pid)?;
+        self.look_at(id, number, freezing);
         Ok(())
+    }
+
+    fn look_at(&mut self, id: u64, number: u64, freezing: Freezing) {
+        let Some(sandbox) = self.sandboxes.get_mut(&id).filter(|sandbox| !sandbox.is_ending && !sandbox.init_ended)
+        else {
+            return self.answer(number, Err(invalid("the sandbox has ended")));
+        };
+        match freezing.look() {
+            Ok(FreezeProgress::Done(frozen)) => {
+                sandbox.frozen = Some(frozen);
+                self.answer(number, Ok(()));
+            }
+            Ok(FreezeProgress::Continues(freezing)) => {
+                self.freezing.insert(id, (number, freezing));
+            }
+            Err(error) => self.answer(number, Err(error)),
+        }
+    }
+
+    /// Looks at the sandboxes that are being stopped; returns the time of the next look.
+    pub(super) fn continue_freezing(&mut self, now: Instant) -> Option<Instant> {
+        let due = self.freezing.extract_if(|_, (_, freezing)| freezing.due <= now).collect::<Vec<_>>();
+        for (id, (number, freezing)) in due {
+            self.look_at(id, number, freezing);
+        }
+        self.freezing.values().map(|(_, freezing)| freezing.due).min()
+    }
+
+    fn thaw(&mut self, id: u64) -> Result<(), StepError> {
+        if let Some((number, freezing)) = self.freezing.remove(&id) {
+            self.answer(number, Err(invalid("the sandbox is to go on")));
+            return freezing.cancel();
+        }
+        let frozen = self.sandboxes.get_mut(&id).and_then(|sandbox| sandbox.frozen.take());
+        frozen.map_or(Ok(()), FrozenSandbox::thaw)
     }
 
     /// Opens a terminal of a sandbox.

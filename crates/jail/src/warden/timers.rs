@@ -47,6 +47,7 @@ impl WardenServer {
             self.rank_late_checkpoints(now),
             self.enforce_object_limits(now),
             self.retry_locks(now),
+            self.continue_freezing(now),
         ];
         let spare_due = self.spare.is_none().then_some(self.spare_due);
         let wait = match next.into_iter().flatten().chain(spare_due).min()? {
