@@ -32,10 +32,19 @@ MAX_EVENTS = 1000
 MAX_EVENT_BYTES = MAX_FRAME // 2
 # Reads of what the system tells of one watch before something else has its turn.
 MAX_DRAINED = 8
-MAX_METADATA = 16 << 10
+# Files whose attributes are kept. The host bounds those of one file.
+MAX_NOTED = 2000
 # Bytes of a file in which text is replaced.
 MAX_REPLACED = 64 << 20
-METADATA = "user.e2b."
+
+# Of linux/fcntl.h and linux/stat.h.
+AT_FDCWD, AT_SYMLINK_NOFOLLOW, AT_EMPTY_PATH, STATX_BTIME = -100, 0x100, 0x1000, 0x800
+# Of struct statx: the device, the number and the time of birth, with their places.
+STATX_IDENTITY = (("II", 136), ("Q", 32), ("qI", 80))
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+# The client's attributes of files, by identity. They are kept here: what the system keeps of them is in no control group's count.
+noted = {}
 
 HOME = os.environ.get("HOME", "/")
 UID, GID = os.getuid(), os.getgid()
@@ -80,20 +89,30 @@ def name_of(number, own, word):
     return word if number == own else "root" if number == 0 else str(number)
 
 
+def identity(descriptor, path):
+    """The identity of a file that no later file has: its device, its number, and its birth. Of the descriptor itself if the path is empty."""
+    told = ctypes.create_string_buffer(256)
+    if LIBC.statx(descriptor, os.fsencode(path), AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH, STATX_BTIME, told):
+        raise OSError(ctypes.get_errno(), "statx")
+    return sum((struct.unpack_from(form, told, at) for form, at in STATX_IDENTITY), ())
+
+
 def metadata_of(path):
-    """The client's own attributes, by name; bounded, since programs can set them, too."""
-    found, size = {}, 0
+    """The client's own attributes, by name."""
     try:
-        for name in os.listxattr(path):
-            if name.startswith(METADATA):
-                value = os.getxattr(path, name).decode("utf-8", "replace")
-                size += len(name) + len(value)
-                if size > MAX_METADATA:
-                    break
-                found[name[len(METADATA) :]] = value
+        return noted.get(identity(AT_FDCWD, path), {}) if noted else {}
     except OSError:
-        pass  # no such attributes in this file system, or it is gone
-    return found
+        return {}  # it is gone
+
+
+def note_metadata(descriptor, metadata):
+    """Keeps the client's attributes of a file; those of the files that were noted first go if there are too many."""
+    file = identity(descriptor, "")
+    noted.pop(file, None)
+    if metadata:
+        noted[file] = metadata
+    while len(noted) > MAX_NOTED:
+        del noted[next(iter(noted))]
 
 
 def entry(path):
@@ -333,10 +352,7 @@ def op_create(path, metadata):
             os.fchmod(descriptor, stat.S_IMODE(found.st_mode))
         if found.st_size:
             os.ftruncate(descriptor, 0)
-        for name in metadata_of(path):
-            os.removexattr(path, METADATA + name)
-        for name, value in metadata.items():
-            os.setxattr(path, METADATA + name, value.encode())
+        note_metadata(descriptor, metadata)
     except BaseException:
         os.close(descriptor)
         raise

@@ -41,7 +41,7 @@ const OBJECTS: [(&str, &str); 13] = [
 
 /// The same with the profile for services. What TCP holds is in pages that the host's figures do not name; the suite of hostile programs
 /// bounds it.
-const SERVICES: [(&str, &str); 6] = [
+const SERVICES: [(&str, &str); 5] = [
     (
         "datagrams of UDP",
         "sender = socket.socket(type=socket.SOCK_DGRAM); sender.setblocking(False)\nfor _ in range(200):\n    receiver = socket.socket(type=socket.SOCK_DGRAM); receiver.bind(('127.0.0.1', 0)); receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 30); held.append(receiver)\n    try:\n        for _ in range(2000): sender.sendto(b'x' * 2000, receiver.getsockname())\n    except OSError: pass",
@@ -57,10 +57,6 @@ const SERVICES: [(&str, &str); 6] = [
     (
         "files that are watched, and what is told of them",
         "libc = ctypes.CDLL(None); watch = libc.inotify_init1(0)\ntry:\n    for n in range(10**6):\n        open(str(n), 'w').close(); libc.inotify_add_watch(watch, str(n).encode(), 0xfff); open(str(n), 'a').close()\nexcept OSError: pass",
-    ),
-    (
-        "attributes of files",
-        "try:\n    for n in range(10**6):\n        open(str(n), 'w').close(); os.setxattr(str(n), 'user.x', b'x' * 4000)\nexcept OSError: pass",
     ),
     (
         "terminals that are full",

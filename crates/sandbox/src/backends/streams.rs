@@ -42,6 +42,7 @@ impl Streams {
     pub(crate) fn pair() -> Result<(Self, KernelEnds), Error> {
         let failed = |step: &'static str| move |error: io::Error| Error::Setup(format!("{step}: {error}"));
         let (ours, control) = UnixStream::pair().map_err(failed("make the kernel's socket"))?;
+        aludel_jail::refuse_descriptors(ours.as_fd());
         let (stdout, stdout_theirs) = output_pipe().map_err(failed("make a pipe"))?;
         let (stderr, stderr_theirs) = output_pipe().map_err(failed("make a pipe"))?;
         let channel = Channel::new(ours).map_err(failed("open the kernel's socket"))?;
