@@ -1,5 +1,5 @@
-//! The meter: work done for tenants, counted in memory and stored some seconds later. A crash loses these seconds, and up to a minute of the
-//! time of sandboxes.
+//! The meter: work done for tenants, counted in memory and stored some seconds later. A crash loses these seconds, and up to a minute of
+//! sandboxes' time.
 
 use std::collections::HashMap;
 use std::future::pending;

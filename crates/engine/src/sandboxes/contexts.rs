@@ -20,6 +20,9 @@ use crate::environment::check_names;
 use crate::executions::ProgramTarget;
 use crate::{Error, Missing};
 
+/// Contexts of one sandbox, with those whose kernels have died. Of kernels that live there may be fewer.
+const MAX_CONTEXTS: usize = 256;
+
 /// The contexts of one sandbox, the default one first.
 pub struct Contexts {
     sandbox: Arc<dyn Sandbox>,
@@ -123,6 +126,7 @@ impl Contexts {
     /// Starts a further kernel; without a language, of the sandbox's own.
     pub async fn create(&self, directory: Option<&str>, language: Option<Language>) -> Result<Arc<Context>, Error> {
         let directory = directory.unwrap_or(HOME);
+        self.release_dead_kernels().await?;
         let running = self.start(directory, language.as_ref()).await?;
         let context = Context::new(Some(running), directory, language);
         self.known.lock().await.push(Arc::clone(&context));
@@ -138,6 +142,20 @@ impl Contexts {
                 known.push(Context::new(None, HOME, Some(language.clone())));
             }
         }
+    }
+
+    /// Releases the kernels that have died: each holds descriptors of this process. Their contexts get new ones on next use. Fails if there
+    /// are too many contexts.
+    async fn release_dead_kernels(&self) -> Result<(), Error> {
+        let known = self.known.lock().await;
+        for context in &*known {
+            // One that is in use is released by its user.
+            let Ok(mut running) = context.running.try_lock() else { continue };
+            if running.as_ref().is_some_and(|running| !running.kernel.is_alive()) {
+                *running = None;
+            }
+        }
+        if known.len() < MAX_CONTEXTS { Ok(()) } else { Err(too_many()) }
     }
 
     /// All of them, in the order in which they were made.
@@ -229,12 +247,14 @@ impl Contexts {
     }
 }
 
+fn too_many() -> Error {
+    Error::InvalidSandbox { field: "context", reason: "there are as many as there may be".into() }
+}
+
 /// The error in terms of the request for a kernel.
 fn refused(error: SandboxError, language: Option<&Language>) -> Error {
     match error {
-        SandboxError::Full => {
-            Error::InvalidSandbox { field: "context", reason: "there are as many as there may be".into() }
-        }
+        SandboxError::Full => too_many(),
         SandboxError::Start(reason) => {
             Error::InvalidSandbox { field: language.map_or("context", |_| "language"), reason }
         }

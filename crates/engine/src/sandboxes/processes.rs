@@ -38,6 +38,8 @@ const MAX_QUEUED_CHUNKS: u64 = 16;
 const MAX_ORDERS: usize = 16;
 /// Bytes of a command line and its variables.
 const MAX_COMMAND: usize = 1 << 20;
+/// Bytes of a command line and its variables that are kept and shown.
+const MAX_SHOWN: usize = 16 << 10;
 /// Bytes of a client's name for a command.
 pub const MAX_TAG: usize = 128;
 /// Bytes of one command's entries in the audit log, besides the command itself.
@@ -66,6 +68,31 @@ pub struct ProcessSpec {
     pub time_limit: Option<Duration>,
     /// True if its output is for [`SandboxProcess::log`], not for its next follower.
     pub log: bool,
+}
+
+impl ProcessSpec {
+    /// The same without the words and variables that would take too much memory for as long as the command is known.
+    fn shortened(mut self) -> Self {
+        let (mut left, mut kept) = (MAX_SHOWN, 0);
+        for word in &mut self.arguments {
+            if left == 0 {
+                break;
+            }
+            word.truncate(word.floor_char_boundary(left));
+            word.shrink_to_fit();
+            left -= left.min(word.len() + 1);
+            kept += 1;
+        }
+        self.arguments.truncate(kept);
+        self.arguments.shrink_to_fit();
+        self.environment.retain(|name, value| {
+            let bytes = name.len() + value.len() + 1;
+            let is_kept = bytes <= left;
+            left -= if is_kept { bytes } else { 0 };
+            is_kept
+        });
+        self
+    }
 }
 
 /// Output streams.
@@ -259,7 +286,7 @@ impl Processes {
         let bytes = AUDIT_ENTRIES_BYTES + line.len() as u64;
         let _room = self.store.reserve(&self.tenant, bytes..=bytes).await?;
         let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        let note = AuditNote {
+        let mut note = AuditNote {
             store: self.store.clone(),
             tenant: self.tenant.clone(),
             sandbox_id: self.sandbox_id.clone(),
@@ -267,6 +294,9 @@ impl Processes {
             line,
         };
         note.write(AuditEvent::Started, "the client", "").await?;
+        // The entry of its end has the beginning.
+        note.line.truncate(note.line.floor_char_boundary(MAX_SHOWN));
+        note.line.shrink_to_fit();
         let command = Command {
             arguments: spec.arguments.clone(),
             environment: spec.environment.clone().into_iter().collect(),
@@ -283,7 +313,7 @@ impl Processes {
         let input = if spec.input || spec.pty.is_some() { started.stdin.take() } else { None };
         drop(started.stdin.take());
         let (pid, (orders, receiver)) = (started.id(), mpsc::channel(MAX_ORDERS));
-        let process = Arc::new(SandboxProcess::new(pid, number, spec, input, orders));
+        let process = Arc::new(SandboxProcess::new(pid, number, spec.shortened(), input, orders));
         let attached = process.attach()?;
         self.remember(&process);
         let time = self.meter.command(&self.tenant);
@@ -699,6 +729,21 @@ mod tests {
     fn scripted(log: bool) -> Arc<SandboxProcess> {
         let (orders, _receiver) = mpsc::channel(1);
         Arc::new(SandboxProcess::new(1, 1, ProcessSpec { log, ..ProcessSpec::default() }, None, orders))
+    }
+
+    #[test]
+    fn of_a_command_no_more_is_kept_than_is_shown() {
+        let long = "é".repeat(MAX_SHOWN / 2 - 4);
+        let variables = [("A", "x"), ("B", long.as_str()), ("C", "y")];
+        let environment: BTreeMap<_, _> =
+            variables.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let arguments = vec!["sh".to_owned(), "-c".to_owned(), "true".to_owned()];
+        let spec = ProcessSpec { arguments: arguments.clone(), environment, ..ProcessSpec::default() }.shortened();
+        assert_eq!((spec.arguments, spec.environment.into_keys().collect::<String>()), (arguments, "AC".to_owned()));
+        let words = vec!["sh".to_owned(), long.clone(), long, "end".to_owned()];
+        let spec = ProcessSpec { arguments: words.clone(), ..ProcessSpec::default() }.shortened();
+        assert_eq!((&spec.arguments[..2], spec.arguments[2].as_str()), (&words[..2], "éé"));
+        assert_eq!(spec.arguments.len(), 3);
     }
 
     async fn print(process: &SandboxProcess, text: &'static str) {

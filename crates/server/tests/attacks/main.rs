@@ -16,6 +16,7 @@ mod tenant;
 /// Tests that need a template.
 mod local_sandbox {
     mod answers;
+    mod contexts;
     mod init;
     mod links;
     mod names;
