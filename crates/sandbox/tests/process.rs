@@ -5,8 +5,8 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use aludel_sandbox::Error;
 use aludel_sandbox::process::{Command, ExitStatus};
+use aludel_sandbox::{Backend, Error, Profile, SandboxId, SandboxSpec};
 use common::{limits, listen, run, sandbox, shared, wait_beside};
 
 fn command(arguments: &[&str]) -> Command {
@@ -123,4 +123,23 @@ print(len(seen) > 5, reached)
     sandbox.run(command(&["touch", "/tmp/enough"]), b"", LONG, 10).await.unwrap();
     let result = listen(execution).await;
     assert_eq!(result.stdout, "True 0\n", "{result:?}");
+}
+
+#[tokio::test]
+async fn commands_that_copy_and_pack_files_succeed() {
+    let script = "set -e; cd /tmp; mkdir -p from/sub; echo x > from/a; chmod 750 from/a; ln -s a from/l\n\
+        cp -p from/a p; cp -a from copy; install -m 755 from/a installed; test \"$(stat -c %a p installed)\" = \"$(printf '750\\n755')\"\n\
+        tar cf t.tar from; tar czf t.tgz from; mkdir out; tar xpf t.tgz -C out; diff -r from out/from; dd if=t.tar of=d status=none\n\
+        sort from/a > sorted; mv installed /mnt/data/moved; echo fine";
+    for profile in [Profile::Data, Profile::Services] {
+        let spec = SandboxSpec { profile, ..SandboxSpec::new(limits()) };
+        let sandbox = shared().await.create(SandboxId::unique(), spec).await.unwrap();
+        let code = format!(
+            "import subprocess\nprint(subprocess.run(['sh', '-c', {script:?}], capture_output=True, text=True))"
+        );
+        let result = run(&sandbox, &code).await;
+        assert!(result.stdout.contains("stdout='fine\\n', stderr=''"), "{result:?}");
+        assert!(result.finished.relevant_refused_calls().is_empty(), "{result:?}");
+        sandbox.close().await.unwrap();
+    }
 }
