@@ -56,6 +56,8 @@ pub enum Scripted {
     Events(Vec<String>, End),
     /// Takes the request and says nothing.
     Hang,
+    /// Takes the request and answers it later.
+    Late(Duration, Box<Self>),
 }
 
 /// The end of a stream.
@@ -164,9 +166,12 @@ impl Transport for ScriptedTransport {
         let body = value(body);
         self.requests.lock().expect("no panic while it is held").push(Seen { head, body });
         let step = self.script.lock().expect("no panic while it is held").pop_front();
-        let reply = Reply::of(step.unwrap_or(THE_END));
+        let step = step.unwrap_or(THE_END);
         Box::pin(async move {
-            match reply {
+            if let Scripted::Late(time, _) = &step {
+                tokio::time::sleep(*time).await;
+            }
+            match Reply::of(step) {
                 Some(reply) => Ok(reply.into_response()),
                 None => std::future::pending().await,
             }
@@ -238,6 +243,7 @@ impl Reply {
                 pieces(vec![framed(&event.to_string())], End::Close)
             }
             Scripted::Events(events, end) => pieces(events.iter().map(|event| framed(event)).collect(), end),
+            Scripted::Late(_, step) => Self::of(*step),
             Scripted::Hang => None,
         }
     }
@@ -316,6 +322,9 @@ fn in_halves(chunks: &[Value]) -> Vec<String> {
 async fn answer(mut stream: TcpStream, step: Scripted, seen: &Mutex<Vec<Seen>>) -> io::Result<()> {
     let request = read_request(&mut stream).await?;
     seen.lock().expect("no panic while it is held").push(request);
+    if let Scripted::Late(time, _) = &step {
+        tokio::time::sleep(*time).await;
+    }
     match Reply::of(step) {
         Some(reply) => reply.write(&mut stream).await,
         None => hang().await,

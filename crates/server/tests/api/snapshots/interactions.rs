@@ -7,7 +7,7 @@ use aludel_testkit::Scripted;
 use serde_json::{Value, json};
 
 use super::case::Case;
-use super::model::{Round, answers, calls, runs, says};
+use super::model::{Round, answers, calls, later, runs, says};
 use super::programs::{FAILS, NEVER_ENDS, PRINTS, SHOWS_IMAGE};
 use super::run::with;
 
@@ -164,7 +164,7 @@ fn background() -> Vec<Case> {
     let stream = format!("{FIRST}?stream=true");
     vec![
         Case::new("background")
-            .model([runs(PRINTS), says("Done.")])
+            .model([later(runs(PRINTS)), says("Done.")])
             .post(PATH, begun.clone())
             .until(FIRST, "/status", "completed")
             .get(FIRST)

@@ -1,5 +1,7 @@
 //! Scripts for the model: short answers in a few pieces, so that streams are short to read.
 
+use std::time::Duration;
+
 use aludel_testkit::{End, Scripted};
 use serde_json::{Value, json};
 
@@ -11,6 +13,11 @@ pub(super) fn says(text: &str) -> Scripted {
 /// A program.
 pub(super) fn runs(code: &str) -> Scripted {
     Round::new().program(code).ends("tool_calls")
+}
+
+/// An answer to a request whose client was answered before.
+pub(super) fn later(answer: Scripted) -> Scripted {
+    Scripted::Late(Duration::from_secs(1), Box::new(answer))
 }
 
 /// A call of a client's function.

@@ -8,7 +8,7 @@ use aludel_testkit::Scripted;
 use serde_json::{Value, json};
 
 use super::case::{Case, Place};
-use super::model::{Round, answers, calls, runs, says};
+use super::model::{Round, answers, calls, later, runs, says};
 use super::programs::{
     DIES, EXITS, FAILS, HOARDS, MAKES_FILE, NEVER_ENDS, PRINTS, PRINTS_AND_NEVER_ENDS, READS_FILE, SHOWS_IMAGE,
     STARTS_PROCESS,
@@ -443,7 +443,7 @@ fn background() -> Vec<Case> {
     let path = "/v1/responses/<resp 1>";
     vec![
         Case::new("background")
-            .model([runs(PRINTS), says("Done.")])
+            .model([later(runs(PRINTS)), says("Done.")])
             .post(PATH, with_tool(&json!({ "background": true, "include": ["code_interpreter_call.outputs"] })))
             .until(path, "/status", "completed")
             .get(path)
@@ -457,12 +457,12 @@ fn background() -> Vec<Case> {
             .restart()
             .same_stream("/v1/responses/<resp 1>?stream=true"),
         Case::new("background_unstored")
-            .model([says("Done.")])
+            .model([later(says("Done."))])
             .post(PATH, request(&json!({ "background": true, "store": false })))
             .until(path, "/status", "completed")
             .get(path),
         Case::new("background_fails")
-            .model([answers(401, "", "wrong key")])
+            .model([later(answers(401, "", "wrong key"))])
             .post(PATH, request(&json!({ "background": true })))
             .until(path, "/status", "failed")
             .get(path)
@@ -480,7 +480,7 @@ fn background() -> Vec<Case> {
             .post("/v1/responses/<resp 1>/cancel", json!({}))
             .post("/v1/responses/<resp 1>/cancel", json!({})),
         Case::new("cancelled_while_a_program_runs")
-            .model([runs(PRINTS_AND_NEVER_ENDS)])
+            .model([later(runs(PRINTS_AND_NEVER_ENDS))])
             .post(PATH, with_tool(&json!({ "background": true })))
             .until_told("/v1/responses/<resp 1>?stream=true", "call.interpreting")
             .post("/v1/responses/<resp 1>/cancel", json!({}))
@@ -491,7 +491,7 @@ fn background() -> Vec<Case> {
             .post(PATH, request(&json!({})))
             .post("/v1/responses/<resp 1>/cancel", json!({})),
         Case::new("deleted_while_a_program_runs")
-            .model([runs(PRINTS_AND_NEVER_ENDS)])
+            .model([later(runs(PRINTS_AND_NEVER_ENDS))])
             .post(PATH, with_tool(&json!({ "background": true })))
             .until_told("/v1/responses/<resp 1>?stream=true", "call.interpreting")
             .delete(path)
@@ -666,7 +666,7 @@ fn approvals() -> Vec<Case> {
             .join(),
         Case::new("cancelled_while_a_program_waits")
             .approvals(always(OnTimeout::Deny, 300))
-            .model([runs(PRINTS)])
+            .model([later(runs(PRINTS))])
             .post(PATH, with_tool(&json!({ "background": true })))
             .until("/v1/approvals", "/data/0/status", "pending")
             .post("/v1/responses/<resp 1>/cancel", json!({}))
