@@ -125,7 +125,9 @@ async fn a_key_whose_budget_is_used_up_may_read_and_delete() {
     let asked = server.post("/v1/messages", json!({ "model": "m", "max_tokens": 1, "messages": [] })).await;
     assert_eq!((asked.status.as_u16(), &asked.json()["error"]["type"]), (429, &json!("rate_limit_error")));
     server.post("/v1/responses/resp_1/cancel", json!({})).await.refused(404, "not found");
-    server.post("/v1/responses/input_tokens", json!({ "model": "m", "input": "x" })).await.ok();
+    let counted = server.post("/v1/responses/input_tokens", json!({ "model": "m", "input": "hello world" })).await;
+    // Three of the text, and some of the model's form of a message.
+    assert_eq!(counted.ok()["input_tokens"], 7);
     let signal = server.post("/process.Process/SendSignal", json!({})).await;
     assert_ne!(signal.status, 429, "{signal:?}");
     server.get(&format!("/v1/files/{file}")).await.ok();

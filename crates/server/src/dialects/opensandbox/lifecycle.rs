@@ -30,6 +30,8 @@ const IMAGES: [&str; 3] = ["code-interpreter", "python", "base"];
 /// The default number of sandboxes on a page, and the most.
 const PAGE: usize = 20;
 const MAX_PAGE: usize = 200;
+/// The last page that a client can ask for.
+const MAX_NUMBER: usize = 1_000_000;
 
 /// `POST /v1/sandboxes`
 pub(super) async fn create(
@@ -132,7 +134,7 @@ pub(super) async fn list(
         Some(Ok(number)) if (1..=most).contains(&number) => Ok(number),
         Some(_) => Err(invalid(format!("{name}: it must be from 1 to {most}"))),
     };
-    let (page, page_size) = (number("page", 1, usize::MAX)?, number("pageSize", PAGE, MAX_PAGE)?);
+    let (page, page_size) = (number("page", 1, MAX_NUMBER)?, number("pageSize", PAGE, MAX_PAGE)?);
     let (total_items, total_pages) = (all.len(), all.len().div_ceil(page_size));
     let items = all.iter().skip((page - 1).saturating_mul(page_size)).take(page_size);
     let items = items.map(|sandbox| describe::sandbox(sandbox)).collect();

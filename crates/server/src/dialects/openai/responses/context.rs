@@ -17,6 +17,7 @@ use aludel_wire::openai::responses::{
     Reasoning, Response, Role,
 };
 use serde::de::IgnoredAny;
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::request::{ParsedRequest, no_previous};
@@ -28,6 +29,11 @@ use crate::dialects::reasoning::unwrapped;
 use crate::dialects::stored::{Length, MAX_CONTEXT, answered, too_long};
 use crate::error::ApiError;
 use crate::http::MemoryCharge;
+
+/// Tokens that a model's template adds to an item, about.
+const ITEM_TOKENS: usize = 4;
+/// Fields of items whose texts no model reads.
+const UNREAD_FIELDS: [&str; 7] = ["id", "type", "status", "role", "call_id", "container_id", "detail"];
 
 /// The conversation that a request builds on, and its additions.
 #[derive(Debug)]
@@ -133,9 +139,23 @@ impl Context {
         self.items.drain(self.new.clone()).collect()
     }
 
-    /// Estimates the tokens of the items.
+    /// Estimates the tokens of the items from their texts. Ids, most of which are ours, and names of fields are not for the model.
     pub(super) fn tokens(&self) -> usize {
-        self.items.iter().map(|item| item.to_string().len()).sum::<usize>().div_ceil(4)
+        let texts = self.items.iter().map(|item| serde_json::to_value(item).map_or(0, |item| text_bytes(&item)));
+        texts.sum::<usize>().div_ceil(4) + ITEM_TOKENS * self.items.len()
+    }
+}
+
+/// The bytes of the texts in an item.
+fn text_bytes(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(values) => values.iter().map(text_bytes).sum(),
+        Value::Object(fields) => {
+            let texts = fields.iter().filter(|(name, _)| !UNREAD_FIELDS.contains(&name.as_str()));
+            texts.map(|(_, value)| text_bytes(value)).sum()
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
     }
 }
 
