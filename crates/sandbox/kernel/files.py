@@ -107,6 +107,8 @@ def metadata_of(path):
 
 def note_metadata(descriptor, metadata):
     """Keeps the client's attributes of a file; those of the files that were noted first go if there are too many."""
+    if not metadata and not noted:
+        return
     file = identity(descriptor, "")
     noted.pop(file, None)
     if metadata:

@@ -1,7 +1,7 @@
 //! `aludel approvals`: deciding about programs that wait.
 
 use aludel_store::{
-    ApprovalId, ApprovalRecord, ApprovalStatus, ApprovalUpdate, DecisionOutcome, Order, PageQuery, Store, now,
+    ApprovalId, ApprovalRecord, ApprovalStatus, ApprovalUpdate, DecisionOutcome, PageQuery, Store, now,
 };
 use anyhow::Context as _;
 use clap::Subcommand;
@@ -12,7 +12,7 @@ use crate::context::CommandContext;
 use crate::exit::{Exit, usage};
 use crate::{console, state, terminal};
 
-/// Programs that are listed at once.
+/// Programs that are read at once.
 const AT_ONCE: usize = 1000;
 
 /// List the programs that wait for approval, and decide about them
@@ -62,14 +62,20 @@ pub(crate) async fn run(command: ApprovalsCommand, context: &CommandContext) -> 
     match command {
         ApprovalsCommand::List { all, json } => {
             let status = (!all).then_some(ApprovalStatus::Pending);
-            let page = PageQuery { after: None, limit: AT_ONCE, order: Order::Descending };
-            let mut approvals = store.approvals(None, status, page).await.context("cannot read the approvals")?.data;
-            approvals.reverse();
-            if approvals.is_empty() && !json {
-                console::status(if all { "no program was ever held back" } else { "no program waits" });
-            }
-            for approval in &approvals {
-                console.line(StandardStream::Stdout, &if json { details(approval) } else { line(approval) })?;
+            let mut query = PageQuery::first(AT_ONCE);
+            loop {
+                let page = store.approvals(None, status, query.clone()).await.context("cannot read the approvals")?;
+                for approval in &page.data {
+                    console.line(StandardStream::Stdout, &if json { details(approval) } else { line(approval) })?;
+                }
+                let last = page.data.last().map(|approval| approval.id.to_string());
+                if last.is_none() && query.after.is_none() && !json {
+                    console::status(if all { "no program was ever held back" } else { "no program waits" });
+                }
+                if last.is_none() || !page.has_more {
+                    break;
+                }
+                query.after = last;
             }
         }
         ApprovalsCommand::Show { id } => {
