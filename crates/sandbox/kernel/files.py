@@ -376,7 +376,6 @@ def op_close(handle):
     return {"entry": entry(found.path)} if isinstance(found, OpenFile) and os.path.lexists(found.path) else {}
 
 
-libc = ctypes.CDLL(None, use_errno=True)
 IN_MODIFY, IN_ATTRIB, IN_MOVED_FROM, IN_MOVED_TO = 0x2, 0x4, 0x40, 0x80
 IN_CREATE, IN_DELETE, IN_DELETE_SELF, IN_MOVE_SELF = 0x100, 0x200, 0x400, 0x800
 IN_Q_OVERFLOW, IN_IGNORED, IN_ISDIR = 0x4000, 0x8000, 0x40000000
@@ -401,7 +400,7 @@ class Watch:
         # The request that waits for events.
         self.waiting = None
         self.directories = {}
-        self.descriptor = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.descriptor = LIBC.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self.descriptor < 0:
             raise OSError(ctypes.get_errno(), "watching is not possible here")
         try:
@@ -417,7 +416,7 @@ class Watch:
         """Watches one directory, and returns those in it; None if it was watched before under this name."""
         if len(self.directories) >= MAX_WATCHED:
             raise Refused("too_many", f"more than {MAX_WATCHED} directories would be watched")
-        number = libc.inotify_add_watch(
+        number = LIBC.inotify_add_watch(
             self.descriptor, os.fsencode(directory), ctypes.c_uint32(WATCHED | IN_ONLYDIR | flags)
         )
         if number < 0:
