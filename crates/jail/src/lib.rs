@@ -47,7 +47,7 @@ mod warden;
 mod warden_process;
 mod zygote;
 
-pub use sys::{give_back_freed_memory, give_back_large_memory, refuse_descriptors};
+pub use sys::{give_back_freed_memory, give_back_large_memory};
 pub use warden::WORKSPACES;
 pub use warden_process::{WardenError, WardenProcess};
 

@@ -61,8 +61,10 @@ pub enum Descriptor {
     Init,
     /// The Landlock ruleset.
     Landlock,
-    /// The control socket.
-    Control,
+    /// The read end of the pipe from the host.
+    FromHost,
+    /// The write end of the pipe to the host.
+    ToHost,
     /// The socket to the warden.
     Warden,
     /// The listener on which the warden receives refused system calls.
@@ -77,12 +79,14 @@ pub enum Descriptor {
     Cgroup(usize),
 }
 
-/// Number of the control socket after the lockdown.
-pub(crate) const CONTROL_FD: RawFd = 3;
+/// Descriptor on which the process hears the host after the lockdown.
+pub(crate) const FROM_HOST_FD: RawFd = 3;
+/// Descriptor on which it speaks to the host.
+pub(crate) const TO_HOST_FD: RawFd = 4;
 /// The descriptor on which the warden is reached afterwards.
-pub(crate) const WARDEN_FD: RawFd = 4;
+pub(crate) const WARDEN_FD: RawFd = 5;
 /// Descriptor that holds the Landlock ruleset until it is applied.
-const LANDLOCK_FD: RawFd = 5;
+const LANDLOCK_FD: RawFd = 6;
 /// The least number of a received descriptor: above all that the steps choose.
 pub(crate) const FIRST_FREE_FD: RawFd = 10;
 /// Processes of all sandboxes together, where they share a user id.
@@ -166,22 +170,12 @@ impl Lockdown<'_> {
         step("replace stdout", libc::SYS_dup3, vec![Fd(Descriptor::Stdout), Int(1), Int(0)]);
         step("replace stderr", libc::SYS_dup3, vec![Fd(Descriptor::Stderr), Int(2), Int(0)]);
         let cloexec = i64::from(libc::O_CLOEXEC);
-        step(
-            "place the control socket",
-            libc::SYS_dup3,
-            vec![Fd(Descriptor::Control), number(CONTROL_FD), Int(cloexec)],
-        );
-        step(
-            "place the warden's socket",
-            libc::SYS_dup3,
-            vec![Fd(Descriptor::Warden), number(WARDEN_FD), Int(cloexec)],
-        );
+        let place = |descriptor, place| vec![Fd(descriptor), number(place), Int(cloexec)];
+        step("place the pipe from the host", libc::SYS_dup3, place(Descriptor::FromHost, FROM_HOST_FD));
+        step("place the pipe to the host", libc::SYS_dup3, place(Descriptor::ToHost, TO_HOST_FD));
+        step("place the warden's socket", libc::SYS_dup3, place(Descriptor::Warden, WARDEN_FD));
         if self.landlock {
-            step(
-                "place the ruleset",
-                libc::SYS_dup3,
-                vec![Fd(Descriptor::Landlock), number(LANDLOCK_FD), Int(cloexec)],
-            );
+            step("place the ruleset", libc::SYS_dup3, place(Descriptor::Landlock, LANDLOCK_FD));
         }
         let first_foreign = if self.landlock { LANDLOCK_FD + 1 } else { LANDLOCK_FD };
         step(
@@ -312,7 +306,7 @@ impl Filters {
 /// The descriptors that came with a request and with [`NamespacesReady`](crate::fork_server::NamespacesReady), by purpose.
 #[derive(Debug, Default)]
 pub(crate) struct ChildDescriptors {
-    /// Init, control socket, stdin, stdout, stderr, the warden's socket.
+    /// Init, the pipe from the host, the pipe to the host, stdin, stdout, stderr, the warden's socket.
     first: Vec<OwnedFd>,
     landlock: Option<OwnedFd>,
     cgroups: Vec<OwnedFd>,
@@ -335,11 +329,12 @@ impl ChildDescriptors {
     pub(crate) fn get(&self, descriptor: Descriptor) -> Result<BorrowedFd<'_>, StepError> {
         let found = match descriptor {
             Descriptor::Init => self.first.first(),
-            Descriptor::Control => self.first.get(1),
-            Descriptor::Stdin => self.first.get(2),
-            Descriptor::Stdout => self.first.get(3),
-            Descriptor::Stderr => self.first.get(4),
-            Descriptor::Warden => self.first.get(5),
+            Descriptor::FromHost => self.first.get(1),
+            Descriptor::ToHost => self.first.get(2),
+            Descriptor::Stdin => self.first.get(3),
+            Descriptor::Stdout => self.first.get(4),
+            Descriptor::Stderr => self.first.get(5),
+            Descriptor::Warden => self.first.get(6),
             Descriptor::Landlock => self.landlock.as_ref(),
             Descriptor::Cgroup(place) => self.cgroups.get(place),
             Descriptor::Listener => None,

@@ -99,8 +99,8 @@ pub enum WardenRequest {
         /// The workspace.
         workspace: u64,
     },
-    /// Makes a sandbox. Its kernel, if any, is [`FIRST_KERNEL`] and speaks on its own socket once this is answered. Descriptors, with a
-    /// kernel only: the kernel's control socket, its stdout, its stderr.
+    /// Makes a sandbox. Its kernel, if any, is [`FIRST_KERNEL`] and speaks on its own pipe once this is answered. Descriptors, with a
+    /// kernel only: the pipe from the host, the pipe to the host, stdout, stderr.
     Create {
         /// Chosen by the caller, unique while the sandbox lives.
         id: u64,
@@ -133,13 +133,13 @@ pub enum WardenRequest {
         signal: i32,
     },
     /// Replaces the first kernel, which ended, by its checkpoint, and ends everything else in the sandbox. Answered when the checkpoint has
-    /// taken over, or cannot. Descriptor: the control socket of the restored kernel.
+    /// taken over, or cannot. Descriptors: the restored kernel's pipes from and to the host.
     Restore {
         /// The sandbox.
         id: u64,
     },
-    /// Starts a process in the sandbox. Descriptors: a socket that carries the command to the process, and an error back if it cannot run,
-    /// and that closes once it runs; then stdin, stdout, stderr.
+    /// Starts a process in the sandbox. Descriptors: a pipe that carries the command to the process, one that carries an error back if it
+    /// cannot run and that closes once it runs, stdin, stdout, stderr.
     Spawn {
         /// The sandbox.
         id: u64,

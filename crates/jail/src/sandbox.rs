@@ -124,13 +124,12 @@ impl JailSandbox {
         }
     }
 
-    /// Wakes the checkpoint to take the kernel's place, with a new control socket. Returns false if there is none.
-    pub(crate) fn wake(&self, control: BorrowedFd<'_>) -> bool {
+    /// Wakes the checkpoint to take the kernel's place, with new pipes from and to the host. Returns false if there is none.
+    pub(crate) fn wake(&self, pipes: [BorrowedFd<'_>; 2]) -> bool {
         let Some(socket) = &self.wake else { return false };
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        let descriptors = [control];
-        ancillary.push(SendAncillaryMessage::ScmRights(&descriptors))
+        ancillary.push(SendAncillaryMessage::ScmRights(&pipes))
             && sendmsg(socket, &[IoSlice::new(b"restore")], &mut ancillary, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
                 .is_ok()
     }

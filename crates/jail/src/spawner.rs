@@ -2,9 +2,8 @@
 //! a command needs no interpreter.
 
 use std::ffi::{CStr, CString};
-use std::io::{self, Read, Write};
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
@@ -43,7 +42,7 @@ struct Command {
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum ChildFrame {
-    /// The process id in the sandbox. The exec comes next and closes the socket.
+    /// The process id in the sandbox. The exec comes next and closes the pipes.
     Started {
         number: u32,
     },
@@ -147,20 +146,19 @@ fn become_command(request: &ForkRequest, mut descriptors: ChildDescriptors, setu
         Ok(never) => match never {},
         Err(StepError { step, source }) => format!("{step}: {}", words(&source)),
     };
-    // The socket has its old number, or its new one once all others are closed.
+    // The pipe has its old number, or its new one once all others are closed.
     let failure = ChildFrame::Failed { reason };
-    let sent = descriptors.get(Descriptor::Control).is_ok_and(|control| send(control, &failure).is_ok());
+    let sent = descriptors.get(Descriptor::ToHost).is_ok_and(|host| send(host, &failure).is_ok());
     if !sent {
-        send(sys::descriptor(lockdown::CONTROL_FD), &failure).ignore("the other end may be gone");
+        send(sys::descriptor(lockdown::TO_HOST_FD), &failure).ignore("the other end may be gone");
     }
     sys::exit(1)
 }
 
 /// Receives the command, and executes it.
 fn run_command(setup: &Setup) -> Result<std::convert::Infallible, StepError> {
-    let control = sys::descriptor(lockdown::CONTROL_FD);
     let RunFrame { command: Command { arguments, environment, directory } } =
-        receive(control).step("hear the command")?;
+        receive(sys::descriptor(lockdown::FROM_HOST_FD)).step("hear the command")?;
     std::env::set_current_dir(&directory).step(directory)?;
     let mut variables = setup.environment.clone();
     for (name, value) in environment {
@@ -172,7 +170,8 @@ fn run_command(setup: &Setup) -> Result<std::convert::Infallible, StepError> {
     let environment = variables.iter().map(|(name, value)| text(&format!("{name}={value}")));
     let environment = environment.collect::<Result<Vec<_>, _>>()?;
     let path = variables.iter().find(|(name, _)| name == "PATH").map_or(DEFAULT_PATH, |(_, path)| path);
-    send(control, &ChildFrame::Started { number: std::process::id() }).step("say that it starts")?;
+    let started = ChildFrame::Started { number: std::process::id() };
+    send(sys::descriptor(lockdown::TO_HOST_FD), &started).step("say that it starts")?;
     Err(exec(program, path, &borrowed(&argv), &borrowed(&environment))).step(program.clone())
 }
 
@@ -212,8 +211,8 @@ fn text(text: &str) -> Result<CString, StepError> {
     CString::new(text).step("a text with a zero byte")
 }
 
-fn receive<T: for<'a> Deserialize<'a>>(socket: BorrowedFd<'_>) -> io::Result<T> {
-    let mut stream = UnixStream::from(socket.try_clone_to_owned()?);
+fn receive<T: for<'a> Deserialize<'a>>(host: BorrowedFd<'_>) -> io::Result<T> {
+    let mut stream = PipeReader::from(host.try_clone_to_owned()?);
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
     let length = u32::from_be_bytes(length) as usize;
@@ -225,10 +224,10 @@ fn receive<T: for<'a> Deserialize<'a>>(socket: BorrowedFd<'_>) -> io::Result<T> 
     Ok(serde_json::from_slice(&bytes)?)
 }
 
-fn send(socket: BorrowedFd<'_>, frame: &ChildFrame) -> io::Result<()> {
+fn send(host: BorrowedFd<'_>, frame: &ChildFrame) -> io::Result<()> {
     let bytes = serde_json::to_vec(frame)?;
     let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
-    let mut stream = UnixStream::from(socket.try_clone_to_owned()?);
+    let mut stream = PipeWriter::from(host.try_clone_to_owned()?);
     stream.write_all(&[length.to_be_bytes().as_slice(), &bytes].concat())
 }
 

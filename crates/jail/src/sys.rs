@@ -378,13 +378,10 @@ pub fn give_back_freed_memory() {
 }
 
 /// Has Linux, from version 6.16 on, refuse descriptors that are sent to a socket: whoever receives one closes its last copy, wanted or not,
-/// and that may take long.
-pub fn refuse_descriptors(socket: BorrowedFd<'_>) {
+/// and that may take long. Returns false on an older Linux.
+pub(crate) fn refuse_descriptors(socket: BorrowedFd<'_>) -> bool {
     const SO_PASSRIGHTS: libc::c_int = 83;
     let none: libc::c_int = 0;
-    // An older Linux has no such option. JUSTIFICATION: not wrapped. SAFETY: the value is an integer that outlives the call, and four bytes
-    // are its size.
-    unsafe {
-        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, (&raw const none).cast(), 4);
-    }
+    // JUSTIFICATION: not wrapped. SAFETY: the value is an integer that outlives the call, and four bytes are its size.
+    unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, (&raw const none).cast(), 4) == 0 }
 }

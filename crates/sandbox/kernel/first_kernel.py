@@ -1,5 +1,6 @@
 """Kernels: forked from the first process, which has imported what they need."""
 
+import fcntl
 import os
 import selectors
 import signal
@@ -12,6 +13,7 @@ from first_memory import send_end
 from first_messages import CHUNK, DATA, GRANT, RESTORED, send
 from first_privileges import be_one_of_the_sandbox
 from first_streams import PIPE, Streams, listen
+from kernel_channel import FROM_HOST_FD, TO_HOST_FD, WARDEN_FD
 
 # Bytes of a kernel's stream that may be under way.
 WINDOW = 1 << 20
@@ -27,21 +29,18 @@ class Kernel(Streams):
         # A piece of its channel that waits for what was printed before it.
         self.held = b""
         self.checkpoint = None
-        control, theirs = socket.socketpair()
         self.warden, copy = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.warden.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        outputs = [os.pipe(), os.pipe()]
+        theirs, self.input = os.pipe()
+        outputs = [os.pipe() for _ in range(3)]
         self.pid = os.fork()
         if self.pid == 0:
-            become([theirs.fileno(), copy.fileno(), *(theirs for _, theirs in outputs)])
-        theirs.close()
+            become([theirs, copy.fileno(), *(end for _, end in outputs)])
         copy.close()
-        for _, end in outputs:
-            os.close(end)
-        self.control = control
-        self.input = control.fileno()
-        self.streams = [control.fileno(), *(ours for ours, _ in outputs)]
-        for descriptor in (*self.streams, self.warden.fileno()):
+        for descriptor in (theirs, *(end for _, end in outputs)):
+            os.close(descriptor)
+        self.streams = [ours for ours, _ in outputs]
+        for descriptor in (self.input, *self.streams, self.warden.fileno()):
             os.set_blocking(descriptor, False)
         self.watch()
 
@@ -55,11 +54,8 @@ class Kernel(Streams):
     def handle(self, descriptor, events):
         if descriptor == self.warden.fileno():
             self.hear_checkpoint()
-        elif descriptor == self.input:
-            if events & selectors.EVENT_WRITE:
-                self.feed()
-            if events & selectors.EVENT_READ:
-                self.take_frames()
+        elif descriptor == self.streams[0]:
+            self.take_frames()
             self.watch()
         else:
             super().handle(descriptor, events)
@@ -84,12 +80,11 @@ class Kernel(Streams):
 
     def ended(self, stream):
         """Nobody writes to a stream any more, no checkpoint either."""
-        listen(self.streams[stream], 0, None)
-        if stream == 0:
-            self.input = None
-        else:
-            os.close(self.streams[stream])
+        release(self.streams[stream])
         self.streams[stream] = None
+        if stream == 0:
+            release(self.input)
+            self.input = None
 
     def refused(self):
         """It is gone, which its end tells."""
@@ -135,9 +130,10 @@ class Kernel(Streams):
     def wake(self):
         try:
             os.kill(self.checkpoint, 0)
-            control, theirs = socket.socketpair()
-            socket.send_fds(self.warden, [b"restore"], [theirs.fileno()])
-            theirs.close()
+            (from_host, requests), (answers, to_host) = os.pipe(), os.pipe()
+            socket.send_fds(self.warden, [b"restore"], [from_host, to_host])
+            os.close(from_host)
+            os.close(to_host)
             self.warden.settimeout(RESTORE_TIMEOUT)
             word = self.hear_checkpoint()
             while word == b"checkpoint":
@@ -147,11 +143,11 @@ class Kernel(Streams):
             return False
         if word != b"restored":
             return False
-        listen(self.streams[0], 0, None)
-        self.control.close()
-        self.control = control
-        control.setblocking(False)
-        self.streams[0] = self.input = control.fileno()
+        release(self.streams[0])
+        release(self.input)
+        self.streams[0], self.input = answers, requests
+        for descriptor in (requests, answers):
+            os.set_blocking(descriptor, False)
         self.pid, self.checkpoint = self.checkpoint, None
         self.held = b""
         if self.unsent:
@@ -162,13 +158,17 @@ class Kernel(Streams):
     def close(self):
         """Ends it for good, and lets go of all of it."""
         self.signal(signal.SIGKILL, True)
-        for descriptor in (*self.streams, self.warden.fileno()):
-            listen(descriptor, 0, None)
-        for descriptor in self.streams[1:]:
-            if descriptor is not None:
-                os.close(descriptor)
-        self.control.close()
+        for descriptor in (self.input, *self.streams):
+            release(descriptor)
+        listen(self.warden.fileno(), 0, None)
         self.warden.close()
+
+
+def release(descriptor):
+    """Listens to it no more, and closes it."""
+    if descriptor is not None:
+        listen(descriptor, 0, None)
+        os.close(descriptor)
 
 
 def become(descriptors):
@@ -179,10 +179,11 @@ def become(descriptors):
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
-        control, warden, stdout, stderr = descriptors
-        for ours, place, inherited in ((control, 3, False), (warden, 4, False), (stdout, 1, True), (stderr, 2, True)):
-            os.dup2(ours, place, inherited)
-        os.closerange(5, os.sysconf("SC_OPEN_MAX"))
+        # Above all places, so that none is taken before its turn.
+        copies = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, WARDEN_FD + 1) for descriptor in descriptors]
+        for ours, place in zip(copies, (FROM_HOST_FD, WARDEN_FD, TO_HOST_FD, 1, 2)):
+            os.dup2(ours, place, inheritable=place < FROM_HOST_FD)
+        os.closerange(WARDEN_FD + 1, os.sysconf("SC_OPEN_MAX"))
         be_one_of_the_sandbox()
         kernel.run()
         status = 0

@@ -15,7 +15,7 @@ import gc
 import os
 import sys
 
-from kernel_channel import CONTROL_FD, WARDEN_FD, Channel, Silence, is_readable
+from kernel_channel import FROM_HOST_FD, TO_HOST_FD, WARDEN_FD, Channel, Silence, is_readable
 from kernel_checkpoint import IDLE, SLEEP, Checkpoints, is_alone
 from kernel_errors import describe_error
 from kernel_jupyter import Relay
@@ -84,12 +84,12 @@ class Kernel:
 
     def run(self):
         """Runs in a fork, after the lockdown. Returns when the host has gone."""
-        self.output.channel = Channel(CONTROL_FD)
+        self.output.channel = Channel()
         self.output.owner = os.getpid()
         self.start_fresh()
         self.send({"type": "ready"})
         while True:
-            if self.is_checkpoint_due() and not is_readable(CONTROL_FD, IDLE):
+            if self.is_checkpoint_due() and not is_readable(FROM_HOST_FD, IDLE):
                 self.take_ahead()
             try:
                 frame = self.output.channel.receive()
@@ -128,7 +128,7 @@ class Kernel:
             return
         if not self.checkpoints.take() and self.checkpoints.pid is not None:
             self.written.copy_ahead()
-            if not is_readable(CONTROL_FD, SLEEP) and is_alone(but=self.checkpoints.pid):
+            if not is_readable(FROM_HOST_FD, SLEEP) and is_alone(but=self.checkpoints.pid):
                 self.checkpoints.drop()
                 self.checkpoints.bury(waits=True)
 
@@ -300,7 +300,7 @@ prepare, note_memory, run = KERNEL.prepare, KERNEL.note_memory, KERNEL.run
 
 if __name__ == "__main__":
     # A new interpreter, started by the zygote's child after the lockdown.
-    for inherited in (CONTROL_FD, WARDEN_FD):
+    for inherited in (FROM_HOST_FD, TO_HOST_FD, WARDEN_FD):
         os.set_inheritable(inherited, False)
     prepare("--lean" not in sys.argv, preloaded_modules(sys.argv))
     note_memory()

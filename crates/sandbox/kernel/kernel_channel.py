@@ -1,21 +1,23 @@
-"""The host's end of a kernel: length-prefixed JSON frames over an inherited socket."""
+"""The kernel's way to the host: length-prefixed JSON frames over two inherited pipes. Over a socket, a program could send the host descriptors."""
 
 import json
 import os
 import select
 import struct
 
-CONTROL_FD = 3
-WARDEN_FD = 4
+FROM_HOST_FD = 3
+TO_HOST_FD = 4
+WARDEN_FD = 5
 # The host refuses longer frames; what is longer is left out here, with a word about it.
 MAX_FRAME = 24 << 20
 
 
 class Channel:
-    """One end of the host's socket."""
+    """The ends of the pipes from and to the host."""
 
-    def __init__(self, descriptor):
-        self.descriptor = descriptor
+    def __init__(self, from_host=FROM_HOST_FD, to_host=TO_HOST_FD):
+        self.from_host = from_host
+        self.to_host = to_host
 
     def send(self, frame):
         payload = json.dumps(frame).encode()
@@ -24,7 +26,7 @@ class Channel:
         data = struct.pack(">I", len(payload)) + payload
         view = memoryview(data)
         while view:
-            view = view[os.write(self.descriptor, view) :]
+            view = view[os.write(self.to_host, view) :]
 
     def receive(self):
         header = self._read(4)
@@ -33,7 +35,7 @@ class Channel:
     def _read(self, count):
         parts = []
         while count:
-            part = os.read(self.descriptor, min(count, 1 << 20))
+            part = os.read(self.from_host, min(count, 1 << 20))
             if not part:
                 raise EOFError
             parts.append(part)

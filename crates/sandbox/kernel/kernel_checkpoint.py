@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 
-from kernel_channel import CONTROL_FD, WARDEN_FD
+from kernel_channel import FROM_HOST_FD, TO_HOST_FD, WARDEN_FD
 from kernel_fork import WAIT_FOR_ALL, fork_unseen, run_hooks
 from kernel_limits import AllDescriptors
 
@@ -63,13 +63,14 @@ class Checkpoints:
                 warden.send(b"checkpoint", socket.MSG_DONTWAIT)
             except OSError:
                 pass  # it ranks as all others
-            message, descriptors, _flags, _address = socket.recv_fds(warden, 16, 1)
-            if message != b"restore" or not descriptors:
+            message, descriptors, _flags, _address = socket.recv_fds(warden, 16, 2)
+            if message != b"restore" or len(descriptors) != 2:
                 os._exit(0)
             if hooks_are_due:
                 run_hooks()
-            os.dup2(descriptors[0], CONTROL_FD, inheritable=False)
-            os.close(descriptors[0])
+            for descriptor, place in zip(descriptors, (FROM_HOST_FD, TO_HOST_FD)):
+                os.dup2(descriptor, place, inheritable=False)
+                os.close(descriptor)
             self.pid = None
             self.ended.clear()
             self.output.owner = os.getpid()

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 
-from kernel_channel import CONTROL_FD
+from kernel_channel import FROM_HOST_FD
 from kernel_output import encode_bundle, flush_streams
 
 # In a kernel's command: the file that tells it where it is reached.
@@ -241,7 +241,7 @@ class Relay:
         """Runs cells until the host has gone."""
         channel = self.output.channel
         waits = self.zmq.Poller()
-        for source in (CONTROL_FD, self.ended):
+        for source in (FROM_HOST_FD, self.ended):
             waits.register(source, self.zmq.POLLIN)
         while True:
             ready = [source for source, _event in waits.poll()]
@@ -249,7 +249,7 @@ class Relay:
                 os.read(self.ended, 4096)
                 if self.kernel.poll() is not None:
                     end_like(self.kernel.returncode)
-            if CONTROL_FD not in ready:
+            if FROM_HOST_FD not in ready:
                 continue
             try:
                 frame = channel.receive()

@@ -4,7 +4,7 @@ import array
 import os
 import resource
 
-from kernel_channel import CONTROL_FD, is_readable
+from kernel_channel import FROM_HOST_FD, is_readable
 from kernel_fork import WAIT_FOR_ALL, fork_unseen, libc
 
 MADV_POPULATE_WRITE = 23
@@ -46,7 +46,7 @@ class WrittenPages:
     def copy_ahead(self):
         """Copies what the next cell will write to and the checkpoint has, too, until that cell comes."""
         for place in range(0, len(self.runs), 2):
-            if place % 64 == 0 and is_readable(CONTROL_FD, 0):
+            if place % 64 == 0 and is_readable(FROM_HOST_FD, 0):
                 return
             # Pages that are gone are not copied.
             libc.madvise(self.runs[place], self.runs[place + 1], MADV_POPULATE_WRITE)

@@ -59,7 +59,7 @@ class Frames(kernel_channel.Silence):
 class ChannelTest(unittest.TestCase):
     def setUp(self):
         self.reader, writer = os.pipe()
-        self.channel, self.host = kernel_channel.Channel(writer), kernel_channel.Channel(self.reader)
+        self.channel, self.host = kernel_channel.Channel(to_host=writer), kernel_channel.Channel(from_host=self.reader)
         self.addCleanup(os.close, self.reader)
         self.addCleanup(os.close, writer)
 
@@ -623,13 +623,13 @@ class KernelTest(HostTest):
     def test_what_a_kernel_printed_comes_before_its_frame(self):
         def run():
             os.write(1, b"printed")
-            os.write(kernel_channel.CONTROL_FD, b"frame")
-            os.write(2, os.read(kernel_channel.CONTROL_FD, 100))
+            os.write(kernel_channel.TO_HOST_FD, b"frame")
+            os.write(2, os.read(kernel_channel.FROM_HOST_FD, 100))
 
         with mock.patch.object(kernel, "run", run):
             first_process.handle(first_messages.KERNEL, 5, 0, b"")
         started = first_streams.found[5]
-        select.select([started.control], [], [], 30)
+        select.select([started.streams[0]], [], [], 30)
         started.take_frames()
         told = self.messages()
         first_process.handle(first_messages.DATA, 5, 0, b"cell")

@@ -1,6 +1,6 @@
 """A kernel for trying a sandbox before any package is there: it runs programs with the standard library alone."""
 
-from kernel_channel import CONTROL_FD, WARDEN_FD, Channel  # noqa: F401: the zygote asks for them here
+from kernel_channel import FROM_HOST_FD, TO_HOST_FD, WARDEN_FD, Channel  # noqa: F401: the zygote asks for them here
 
 
 class Unsuitable(Exception):
@@ -21,7 +21,7 @@ def note_memory():
 
 def run():
     """Runs in a fork, after the lockdown. Returns when the host has gone."""
-    channel = Channel(CONTROL_FD)
+    channel = Channel()
     channel.send({"type": "ready"})
     while True:
         try:

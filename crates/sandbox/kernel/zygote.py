@@ -148,7 +148,7 @@ def lock_down(calls):
 
 def descriptors_by_name(received, stdin):
     """Names the descriptors in the order in which the warden sends them."""
-    return {**dict(zip(("init", "control", "stdout", "stderr", "warden"), received)), "stdin": stdin}
+    return {**dict(zip(("init", "from_host", "to_host", "stdout", "stderr", "warden"), received)), "stdin": stdin}
 
 
 def wait_for_namespaces(warden, has_landlock):
@@ -165,7 +165,7 @@ def wait_for_namespaces(warden, has_landlock):
 
 def become(start, calls, missing, descriptors, has_landlock):
     """Runs in the child; never returns. Nothing of the user's runs before the last step of the lockdown."""
-    control = descriptors["control"]
+    to_host = descriptors["to_host"]
     status = 1
     try:
         # When the host runs out of memory, sandboxes go first, however small their processes are. Nobody inside may write to /proc; the
@@ -177,7 +177,7 @@ def become(start, calls, missing, descriptors, has_landlock):
         for arguments, place, name in missing:
             arguments[place] = late[name]
         listener = lock_down(calls)
-        control = kernel.CONTROL_FD
+        to_host = kernel.TO_HOST_FD
         if listener is None:
             hand_over(None)
         if start == "fresh":
@@ -186,10 +186,10 @@ def become(start, calls, missing, descriptors, has_landlock):
             kernel.run()
             status = 0
     except (StepFailed, OSError) as failure:
-        # The socket is at its old place or, later, at its new one.
-        for descriptor in (control, kernel.CONTROL_FD):
+        # The pipe is at its old place or, later, at its new one.
+        for descriptor in (to_host, kernel.TO_HOST_FD):
             try:
-                kernel.Channel(descriptor).send({"type": "failed", "reason": str(failure)})
+                kernel.Channel(to_host=descriptor).send({"type": "failed", "reason": str(failure)})
                 break
             except OSError:
                 continue
@@ -208,7 +208,7 @@ def hand_over(listener):
 
 
 def run_fresh_kernel():
-    for descriptor in (kernel.CONTROL_FD, kernel.WARDEN_FD):
+    for descriptor in (kernel.FROM_HOST_FD, kernel.TO_HOST_FD, kernel.WARDEN_FD):
         os.set_inheritable(descriptor, True)
     os.execv(sys.executable, [sys.executable, "-s", kernel.__file__, *sys.argv[1:]])
 

@@ -246,10 +246,10 @@ async fn a_program_that_spoils_its_channel_spoils_only_its_own_kernel() {
     let neighbour = sandbox(shared().await, limits()).await;
     run(&neighbour, "x = 1").await;
     for code in [
-        "import os\nos.write(3, b'\\xff\\xff\\xff\\xff garbage')\nimport time; time.sleep(5)",
-        "import os\nos.write(3, b'\\0\\0\\0\\2{}')\nimport time; time.sleep(5)",
+        "import os\nos.write(4, b'\\xff\\xff\\xff\\xff garbage')\nimport time; time.sleep(5)",
+        "import os\nos.write(4, b'\\0\\0\\0\\2{}')\nimport time; time.sleep(5)",
         "import os\nos.closerange(0, 100)",
-        "import os, json, struct\nframe = json.dumps({'type': 'done'}).encode()\nos.write(3, struct.pack('>I', len(frame)) + frame)\nimport time; time.sleep(0.2)\nos._exit(0)",
+        "import os, json, struct\nframe = json.dumps({'type': 'done'}).encode()\nos.write(4, struct.pack('>I', len(frame)) + frame)\nimport time; time.sleep(0.2)\nos._exit(0)",
     ] {
         let sandbox = sandbox(shared().await, limits()).await;
         // Whatever it is told to be, it ends, and soon.
@@ -278,7 +278,7 @@ async fn a_flood_of_frames_is_cut() {
     let sandbox = sandbox(shared().await, limits()).await;
     let frames = "import os, json, struct\n\
         def send(frame):\n    data = json.dumps(frame).encode(); data = struct.pack('>I', len(data)) + data\n    \
-        view = memoryview(data)\n    while view: view = view[os.write(3, view):]\n";
+        view = memoryview(data)\n    while view: view = view[os.write(4, view):]\n";
     let flood =
         "for _ in range(2000): send({'type': 'error', 'name': 'E' * 9999, 'value': 'v' * 200000, 'traceback': 't'})";
     let result = run(&sandbox, &format!("{frames}{flood}")).await;
@@ -315,7 +315,7 @@ async fn a_kernel_that_is_robbed_of_its_frames_is_given_up() {
 async fn a_program_that_was_sent_by_half_never_runs() {
     let scratch = backend().await;
     let sandbox = sandbox(&scratch.local, limits()).await;
-    // It does not let the kernel get to its socket.
+    // It does not let the kernel get to its channel.
     run(&sandbox, &later("os.kill(os.getpid(), signal.SIGSTOP)")).await;
     wait_beside(&sandbox, CHECKPOINT).await;
     wait_beside(&sandbox, "touch /tmp/now && grep -q '^State:.T' /proc/2/status").await;

@@ -228,3 +228,16 @@ async fn the_first_kernel_has_a_place_of_its_own() {
     drop(further);
     assert!(sandbox.start_kernel(KernelOptions::default()).await.is_ok());
 }
+
+#[tokio::test]
+async fn no_program_sends_the_host_a_descriptor() {
+    let sends = "import os, socket, stat\n\
+        print([stat.S_ISFIFO(os.fstat(number).st_mode) for number in range(1, 5)])\n\
+        try: print(socket.send_fds(socket.socket(fileno=os.dup(5)), [b'checkpoint'], [0], socket.MSG_DONTWAIT))\n\
+        except PermissionError as error: print(error.strerror)\n\
+        except BrokenPipeError as error: print(error.strerror)";
+    let result = run(&services().await, sends).await;
+    let is_refused =
+        ["Operation not permitted\n", "Broken pipe\n"].map(|end| format!("[True, True, True, True]\n{end}"));
+    assert!(is_refused.contains(&result.stdout), "{result:?}");
+}

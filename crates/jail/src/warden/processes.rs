@@ -20,6 +20,11 @@ use crate::mounts::TerminalSources;
 use crate::sandbox::{JailSandbox, ProcessHandle};
 use crate::{Step, StepError, mounts, terminals};
 
+/// Descriptors of a kernel: its pipes from and to the host, stdout, stderr.
+const KERNEL_DESCRIPTORS: usize = 4;
+/// Descriptors of a command: those of a kernel, and stdin.
+const COMMAND_DESCRIPTORS: usize = 5;
+
 /// A process to make in a sandbox.
 #[derive(Clone, Copy)]
 enum Kind {
@@ -53,9 +58,9 @@ struct Forking {
 impl WardenServer {
     pub(super) fn create(&mut self, id: u64, spec: JailSpec, descriptors: &[OwnedFd]) -> Result<(), StepError> {
         let JailSpec { start, slot, workspace, limits, profile } = spec;
-        let expected = if start.is_some() { 3 } else { 0 };
+        let expected = if start.is_some() { KERNEL_DESCRIPTORS } else { 0 };
         if descriptors.len() != expected {
-            return Err(invalid("a kernel needs three descriptors"));
+            return Err(invalid("a kernel needs four descriptors"));
         }
         if slot >= MAX_SLOTS || self.sandboxes.contains_key(&id) {
             return Err(invalid("the slot or the id cannot be used"));
@@ -153,8 +158,8 @@ impl WardenServer {
         descriptors: &[OwnedFd],
     ) -> Result<(), StepError> {
         let sandbox = self.living(id)?;
-        if descriptors.len() != 3 || kernel == FIRST_KERNEL || sandbox.kernels.contains_key(&kernel) {
-            return Err(invalid("three descriptors and a new number are needed"));
+        if descriptors.len() != KERNEL_DESCRIPTORS || kernel == FIRST_KERNEL || sandbox.kernels.contains_key(&kernel) {
+            return Err(invalid("four descriptors and a new number are needed"));
         }
         let (child, socket) = self.fork(sandbox, Kind::Kernel(start), descriptors)?;
         self.note_child(&child, id, Role::Kernel(kernel));
@@ -182,8 +187,8 @@ impl WardenServer {
         descriptors: &[OwnedFd],
     ) -> Result<(), StepError> {
         let sandbox = self.living(id)?;
-        if descriptors.len() != 4 || sandbox.commands.contains_key(&process) {
-            return Err(invalid("four descriptors and a new id are needed"));
+        if descriptors.len() != COMMAND_DESCRIPTORS || sandbox.commands.contains_key(&process) {
+            return Err(invalid("five descriptors and a new id are needed"));
         }
         let (child, socket) = self.fork(sandbox, Kind::Command { terminal }, descriptors)?;
         self.note_child(&child, id, Role::Command(process));
@@ -201,7 +206,7 @@ impl WardenServer {
         }
     }
 
-    /// Forks a process into a sandbox; `descriptors` are its control socket and standard streams. Returns the process and the warden's end
+    /// Forks a process into a sandbox; `descriptors` are its pipes from and to the host and its standard streams. Returns the process and the warden's end
     /// of its socket.
     fn fork(
         &self,

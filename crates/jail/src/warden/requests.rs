@@ -44,10 +44,10 @@ impl WardenServer {
                     kernel.signal(signal);
                 }
             }
-            WardenRequest::Restore { id } => self.restore_checkpoint(number, id, descriptors.first()),
+            WardenRequest::Restore { id } => self.restore_checkpoint(number, id, descriptors),
             WardenRequest::Spawn { id, process, terminal } => {
                 if self.spawn(id, process, terminal, descriptors).is_err() {
-                    // If the process got that far, it reports the reason on its own socket.
+                    // If the process got that far, it reports the reason on its own pipe.
                     self.reply(&WardenMessage::ProcessExited { id, process, status: None });
                 }
             }
@@ -127,12 +127,12 @@ impl WardenServer {
     }
 
     /// Wakes the checkpoint of the kernel that ended. The request is answered when the checkpoint reports that it has taken over.
-    fn restore_checkpoint(&mut self, number: u64, id: u64, control: Option<&OwnedFd>) {
+    fn restore_checkpoint(&mut self, number: u64, id: u64, pipes: &[OwnedFd]) {
         self.rank_checkpoint(id);
         let has_none = |sandbox: &JailSandbox| !sandbox.kernels.contains_key(&FIRST_KERNEL);
         let sandbox = self.sandboxes.get_mut(&id).filter(|sandbox| has_none(sandbox) && !sandbox.is_ending);
-        match (control, sandbox) {
-            (Some(control), Some(sandbox)) if sandbox.wake(control.as_fd()) => {
+        match (pipes, sandbox) {
+            ([from_host, to_host], Some(sandbox)) if sandbox.wake([from_host.as_fd(), to_host.as_fd()]) => {
                 if let Some(socket) = sandbox.wake.take() {
                     self.watch(id, EpollSource::Waking(socket, number));
                 }

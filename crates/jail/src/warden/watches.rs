@@ -10,9 +10,9 @@ use rustix::event::epoll;
 
 use super::{NO_CHECKPOINT, Role, WardenServer, invalid};
 use crate::lockdown::RefusalHandling;
-use crate::message::{FIRST_KERNEL, WardenMessage};
+use crate::message::{FIRST_KERNEL, Profile, WardenMessage};
 use crate::seccomp_listener::{ListenerResult, SeccompListener};
-use crate::{flock, sandbox};
+use crate::{flock, sandbox, sys};
 
 /// Something of a sandbox that is watched.
 pub(super) struct EpollWatch {
@@ -124,7 +124,10 @@ impl WardenServer {
                 if matches!(role, Role::Kernel(FIRST_KERNEL))
                     && let Some(sandbox) = self.sandboxes.get_mut(&id)
                 {
-                    sandbox.wake = Some(socket);
+                    // Programs can send descriptors to it, which the warden would have to close; that of a watching `inotify`, which only
+                    // the profile for services has, takes 6 ms. So there is no checkpoint then.
+                    let refuses = sys::refuse_descriptors(socket.as_fd());
+                    sandbox.wake = (refuses || sandbox.profile == Profile::Data).then_some(socket);
                 }
             }
             EpollSource::Waking(socket, number) => {

@@ -1,8 +1,7 @@
-//! The streams between the host and a kernel process on this machine: a socket for frames, pipes for output.
+//! The streams between the host and a kernel process on this machine: pipes for frames and for output.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use aludel_ignore::Ignore;
@@ -27,27 +26,15 @@ pub(crate) struct Streams {
     stderr_ended: bool,
 }
 
-/// The kernel's ends.
-pub(crate) struct KernelEnds {
-    /// The socket for frames.
-    pub(crate) control: OwnedFd,
-    /// The pipe for what is printed.
-    pub(crate) stdout: OwnedFd,
-    /// The pipe for what is printed to the error output.
-    pub(crate) stderr: OwnedFd,
-}
-
 impl Streams {
-    /// Makes the streams of one kernel.
-    pub(crate) fn pair() -> Result<(Self, KernelEnds), Error> {
+    /// Makes the streams of one kernel. The kernel's ends: the pipes from and to the host, stdout, stderr.
+    pub(crate) fn pair() -> Result<(Self, [OwnedFd; 4]), Error> {
         let failed = |step: &'static str| move |error: io::Error| Error::Setup(format!("{step}: {error}"));
-        let (ours, control) = UnixStream::pair().map_err(failed("make the kernel's socket"))?;
-        aludel_jail::refuse_descriptors(ours.as_fd());
+        let (channel, [from_host, to_host]) = Channel::pair().map_err(failed("make the kernel's pipes"))?;
         let (stdout, stdout_theirs) = output_pipe().map_err(failed("make a pipe"))?;
         let (stderr, stderr_theirs) = output_pipe().map_err(failed("make a pipe"))?;
-        let channel = Channel::new(ours).map_err(failed("open the kernel's socket"))?;
         let ours = Self { channel, stdout, stderr, stdout_ended: false, stderr_ended: false };
-        Ok((ours, KernelEnds { control: control.into(), stdout: stdout_theirs, stderr: stderr_theirs }))
+        Ok((ours, [from_host, to_host, stdout_theirs, stderr_theirs]))
     }
 
     /// Waits until the kernel says that it is ready.
@@ -104,7 +91,7 @@ impl Streams {
         bytes
     }
 
-    /// Continues with another socket. A frame that a dead kernel left half-written stays in the old one.
+    /// Continues with another channel. A frame that a dead kernel left half-written stays in the old one.
     pub(crate) fn replace_channel(&mut self, channel: Channel) {
         self.channel = channel;
     }

@@ -50,9 +50,8 @@ impl Link for LocalLink {
             self.handle.end();
             return false;
         }
-        let Ok((ours, theirs)) = std::os::unix::net::UnixStream::pair() else { return false };
-        let Ok(mut channel) = Channel::new(ours) else { return false };
-        if !self.handle.restore(theirs.into()).await {
+        let Ok((mut channel, theirs)) = Channel::pair() else { return false };
+        if !self.handle.restore(theirs).await {
             return false;
         }
         let first = timeout(RESTORE_TIMEOUT, channel.receive()).await;

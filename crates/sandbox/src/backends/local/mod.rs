@@ -32,7 +32,7 @@ use self::supervisor::Supervisor;
 use self::warden_client::{KernelHandle, MAX_SILENCE, PendingRequest, SandboxHandle, WardenClient};
 use self::workspace::{LocalWorkspace, Mount};
 use super::registry::{Registration, Registry};
-use super::streams::{KernelEnds, Streams};
+use super::streams::Streams;
 use crate::backend::{Backend, BackendStatus, Capabilities, Health, Profile, Sandbox, SandboxId, SandboxSpec};
 use crate::driver::Driver;
 use crate::frame::ToKernel;
@@ -399,9 +399,9 @@ struct PendingKernel<'a> {
 impl<'a> PendingKernel<'a> {
     /// Asks for a kernel by this request.
     fn begin(sandbox: &'a SandboxHandle, handle: KernelHandle, request: WardenRequest) -> Result<Self, Error> {
-        let (streams, KernelEnds { control, stdout, stderr }) = Streams::pair()?;
+        let (streams, theirs) = Streams::pair()?;
         sandbox.check()?;
-        let asked = sandbox.client().begin(request, vec![control, stdout, stderr])?;
+        let asked = sandbox.client().begin(request, theirs.into())?;
         Ok(Self { handle, streams, asked })
     }
 
@@ -411,7 +411,7 @@ impl<'a> PendingKernel<'a> {
         let threads = limits.threads();
         let hard = !handle.sandbox().client().memory_is_bounded();
         let start = ToKernel::Start { memory: limits.memory, threads, hard, checkpoints: handle.keeps_checkpoint() };
-        // Waits in the socket until the kernel reads it. If there is no kernel, its answer gives the reason.
+        // Waits in the pipe until the kernel reads it. If there is no kernel, its answer gives the reason.
         let sent = streams.send(&start).await;
         asked.answer("sandbox", CREATE_TIMEOUT).await?;
         // A request to end it that came before this one was answered that there is no such sandbox.

@@ -64,10 +64,9 @@ pub(super) async fn spawn(handle: &Arc<SandboxHandle>, number: u64, command: Com
         Some(size) => ProcessStreams::terminal(handle, size).await?,
     };
     let ProcessStreams { stdin, stdout, stderr, window, theirs: [stdin_theirs, stdout_theirs, stderr_theirs] } = ends;
-    let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(failed("make a socket"))?;
-    let descriptors = [theirs.into(), stdin_theirs, stdout_theirs, stderr_theirs];
+    let (mut channel, [from_host, to_host]) = Channel::pair().map_err(failed("make a pipe"))?;
+    let descriptors = [from_host, to_host, stdin_theirs, stdout_theirs, stderr_theirs];
     let ended = handle.spawn(number, window.is_some(), descriptors)?;
-    let mut channel = Channel::new(ours).map_err(failed("open a socket"))?;
     let handle = Arc::clone(handle);
     let mut process = Process {
         stdin: Some(stdin),
@@ -82,7 +81,7 @@ pub(super) async fn spawn(handle: &Arc<SandboxHandle>, number: u64, command: Com
         .await
         .ignore("the loop below reports a failure: the other side has sent its reason");
     loop {
-        // The exec closes the socket; until then, or without an exec, errors come over it.
+        // The exec closes the pipe; until then, or without an exec, errors come over it.
         match timeout(START_TIMEOUT, channel.receive()).await {
             Ok(Ok(Some(FromKernel::Started(id)))) => process.id = u32::try_from(id).unwrap_or_default(),
             Ok(Ok(None)) => return Ok(process),

@@ -525,7 +525,7 @@ impl SandboxHandle {
         &self,
         process: u64,
         terminal: bool,
-        descriptors: [OwnedFd; 4],
+        descriptors: [OwnedFd; 5],
     ) -> Result<oneshot::Receiver<Option<ExitStatus>>, Error> {
         let (sender, ended) = oneshot::channel();
         let mut state = self.client.state()?;
@@ -668,10 +668,10 @@ impl KernelHandle {
         self.keeps_checkpoint() && reports.processes.is_empty() && !reports.kernels.iter().any(is_other)
     }
 
-    /// Replaces an ended kernel by its checkpoint. `control` is the kernel's end of the new channel.
-    pub(super) async fn restore(&self, control: OwnedFd) -> bool {
+    /// Replaces an ended kernel by its checkpoint. `pipes` are the kernel's ends of the new channel.
+    pub(super) async fn restore(&self, pipes: [OwnedFd; 2]) -> bool {
         let request = WardenRequest::Restore { id: self.sandbox.id };
-        self.sandbox.client.ask("checkpoint", request, vec![control], RESTORE_TIMEOUT).await.is_ok()
+        self.sandbox.client.ask("checkpoint", request, pipes.into(), RESTORE_TIMEOUT).await.is_ok()
     }
 
     /// Takes the names of the system calls refused since the last call of this. Call it after [`KernelHandle::synced`].
