@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use aludel_engine::approvals::ApprovalMode;
 use aludel_engine::execution::{LimitHit, Outcome};
 use aludel_engine::executions::{self, ClientProgram, DirectEnd, DirectExecution};
 use aludel_engine::sandboxes::{ClientSandbox, Context};
@@ -48,9 +49,17 @@ pub(crate) async fn start(
 ) -> Result<StartedProgram, Error> {
     let contexts = sandbox.contexts();
     let context = match place {
-        ContextChoice::Context(id) => contexts.get(Some(id)).await?,
+        ContextChoice::Context(id) => {
+            let context = contexts.get(Some(id)).await?;
+            check_variables(app, sandbox, context.language(), &environment)?;
+            context
+        }
         ContextChoice::Language(None) => contexts.get(None).await?,
-        ContextChoice::Language(Some(name)) => contexts.of_language(contexts.language(name)?).await?,
+        ContextChoice::Language(Some(name)) => {
+            let language = contexts.language(name)?;
+            check_variables(app, sandbox, language.as_ref(), &environment)?;
+            contexts.of_language(language).await?
+        }
     };
     let target = contexts.target(&context, environment).await?;
     let number = context.count();
@@ -58,6 +67,40 @@ pub(crate) async fn start(
     let (tenant, sender) = (sandbox.tenant().clone(), sender.to_owned());
     let program = ClientProgram { id: id.clone(), tenant, sender, target, code, timeout: None };
     Ok(StartedProgram { id, context, number, execution: executions::start(&app.engine, program)? })
+}
+
+/// Makes a context in this language, the sandbox's own for `None`.
+pub(crate) async fn create_context(
+    app: &App,
+    sandbox: &ClientSandbox,
+    directory: Option<&str>,
+    language: Option<Language>,
+) -> Result<Arc<Context>, Error> {
+    check_variables(app, sandbox, language.as_ref(), &BTreeMap::new())?;
+    sandbox.contexts().create(directory, language).await
+}
+
+/// Refuses variables for programs in another language than Python where programs need approval: nobody who approves one sees them, and a
+/// shell runs the value of `PROMPT_COMMAND`.
+fn check_variables(
+    app: &App,
+    sandbox: &ClientSandbox,
+    language: Option<&Language>,
+    environment: &BTreeMap<String, String>,
+) -> Result<(), Error> {
+    let has_none = environment.is_empty() && sandbox.spec().environment.is_empty();
+    match (language, &app.engine.approvals().mode) {
+        (None, _) | (_, ApprovalMode::Never) => Ok(()),
+        _ if has_none => Ok(()),
+        (Some(language), ApprovalMode::Always | ApprovalMode::Rules(_)) => Err(Error::InvalidSandbox {
+            field: "environment",
+            reason: format!(
+                "Programs in {} get no variables of the client's where programs need approval (approval.mode), which does not show them; \
+                 use a sandbox without variables.",
+                language.as_str()
+            ),
+        }),
+    }
 }
 
 /// The language of a context, as clients know it.

@@ -51,6 +51,23 @@ async fn no_command_runs_where_programs_need_approval() {
 }
 
 #[tokio::test]
+async fn no_variables_run_a_shells_commands_where_programs_need_approval() {
+    let data = tempfile::tempdir().unwrap();
+    let approvals = ApprovalPolicy { mode: ApprovalMode::Always, ..ApprovalPolicy::default() };
+    let server = listen_with(data.path(), settings(), Vec::new(), approvals).await;
+    let sandbox = create(&server, json!({ "envVars": { "PROMPT_COMMAND": "id" } })).await;
+    let token = sandbox["envdAccessToken"].as_str().unwrap();
+    for (path, body) in [("/contexts", json!({})), ("/execute", json!({ "code": "1" }))] {
+        let mut body = body;
+        body["language"] = "bash".into();
+        let answer = ask(&server, &sandbox, 49999, path, &[("X-Access-Token", token)], body).await;
+        assert_eq!(answer.status, 400, "{answer:?}");
+        assert!(String::from_utf8_lossy(&answer.bytes).contains("approval.mode"), "{answer:?}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn both_generations_make_list_and_end_sandboxes() {
     let data = tempfile::tempdir().unwrap();
     let server = start(data.path()).await;

@@ -64,6 +64,7 @@ pub(super) async fn list_contexts(TargetSandbox { sandbox, .. }: TargetSandbox) 
 
 /// `POST /contexts`
 pub(super) async fn create_context(
+    State(app): State<Arc<App>>,
     TargetSandbox { sandbox, .. }: TargetSandbox,
     body: Fields,
 ) -> Result<Json<Context>, Refusal> {
@@ -72,7 +73,9 @@ pub(super) async fn create_context(
     // They are listed before the last one.
     contexts.list_further().await;
     let language = request.language.as_deref().map(|name| contexts.language(name)).transpose().map_err(refused)?;
-    let context = contexts.create(request.cwd.as_deref(), language.flatten()).await.map_err(refused)?;
+    let directory = request.cwd.as_deref();
+    let made = programs::create_context(&app, &sandbox, directory, language.flatten()).await;
+    let context = made.map_err(refused)?;
     Ok(Json(render(&context)))
 }
 

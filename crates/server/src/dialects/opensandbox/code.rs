@@ -49,6 +49,7 @@ fn render(context: &sandboxes::Context) -> Context {
 
 /// `POST /code/context`
 pub(super) async fn create_context(
+    State(app): State<Arc<App>>,
     TargetSandbox { sandbox, .. }: TargetSandbox,
     body: Fields,
 ) -> Result<Json<Context>, ApiError> {
@@ -57,7 +58,8 @@ pub(super) async fn create_context(
     let named = language.as_deref().filter(|name| !name.is_empty());
     let language = named.map(|name| contexts.language(name)).transpose().map_err(refused)?;
     let directory = cwd.filter(|directory| !directory.is_empty());
-    let context = contexts.create(directory.as_deref(), language.flatten()).await.map_err(refused)?;
+    let made = programs::create_context(&app, &sandbox, directory.as_deref(), language.flatten()).await;
+    let context = made.map_err(refused)?;
     Ok(Json(render(&context)))
 }
 
