@@ -21,8 +21,10 @@ use crate::error::ApiError;
 
 /// Parts of one form.
 const MAX_PARTS: usize = 64;
-/// Bytes of a part that is no file.
+/// Bytes of all parts that are no file.
 const MAX_TEXT: usize = 64 << 10;
+/// Bytes of a part's name.
+const MAX_NAME: usize = 256;
 
 /// A form with at most one file.
 #[derive(Debug)]
@@ -60,8 +62,14 @@ impl MultipartForm {
     ) -> Result<Self, ApiError> {
         let mut form = Self { file: None, texts: HashMap::new() };
         let mut parts = FormParts::of(request, MAX_PARTS).await?;
+        let mut left = MAX_TEXT;
         while let Some(part) = parts.next().await? {
-            let name = part.name().unwrap_or_default().to_owned();
+            let name = part.name().unwrap_or_default();
+            if name.len() > MAX_NAME {
+                let message = format!("The name of a part of the form is longer than {MAX_NAME} bytes.");
+                return Err(ApiError::bad_request(message));
+            }
+            let name = name.to_owned();
             if name == file {
                 if form.file.is_some() {
                     let message = format!("The form has more than one part '{file}'; send one file at a time.");
@@ -69,7 +77,8 @@ impl MultipartForm {
                 }
                 form.file = Some(read_file(app, tenant, part, file, max).await?);
             } else {
-                let text = read_text(part, &name).await?;
+                let text = read_text(part, &name, left).await?;
+                left -= text.len();
                 form.texts.insert(name, text);
             }
         }
@@ -174,11 +183,13 @@ async fn read_file(
     Ok(Upload { name, mime, blob: blob.finish().await? })
 }
 
-async fn read_text(mut part: FormPart<'_>, name: &str) -> Result<String, ApiError> {
+async fn read_text(mut part: FormPart<'_>, name: &str, most: usize) -> Result<String, ApiError> {
     let mut bytes = Vec::new();
     while let Some(chunk) = part.chunk().await? {
-        if bytes.len() + chunk.len() > MAX_TEXT {
-            return Err(ApiError::too_large(format!("The part '{name}' is larger than {} KB.", MAX_TEXT >> 10)));
+        if bytes.len() + chunk.len() > most {
+            let most = MAX_TEXT >> 10;
+            let message = format!("The part '{name}' and others that are no file have more than {most} KB together.");
+            return Err(ApiError::too_large(message));
         }
         bytes.extend_from_slice(&chunk);
     }

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout_at};
 
 use super::background::in_background;
-use super::memory::{MemoryCharge, Shape};
+use super::memory::{MemoryCharge, RequestMemory, Shape};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Caller, message};
@@ -29,12 +29,16 @@ async fn read(request: Request, app: &App) -> Result<(Vec<u8>, MemoryCharge), Ap
     let Some(Caller(tenant)) = request.extensions().get().cloned() else {
         return Err(ApiError::internal("a route that asks nobody for a key"));
     };
+    let of_request = request.extensions().get::<RequestMemory>().cloned();
     let body = request.into_body();
     let too_large = || ApiError::too_large(format!("The body is larger than {} MB.", MAX_BODY >> 20));
     if body.size_hint().lower() > MAX_BODY as u64 {
         return Err(too_large());
     }
     let memory = MemoryCharge::of(app, &tenant)?;
+    if let Some(of_request) = of_request {
+        of_request.hold(memory.clone());
+    }
     let (mut bytes, mut stream) = (Vec::new(), body.into_data_stream());
     let began = Instant::now();
     loop {
@@ -237,5 +241,21 @@ mod tests {
             }
         }
         assert!(turns > 10, "{turns} turns of others");
+    }
+
+    #[tokio::test]
+    async fn a_message_counts_until_its_request_is_answered() {
+        let data = tempfile::tempdir().unwrap();
+        let app = App::on_memory(data.path(), Default::default()).await;
+        let of_request = RequestMemory::default();
+        let mut request = Request::new(axum::body::Body::from(format!(r#"{{"code":"{}"}}"#, "x".repeat(1 << 20))));
+        request.extensions_mut().insert(Caller(Tenant::local()));
+        request.extensions_mut().insert(of_request.clone());
+        let mut fields = Fields::from_request(request, &app).await.unwrap();
+        let code: String = fields.required("code").unwrap();
+        drop(fields);
+        assert!(app.bodies.in_use() > code.len() >> 11, "{} KB count", app.bodies.in_use());
+        drop(of_request);
+        assert_eq!(app.bodies.in_use(), 0);
     }
 }

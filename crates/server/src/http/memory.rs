@@ -1,6 +1,6 @@
 //! Memory of requests for JSON and files, counted before anything is built of them and shared between tenants.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use aludel_engine::permits::{NoRoom, Permit};
@@ -43,6 +43,16 @@ pub(crate) struct MemoryCharge {
 struct TenantMemory {
     bytes: usize,
     permit: Permit,
+}
+
+/// The memory of a request's body, counted until the answer has been sent: what is read of it lives that long.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RequestMemory(Arc<OnceLock<MemoryCharge>>);
+
+impl RequestMemory {
+    pub(super) fn hold(&self, charge: MemoryCharge) {
+        self.0.get_or_init(|| charge);
+    }
 }
 
 impl MemoryCharge {

@@ -26,7 +26,7 @@ use crate::auth::KeyRefusal;
 use crate::dialects::Dialect;
 use crate::dialects::gemini::Ticket;
 use crate::error::{ApiError, RenderedMark};
-use crate::http::{Caller, GuardedBody, ProgramTraffic, is_local_host, memory};
+use crate::http::{Caller, GuardedBody, ProgramTraffic, RequestMemory, is_local_host, memory};
 use crate::links::FileLink;
 use crate::local_user::LocalUserMark;
 use crate::openapi::{DOCS, OF_DIALECTS, OPENAPI};
@@ -164,6 +164,8 @@ async fn admit(app: &Arc<App>, dialect: &Dialect, mut request: Request, next: Ne
     let tenant = caller.0.clone();
     request.extensions_mut().insert(caller);
     request.extensions_mut().insert(share.clone());
+    let body = RequestMemory::default();
+    request.extensions_mut().insert(body.clone());
     let is_read = request.method() == Method::GET;
     let response = share.pace(next.run(request)).await;
     let memory = match response.body().size_hint().exact() {
@@ -172,7 +174,7 @@ async fn admit(app: &Arc<App>, dialect: &Dialect, mut request: Request, next: Ne
         _ => None,
     };
     // A stream keeps its permit until its end.
-    let guard = (permit, memory);
+    let guard = (permit, memory, body);
     Ok(response.map(|body| Body::new(GuardedBody::new(Body::new(ThrottledBody::new(body, &share)), guard))))
 }
 

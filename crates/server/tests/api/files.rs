@@ -124,6 +124,12 @@ async fn hostile_uploads_get_a_clear_400_and_leave_nothing() {
     )
     .await
     .refused(413, "'purpose'");
+    let halves = Form::new().text("one", "x".repeat(40 << 10)).text("two", "x".repeat(40 << 10));
+    let halves = server.ask(server.request(Method::POST, "/v1/files").multipart(halves)).await;
+    halves.refused(413, "'two'");
+    let named = Form::new().text("n".repeat(300), "x");
+    let named = server.ask(server.request(Method::POST, "/v1/files").multipart(named)).await;
+    named.refused(400, "longer than 256 bytes");
     server.send("/v1/files", &[], "a.txt", b"x").await.refused(400, "'purpose'");
     server.send("/v1/files", &[("purpose", "evil")], "a.txt", b"x").await.refused(400, "user_data");
     let twice =

@@ -97,8 +97,8 @@ pub(super) async fn post(
     Query(Address { session_id }): Query<Address>,
     raw: RawJson,
 ) -> Result<StatusCode, ApiError> {
-    let (bytes, _memory) = raw.counted()?;
-    let message = serde_json::from_slice::<ClientJsonRpcMessage>(&bytes)
+    let (bytes, memory) = raw.counted()?;
+    let mut message = serde_json::from_slice::<ClientJsonRpcMessage>(&bytes)
         .map_err(|_| ApiError::bad_request("The body is no message that this server takes."))?;
     let messages = app
         .mcp
@@ -108,6 +108,8 @@ pub(super) async fn post(
         .filter(|stream| stream.tenant == tenant)
         .map(|stream| stream.messages.clone());
     let messages = messages.ok_or_else(|| ApiError::not_found("There is no such stream: open one with GET /sse."))?;
+    // Held as long as the call.
+    message.insert_extension(memory);
     messages.try_send(message).map_err(|_| {
         ApiError::too_many("The stream has as many messages waiting as it may.", Duration::from_secs(1))
     })?;
