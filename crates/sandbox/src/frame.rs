@@ -1,5 +1,5 @@
-//! The kernel channel: length-prefixed JSON frames over two pipes. Incoming frames are from untrusted code, which could send descriptors over
-//! a socket: whoever receives one closes its last copy, and that of a watching `inotify` takes 6 ms.
+//! The kernel channel: length-prefixed JSON frames over two pipes. Incoming frames are from untrusted code, which could send descriptors
+//! over a socket: whoever receives one closes its last copy, and that of a watching `inotify` takes 6 ms.
 
 use std::fmt;
 use std::io;

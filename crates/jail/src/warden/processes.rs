@@ -206,8 +206,8 @@ impl WardenServer {
         }
     }
 
-    /// Forks a process into a sandbox; `descriptors` are its pipes from and to the host and its standard streams. Returns the process and the
-    /// warden's end of its socket.
+    /// Forks a process into a sandbox; `descriptors` are its pipes from and to the host and its standard streams. Returns the process and
+    /// the warden's end of its socket.
     fn fork(
         &self,
         sandbox: &JailSandbox,
