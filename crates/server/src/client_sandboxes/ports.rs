@@ -11,7 +11,7 @@ use axum::extract::Request;
 use axum::http::header::{
     CONNECTION, CONTENT_LENGTH, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, Version};
 use axum::response::Response;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -78,6 +78,13 @@ pub(crate) async fn hand_on(
     }
 }
 
+/// Returns true if there is no length, or a single one in digits: nothing else can be sent on. Only answers to HEAD come with others.
+fn has_plain_length(headers: &HeaderMap) -> bool {
+    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
+    let is_plain = lengths.next().is_none_or(|length| length.as_bytes().iter().all(u8::is_ascii_digit));
+    is_plain && lengths.next().is_none()
+}
+
 async fn speak(
     sandbox: &Arc<ClientSandbox>,
     share: &ProcessorShare,
@@ -114,7 +121,8 @@ async fn speak(
     tunnel = tunnel.filter(|_| is_switched);
     let program = hyper::upgrade::on(&mut response);
     let (mut parts, body) = response.into_parts();
-    if parts.headers.contains_key(TRANSFER_ENCODING) {
+    parts.version = Version::HTTP_11;
+    if parts.headers.contains_key(TRANSFER_ENCODING) || !has_plain_length(&parts.headers) {
         // The chunked encoding determines the body's end; a length would contradict it.
         parts.headers.remove(CONTENT_LENGTH);
     }
