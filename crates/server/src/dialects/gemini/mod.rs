@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use aludel_wire::gemini::interactions::{CreateInteraction, Interaction, StreamEvent};
 use aludel_wire::gemini::{File, GenerateContentRequest, GenerateContentResponse, UploadedFile};
 use axum::extract::Request;
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, HeaderValue, Uri};
 
 use super::{Dialect, Manual};
 use crate::http::{BYTES, JSON, MediaType, Routes, bearer};
@@ -48,7 +48,10 @@ pub(crate) const GEMINI: Dialect = Dialect {
     },
     claims: Some(claims),
     key,
-    authenticate: |_, _| None,
+    authenticate: |_, request| {
+        move_key(request);
+        None
+    },
     answers_pages: true,
     request_id: "x-request-id",
     keeps_request_ids: false,
@@ -117,8 +120,20 @@ fn claims(request: &Request) -> bool {
     path.starts_with("/v1beta/")
         || path.starts_with(upload::PATHS)
         || path.strip_prefix(INTERACTIONS).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        || (path.starts_with("/v1/") && request.headers().contains_key(API_KEY))
+        || (path.starts_with("/v1/") && (request.headers().contains_key(API_KEY) || query_key(request.uri()).is_some()))
         || (path.starts_with("/v1/models/") && names_method(path))
+}
+
+/// Moves the key of a query, where examples for `curl` have it, to the header in which clients send it.
+fn move_key(request: &mut Request) {
+    let key = query_key(request.uri()).and_then(|key| HeaderValue::from_str(key).ok());
+    if let Some(key) = key.filter(|_| !request.headers().contains_key(API_KEY)) {
+        request.headers_mut().insert(API_KEY, key);
+    }
+}
+
+fn query_key(uri: &Uri) -> Option<&str> {
+    uri.query()?.split('&').find_map(|pair| pair.strip_prefix("key="))
 }
 
 fn key(headers: &HeaderMap) -> Option<Cow<'_, str>> {
@@ -141,6 +156,8 @@ mod tests {
             ("/v1/models/m:generateContent", false, true),
             ("/v1beta/models", false, true),
             ("/v1/files", true, true),
+            ("/v1/models?pageSize=1&key=k", false, true),
+            ("/v1/models?monkey=k", false, false),
             ("/upload/v1/files", false, true),
             ("/v1/interactions", false, true),
             ("/v1/interactions/int_1/cancel", false, true),
@@ -150,6 +167,17 @@ mod tests {
             let request = Request::get(path);
             let request = if has_key { request.header(API_KEY, "k") } else { request };
             assert_eq!(claims(&request.body(Body::empty()).unwrap()), expected, "{path} {has_key}");
+        }
+    }
+
+    #[test]
+    fn the_key_of_a_query_counts_unless_a_header_has_one() {
+        for (header, expected) in [(None, "of-query"), (Some("of-header"), "of-header")] {
+            let request = Request::get("/v1beta/models?alt=sse&key=of-query");
+            let request = if let Some(header) = header { request.header(API_KEY, header) } else { request };
+            let mut request = request.body(Body::empty()).unwrap();
+            move_key(&mut request);
+            assert_eq!(key(request.headers()).as_deref(), Some(expected));
         }
     }
 }
