@@ -156,6 +156,32 @@ async fn a_file_that_is_handed_out_counts_as_memory() {
 }
 
 #[tokio::test]
+async fn a_message_on_a_stream_counts_as_long_as_its_call() {
+    let data = tempfile::tempdir().unwrap();
+    let server = listen(data.path(), settings().server(|server| server.bodies = 4 << 20), Vec::new()).await;
+    let mut stream = server.request(Method::GET, "/sse").send().await.unwrap();
+    let begin = String::from_utf8(stream.chunk().await.unwrap().unwrap().to_vec()).unwrap();
+    let address = begin.trim().rsplit("data: ").next().unwrap().to_owned();
+    let hello = json!({ "protocolVersion": LEGACY, "capabilities": {}, "clientInfo": { "name": "t", "version": "1" } });
+    let hello = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello });
+    assert_eq!(server.post(&address, hello).await.status, 202);
+    assert_eq!(
+        server.post(&address, json!({ "jsonrpc": "2.0", "method": "notifications/initialized" })).await.status,
+        202
+    );
+    let mut statuses = Vec::new();
+    for id in 1..=20 {
+        let meta = json!({ "filler": "x".repeat(300 << 10) });
+        let call = json!({ "name": "python", "arguments": { "code": "wait()" }, "_meta": meta });
+        let call = json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": call });
+        statuses.push(server.post(&address, call).await.status.as_u16());
+    }
+    assert_eq!((statuses[0], statuses[19]), (202, 429), "{statuses:?}");
+    drop(stream);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_picture_is_shown_and_a_text_comes_first() {
     let data = tempfile::tempdir().unwrap();
     let server = start(data.path()).await;
