@@ -129,19 +129,15 @@ class Kernel(Streams):
 
     def wake(self):
         try:
-            os.kill(self.checkpoint, 0)
             (from_host, requests), (answers, to_host) = os.pipe(), os.pipe()
-            socket.send_fds(self.warden, [b"restore"], [from_host, to_host])
-            os.close(from_host)
-            os.close(to_host)
-            self.warden.settimeout(RESTORE_TIMEOUT)
-            word = self.hear_checkpoint()
-            while word == b"checkpoint":
-                word = self.hear_checkpoint()
-            self.warden.setblocking(False)
         except OSError:
             return False
-        if word != b"restored":
+        has_woken = self.hand_over([from_host, to_host])
+        os.close(from_host)
+        os.close(to_host)
+        if not has_woken:
+            os.close(requests)
+            os.close(answers)
             return False
         release(self.streams[0])
         release(self.input)
@@ -154,6 +150,20 @@ class Kernel(Streams):
             send(GRANT, self.number, 0, struct.pack(">I", len(self.unsent)))
             self.unsent.clear()
         return True
+
+    def hand_over(self, pipes):
+        """Hands the pipes from and to the host to the checkpoint, and returns true once it goes on with them."""
+        try:
+            os.kill(self.checkpoint, 0)
+            socket.send_fds(self.warden, [b"restore"], pipes)
+            self.warden.settimeout(RESTORE_TIMEOUT)
+            word = self.hear_checkpoint()
+            while word == b"checkpoint":
+                word = self.hear_checkpoint()
+            self.warden.setblocking(False)
+        except OSError:
+            return False
+        return word == b"restored"
 
     def close(self):
         """Ends it for good, and lets go of all of it."""
