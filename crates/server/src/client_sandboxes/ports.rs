@@ -81,7 +81,8 @@ pub(crate) async fn hand_on(
 /// Returns true if there is no length, or a single one in digits: nothing else can be sent on. Only answers to HEAD come with others.
 fn has_plain_length(headers: &HeaderMap) -> bool {
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
-    let is_plain = lengths.next().is_none_or(|length| length.as_bytes().iter().all(u8::is_ascii_digit));
+    let is_number = |length: &str| length.bytes().all(|digit| digit.is_ascii_digit()) && length.parse::<u64>().is_ok();
+    let is_plain = lengths.next().is_none_or(|length| length.to_str().is_ok_and(is_number));
     is_plain && lengths.next().is_none()
 }
 
