@@ -80,6 +80,13 @@ pub(crate) async fn create_context(
     sandbox.contexts().create(directory, language).await
 }
 
+/// Restarts a context, whose kernel may not have been started before.
+pub(crate) async fn restart_context(app: &App, sandbox: &ClientSandbox, id: &str) -> Result<(), Error> {
+    let contexts = sandbox.contexts();
+    check_variables(app, sandbox, contexts.get(Some(id)).await?.language(), &BTreeMap::new())?;
+    contexts.restart(id).await
+}
+
 /// Refuses variables for programs in another language than Python where programs need approval: nobody who approves one sees them, and a
 /// shell runs the value of `PROMPT_COMMAND`.
 fn check_variables(

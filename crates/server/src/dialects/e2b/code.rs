@@ -90,10 +90,11 @@ pub(super) async fn remove_context(
 
 /// `POST /contexts/{id}/restart`
 pub(super) async fn restart_context(
+    State(app): State<Arc<App>>,
     TargetSandbox { sandbox, .. }: TargetSandbox,
     Path(id): Path<String>,
 ) -> Result<Json<()>, Refusal> {
-    sandbox.contexts().restart(&id).await.map_err(refused)?;
+    programs::restart_context(&app, &sandbox, &id).await.map_err(refused)?;
     Ok(Json(()))
 }
 
