@@ -9,6 +9,7 @@ mod environment;
 mod error;
 pub mod executions;
 mod failure;
+mod leftovers;
 mod meter;
 mod models;
 /// Executions and their outcomes, from the sandbox layer.
@@ -47,7 +48,7 @@ pub use aludel_store::MeteredWork;
 pub use approvals::ApprovalPolicy;
 pub use environment::Environment;
 pub use error::{Error, ErrorKind, Missing};
-pub use meter::Meter;
+pub use meter::{Account, Meter};
 pub use models::{Model, Models, ProgramParts};
 pub use sessions::{Session, SessionFile, Sessions};
 pub use settings::SessionSettings;

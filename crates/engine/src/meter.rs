@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::future::pending;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use aludel_store::{MeteredDay, MeteredWork, Store, Tenant, today};
@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::error;
 
 use crate::Tasks;
+use crate::leftovers::Watched;
 
 /// Delay between the first count and the moment when all counts are stored.
 const STORE_DELAY: Duration = Duration::from_secs(5);
@@ -43,13 +44,60 @@ struct Counts {
     is_due: bool,
     /// The sandboxes in use, each with the moment up to which it is counted.
     sandboxes: HashMap<u64, (Tenant, Instant)>,
-    last_sandbox: u64,
+    /// The sandboxes whose processor time is counted.
+    watched: HashMap<u64, Weak<Watched>>,
+    /// The last number of either.
+    last_number: u64,
     /// True while a task counts the sandboxes at intervals.
     is_counting: bool,
 }
 
 /// A tenant, a day and a model.
 type Row = (Tenant, i64, String);
+
+/// A tenant whose work is counted, as long as there is an engine.
+#[derive(Debug, Clone)]
+pub struct Account {
+    meter: Weak<Inner>,
+    tenant: Tenant,
+}
+
+impl Account {
+    /// Counts time of programs.
+    pub(crate) fn count_program_time(&self, time: Duration) {
+        if let Some(meter) = self.meter().filter(|_| !time.is_zero()) {
+            meter.count(&self.tenant, "", MeteredWork { program_ms: millis(time), ..MeteredWork::default() });
+        }
+    }
+
+    /// Has a sandbox counted from now on, and returns its number.
+    pub(crate) fn watch(&self, watched: &Arc<Watched>) -> u64 {
+        let Some(meter) = self.meter() else { return 0 };
+        let mut counted = meter.lock();
+        counted.last_number += 1;
+        let number = counted.last_number;
+        counted.watched.insert(number, Arc::downgrade(watched));
+        number
+    }
+
+    /// Has the sandbox of this number counted no longer.
+    pub(crate) fn forget(&self, number: u64) {
+        if let Some(meter) = self.meter() {
+            meter.lock().watched.remove(&number);
+        }
+    }
+
+    /// Starts a task, unless there is no runtime.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        if let Some(meter) = self.meter().filter(|_| tokio::runtime::Handle::try_current().is_ok()) {
+            meter.0.tasks.spawn(task);
+        }
+    }
+
+    fn meter(&self) -> Option<Meter> {
+        self.meter.upgrade().map(Meter)
+    }
+}
 
 /// A sandbox in use. Its time is counted at intervals, and when this is dropped.
 #[derive(Debug)]
@@ -138,11 +186,16 @@ impl Meter {
         self.add([((tenant.clone(), today(), model.to_owned()), work)]);
     }
 
+    /// A tenant's account.
+    pub fn account(&self, tenant: &Tenant) -> Account {
+        Account { meter: Arc::downgrade(&self.0), tenant: tenant.clone() }
+    }
+
     /// Counts the time of a sandbox from now on.
     pub(crate) fn sandbox(&self, tenant: &Tenant) -> SandboxTime {
         let mut counted = self.lock();
-        counted.last_sandbox += 1;
-        let number = counted.last_sandbox;
+        counted.last_number += 1;
+        let number = counted.last_number;
         counted.sandboxes.insert(number, (tenant.clone(), Instant::now()));
         if !counted.is_counting && tokio::runtime::Handle::try_current().is_ok() {
             counted.is_counting = true;
@@ -154,9 +207,11 @@ impl Meter {
                         // The end of each sandbox counts the rest.
                         () = shutdown.cancelled() => return,
                     }
-                    if !inner.upgrade().is_some_and(|inner| Self(inner).count_sandboxes()) {
+                    let Some(meter) = inner.upgrade().map(Self) else { return };
+                    if !meter.count_sandboxes() {
                         return;
                     }
+                    meter.count_watched().await;
                 }
             });
         }
@@ -180,6 +235,16 @@ impl Meter {
         };
         self.add(times.into_iter().map(row));
         has_some
+    }
+
+    /// Counts the processor time of the sandboxes that are watched.
+    async fn count_watched(&self) {
+        let watched: Vec<_> = self.lock().watched.values().cloned().collect();
+        for watched in watched {
+            if let Some(watched) = watched.upgrade() {
+                watched.count().await;
+            }
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Counts> {

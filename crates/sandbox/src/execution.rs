@@ -1,5 +1,6 @@
 //! A running execution, from its caller's side.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use aludel_ignore::Ignore;
@@ -15,6 +16,7 @@ pub struct Execution {
     interrupter: Interrupter,
     number: u64,
     is_restarted: bool,
+    _held: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl Execution {
@@ -25,13 +27,20 @@ impl Execution {
         interrupter: Interrupter,
         number: u64,
     ) -> Self {
-        Self { events, answers, interrupter, number, is_restarted: false }
+        Self { events, answers, interrupter, number, is_restarted: false, _held: None }
     }
 
     /// Marks the outcome with [`VariablesState::Restarted`]: the sandbox of earlier executions was lost.
     #[must_use]
     pub fn restarted(mut self) -> Self {
         self.is_restarted = true;
+        self
+    }
+
+    /// Holds a value until the execution is dropped.
+    #[must_use]
+    pub fn holding(mut self, value: impl Any + Send + Sync) -> Self {
+        self._held = Some(Box::new(value));
         self
     }
 

@@ -201,7 +201,8 @@ async fn in_session(
     audience: &mut Audience,
 ) -> anyhow::Result<Exit> {
     let sandbox = &context.config.sandbox;
-    let session = SessionSandbox::create(engine.backend.clone(), sandbox.limits(), None, sandbox.env.0.clone()).await;
+    let session =
+        SessionSandbox::create(None, engine.backend.clone(), sandbox.limits(), None, sandbox.env.0.clone()).await;
     let mut session = session.context("cannot make a sandbox")?;
     inputs::add(&session, &program.inputs).await?;
     if let Some(options) = &program.options {

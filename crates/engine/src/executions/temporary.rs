@@ -22,8 +22,8 @@ impl Sessions {
     /// Opens a temporary session with these limits. `id` identifies it in the audit log.
     pub async fn open_temporary(&self, tenant: &Tenant, id: &str, limits: Limits) -> Result<TemporarySession, Error> {
         let permit = self.permit(tenant).await?;
-        let sandbox =
-            SessionSandbox::create(Arc::clone(self.backend()), limits, None, self.environment().clone()).await?;
+        let (account, backend) = (Some(self.meter().account(tenant)), Arc::clone(self.backend()));
+        let sandbox = SessionSandbox::create(account, backend, limits, None, self.environment().clone()).await?;
         Ok(TemporarySession { sandbox, kernel_names: KernelNames::new(id), _permit: permit })
     }
 }

@@ -18,6 +18,7 @@ use super::{HOME, USER_VARIABLES};
 use crate::approvals::KernelNames;
 use crate::environment::check_names;
 use crate::executions::ProgramTarget;
+use crate::leftovers::Leftovers;
 use crate::{Error, Missing};
 
 /// Contexts of one sandbox, with those whose kernels have died. Of kernels that live there may be fewer.
@@ -26,6 +27,7 @@ const MAX_CONTEXTS: usize = 256;
 /// The contexts of one sandbox, the default one first.
 pub struct Contexts {
     sandbox: Arc<dyn Sandbox>,
+    leftovers: Arc<Leftovers>,
     sandbox_id: String,
     environment: Vec<(String, String)>,
     known: Mutex<Vec<Arc<Context>>>,
@@ -95,14 +97,19 @@ impl Context {
 
 impl Contexts {
     /// Makes the sandbox's first kernel the default context.
-    pub(super) fn new(sandbox: Arc<dyn Sandbox>, sandbox_id: &str, environment: &BTreeMap<String, String>) -> Self {
+    pub(super) fn new(
+        sandbox: Arc<dyn Sandbox>,
+        leftovers: Arc<Leftovers>,
+        sandbox_id: &str,
+        environment: &BTreeMap<String, String>,
+    ) -> Self {
         let own = USER_VARIABLES.map(|(key, value)| (key.to_owned(), value.to_owned()));
         let all: BTreeMap<_, _> = own.into_iter().chain(environment.clone()).collect();
         let environment = all.into_iter().collect();
         let kernel_names = KernelNames::of_language(sandbox_id, None);
         let running = Running { kernel: sandbox.first_kernel(), is_configured: false, kernel_names };
         let known = Mutex::new(vec![Context::new(Some(running), HOME, None)]);
-        Self { sandbox, sandbox_id: sandbox_id.to_owned(), environment, known, making: Mutex::default() }
+        Self { sandbox, leftovers, sandbox_id: sandbox_id.to_owned(), environment, known, making: Mutex::default() }
     }
 
     fn options(&self, directory: &str, language: Option<&Language>) -> KernelOptions {
@@ -242,7 +249,8 @@ impl Contexts {
         }
         let Running { kernel, kernel_names, .. } = running.clone();
         let environment = environment.into_iter().collect();
-        let runtime = ContextRuntime { sandbox: Arc::clone(&self.sandbox), kernel, environment };
+        let (sandbox, leftovers) = (Arc::clone(&self.sandbox), Arc::clone(&self.leftovers));
+        let runtime = ContextRuntime { sandbox, leftovers, kernel, environment };
         Ok(ProgramTarget::Kernel { runtime: Arc::new(runtime), kernel_names })
     }
 }
@@ -265,6 +273,7 @@ fn refused(error: SandboxError, language: Option<&Language>) -> Error {
 /// A kernel with the variables of one program.
 struct ContextRuntime {
     sandbox: Arc<dyn Sandbox>,
+    leftovers: Arc<Leftovers>,
     kernel: Arc<dyn Kernel>,
     environment: Vec<(String, String)>,
 }
@@ -285,6 +294,6 @@ impl Runtime for ContextRuntime {
 
     fn execute<'a>(&'a self, cell: Cell<'a>) -> BoxFuture<'a, Result<Execution, RuntimeError>> {
         let cell = Cell { environment: &self.environment, ..cell };
-        Box::pin(async move { Ok(self.kernel.execute(cell).await?) })
+        Box::pin(async move { Ok(self.kernel.execute(cell).await?.holding(self.leftovers.attend())) })
     }
 }

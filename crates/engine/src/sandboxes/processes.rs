@@ -18,9 +18,11 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::HOME;
+use super::sandbox::Shared;
+use crate::Error;
 use crate::environment::check_names;
-use crate::meter::{CommandTime, Meter, sleep_unless_paused};
-use crate::{Error, Tasks};
+use crate::leftovers::{Attendance, Leftovers};
+use crate::meter::{CommandTime, sleep_unless_paused};
 
 /// Commands of one sandbox that run at once, including those that are starting.
 const MAX_RUNNING: usize = 128;
@@ -129,9 +131,8 @@ pub enum ProcessEnd {
 /// The commands of one sandbox.
 pub struct Processes {
     sandbox: Arc<dyn Sandbox>,
-    store: Store,
-    meter: Meter,
-    tasks: Tasks,
+    leftovers: Arc<Leftovers>,
+    shared: Shared,
     tenant: Tenant,
     sandbox_id: String,
     /// The number of the last command, which counts on when another sandbox takes this id over.
@@ -258,16 +259,15 @@ impl Drop for ProcessView {
 impl Processes {
     pub(super) fn new(
         sandbox: Arc<dyn Sandbox>,
-        store: Store,
-        meter: Meter,
-        tasks: Tasks,
+        leftovers: Arc<Leftovers>,
+        shared: Shared,
         tenant: Tenant,
         sandbox_id: String,
         last: Arc<AtomicU32>,
     ) -> Self {
         let (known, permits) = (Mutex::default(), Arc::new(Semaphore::new(MAX_RUNNING)));
         let paused = watch::Sender::new(false);
-        Self { sandbox, store, meter, tasks, tenant, sandbox_id, last, known, permits, paused }
+        Self { sandbox, leftovers, shared, tenant, sandbox_id, last, known, permits, paused }
     }
 
     /// Stops the clocks of the commands, or lets them go on.
@@ -284,10 +284,10 @@ impl Processes {
         })?;
         let line = command_line(&spec.arguments);
         let bytes = AUDIT_ENTRIES_BYTES + line.len() as u64;
-        let _room = self.store.reserve(&self.tenant, bytes..=bytes).await?;
+        let _room = self.shared.store.reserve(&self.tenant, bytes..=bytes).await?;
         let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         let mut note = AuditNote {
-            store: self.store.clone(),
+            store: self.shared.store.clone(),
             tenant: self.tenant.clone(),
             sandbox_id: self.sandbox_id.clone(),
             number,
@@ -316,8 +316,8 @@ impl Processes {
         let process = Arc::new(SandboxProcess::new(pid, number, spec.shortened(), input, orders));
         let attached = process.attach()?;
         self.remember(&process);
-        let time = self.meter.command(&self.tenant);
-        self.tasks.spawn(run(process, started, receiver, note, time, self.paused.subscribe(), permit));
+        let time = (self.shared.meter.command(&self.tenant), self.leftovers.attend());
+        self.shared.tasks.spawn(run(process, started, receiver, note, time, self.paused.subscribe(), permit));
         Ok(attached)
     }
 
@@ -593,7 +593,7 @@ async fn run(
     mut started: Started,
     mut orders: mpsc::Receiver<ControlMessage>,
     note: AuditNote,
-    time: CommandTime,
+    (time, _attendance): (CommandTime, Attendance),
     paused: watch::Receiver<bool>,
     _permit: OwnedSemaphorePermit,
 ) {

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, error, warn};
 
-use super::sandbox::{ClientSandbox, KeptPart, NAME, NewSandbox};
+use super::sandbox::{ClientSandbox, KeptPart, NAME, NewSandbox, Shared};
 use crate::{Error, KEY_CHECK_INTERVAL, Missing, Sessions, Tasks};
 
 /// Attempts to pause a sandbox with its processes at the end of its time, before its files alone are kept.
@@ -81,8 +81,7 @@ impl Sandboxes {
         let _claim = self.claim(tenant, &new)?;
         let permit = self.sessions.permit(tenant).await?;
         let sandbox = self.backend().create(SandboxId::unique(), self.backend_spec(tenant, &new)).await?;
-        let (store, meter, tasks) = (self.sessions.store().clone(), self.sessions.meter().clone(), self.tasks.clone());
-        let sandbox = Arc::new(ClientSandbox::new(tenant.clone(), new, sandbox, store, meter, tasks, permit));
+        let sandbox = Arc::new(ClientSandbox::new(tenant.clone(), new, sandbox, self.shared(), permit));
         self.lock().insert(sandbox.id().to_owned(), Arc::clone(&sandbox));
         self.tasks.spawn(self.clone().end_in_time(Arc::clone(&sandbox)));
         Ok(sandbox)
@@ -102,6 +101,11 @@ impl Sandboxes {
             return is_taken("a sandbox with it is being made".to_owned());
         }
         Ok(Some(NameClaim { claimed: Arc::clone(&self.claimed), name }))
+    }
+
+    fn shared(&self) -> Shared {
+        let (store, meter) = (self.sessions.store().clone(), self.sessions.meter().clone());
+        Shared { store, meter, tasks: self.tasks.clone() }
     }
 
     fn backend_spec(&self, tenant: &Tenant, new: &NewSandbox) -> SandboxSpec {
@@ -245,8 +249,7 @@ impl Sandboxes {
             }
             made => made?,
         };
-        let (store, meter, tasks) = (self.sessions.store().clone(), self.sessions.meter().clone(), self.tasks.clone());
-        let restarted = Arc::new(sandbox.restarted(inner, store, meter, tasks));
+        let restarted = Arc::new(sandbox.restarted(inner, self.shared()));
         let is_known = match self.lock().get_mut(sandbox.id()) {
             Some(known) if Arc::ptr_eq(known, sandbox) => {
                 *known = Arc::clone(&restarted);

@@ -20,6 +20,7 @@ use super::processes::Processes;
 use super::programs::RunningPrograms;
 use super::watches::Watches;
 use crate::environment::{MAX_BYTES, MAX_ENTRIES, check_names};
+use crate::leftovers::Leftovers;
 use crate::meter::Meter;
 use crate::sessions::SandboxPermit;
 use crate::{Error, Tasks};
@@ -35,6 +36,14 @@ const MAX_NAME: usize = 128;
 
 /// The note with a sandbox's name.
 pub(super) const NAME: &str = "name";
+
+/// State that all sandboxes share.
+#[derive(Debug, Clone)]
+pub(super) struct Shared {
+    pub(super) store: Store,
+    pub(super) meter: Meter,
+    pub(super) tasks: Tasks,
+}
 
 /// A sandbox to make.
 #[derive(Debug, Clone, Default)]
@@ -123,6 +132,7 @@ pub struct ClientSandbox {
     watches: Watches,
     processes: Processes,
     programs: RunningPrograms,
+    leftovers: Arc<Leftovers>,
     paused: StdMutex<Option<KeptPart>>,
     files: Mutex<Option<Files>>,
     tunnels: Arc<Semaphore>,
@@ -161,9 +171,7 @@ impl ClientSandbox {
         tenant: Tenant,
         mut new: NewSandbox,
         sandbox: Arc<dyn Sandbox>,
-        store: Store,
-        meter: Meter,
-        tasks: Tasks,
+        shared: Shared,
         permit: SandboxPermit,
     ) -> Self {
         static ORDER: AtomicU64 = AtomicU64::new(0);
@@ -187,27 +195,24 @@ impl ClientSandbox {
             new,
             _permit: permit,
         };
-        Self::with_identity(Arc::new(identity), sandbox, store, meter, tasks)
+        Self::with_identity(Arc::new(identity), sandbox, shared)
     }
 
     /// The client's same sandbox, over a new one of the backend.
-    pub(super) fn restarted(&self, sandbox: Arc<dyn Sandbox>, store: Store, meter: Meter, tasks: Tasks) -> Self {
-        Self::with_identity(Arc::clone(&self.identity), sandbox, store, meter, tasks)
+    pub(super) fn restarted(&self, sandbox: Arc<dyn Sandbox>, shared: Shared) -> Self {
+        Self::with_identity(Arc::clone(&self.identity), sandbox, shared)
     }
 
-    fn with_identity(
-        identity: Arc<Identity>,
-        sandbox: Arc<dyn Sandbox>,
-        store: Store,
-        meter: Meter,
-        tasks: Tasks,
-    ) -> Self {
+    fn with_identity(identity: Arc<Identity>, sandbox: Arc<dyn Sandbox>, shared: Shared) -> Self {
         let (id, tenant, last) = (identity.id.clone(), identity.tenant.clone(), Arc::clone(&identity.last_command));
+        let leftovers = Arc::new(Leftovers::new(Arc::clone(&sandbox), shared.meter.account(&tenant)));
+        let counted = Arc::clone(&leftovers);
         Self {
-            contexts: Contexts::new(Arc::clone(&sandbox), &id, &identity.new.environment),
+            contexts: Contexts::new(Arc::clone(&sandbox), Arc::clone(&leftovers), &id, &identity.new.environment),
             watches: Watches::default(),
-            processes: Processes::new(Arc::clone(&sandbox), store, meter, tasks, tenant, id, last),
+            processes: Processes::new(Arc::clone(&sandbox), counted, shared, tenant, id, last),
             programs: RunningPrograms::default(),
+            leftovers,
             paused: StdMutex::default(),
             identity,
             sandbox,
@@ -446,6 +451,7 @@ impl ClientSandbox {
     }
 
     async fn end_processes(&self) {
+        self.leftovers.count().await;
         if let Err(error) = self.sandbox.close().await {
             tracing::warn!(sandbox = %self.identity.id, error = %error, "a sandbox did not end in time");
         }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::session::{free_name, new_file};
 use super::{MemoryTier, Session, check_name};
 use crate::error::Missing;
-use crate::meter::{Meter, SandboxTime};
+use crate::meter::{Account, Meter, SandboxTime};
 use crate::permits::{NoRoom, Permit, Permits};
 use crate::{Engine, Environment, Error, SessionSettings};
 
@@ -122,6 +122,11 @@ impl SessionContext {
     /// The environment variables of all programs.
     pub(crate) fn environment(&self) -> &Environment {
         &self.settings.environment
+    }
+
+    /// A tenant's account.
+    pub(super) fn account(&self, tenant: &Tenant) -> Account {
+        self.meter.account(tenant)
     }
 
     /// The limits of a session whose row has this memory.

@@ -12,6 +12,8 @@ use aludel_sandbox::{
 use futures_util::future::BoxFuture;
 use tokio::sync::Mutex;
 
+use crate::leftovers::Leftovers;
+use crate::meter::Account;
 use crate::{Environment, Error};
 
 /// A workspace with a sandbox. If the kernel dies, the next execution starts a new one on the same files. Cheap to clone; clones share
@@ -24,6 +26,7 @@ struct Inner {
     limits: Limits,
     template: Option<TemplateName>,
     backend: Arc<dyn Backend>,
+    account: Option<Account>,
     state: Mutex<State>,
 }
 
@@ -32,16 +35,43 @@ enum State {
     /// Files, and a sandbox that lives or has died since its last use.
     Open {
         workspace: Arc<dyn Workspace>,
-        sandbox: Option<Arc<dyn Sandbox>>,
+        sandbox: Option<Live>,
         /// Variables of every kernel.
         environment: Environment,
     },
     Closed,
 }
 
+/// A sandbox, and the processes that programs leave in it.
+#[derive(Debug, Clone)]
+struct Live {
+    sandbox: Arc<dyn Sandbox>,
+    /// `None` where no work is counted.
+    leftovers: Option<Arc<Leftovers>>,
+}
+
+impl Live {
+    fn new(sandbox: Arc<dyn Sandbox>, account: Option<&Account>) -> Self {
+        let leftovers = account.map(|account| Arc::new(Leftovers::new(Arc::clone(&sandbox), account.clone())));
+        Self { sandbox, leftovers }
+    }
+
+    /// Ends it. If that takes too long, it continues in the background.
+    async fn end(self) {
+        if let Some(leftovers) = &self.leftovers {
+            leftovers.count().await;
+        }
+        if let Err(error) = self.sandbox.close().await {
+            tracing::warn!(sandbox = %self.sandbox.id(), error = %error, "a sandbox did not end in time");
+        }
+    }
+}
+
 impl SessionSandbox {
-    /// Opens an empty workspace with a ready kernel; without a template, from the usual one.
+    /// Opens an empty workspace with a ready kernel; without a template, from the usual one. With an account, processor time is counted
+    /// that processes use after the program that left them.
     pub async fn create(
+        account: Option<Account>,
         backend: Arc<dyn Backend>,
         limits: Limits,
         template: Option<TemplateName>,
@@ -51,8 +81,9 @@ impl SessionSandbox {
         let sandbox = backend.create(SandboxId::unique(), spec).await?;
         equip(&*sandbox, &environment).await?;
         let workspace = Arc::clone(sandbox.workspace());
-        let state = Mutex::new(State::Open { workspace, sandbox: Some(sandbox), environment });
-        Ok(Self(Arc::new(Inner { limits, template, backend, state })))
+        let sandbox = Some(Live::new(sandbox, account.as_ref()));
+        let state = Mutex::new(State::Open { workspace, sandbox, environment });
+        Ok(Self(Arc::new(Inner { limits, template, backend, account, state })))
     }
 
     /// Returns true if the other value is a clone of this.
@@ -72,18 +103,18 @@ impl SessionSandbox {
         let mut tries = 0;
         loop {
             // The lock is released before the wait for the kernel: access to files needs it too.
-            let sandbox = self.live_sandbox().await?;
+            let Live { sandbox, leftovers } = self.live_sandbox().await?;
             match sandbox.first_kernel().execute(cell).await {
                 // It died between two uses; nothing of this code ran.
                 Err(aludel_sandbox::Error::KernelGone(_)) if tries < 2 => tries += 1,
-                result => return Ok(result?),
+                result => return Ok(result?.holding(leftovers.map(|leftovers| leftovers.attend()))),
             }
         }
     }
 
     /// Sets options for later cells of this kernel.
     pub async fn configure(&self, options: &KernelOptions) -> Result<(), Error> {
-        Ok(self.live_sandbox().await?.first_kernel().configure(options).await?)
+        Ok(self.live_sandbox().await?.sandbox.first_kernel().configure(options).await?)
     }
 
     /// Sets the environment variables of this kernel, once no cell runs in it, and of later ones.
@@ -97,7 +128,7 @@ impl SessionSandbox {
         };
         // The lock is released before the wait for the kernel.
         match live {
-            Some(live) => equip(&*live, &variables).await.or_else(|error| match error {
+            Some(live) => equip(&*live.sandbox, &variables).await.or_else(|error| match error {
                 // The next kernel gets them.
                 Error::Sandbox(aludel_sandbox::Error::KernelGone(_)) => Ok(()),
                 error => Err(error),
@@ -107,21 +138,20 @@ impl SessionSandbox {
     }
 
     /// The session's sandbox, or a new one if it died.
-    async fn live_sandbox(&self) -> Result<Arc<dyn Sandbox>, Error> {
+    async fn live_sandbox(&self) -> Result<Live, Error> {
         let mut state = self.0.state.lock().await;
         let State::Open { workspace, sandbox, environment } = &mut *state else { return Err(closed()) };
-        if let Some(live) = sandbox.as_ref().filter(|sandbox| sandbox.is_alive()) {
-            return Ok(Arc::clone(live));
+        if let Some(live) = sandbox.as_ref().filter(|live| live.sandbox.is_alive()) {
+            return Ok(live.clone());
         }
         if let Some(dead) = sandbox.take() {
-            end(&*dead).await;
+            dead.end().await;
         }
         let spec = SandboxSpec::new(self.0.limits.clone()).with_workspace(Arc::clone(workspace));
         let spec = SandboxSpec { template: self.0.template.clone(), ..spec };
         let live = self.0.backend.create(SandboxId::unique(), spec).await?;
         equip(&*live, environment).await?;
-        *sandbox = Some(Arc::clone(&live));
-        Ok(live)
+        Ok(sandbox.insert(Live::new(live, self.0.account.as_ref())).clone())
     }
 
     /// Writes a file of this size under `name` (a plain file name or a relative path), replacing an existing one.
@@ -164,16 +194,16 @@ impl SessionSandbox {
     /// Ends the sandbox and removes the workspace. Does nothing if it is already closed.
     pub async fn close(&self) {
         let state = std::mem::replace(&mut *self.0.state.lock().await, State::Closed);
-        if let State::Open { sandbox: Some(sandbox), .. } = state {
-            end(&*sandbox).await;
+        if let State::Open { sandbox: Some(live), .. } = state {
+            live.end().await;
         }
     }
 
     /// Memory in use now and at its peak, bytes, as counted by the host; zeros without a sandbox.
     pub async fn memory(&self) -> (u64, u64) {
         match &*self.0.state.lock().await {
-            State::Open { sandbox: Some(sandbox), .. } => {
-                let Usage { memory, memory_peak, .. } = sandbox.usage().await;
+            State::Open { sandbox: Some(live), .. } => {
+                let Usage { memory, memory_peak, .. } = live.sandbox.usage().await;
                 (memory, memory_peak)
             }
             State::Open { sandbox: None, .. } | State::Closed => (0, 0),
@@ -219,13 +249,6 @@ async fn equip(sandbox: &dyn Sandbox, environment: &Environment) -> Result<(), E
         sandbox.first_kernel().configure(&options).await?;
     }
     Ok(())
-}
-
-/// Ends a sandbox. If that takes too long, it continues in the background.
-async fn end(sandbox: &dyn Sandbox) {
-    if let Err(error) = sandbox.close().await {
-        tracing::warn!(sandbox = %sandbox.id(), error = %error, "a sandbox did not end in time");
-    }
 }
 
 fn closed() -> Error {

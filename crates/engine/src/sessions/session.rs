@@ -195,8 +195,8 @@ impl Session {
         let creating = async {
             let template = self.template.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let environment = self.shared.environment().below(self.environment().await?);
-            let created =
-                SessionSandbox::create(self.shared.backend.clone(), self.limits.clone(), template, environment).await;
+            let (account, backend) = (Some(self.shared.account(&self.tenant)), self.shared.backend.clone());
+            let created = SessionSandbox::create(account, backend, self.limits.clone(), template, environment).await;
             Span::current().record("result", if created.is_ok() { "ok" } else { "failed" });
             created
         };

@@ -131,3 +131,37 @@ async fn a_session_outlives_the_warden_and_the_zygote() {
     }
     assert_eq!(place.sessions.in_use(), 1);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn time_of_processes_that_a_program_left_is_counted() {
+    let data = tempfile::tempdir().unwrap();
+    let place = enter(data.path()).await;
+    let counted = async || {
+        place.sessions.meter().flush().await;
+        place.store.metered(0).await.unwrap().iter().map(|day| day.work.program_ms).sum::<u64>()
+    };
+    let session = place.open(auto()).await;
+    run(&session, "print(1)").await;
+    session.end().await;
+    assert!(counted().await < 200, "a sandbox that is made and ended: {} ms", counted().await);
+    let burning = "import os\nif os.fork() == 0:\n    while True: pass";
+    // By its owner, and by the loss of all that holds it.
+    run(&session, burning).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    session.end().await;
+    let before = counted().await;
+    assert!((400..3000).contains(&before), "{before} ms");
+    let temporary = place.sessions.open_temporary(&me(), "test", settings().limits).await.unwrap();
+    finish(temporary.sandbox().execute(burning).await.unwrap()).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    drop(temporary);
+    let mut more = 0;
+    for _ in 0..100 {
+        more = counted().await - before;
+        if more > 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!((400..3000).contains(&more), "{more} ms");
+}
