@@ -35,6 +35,12 @@ const ACTIVE_FOR: Duration = Duration::from_millis(200);
 const LONG_STEP: Duration = Duration::from_millis(2);
 /// Processor time of a step that others notice if it runs on all processors.
 const VERY_LONG_STEP: Duration = Duration::from_millis(10);
+/// Processor time for the refusal of a request without a valid key, most of it for the protocol.
+const REFUSAL_TIME: Duration = Duration::from_micros(100);
+/// Divisor of the processors: the share of all such requests beside tenants.
+const STRANGERS_ONE_IN: u32 = 16;
+/// The most debt of such requests, and so the longest wait of one.
+const MOST_OWED_BY_STRANGERS: Duration = Duration::from_secs(5);
 /// Tenants in memory; beyond that, those without debt are forgotten.
 const MAX_IDLE_TENANTS: usize = 256;
 
@@ -54,6 +60,8 @@ struct AllShares {
     share: u64,
     /// Steps of one tenant that may be done at the same time beside others.
     steps: usize,
+    /// The moment at which the debt of requests without a valid key is paid off, in microseconds since the beginning.
+    strangers_paid_at: AtomicU64,
     tenants: Mutex<HashMap<Tenant, Arc<UsedTime>>>,
 }
 
@@ -99,7 +107,8 @@ impl ProcessorTime {
     fn of(processors: usize) -> Self {
         let share = (processors as u64 * 1000 / u64::from(ONE_IN)).max(1);
         let steps = (share / 1000).max(1) as usize;
-        Self(Arc::new(AllShares { began: Instant::now(), share, steps, tenants: Mutex::default() }))
+        let (strangers_paid_at, tenants) = Default::default();
+        Self(Arc::new(AllShares { began: Instant::now(), share, steps, strangers_paid_at, tenants }))
     }
 
     /// The share of a tenant.
@@ -115,6 +124,19 @@ impl ProcessorTime {
         };
         ProcessorShare { all: Arc::clone(&self.0), used }
     }
+
+    /// Waits before a request without a valid key is refused. Beside tenants at work, all such requests together get a small share.
+    pub async fn pace_refusal(&self) {
+        let now = self.0.now();
+        let cost = micros(REFUSAL_TIME) * 1000 * u64::from(STRANGERS_ONE_IN / ONE_IN) / self.0.share;
+        let add = |paid_at: u64| (paid_at.max(now) + cost).min(now + micros(MOST_OWED_BY_STRANGERS));
+        let update = |paid_at| Some(add(paid_at));
+        let paid_at = self.0.strangers_paid_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update);
+        let owed = Duration::from_micros(add(paid_at.unwrap_or_default()) - now).saturating_sub(AT_ONCE);
+        if !owed.is_zero() && self.0.has_tenants_at_work(|_| true) {
+            sleep(owed).await;
+        }
+    }
 }
 
 impl AllShares {
@@ -125,10 +147,14 @@ impl AllShares {
 
     /// Returns true if another tenant has worked lately.
     fn has_others(&self, own: &Arc<UsedTime>) -> bool {
+        self.has_tenants_at_work(|used| !Arc::ptr_eq(used, own))
+    }
+
+    /// Returns true if one of these tenants has worked lately.
+    fn has_tenants_at_work(&self, counts: impl Fn(&Arc<UsedTime>) -> bool) -> bool {
         let since = self.now().saturating_sub(micros(ACTIVE_FOR));
         let tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut others = tenants.values().filter(|used| !Arc::ptr_eq(used, own));
-        others.any(|used| used.last_step.load(Ordering::Relaxed) > since)
+        tenants.values().any(|used| counts(used) && used.last_step.load(Ordering::Relaxed) > since)
     }
 }
 
@@ -347,6 +373,33 @@ mod tests {
         // Half of two processors is one: it waits for as long as it has worked, except for the initial allowance.
         let waited = began.elapsed();
         assert!(waited >= Duration::from_millis(480) && waited < Duration::from_millis(500), "{waited:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refusals_wait_beside_tenants_alone() {
+        let time = ProcessorTime::of(2);
+        let refuse = async |count: u32| {
+            let began = Instant::now();
+            for _ in 0..count {
+                time.pace_refusal().await;
+            }
+            began.elapsed()
+        };
+        assert_eq!(refuse(100_000).await, Duration::ZERO);
+        let share = time.share_of(&tenants()[0]);
+        share.take(Duration::from_millis(1));
+        let working = async {
+            loop {
+                share.take(Duration::from_micros(10));
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let waited = tokio::select! {
+            waited = refuse(1250) => waited,
+            () = working => unreachable!(),
+        };
+        // The debt of before, and a second for 1250 of them on two processors.
+        assert!((5..7).contains(&waited.as_secs()), "{waited:?}");
     }
 
     #[tokio::test(start_paused = true)]

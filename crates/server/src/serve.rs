@@ -26,6 +26,7 @@ use tracing::{Instrument, error, warn};
 use crate::app::App;
 use crate::connections::Connections;
 use crate::http::GuardedBody;
+use crate::middleware::StrangerMark;
 use crate::timed_connection::TimedConnection;
 use crate::{dialects, router};
 
@@ -179,9 +180,19 @@ async fn accept<L: Listener>(app: &Arc<App>, listener: &mut L, shutdown: impl Fu
         // If all connections are busy, a further one is closed at once.
         let Some(connection) = connections.enter(L::peer(&stream)) else { continue };
         let (asked, service) = (Arc::clone(&connection), service.clone());
+        let processor_time = app.engine.processor_time.clone();
         let answer = service_fn(move |request: Request<Incoming>| {
-            let (asking, answer) = (asked.ask(), service.call(request.map(Body::new)));
-            async move { Ok::<_, Infallible>(answer.await?.map(|body| GuardedBody::new(body, asking))) }
+            let (mut asking, answer) = (Some(asked.ask()), service.call(request.map(Body::new)));
+            let processor_time = processor_time.clone();
+            async move {
+                let answer = answer.await?;
+                if answer.extensions().get::<StrangerMark>().is_some() {
+                    // A connection that waits here makes room for others.
+                    asking = None;
+                    processor_time.pace_refusal().await;
+                }
+                Ok::<_, Infallible>(answer.map(|body| GuardedBody::new(body, asking)))
+            }
         });
         let served = http.serve_connection(TokioIo::new(TimedConnection::new(stream)), answer).with_upgrades();
         let draining = app.draining.clone();

@@ -13,7 +13,7 @@ use aludel_store::Tenant;
 use axum::body::{Body, HttpBody as _};
 use axum::extract::{Request, State};
 use axum::http::header::{CONTENT_TYPE, HOST, ORIGIN, RETRY_AFTER};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
@@ -53,6 +53,10 @@ const NO_KEY_BEHIND: &str = "The API key for which this was made was revoked or 
 /// Tells OpenAI's and Anthropic's clients whether to try again, whatever the status.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
+/// Marks the answer to a request without a valid key.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StrangerMark;
+
 /// The layer around all routes.
 pub(crate) async fn middleware(
     State((app, dialect)): State<(Arc<App>, &'static Dialect)>,
@@ -65,9 +69,13 @@ pub(crate) async fn middleware(
     // The route instead of the path, which may contain the token of a link.
     let line = format!("{} {}", request.method(), scope.route());
     let answered = AssertUnwindSafe(admit(&app, dialect, request, next).instrument(span.clone())).catch_unwind().await;
+    let mut is_stranger = false;
     let mut response = match answered {
         Ok(Ok(response)) => response,
-        Ok(Err(refused)) => refused.into_response(),
+        Ok(Err(refused)) => {
+            is_stranger = refused.status == StatusCode::UNAUTHORIZED;
+            refused.into_response()
+        }
         Err(panic) => ApiError::internal(format!("a panic: {}", words(&*panic))).into_response(),
     };
     if let Some(refusal) = refusal(&response) {
@@ -75,6 +83,9 @@ pub(crate) async fn middleware(
             span.in_scope(|| error!("{line}: {cause}"));
         }
         response = refused(&refusal, dialect, scope.id());
+    }
+    if is_stranger {
+        response.extensions_mut().insert(StrangerMark);
     }
     rest.clear(&mut response).await;
     if let Ok(id) = HeaderValue::from_str(scope.id()) {
