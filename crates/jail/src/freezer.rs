@@ -37,6 +37,8 @@ pub(crate) enum FreezeProgress {
     Done(FrozenSandbox),
     /// Something still runs, or is about to stop.
     Continues(Freezing),
+    /// Something did not stop in time, for example a program that waits for a disk. Everything goes on.
+    Undone,
 }
 
 impl Freezing {
@@ -54,7 +56,7 @@ impl Freezing {
         Ok(Self { frozen, init, namespace: init.and_then(namespace_of), deadline: now + FREEZE_TIMEOUT, due: now })
     }
 
-    /// Looks at the processes, and signals those that still run. After an error, a timeout for example, everything goes on.
+    /// Looks at the processes, and signals those that still run. After an error everything goes on.
     pub(crate) fn look(mut self) -> Result<FreezeProgress, StepError> {
         let began = Instant::now();
         let running = match &mut self.frozen {
@@ -71,8 +73,7 @@ impl Freezing {
             }
             Ok(_) => {
                 self.frozen.thaw()?;
-                let source = io::Error::from(io::ErrorKind::TimedOut);
-                Err(StepError { step: "stop the sandbox".into(), source })
+                Ok(FreezeProgress::Undone)
             }
             Err(error) => {
                 self.frozen.thaw()?;
@@ -192,6 +193,7 @@ mod tests {
             match freezing.look().unwrap() {
                 FreezeProgress::Done(frozen) => break frozen,
                 FreezeProgress::Continues(continues) => freezing = continues,
+                FreezeProgress::Undone => panic!("it is stopped in time"),
             }
             std::thread::sleep(SHORTEST_PAUSE);
         };
@@ -202,5 +204,18 @@ mod tests {
         child.wait().unwrap();
         crate::cgroup::remove(&group).unwrap();
         assert!(!grew_while_frozen && grew_again);
+    }
+
+    #[test]
+    fn a_group_that_does_not_stop_in_time_goes_on() {
+        let group = tempfile::tempdir().unwrap();
+        let mut freezing = Freezing::begin(Some(group.path().to_owned()), None).unwrap();
+        let (mut looks, began) = (0, Instant::now());
+        while let FreezeProgress::Continues(continues) = freezing.look().unwrap() {
+            (freezing, looks) = (continues, looks + 1);
+            std::thread::sleep(SHORTEST_PAUSE);
+        }
+        assert!(looks > 0 && began.elapsed() >= FREEZE_TIMEOUT);
+        assert_eq!(fs::read_to_string(group.path().join("cgroup.freeze")).unwrap(), "0");
     }
 }

@@ -316,6 +316,8 @@ pub enum WardenAnswer {
     PortClosed,
     /// The sandbox has no terminal left for [`WardenRequest::OpenTerminal`].
     NoTerminal,
+    /// The sandbox of [`WardenRequest::Freeze`] did not stop in time, and goes on.
+    NotStopped,
     /// It could not be done.
     Failed {
         /// The failed step and its error.

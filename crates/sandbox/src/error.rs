@@ -40,6 +40,9 @@ pub enum Error {
     /// The sandbox is paused: nothing can be started in it until it is resumed.
     #[error("the sandbox is paused")]
     Paused,
+    /// The sandbox could not be paused, and goes on: a program in it did not stop in time, for example because it waits for a disk.
+    #[error("the sandbox could not be paused: a program in it did not stop in time; try again")]
+    NotStopped,
     /// Nothing in the sandbox listens on the port.
     #[error("nothing listens on port {0} of the sandbox")]
     PortClosed(u16),

@@ -192,6 +192,9 @@ impl WardenServer {
             Ok(FreezeProgress::Continues(freezing)) => {
                 self.freezing.insert(id, (number, freezing));
             }
+            Ok(FreezeProgress::Undone) => {
+                self.reply(&WardenMessage::Answer { number, answer: WardenAnswer::NotStopped });
+            }
             Err(error) => self.answer(number, Err(error)),
         }
     }

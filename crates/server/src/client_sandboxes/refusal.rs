@@ -18,7 +18,9 @@ pub(crate) fn refused(error: Error) -> ApiError {
         error if error.kind() == ErrorKind::Full => ApiError::bad_request(error.to_string()),
         error @ Error::Sandbox(SandboxError::Start(_)) => ApiError::bad_request(error.to_string()),
         // A sandbox that is short of memory or processes: its own doing.
-        error @ Error::Sandbox(SandboxError::KernelGone(_)) => ApiError::unavailable(error.to_string()),
+        error @ Error::Sandbox(SandboxError::KernelGone(_) | SandboxError::NotStopped) => {
+            ApiError::unavailable(error.to_string())
+        }
         error @ Error::Sandbox(SandboxError::Timeout { .. }) => {
             ApiError { status: StatusCode::GATEWAY_TIMEOUT, ..ApiError::unavailable(error.to_string()) }
         }
@@ -71,6 +73,8 @@ mod tests {
         assert!(late.message.contains("start of a program within 30 s"), "{}", late.message);
         let gone = refused(SandboxError::KernelGone("the program that serves files has ended".into()).into());
         assert_eq!((gone.status, gone.cause), (StatusCode::SERVICE_UNAVAILABLE, None));
+        let running = refused(SandboxError::NotStopped.into());
+        assert_eq!((running.status, running.cause), (StatusCode::SERVICE_UNAVAILABLE, None));
     }
 
     #[test]

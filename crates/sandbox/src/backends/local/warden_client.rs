@@ -552,12 +552,16 @@ impl SandboxHandle {
     pub(super) async fn pause(&self) -> Result<(), Error> {
         self.paused.send_replace(true);
         let asked = self.client.ask("pause", WardenRequest::Freeze { id: self.id }, Vec::new(), ANSWER_TIMEOUT).await;
-        if asked.is_err() {
+        let stopped = asked.and_then(|(answer, _)| match answer {
+            WardenAnswer::NotStopped => Err(Error::NotStopped),
+            _ => Ok(()),
+        });
+        if stopped.is_err() {
             // An answer that was too late to be waited for says that it is stopped.
             self.client.tell(WardenRequest::Thaw { id: self.id });
             self.paused.send_replace(false);
         }
-        asked.map(drop)
+        stopped
     }
 
     /// Lets everything go on. To be waited for to the end.
