@@ -96,6 +96,9 @@ impl Reader<'_> {
 
     /// Notes effects that a text may have by what is done with it later.
     fn text(&mut self, text: &str) {
+        if !self.spend(text.len()) {
+            return;
+        }
         if text.len() <= MAX_NAME {
             // It may be the name of an attribute, or of a setting.
             self.note(Act::Attribute(last(text).to_owned()));
@@ -118,7 +121,15 @@ impl Reader<'_> {
 
     /// Reads a text that something may take for an expression: patsy's formulas and pandas' queries have signs of their own.
     fn formula(&mut self, text: &str) {
+        if !self.spend(text.len()) {
+            return;
+        }
         let plain = text.split('`').step_by(2).collect::<Vec<_>>().join("x").replace('@', "");
-        plain.split('~').for_each(|side| self.inner(side.trim(), true));
+        for side in plain.split('~') {
+            if self.has_read_enough() {
+                return;
+            }
+            self.inner(side.trim(), true);
+        }
     }
 }

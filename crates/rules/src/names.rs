@@ -9,9 +9,16 @@ use crate::meaning::Meaning;
 use crate::reader::Reader;
 use crate::rule::any_group_has;
 
+/// Effort for a name, and for each module that it may be of.
+const NAME_EFFORT: usize = 64;
+
 impl Reader<'_> {
     /// Takes the value of a name.
     pub(crate) fn name(&mut self, name: &str) -> Meaning {
+        let size = self.known.meaning(name).map_or(0, Meaning::size);
+        if !self.spend(size + NAME_EFFORT * (1 + self.known.stars.len())) {
+            return Meaning::Unknown;
+        }
         if name.starts_with("__") {
             self.note(Act::Attribute(name.to_owned()));
         }
@@ -58,6 +65,9 @@ impl Reader<'_> {
 
     /// Gives a name a meaning.
     pub(crate) fn bind(&mut self, name: &str, meaning: &Meaning) {
+        if !self.spend(meaning.size() + self.known.meaning(name).map_or(0, Meaning::size)) {
+            return;
+        }
         if name == "__match_args__" {
             self.undecidable("changes what attributes are by `__match_args__`");
         }

@@ -22,6 +22,10 @@ use crate::policy::Rules;
 const STACK: usize = 256 << 20;
 /// Bytes of a program and of those in it. A longer one is undecidable.
 const MAX_CODE: usize = 256 << 10;
+/// The most effort for a program, in bytes that are looked at. One that takes more is undecidable.
+const MAX_EFFORT: usize = 16 << 20;
+/// Effort for a program within a program or a formula besides its bytes: the parser begins anew for each.
+const INNER_EFFORT: usize = 256;
 /// Programs within programs: `exec` of a text.
 const MAX_DEPTH: usize = 5;
 /// Reasons that are told.
@@ -70,6 +74,8 @@ pub(crate) struct Reader<'k> {
     pub(crate) is_second: bool,
     /// Bytes that were read of the program and of those in it.
     bytes: usize,
+    /// Effort so far.
+    effort: usize,
     pub(crate) place: Place,
 }
 
@@ -92,7 +98,7 @@ impl<'k> Reader<'k> {
     fn read(rules: &'k Rules, known: &'k mut Known, code: &'k str) -> Judgement {
         let judgement = Judgement { decision: Decision::Allow, reasons: Vec::new() };
         let (noted, place) = (HashSet::new(), Place::default());
-        let mut reader = Self { rules, known, code, judgement, noted, is_second: false, bytes: 0, place };
+        let mut reader = Self { rules, known, code, judgement, noted, is_second: false, bytes: 0, effort: 0, place };
         // Functions may use names that are given meanings after them.
         for is_second in [false, true] {
             (reader.is_second, reader.bytes) = (is_second, 0);
@@ -117,6 +123,9 @@ impl<'k> Reader<'k> {
         if self.place.depth > MAX_DEPTH {
             return self.undecidable("runs a program in a program in a program");
         }
+        if !self.spend(code.len() + INNER_EFFORT) {
+            return;
+        }
         self.bytes += code.len();
         if self.bytes > MAX_CODE || is_too_deep(code) {
             self.known.is_lost = true;
@@ -133,6 +142,21 @@ impl<'k> Reader<'k> {
         let is_formula = self.place.is_formula || is_formula;
         let place = Place { depth: self.place.depth + 1, is_formula, is_evaluated: false, ..self.place };
         self.within(place, |reader| reader.visit_mod(parsed.syntax()));
+    }
+
+    /// Returns true if no more can be read.
+    pub(crate) fn has_read_enough(&self) -> bool {
+        self.bytes > MAX_CODE || self.effort > MAX_EFFORT
+    }
+
+    /// Spends effort on a part of the program. Returns false if none is left.
+    pub(crate) fn spend(&mut self, effort: usize) -> bool {
+        self.effort += effort;
+        if self.effort > MAX_EFFORT {
+            self.known.is_lost = true;
+            self.undecidable("takes too long to be read");
+        }
+        self.effort <= MAX_EFFORT
     }
 
     /// Reads something in other surroundings.

@@ -176,3 +176,27 @@ fn what_an_interpreter_remembers_is_bounded() {
     }
     assert_eq!(decision, Decision::Ask);
 }
+
+/// Programs whose reading would take minutes.
+#[test]
+fn a_program_takes_as_much_effort_as_it_may() {
+    let texts: String = (0..16).map(|more| format!("x = \"{}\"\n", "~".repeat(1000 + more))).collect();
+    let long: String = (0..16).map(|more| format!("y = \"{}\"\n", "b".repeat(1000 + more))).collect();
+    let stars: String = (0..32).map(|number| format!("from m{number} import *\n")).collect();
+    let names: String = (0..20_000).map(|number| format!("n{number}\n")).collect();
+    let rules = read("disguised.toml").0;
+    for code in [
+        format!("import sympy\n{texts}sympy.sympify({})", "x,".repeat(100_000)),
+        format!("import sympy\n{long}sympy.sympify({})", "y,".repeat(100_000)),
+        format!("import sympy\nsympy.sympify('{}')", "a~".repeat(100_000)),
+        format!("{long}{}", "x = y\n".repeat(40_000)),
+        format!("{stars}{names}"),
+    ] {
+        let began = std::time::Instant::now();
+        let judgement = rules.judge(&code);
+        println!("{} bytes: {:?} after {:?}", code.len(), judgement.decision, began.elapsed());
+        assert_ne!(judgement.decision, Decision::Allow);
+        // Without a bound the first takes more than an hour.
+        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+    }
+}

@@ -47,7 +47,7 @@ macro_rules! counted {
 }
 
 /// Each entry upgrades the format from its index to the next. Entries are only added, never changed.
-const FORMATS: [&str; 15] = [
+const FORMATS: [&str; 16] = [
     "
 CREATE TABLE keys (
     id TEXT PRIMARY KEY, name TEXT NOT NULL, hash TEXT NOT NULL UNIQUE, hint TEXT NOT NULL,
@@ -299,6 +299,17 @@ CREATE TABLE interactions (
 ",
         counted!("interactions", "1024 + length(CAST(object AS BLOB)) + length(CAST(input AS BLOB))"),
     ),
+    "
+DROP INDEX approvals_of_tenant;
+CREATE INDEX approvals_of_tenant ON approvals (tenant, id) WHERE decider = 'operator';
+CREATE INDEX approvals_of_tenant_by_status ON approvals (tenant, status, id) WHERE decider = 'operator';
+CREATE INDEX approvals_by_status ON approvals (status, id) WHERE decider = 'operator';
+CREATE INDEX approvals_by_expiry ON approvals (decider, expires_at);
+CREATE INDEX responses_by_expiry ON responses (expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX files_by_expiry ON files (expires_at) WHERE expires_at IS NOT NULL;
+DROP INDEX turns_by_expiry;
+CREATE INDEX turns_by_expiry ON turns (expires_at) WHERE expires_at IS NOT NULL;
+",
 ];
 
 /// Longest wait of a statement for another process that is writing.
@@ -654,6 +665,6 @@ INSERT INTO files VALUES ('file-1', 'local', 'b', 1, 'f', 'user_data', 'text/pla
         let mut connection = Connection::open_in_memory().unwrap();
         let formats: Vec<&str> = FORMATS.into_iter().chain(["CREATE TABLE later (id TEXT)"]).collect();
         upgrade(&mut connection, &formats).unwrap();
-        assert!(matches!(upgrade(&mut connection, &FORMATS), Err(Error::Newer { found: 16, known: 15 })));
+        assert!(matches!(upgrade(&mut connection, &FORMATS), Err(Error::Newer { found: 17, known: 16 })));
     }
 }

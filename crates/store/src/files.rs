@@ -129,9 +129,10 @@ impl Store {
                 database.execute("DELETE FROM responses WHERE expires_at <= ?1", [now])?;
                 // Some time after their expiry: a client may still ask for them.
                 database.execute("DELETE FROM uploads WHERE expires_at <= ?1", [now - DAY])?;
-                let query = "DELETE FROM approvals WHERE expires_at <= ?1 AND status <> 'pending'
-                                 OR expires_at < ?2 AND decider = 'client'";
-                database.execute(query, [now - 30 * DAY, now])?;
+                database.execute("DELETE FROM approvals WHERE decider = 'client' AND expires_at < ?1", [now])?;
+                let query =
+                    "DELETE FROM approvals WHERE decider = 'operator' AND expires_at <= ?1 AND status <> 'pending'";
+                database.execute(query, [now - 30 * DAY])?;
                 blobs.extend(turns::remove_expired(database)?);
                 Ok(blobs)
             })?;

@@ -225,7 +225,17 @@ impl Store {
         &self,
         work: impl FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        self.run(move |store| store.0.database.read(None, work)).await
+        self.read_for(None, work).await
+    }
+
+    /// Runs queries for a tenant, or for the operator.
+    async fn read_for<T: Send + 'static>(
+        &self,
+        tenant: Option<&Tenant>,
+        work: impl FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let tenant = tenant.cloned();
+        self.run(move |store| store.0.database.read(tenant.as_ref(), work)).await
     }
 }
 

@@ -341,9 +341,8 @@ impl Gate {
             let judgement = rules.undecidable(&format!("the rules read no {language}"));
             return Ok((judgement.decision, judgement.reasons.iter().map(ToString::to_string).collect()));
         }
-        let (kernel_names, code) = (Arc::clone(&self.kernel_names), code.to_owned());
-        let judged = tokio::task::spawn_blocking(move || kernel_names.judge(&rules, &code));
-        let judgement = judged.await.map_err(Error::internal)?;
+        let share = self.engine.processor_time.share_of(&self.tenant);
+        let judgement = self.kernel_names.judge(rules, code.to_owned(), share).await?;
         let reasons = judgement.reasons.iter().map(ToString::to_string).collect();
         Ok((judgement.decision, reasons))
     }

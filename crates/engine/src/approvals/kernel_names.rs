@@ -1,16 +1,21 @@
 //! The shared names of one kernel's programs.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use aludel_rules::{Judgement, Known, Rules};
 use aludel_sandbox::Language;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use crate::Error;
+use crate::processor_time::ProcessorShare;
 
 /// The names that programs of one kernel share, as far as the rules have read them.
 #[derive(Debug)]
 pub struct KernelNames {
     id: String,
     language: Option<Language>,
-    known: Mutex<Known>,
+    known: Arc<Mutex<Known>>,
 }
 
 impl KernelNames {
@@ -21,7 +26,7 @@ impl KernelNames {
 
     /// The names of a kernel of another language than the engine's.
     pub fn of_language(id: impl Into<String>, language: Option<Language>) -> Arc<Self> {
-        Arc::new(Self { id: id.into(), language, known: Mutex::default() })
+        Arc::new(Self { id: id.into(), language, known: Arc::default() })
     }
 
     /// The kernel's language, where it is not the engine's.
@@ -34,9 +39,23 @@ impl KernelNames {
         &self.id
     }
 
-    /// Judges a program that follows the ones judged before. Blocks while another one is judged.
-    pub(super) fn judge(&self, rules: &Rules, code: &str) -> Judgement {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        rules.judge_after(&mut known, code)
+    /// Judges a program that follows the ones judged before, in a thread of its own at the cost of a share. Waits while another one is
+    /// judged.
+    pub(super) async fn judge(
+        &self,
+        rules: Arc<Rules>,
+        code: String,
+        share: ProcessorShare,
+    ) -> Result<Judgement, Error> {
+        let mut known = Arc::clone(&self.known).lock_owned().await;
+        share.wait().await;
+        let judging = move || {
+            let began = Instant::now();
+            let judgement = rules.judge_after(&mut known, &code);
+            // The rules have a thread of their own, whose time is not this one's.
+            share.take(began.elapsed());
+            judgement
+        };
+        tokio::task::spawn_blocking(judging).await.map_err(Error::internal)
     }
 }
