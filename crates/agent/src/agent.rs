@@ -33,6 +33,7 @@ impl Agent {
     pub fn builder(upstream: impl Upstream + 'static) -> AgentBuilder {
         AgentBuilder(AgentParts {
             upstream: Box::new(upstream),
+            owner: String::new(),
             instructions: String::new(),
             interpreter: None,
             client_tools: Vec::new(),
@@ -69,6 +70,13 @@ impl Agent {
 }
 
 impl AgentBuilder {
+    /// The owner of its conversations, by any name. Thoughts that a model's server requires back are kept for one owner alone.
+    #[must_use]
+    pub fn owner(mut self, name: impl Into<String>) -> Self {
+        self.0.owner = name.into();
+        self
+    }
+
     /// The system prompt.
     #[must_use]
     pub fn instructions(mut self, text: impl Into<String>) -> Self {

@@ -97,6 +97,7 @@ fn options(choice: u8) -> HttpOptions {
 
 fn request() -> ModelRequest {
     ModelRequest {
+        owner: String::new(),
         instructions: String::new(),
         items: Vec::new(),
         tools: Vec::new(),

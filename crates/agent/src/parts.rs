@@ -9,6 +9,8 @@ use crate::upstream::{FunctionTool, Sampling, ToolChoice, Upstream};
 /// Everything that an agent was put together from.
 pub(crate) struct AgentParts {
     pub(crate) upstream: Box<dyn Upstream>,
+    /// The owner of its conversations.
+    pub(crate) owner: String,
     pub(crate) instructions: String,
     pub(crate) interpreter: Option<CodeInterpreter>,
     pub(crate) client_tools: Vec<FunctionTool>,

@@ -214,6 +214,7 @@ impl State {
             let instructions = instructions.join("\n\n").trim().to_owned();
             let items = fenced::as_text(&self.items, self.kernel().map_or("", KernelSpec::fence));
             return ModelRequest {
+                owner: parts.owner.clone(),
                 instructions,
                 items,
                 tools: Vec::new(),
@@ -232,6 +233,7 @@ impl State {
         };
         let tools = self.functions().cloned().collect();
         ModelRequest {
+            owner: parts.owner.clone(),
             instructions: parts.instructions.clone(),
             items: self.items.clone(),
             tools,

@@ -23,6 +23,7 @@ async fn ask(url: String) -> (Vec<Delta>, Option<UpstreamError>) {
 /// Asks once and returns what came, up to the first error.
 async fn ask_of(chat: &HttpUpstream, items: Vec<Item>) -> (Vec<Delta>, Option<UpstreamError>) {
     let request = ModelRequest {
+        owner: String::new(),
         instructions: String::new(),
         items,
         tools: Vec::new(),

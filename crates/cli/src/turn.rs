@@ -229,8 +229,13 @@ impl<'a> Conversation<'a> {
             ProgramOrigin { request, kernel_names: Arc::clone(self.session.kernel_names()), model: model.clone() };
         let gate = Gate::at_terminal(engine, tenant, origin, approval::terminal(are_unseen));
         let of_programs = Some((Arc::clone(&self.session), Arc::clone(&gate)));
-        let choice =
-            TurnSpec::new(model, INSTRUCTIONS).plan_choice(engine, items, of_programs, SessionRetention::Keep)?;
+        let choice = TurnSpec::new(model, INSTRUCTIONS).plan_choice(
+            engine,
+            tenant,
+            items,
+            of_programs,
+            SessionRetention::Keep,
+        )?;
         let in_flight = engine.in_flight.begin(tenant, RequestFingerprint::none(), id.clone());
         let in_flight = in_flight.ok().context("a turn of this id goes on already")?;
         let journal = NewJournal {

@@ -4,6 +4,8 @@ use super::{Delta, FinishReason, TokenUsage};
 
 /// Bytes of one call's arguments.
 const MAX_ARGUMENTS: usize = 1 << 20;
+/// Tokens of one kind that one answer is believed to have.
+const MAX_TOKENS: u64 = 1 << 53;
 /// Calls in one answer.
 const MAX_CALLS: usize = 64;
 
@@ -100,7 +102,9 @@ impl AnswerBuilder {
 
     /// Some servers send a running total with every piece; the last one counts.
     pub(super) fn usage(&mut self, usage: TokenUsage) {
-        self.deltas.push(Delta::Usage(usage));
+        let TokenUsage { input, cached, output, reasoning } = usage;
+        let [input, cached, output, reasoning] = [input, cached, output, reasoning].map(|count| count.min(MAX_TOKENS));
+        self.deltas.push(Delta::Usage(TokenUsage { input, cached, output, reasoning }));
     }
 
     pub(super) fn finish(&mut self, reason: FinishReason) {
@@ -122,4 +126,17 @@ pub(super) enum Fault {
     Failed(String),
     /// This is larger than the bound.
     TooLarge(&'static str, u64),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_of_tokens_can_be_added_up() {
+        let mut answer = AnswerBuilder::default();
+        answer.usage(TokenUsage { input: u64::MAX, cached: u64::MAX, output: u64::MAX, reasoning: 3 });
+        let [Delta::Usage(usage)] = &answer.take()[..] else { panic!("a count") };
+        assert_eq!((usage.total(), usage.cached, usage.reasoning), (2 * MAX_TOKENS, MAX_TOKENS, 3));
+    }
 }

@@ -280,6 +280,7 @@ mod tests {
         let description = "Files now: /mnt/data/notes.txt (1.0 kB), /mnt/data/sales.csv (1.9 MB).".to_owned();
         let tool = FunctionTool { name: "python".into(), description, parameters: serde_json::Value::Null.into() };
         ModelRequest {
+            owner: String::new(),
             instructions: String::new(),
             items,
             tools: vec![tool],

@@ -77,6 +77,8 @@ pub struct ModelCapabilities {
 /// One call of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelRequest {
+    /// The owner of the conversation. Nothing that is kept of an answer for later requests is sent for another owner.
+    pub owner: String,
     /// The system prompt. May be empty.
     pub instructions: String,
     /// The conversation so far, oldest first. Its last item is a user's message or a tool's output.

@@ -193,7 +193,7 @@ async fn waiting(
     }
     let items = conversation(engine, turn, &call_id).await?;
     let gate = spec.gate(engine, &turn.tenant, in_flight.id.to_string(), &session, true);
-    let plan = spec.plan_choice(engine, items, Some((session, gate)), SessionRetention::Keep)?;
+    let plan = spec.plan_choice(engine, &turn.tenant, items, Some((session, gate)), SessionRetention::Keep)?;
     let ran_code = events.iter().any(|event| matches!(event.kind, EventKind::ToolRunning { .. }));
     Ok((plan, PendingApproval { item, program: ApprovalRequest { call_id, code }, ran_code }))
 }

@@ -91,6 +91,7 @@ impl TurnSpec {
     pub fn plan_choice(
         &self,
         engine: &Arc<Engine>,
+        tenant: &Tenant,
         items: Vec<Item>,
         session: Option<(Arc<Session>, Arc<Gate>)>,
         retention: SessionRetention,
@@ -99,6 +100,7 @@ impl TurnSpec {
         let model = models.find(&self.model)?;
         let upstream = engine.upstream(model);
         let mut agent = Agent::builder(upstream)
+            .owner(tenant.as_str())
             .instructions(self.instructions.clone())
             .tool_choice(self.tool_choice.clone())
             .sampling(self.sampling.clone());

@@ -96,7 +96,7 @@ async fn turn(engine: &Arc<Engine>, owns_session: bool) -> (Run, RecordingRender
     let gate = Gate::at_terminal(engine, &tenant, origin, terminal);
     let container = session.id().clone();
     let choice = TurnSpec::new("m", "")
-        .plan_choice(engine, vec![Item::user("Go")], Some((session, gate)), SessionRetention::Keep)
+        .plan_choice(engine, &Tenant::local(), vec![Item::user("Go")], Some((session, gate)), SessionRetention::Keep)
         .unwrap();
     let in_flight = engine.in_flight.begin(&tenant, RequestFingerprint::none(), id.clone()).unwrap();
     let seen = RecordingRenderer::default();

@@ -1,5 +1,8 @@
 //! The client's stop words. They end the answer; programs may contain them.
 
+/// Most bytes of a stop word: each piece of an answer costs as much work as the words are long.
+pub(crate) const MAX_STOP_WORD: usize = 1024;
+
 /// Finds stop words in a text that comes in pieces.
 #[derive(Debug, Clone)]
 pub(crate) struct StopWords {
@@ -30,6 +33,14 @@ impl StopScan {
 impl StopWords {
     pub(crate) fn new(words: Vec<String>) -> Self {
         Self { words: words.into_iter().filter(|word| !word.is_empty()).collect(), pending: String::new() }
+    }
+
+    /// Checks that there are at most so many words, and that none is too long. Otherwise says so, as of the field of this name.
+    pub(crate) fn check(words: &[String], most: usize, field: &str) -> Result<(), String> {
+        if words.len() <= most && words.iter().all(|word| word.len() <= MAX_STOP_WORD) {
+            return Ok(());
+        }
+        Err(format!("There can be at most {most} words of {MAX_STOP_WORD} bytes each in '{field}'."))
     }
 
     /// Scans the next piece.

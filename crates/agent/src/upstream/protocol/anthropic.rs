@@ -12,7 +12,7 @@ use super::Protocol;
 use crate::item::{Item, Part};
 use crate::upstream::adapter::{Adapter, Exchange, HttpApi};
 use crate::upstream::answer::{AnswerBuilder, CallPiece, Fault};
-use crate::upstream::signatures::Signatures;
+use crate::upstream::signatures::{Signatures, UnsentSignatures};
 use crate::upstream::{AnswerFormat, FinishReason, ModelRequest, TokenUsage, ToolChoice};
 
 impl Protocol {
@@ -60,7 +60,10 @@ fn request(model: &str, request: &ModelRequest, vision: bool, signatures: &Signa
     body.insert("max_tokens".into(), json!(max_tokens));
     body.insert("stream".into(), json!(true));
     let budget = thinking_budget(request, max_tokens, signatures);
-    body.insert("messages".into(), messages(&request.items, vision, budget.is_some().then_some(signatures)).into());
+    body.insert(
+        "messages".into(),
+        messages(&request.items, vision, budget.map(|_| signatures.unsent(&request.owner))).into(),
+    );
     let mut instructions = request.instructions.clone();
     if let Some(form) = form_of(sampling.format.as_ref()) {
         instructions.push_str(&form);
@@ -121,7 +124,7 @@ fn thinking_budget(request: &ModelRequest, max_tokens: u32, signatures: &Signatu
                 .checked_sub(1)
                 .and_then(|before| since.get(before))
                 .is_none_or(|item| !matches!(item, Item::Call(_)));
-            is_first && signatures.of(&call.id).is_none()
+            is_first && !signatures.has(&request.owner, &call.id)
         }
         _ => false,
     });
@@ -141,7 +144,7 @@ fn form_of(format: Option<&AnswerFormat>) -> Option<String> {
 }
 
 /// Messages alternate between user and assistant; consecutive items of one role are one message.
-fn messages(items: &[Item], vision: bool, signatures: Option<&Signatures>) -> Vec<Value> {
+fn messages(items: &[Item], vision: bool, mut signatures: Option<UnsentSignatures<'_>>) -> Vec<Value> {
     let mut messages: Vec<(&str, Vec<Value>)> = Vec::new();
     let mut add = |role: &'static str, blocks: Vec<Value>| match messages.last_mut() {
         Some((last, content)) if *last == role => content.extend(blocks),
@@ -159,7 +162,7 @@ fn messages(items: &[Item], vision: bool, signatures: Option<&Signatures>) -> Ve
                     Item::Assistant(_) => None,
                     _ => Some(None),
                 });
-                let sealed = signatures.zip(call.flatten()).and_then(|(signatures, call)| signatures.of(&call.id));
+                let sealed = signatures.as_mut().zip(call.flatten()).and_then(|(unsent, call)| unsent.take(&call.id));
                 if let Some(Value::Array(sealed)) = sealed {
                     add("assistant", sealed);
                 }
@@ -285,6 +288,8 @@ struct ErrorBody {
 #[derive(Default)]
 struct Reply {
     signatures: Signatures,
+    /// The owner of the conversation.
+    owner: String,
     /// Thoughts before a call, in the form in which they have to be sent back.
     sealed: Vec<Value>,
     /// The thoughts that are being written.
@@ -303,7 +308,7 @@ impl Reply {
         usage.cache_read_input_tokens = usage.cache_read_input_tokens.max(tokens.cache_read_input_tokens);
         usage.cache_creation_input_tokens = usage.cache_creation_input_tokens.max(tokens.cache_creation_input_tokens);
         let cached = usage.cache_read_input_tokens;
-        let input = usage.input_tokens + cached + usage.cache_creation_input_tokens;
+        let input = usage.input_tokens.saturating_add(cached).saturating_add(usage.cache_creation_input_tokens);
         answer.usage(TokenUsage { input, cached, output: usage.output_tokens, reasoning: 0 });
     }
 
@@ -311,7 +316,7 @@ impl Reply {
     fn keep(&mut self, call_id: &str) {
         let sealed = std::mem::take(&mut self.sealed);
         if sealed.iter().any(|block| block.get("thinking").is_some_and(|text| text != "")) {
-            self.signatures.insert(call_id, Value::Array(sealed));
+            self.signatures.insert(&self.owner, call_id, &Value::Array(sealed));
         }
     }
 
@@ -328,6 +333,7 @@ impl Reply {
 
 impl Exchange for Reply {
     fn request(&mut self, model: &str, request: &ModelRequest, vision: bool) -> serde_json::Result<Vec<u8>> {
+        self.owner.clone_from(&request.owner);
         serde_json::to_vec(&self::request(model, request, vision, &self.signatures))
     }
 

@@ -14,7 +14,7 @@ use crate::item::{Item, Part, text_of};
 use crate::random;
 use crate::upstream::adapter::{Adapter, Exchange, HttpApi};
 use crate::upstream::answer::{AnswerBuilder, CallPiece, Fault};
-use crate::upstream::signatures::Signatures;
+use crate::upstream::signatures::{Signatures, UnsentSignatures};
 use crate::upstream::{AnswerFormat, FinishReason, ModelRequest, TokenUsage, ToolChoice};
 
 impl Protocol {
@@ -50,7 +50,7 @@ impl Adapter for Gemini {
     }
 
     fn exchange(&self) -> Box<dyn Exchange> {
-        Box::new(Generation { signatures: self.0.clone(), calls: 0 })
+        Box::new(Generation { signatures: self.0.clone(), owner: String::new(), calls: 0 })
     }
 }
 
@@ -58,7 +58,7 @@ impl Adapter for Gemini {
 fn request(model: &str, request: &ModelRequest, vision: bool, signatures: &Signatures) -> Value {
     let sampling = &request.sampling;
     let mut body = Map::new();
-    body.insert("contents".into(), contents(&request.items, vision, signatures).into());
+    body.insert("contents".into(), contents(&request.items, vision, signatures.unsent(&request.owner)).into());
     if !request.instructions.is_empty() {
         body.insert("systemInstruction".into(), json!({ "parts": [{ "text": request.instructions }] }));
     }
@@ -119,7 +119,7 @@ fn thinking(model: &str, effort: &str) -> Value {
     }
 }
 
-fn contents(items: &[Item], vision: bool, signatures: &Signatures) -> Vec<Value> {
+fn contents(items: &[Item], vision: bool, mut signatures: UnsentSignatures<'_>) -> Vec<Value> {
     let mut contents: Vec<(&str, Vec<Value>)> = Vec::new();
     let mut names: HashMap<&str, &str> = HashMap::new();
     let mut add = |role: &'static str, parts: Vec<Value>| match contents.last_mut() {
@@ -140,7 +140,7 @@ fn contents(items: &[Item], vision: bool, signatures: &Signatures) -> Vec<Value>
                 let args: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
                 let args = if args.is_object() { args } else { json!({ "arguments": args }) };
                 let mut part = json!({ "functionCall": { "name": call.name, "args": args } });
-                match signatures.of(&call.id) {
+                match signatures.take(&call.id) {
                     Some(signature) => part["thoughtSignature"] = signature,
                     // Of parallel calls only the first has a signature.
                     None if is_first_call => part["thoughtSignature"] = NO_SIGNATURE.into(),
@@ -252,12 +252,15 @@ struct ErrorBody {
 /// One request and its answer.
 struct Generation {
     signatures: Signatures,
+    /// The owner of the conversation.
+    owner: String,
     /// Calls of the answer so far.
     calls: u32,
 }
 
 impl Exchange for Generation {
     fn request(&mut self, model: &str, request: &ModelRequest, vision: bool) -> serde_json::Result<Vec<u8>> {
+        self.owner.clone_from(&request.owner);
         serde_json::to_vec(&self::request(model, request, vision, &self.signatures))
     }
 
@@ -269,9 +272,9 @@ impl Exchange for Generation {
         }
         if let Some(tokens) = &piece.usage_metadata {
             answer.usage(TokenUsage {
-                input: tokens.prompt_token_count + tokens.tool_use_prompt_token_count,
+                input: tokens.prompt_token_count.saturating_add(tokens.tool_use_prompt_token_count),
                 cached: tokens.cached_content_token_count,
-                output: tokens.candidates_token_count + tokens.thoughts_token_count,
+                output: tokens.candidates_token_count.saturating_add(tokens.thoughts_token_count),
                 reasoning: tokens.thoughts_token_count,
             });
         }
@@ -315,7 +318,7 @@ impl Generation {
         // This API identifies calls only by name.
         let id = format!("call_{}{}", random::word(), random::word());
         if let Some(signature) = part.thought_signature {
-            self.signatures.insert(&id, signature.into());
+            self.signatures.insert(&self.owner, &id, &signature.into());
         }
         let arguments = call.args.unwrap_or_else(|| json!({})).to_string();
         answer.call(CallPiece { number: Some(self.calls), id: Some(id), name: Some(call.name), arguments })?;

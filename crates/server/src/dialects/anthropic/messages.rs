@@ -136,12 +136,12 @@ async fn prepare(
         ..TurnSpec::new(request.model.clone(), instructions.join("\n\n"))
     };
     if request.code.is_none() {
-        return Ok((spec.plan_choice(&app.engine, conversation.items, None, SessionRetention::Keep)?, None));
+        return Ok((spec.plan_choice(&app.engine, tenant, conversation.items, None, SessionRetention::Keep)?, None));
     }
     let (session, retention) = container::open(app, tenant, request.container.as_ref()).await?;
     let gate = spec.gate(&app.engine, tenant, id.to_owned(), &session, false);
     let mut choice =
-        spec.plan_choice(&app.engine, conversation.items, Some((Arc::clone(&session), gate)), retention)?;
+        spec.plan_choice(&app.engine, tenant, conversation.items, Some((Arc::clone(&session), gate)), retention)?;
     let placed = async {
         container::copy_into(app, &session, &conversation.uploads).await?;
         // Reserved now, so that a lack of room is reported at once.

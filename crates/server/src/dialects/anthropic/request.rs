@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::conversation::text_of;
 use super::error::{THREAD_UNSUPPORTED, no_container};
+use crate::dialects::stop_words::StopWords;
 use crate::error::ApiError;
 use crate::http::Fields;
 
@@ -23,9 +24,8 @@ const MAX_MESSAGES: usize = 10_000;
 const MAX_TOOLS: usize = 256;
 /// Characters of a tool's name.
 const MAX_NAME: usize = 128;
-/// Stop sequences of one request, and bytes of each.
+/// Stop sequences of one request.
 const MAX_STOPS: usize = 64;
-const MAX_STOP: usize = 1024;
 /// The name of our tool.
 const CODE_EXECUTION: &str = "code_execution";
 /// The language whose programs can call tools.
@@ -86,10 +86,8 @@ impl ParsedRequest {
             }
         }
         let stop = request.stop_sequences.clone().unwrap_or_default();
-        if stop.len() > MAX_STOPS || stop.iter().any(|word| word.len() > MAX_STOP) {
-            let message = format!("There can be {MAX_STOPS} stop sequences of {MAX_STOP} bytes each.");
-            return Err(ApiError::invalid("stop_sequences", message));
-        }
+        StopWords::check(&stop, MAX_STOPS, "stop_sequences")
+            .map_err(|message| ApiError::invalid("stop_sequences", message))?;
         let Tools { code, caller, functions, callable } = read_tools(request.tools.as_deref().unwrap_or_default())?;
         if !callable.is_empty() && kernel.language != CALLING_LANGUAGE {
             let message = format!("Programs in {} cannot call tools.", kernel.title);
@@ -411,6 +409,7 @@ mod tests {
             (json!({ "messages": [] }), "messages"),
             (json!({ "temperature": 1.5 }), "temperature"),
             (json!({ "stop_sequences": vec!["x"; 65] }), "stop_sequences"),
+            (json!({ "stop_sequences": ["x".repeat(1025)] }), "stop_sequences"),
             (json!({ "max_tokens": -1 }), "max_tokens"),
             (json!({ "max_tokens": null }), "max_tokens"),
             (json!({ "system": [{ "type": "image" }] }), "system.0"),

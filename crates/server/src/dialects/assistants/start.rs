@@ -198,7 +198,7 @@ async fn carry(
         let gate = spec.gate(&app.engine, tenant, id.to_string(), &session, false);
         (session, gate)
     });
-    let mut choice = spec.plan_choice(&app.engine, items, gated, SessionRetention::Keep)?;
+    let mut choice = spec.plan_choice(&app.engine, tenant, items, gated, SessionRetention::Keep)?;
     choice.reservation = reservation;
     choice.publish_as = Some(PURPOSE);
     let render = Box::new(RunRenderer::new(start.clone()));

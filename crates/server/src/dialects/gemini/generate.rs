@@ -154,7 +154,7 @@ async fn prepare(
     };
     let items = conversation.items.clone();
     if !request.runs_code {
-        return Ok((spec.plan_choice(&app.engine, items, None, SessionRetention::Keep)?, None));
+        return Ok((spec.plan_choice(&app.engine, tenant, items, None, SessionRetention::Keep)?, None));
     }
     let (choice, retention) = match conversation.session.clone() {
         Some(session) => (SessionChoice::Reuse(session), SessionRetention::Shared { lingers: true }),
@@ -162,7 +162,7 @@ async fn prepare(
     };
     let session = app.engine.sessions.open(tenant, choice).await?;
     let gate = spec.gate(&app.engine, tenant, id.to_owned(), &session, false);
-    let mut choice = spec.plan_choice(&app.engine, items, Some((Arc::clone(&session), gate)), retention)?;
+    let mut choice = spec.plan_choice(&app.engine, tenant, items, Some((Arc::clone(&session), gate)), retention)?;
     let placed = async {
         conversation.inputs.copy_into(app, &session).await?;
         // Reserved now, so that a lack of room is reported at once.

@@ -4,6 +4,7 @@ use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling, ToolChoice};
 use aludel_wire::gemini::{CallingMode, Content, FunctionDeclaration, GenerateContentRequest, GenerationConfig, Tool};
 use serde_json::{Value, json};
 
+use crate::dialects::stop_words::StopWords;
 use crate::error::ApiError;
 use crate::http::Fields;
 
@@ -55,10 +56,8 @@ impl ParsedRequest {
         let tells_thoughts =
             config.thinking_config.as_ref().is_some_and(|thinking| thinking.include_thoughts == Some(true));
         let stop = config.stop_sequences.clone().unwrap_or_default();
-        if stop.len() > MAX_STOPS {
-            let message = format!("There can be at most {MAX_STOPS} 'stopSequences'.");
-            return Err(ApiError::invalid("generationConfig.stopSequences", message));
-        }
+        StopWords::check(&stop, MAX_STOPS, "stopSequences")
+            .map_err(|message| ApiError::invalid("generationConfig.stopSequences", message))?;
         let instructions = system_instruction.map(|content| text_of(&content)).unwrap_or_default();
         let sampling = sampling(config)?;
         Ok(Self { contents, instructions, runs_code, functions, tool_choice, sampling, stop, tells_thoughts })

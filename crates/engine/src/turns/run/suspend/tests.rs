@@ -38,8 +38,9 @@ async fn begun(engine: &Arc<Engine>) -> (SessionId, Vec<ToolCall>, Vec<TurnEvent
     let spec = TurnSpec { callable: vec![tool], ..TurnSpec::new("m", "") };
     let gate = spec.gate(engine, &Tenant::local(), "request".to_owned(), &session, false);
     let id = session.id().clone();
-    let choice =
-        spec.plan_choice(engine, vec![Item::user("Go")], Some((session, gate)), SessionRetention::Keep).unwrap();
+    let choice = spec
+        .plan_choice(engine, &Tenant::local(), vec![Item::user("Go")], Some((session, gate)), SessionRetention::Keep)
+        .unwrap();
     let (run, seen) = run(engine, vec![choice]);
     run.run().await;
     let events = seen.0.lock().unwrap().clone();

@@ -18,6 +18,7 @@ use crate::dialects::gemini::MAX_FILES;
 use crate::dialects::gemini::models::plain;
 use crate::dialects::gemini::request::{MAX_FUNCTIONS, MAX_STOPS, check_most, check_name, choose};
 use crate::dialects::openai::environment::environment;
+use crate::dialects::stop_words::StopWords;
 use crate::error::ApiError;
 use crate::http::Fields;
 
@@ -79,10 +80,8 @@ impl ParsedRequest {
         let config = request.generation_config.as_ref().map(read_config).transpose()?.unwrap_or_default();
         let tool_choice = tool_choice(config.tool_choice.clone(), &mut functions)?;
         let stop = config.stop_sequences.clone().unwrap_or_default();
-        if stop.len() > MAX_STOPS {
-            let message = format!("There can be at most {MAX_STOPS} 'stop_sequences'.");
-            return Err(ApiError::invalid("generation_config.stop_sequences", message));
-        }
+        StopWords::check(&stop, MAX_STOPS, "stop_sequences")
+            .map_err(|message| ApiError::invalid("generation_config.stop_sequences", message))?;
         let tells_thoughts = config.thinking_summaries.as_deref() == Some("auto");
         let format = answer_format(request.response_format.clone(), request.response_mime_type.as_deref())?;
         let sampling = sampling(config, format)?;

@@ -128,7 +128,7 @@ async fn prepare(
         (session, gate)
     });
     let items = context.items;
-    let mut choice = spec.plan_choice(&app.engine, items.clone(), gated, SessionRetention::Keep)?;
+    let mut choice = spec.plan_choice(&app.engine, tenant, items.clone(), gated, SessionRetention::Keep)?;
     choice.reservation = reservation;
     let id =
         InteractionId::parse(in_flight.id.as_str()).ok_or_else(|| ApiError::internal("an id of another dialect"))?;

@@ -159,14 +159,14 @@ async fn prepare(
     };
     let items = conversation.items.clone();
     let Some(interpreter) = &request.interpreter else {
-        return Ok(spec.plan_choice(&app.engine, items, None, SessionRetention::Keep)?);
+        return Ok(spec.plan_choice(&app.engine, tenant, items, None, SessionRetention::Keep)?);
     };
     let used = conversation.container.clone();
     let lingers = !matches!(interpreter, ContainerChoice::Auto { session: Some(_), .. });
     let (session, is_new) = interpreter.open(app, tenant, used).await?;
     let retention = if is_new { SessionRetention::Own { lingers } } else { SessionRetention::Shared { lingers } };
     let gate = spec.gate(&app.engine, tenant, id.to_owned(), &session, false);
-    let mut choice = spec.plan_choice(&app.engine, items, Some((Arc::clone(&session), gate)), retention)?;
+    let mut choice = spec.plan_choice(&app.engine, tenant, items, Some((Arc::clone(&session), gate)), retention)?;
     let placed = async {
         conversation.place_files(app, &session).await?;
         // Reserved now, so that a lack of room is reported at once.

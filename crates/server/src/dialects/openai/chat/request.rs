@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::dialects::forward::{self, ForwardRequest, ModelName};
 use crate::dialects::openai::tools::{ContainerChoice, check_function_name};
+use crate::dialects::stop_words::StopWords;
 use crate::error::ApiError;
 use crate::http::Fields;
 
@@ -156,9 +157,7 @@ impl ParsedRequest {
             Some(StopField::One(word)) => vec![word],
             Some(StopField::Many(words)) => words,
         };
-        if stop.len() > MAX_STOPS {
-            return Err(ApiError::invalid("stop", format!("Too many words in 'stop': at most {MAX_STOPS}.")));
-        }
+        StopWords::check(&stop, MAX_STOPS, "stop").map_err(|message| ApiError::invalid("stop", message))?;
         let stream_options: Option<StreamOptions> = fields.optional("stream_options")?;
         let format: Option<Value> = fields.optional("response_format")?;
         let mut chat_fields = Map::new();
@@ -393,6 +392,7 @@ mod tests {
             (json!({ "n": 0 }), "n"),
             (json!({ "logprobs": true }), "logprobs"),
             (json!({ "stop": ["1", "2", "3", "4", "5"] }), "stop"),
+            (json!({ "stop": "x".repeat(1025) }), "stop"),
             (json!({ "tool_choice": "required" }), "tool_choice"),
             (json!({ "tool_choice": { "type": "function", "function": { "name": "f" } } }), "tool_choice"),
             (json!({ "messages": [] }), "messages"),

@@ -109,7 +109,7 @@ async fn prepare(
     let items = view.items;
     let container = session.as_ref().map(|session| session.id().to_string());
     end_long_step().await;
-    let mut choice = spec.plan_choice(&app.engine, items.clone(), gated, SessionRetention::Keep)?;
+    let mut choice = spec.plan_choice(&app.engine, tenant, items.clone(), gated, SessionRetention::Keep)?;
     choice.reservation = reservation;
     let id = ResponseId::parse(in_flight.id.as_str()).ok_or_else(|| ApiError::internal("an id of another dialect"))?;
     let base = Response { id: id.to_string(), created_at: now(), ..request.answer };
