@@ -533,6 +533,38 @@ async fn a_request_that_is_refused_leaves_no_container() {
 }
 
 #[tokio::test]
+async fn a_request_brings_each_file_once_and_not_too_many() {
+    let data = tempfile::tempdir().unwrap();
+    let upstream = ScriptedUpstream::start(vec![Scripted::Text("one"), Scripted::Text("two")]).await;
+    let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
+    let file = server.upload("a.txt", b"a").await;
+    let tools = json!([{ "type": "code_interpreter" }]);
+    let responses = |parts: Vec<Value>| {
+        json!({ "model": "m", "tools": [{ "type": "code_interpreter", "container": { "type": "auto" } }],
+                "input": [{ "role": "user", "content": parts }] })
+    };
+    let chat =
+        |parts: Vec<Value>| json!({ "model": "m", "tools": tools, "messages": [{ "role": "user", "content": parts }] });
+    let stored = json!({ "type": "input_file", "file_id": file });
+    server.post("/v1/responses", responses(vec![stored; 300])).await.ok();
+    let container = server.get("/v1/containers").await.ok()["data"][0]["id"].as_str().unwrap().to_owned();
+    let files = server.get(&format!("/v1/containers/{container}/files")).await.ok();
+    assert_eq!(files["data"].as_array().unwrap().len(), 1, "{files}");
+    let stored = json!({ "type": "file", "file": { "file_id": file } });
+    server.post("/v1/chat/completions", chat(vec![stored; 300])).await.ok();
+    let name = |number| format!("{number}.txt");
+    let inline: Vec<Value> = (0..201)
+        .map(|number| json!({ "type": "input_file", "filename": name(number), "file_data": "data:text/plain;base64,YQ==" }))
+        .collect();
+    server.post("/v1/responses", responses(inline)).await.refused(400, "at most 200 files");
+    let inline: Vec<Value> = (0..201)
+        .map(|number| json!({ "type": "file", "file": { "filename": name(number), "file_data": "data:text/plain;base64,YQ==" } }))
+        .collect();
+    server.post("/v1/chat/completions", chat(inline)).await.refused(400, "at most 200 files");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn an_idempotency_key_is_of_one_request() {
     let data = tempfile::tempdir().unwrap();
     let upstream =

@@ -7,6 +7,17 @@ use base64::prelude::BASE64_STANDARD;
 use crate::app::App;
 use crate::error::ApiError;
 
+/// Files that one request may bring along, each once.
+const MAX_FILES: usize = 200;
+
+/// Refuses more files than a request may bring along.
+pub(crate) fn check_count(count: usize) -> Result<(), ApiError> {
+    if count <= MAX_FILES {
+        return Ok(());
+    }
+    Err(ApiError::bad_request(format!("A request may bring at most {MAX_FILES} files along; this one has more.")))
+}
+
 /// A file of the Files API, by the id in a part of a message.
 pub(crate) async fn stored_file(app: &App, tenant: &Tenant, id: &str) -> Result<FileRecord, ApiError> {
     let file = match FileId::parse(id) {

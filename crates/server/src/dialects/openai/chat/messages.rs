@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::markdown::{self, AnswerPart};
 use super::rounds;
 use crate::app::App;
-use crate::dialects::openai::attachment::{inline_file, stored_file};
+use crate::dialects::openai::attachment::{check_count, inline_file, stored_file};
 use crate::dialects::openai::program::{replayed, replayed_program};
 use crate::error::ApiError;
 use crate::http::MemoryCharge;
@@ -49,6 +49,10 @@ impl AttachedFile {
             Self::Stored(file) => &file.filename,
             Self::Inline { name, .. } => name,
         }
+    }
+
+    fn has_id(&self, id: &str) -> bool {
+        matches!(self, Self::Stored(file) if file.id.as_str() == id)
     }
 }
 
@@ -219,10 +223,19 @@ impl Conversation {
                 }
                 Some("file") => {
                     let file = part.get("file").unwrap_or(&Value::Null);
-                    let file = attached(app, tenant, file, &param).await?;
-                    let note = format!("[The user attached a file: {WORKSPACE}/{}]", file.name());
-                    self.files.push(file);
-                    Part::Text(note)
+                    let id = file.get("file_id").and_then(Value::as_str);
+                    // A request may name one file any number of times.
+                    let known = id.and_then(|id| self.files.iter().position(|file| file.has_id(id)));
+                    let place = match known {
+                        Some(known) => known,
+                        None => {
+                            check_count(self.files.len() + 1)?;
+                            self.files.push(attached(app, tenant, file, &param).await?);
+                            self.files.len() - 1
+                        }
+                    };
+                    let name = self.files.get(place).map_or("", AttachedFile::name);
+                    Part::Text(format!("[The user attached a file: {WORKSPACE}/{name}]"))
                 }
                 other => {
                     let message = format!("Parts of type '{}' are not understood here.", other.unwrap_or_default());

@@ -22,7 +22,7 @@ use sha2::{Digest, Sha256};
 
 use super::request::{ParsedRequest, no_previous};
 use crate::app::App;
-use crate::dialects::openai::attachment::{inline_file, stored_file};
+use crate::dialects::openai::attachment::{check_count, inline_file, stored_file};
 use crate::dialects::openai::conversations::no_conversation;
 use crate::dialects::openai::program::replayed_output;
 use crate::dialects::reasoning::unwrapped;
@@ -99,15 +99,24 @@ impl Context {
     /// Puts the files of new messages into the container.
     pub(super) async fn place_files(&self, app: &App, tenant: &Tenant, container: &Session) -> Result<(), ApiError> {
         let new = self.items.get(self.new.clone()).unwrap_or_default();
+        let (mut placed, mut count) = (HashSet::new(), 0);
         for part in new.iter().flat_map(parts_of) {
             let (id, data, url, name) = match part {
                 ContentPart::InputFile(file) => (file.file_id, file.file_data, None, file.filename),
                 ContentPart::InputImage(image) => (image.file_id, None, image.image_url, image.filename),
                 _ => continue,
             };
+            if id.as_ref().is_some_and(|id| !placed.insert(id.clone())) {
+                // A request may name one file any number of times.
+                continue;
+            }
             if let Some(id) = id {
+                count += 1;
+                check_count(count)?;
                 container.add_stored_file(&stored_file(app, tenant, &id).await?).await?;
             } else if let Some((name, mime, bytes)) = inline_file(data.as_deref(), url.as_deref(), name.as_deref())? {
+                count += 1;
+                check_count(count)?;
                 container.add_file(&name, &mime, app.store.write_blob(tenant, &bytes).await?).await?;
             }
         }
