@@ -246,6 +246,25 @@ impl Conversation {
         Ok(parts)
     }
 
+    /// Bytes of its texts and images.
+    pub(super) fn bytes(&self) -> u64 {
+        let of_parts = |parts: &[Part]| -> usize {
+            let of_part = |part: &Part| match part {
+                Part::Text(text) => text.len(),
+                Part::ImageUrl(url) => url.len(),
+                Part::Image { data, .. } => data.len(),
+            };
+            parts.iter().map(of_part).sum()
+        };
+        let of_item = |item: &Item| match item {
+            Item::User(parts) => of_parts(parts),
+            Item::Assistant(text) | Item::Reasoning(text) => text.len(),
+            Item::Call(call) => call.arguments.len(),
+            Item::Output(output) => of_parts(&output.parts),
+        };
+        self.items.iter().map(of_item).sum::<usize>() as u64
+    }
+
     /// Copies the files of the messages into the container. Every request repeats the old ones: they are there unless the container is new.
     pub(super) async fn place_files(&self, app: &App, container: &Session) -> Result<(), ApiError> {
         if self.files.is_empty() {
