@@ -336,10 +336,10 @@ impl Store {
     /// Takes a tenant's answer about a program that it was asked about. Returns false if it was not asked, or has answered: each question
     /// is answered once.
     pub async fn tenant_answered(&self, tenant: &Tenant, code: &str, status: ApprovalStatus) -> Result<bool, Error> {
-        let (tenant, digest) = (tenant.clone(), program_digest(code));
-        self.write(move |database| {
+        let digest = program_digest(code);
+        self.write_uncounted(tenant, move |database, tenant| {
             let query = "UPDATE approvals SET status = ?3, decided_at = ?4, started_at = ?4 WHERE id = (
-                             SELECT id FROM approvals WHERE tenant = ?1 AND sha256 = ?2 AND decider = 'client'
+                             SELECT id FROM approvals INDEXED BY approvals_of_clients WHERE tenant = ?1 AND sha256 = ?2 AND decider = 'client'
                                  AND status = 'pending' AND expires_at >= ?4 ORDER BY id LIMIT 1)";
             Ok(database.execute(query, params![tenant, digest, status.word(), now()])? == 1)
         })

@@ -48,9 +48,9 @@ impl Store {
 
     /// Removes an assistant. Returns false if there was none.
     pub async fn delete_assistant(&self, tenant: &Tenant, id: &AssistantId) -> Result<bool, Error> {
-        let (tenant, id) = (tenant.clone(), id.clone());
+        let id = id.clone();
         let query = "DELETE FROM assistants WHERE tenant = ?1 AND id = ?2";
-        self.delete(move |database| Ok(database.execute(query, params![tenant, id])? > 0)).await
+        self.delete(tenant, move |database, tenant| Ok(database.execute(query, params![tenant, id])? > 0)).await
     }
 
     /// Returns a page of the assistants.

@@ -81,11 +81,18 @@ impl Store {
             .await
     }
 
-    /// Removes a conversation with its items. Returns false if there was none.
+    /// Removes a conversation with its items. Returns false if there was none. The items go first, in pieces.
     pub async fn delete_conversation(&self, tenant: &Tenant, id: &ConversationId) -> Result<bool, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
+        let items = "DELETE FROM conversation_items WHERE position IN (SELECT position FROM conversation_items
+                         INDEXED BY items_of_conversation WHERE tenant = ?1 AND conversation = ?2 LIMIT ?3)";
         let query = "DELETE FROM conversations WHERE tenant = ?1 AND id = ?2";
-        self.delete(move |database| Ok(database.execute(query, params![tenant, id])? > 0)).await
+        self.run(move |store| {
+            let database = &store.0.database;
+            database.delete_in_pieces(Some(&tenant), items, &[&tenant, &id])?;
+            database.delete(Some(&tenant), |database| Ok(database.execute(query, params![tenant, id])? > 0))
+        })
+        .await
     }
 
     /// Appends items, all or none; each is its id and its JSON. An item whose id exists stays as it is. Returns false if there is no such
@@ -178,7 +185,8 @@ impl Store {
     ) -> Result<Option<Vec<String>>, Error> {
         let conversation = conversation.clone();
         self.read(tenant, move |database, tenant| {
-            let query = "SELECT coalesce(sum(octet_length(item)), 0) FROM conversation_items
+            let query =
+                "SELECT coalesce(sum(octet_length(item)), 0) FROM conversation_items INDEXED BY items_of_conversation
                          WHERE tenant = ?1 AND conversation = ?2";
             let bytes: u64 = database.query_row(query, params![tenant, conversation], |row| row.get(0))?;
             if bytes > limit {
@@ -192,9 +200,10 @@ impl Store {
 
     /// Removes an item. Returns false if there was none.
     pub async fn delete_item(&self, tenant: &Tenant, conversation: &ConversationId, id: &str) -> Result<bool, Error> {
-        let (tenant, conversation, id) = (tenant.clone(), conversation.clone(), id.to_owned());
+        let (conversation, id) = (conversation.clone(), id.to_owned());
         let query = "DELETE FROM conversation_items WHERE tenant = ?1 AND conversation = ?2 AND id = ?3";
-        self.delete(move |database| Ok(database.execute(query, params![tenant, conversation, id])? > 0)).await
+        self.delete(tenant, move |database, tenant| Ok(database.execute(query, params![tenant, conversation, id])? > 0))
+            .await
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Params, Row, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Params, Row, ToSql, TransactionBehavior};
 
 use crate::disk_reserve::DiskReserve;
 use crate::writer::WriteConnection;
@@ -307,6 +307,9 @@ CREATE INDEX approvals_by_status ON approvals (status, id) WHERE decider = 'oper
 CREATE INDEX approvals_by_expiry ON approvals (decider, expires_at);
 CREATE INDEX responses_by_expiry ON responses (expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX files_by_expiry ON files (expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX containers_by_name ON containers (tenant, name, last_active_ms);
+CREATE INDEX containers_by_use ON containers (last_active_ms);
+CREATE INDEX uploads_by_expiry ON uploads (expires_at);
 DROP INDEX turns_by_expiry;
 CREATE INDEX turns_by_expiry ON turns (expires_at) WHERE expires_at IS NOT NULL;
 ",
@@ -320,6 +323,14 @@ const READERS: usize = 8;
 
 /// Most connections that read for one tenant at once, so that others always find one.
 const READERS_OF_TENANT: usize = READERS / 2;
+
+/// Rows that are deleted in one transaction.
+pub(crate) const PIECE: usize = 500;
+
+/// These parameters of a query and, as the last, the number of rows of one piece.
+pub(crate) fn piece_of<'p>(parameters: &[&'p (dyn ToSql + Sync)]) -> Vec<&'p dyn ToSql> {
+    parameters.iter().map(|parameter| *parameter as &dyn ToSql).chain([&PIECE as &dyn ToSql]).collect()
+}
 
 /// One connection that writes, and several that read beside it and beside each other.
 ///
@@ -409,6 +420,20 @@ impl Database {
             }
             done => done,
         }
+    }
+
+    /// Deletes rows for a tenant or, with `None`, for the server, so many at once that other writers need not wait for long. The query's
+    /// last parameter is the number of rows of one piece.
+    pub(crate) fn delete_in_pieces(
+        &self,
+        tenant: Option<&Tenant>,
+        query: &str,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<(), Error> {
+        let piece =
+            || self.delete(tenant, |database| Ok(database.prepare_cached(query)?.execute(&*piece_of(parameters))?));
+        while piece()? >= PIECE {}
+        Ok(())
     }
 
     /// Keeps room for deletions on a full disk.

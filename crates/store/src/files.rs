@@ -1,8 +1,8 @@
 //! Files of the Files API.
 
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, Row, ToSql, params};
 
-use crate::database::{all, one};
+use crate::database::{PIECE, all, one, piece_of};
 use crate::{BlobName, Error, FileId, NewBlob, Page, PageQuery, Store, Tenant, now, turns};
 
 const COLUMNS: &str = "id, blob, bytes, filename, purpose, mime, created_at, expires_at";
@@ -119,30 +119,58 @@ impl Store {
     /// Removes expired files, uploads, responses, approvals and ended turns, and what dead processes left.
     pub async fn remove_expired(&self) -> Result<(), Error> {
         self.run(|store| {
+            // First: on a full disk it makes room for the rest.
+            let swept = store.sweep_if_due();
             let now = now();
-            let blobs = store.0.database.delete(None, |database| {
-                let query = "DELETE FROM files WHERE expires_at <= ?1 RETURNING blob";
-                let mut blobs = all(database, query, [now], |row| row.get(0))?;
-                let query = "DELETE FROM upload_parts WHERE upload IN (SELECT id FROM uploads WHERE expires_at <= ?1)
-                             RETURNING blob";
-                blobs.extend(all(database, query, [now], |row| row.get::<_, BlobName>(0))?);
-                database.execute("DELETE FROM responses WHERE expires_at <= ?1", [now])?;
+            let query =
+                "DELETE FROM files WHERE id IN (SELECT id FROM files WHERE expires_at <= ?1 LIMIT ?2) RETURNING blob";
+            store.delete_files_in_pieces(query, &[&now])?;
+            let query = "DELETE FROM upload_parts WHERE id IN (SELECT id FROM upload_parts WHERE upload IN
+                             (SELECT id FROM uploads WHERE expires_at <= ?1) LIMIT ?2) RETURNING blob";
+            store.delete_files_in_pieces(query, &[&now])?;
+            let (a_day_ago, a_month_ago) = (now - DAY, now - 30 * DAY);
+            for (query, before) in [
+                ("DELETE FROM responses WHERE id IN (SELECT id FROM responses WHERE expires_at <= ?1 LIMIT ?2)", &now),
                 // Some time after their expiry: a client may still ask for them.
-                database.execute("DELETE FROM uploads WHERE expires_at <= ?1", [now - DAY])?;
-                database.execute("DELETE FROM approvals WHERE decider = 'client' AND expires_at < ?1", [now])?;
-                let query =
-                    "DELETE FROM approvals WHERE decider = 'operator' AND expires_at <= ?1 AND status <> 'pending'";
-                database.execute(query, [now - 30 * DAY])?;
-                blobs.extend(turns::remove_expired(database)?);
-                Ok(blobs)
-            })?;
-            store.remove_blobs(&blobs);
+                (
+                    "DELETE FROM uploads WHERE id IN (SELECT id FROM uploads WHERE expires_at <= ?1 LIMIT ?2)",
+                    &a_day_ago,
+                ),
+                (
+                    "DELETE FROM approvals WHERE id IN
+                         (SELECT id FROM approvals WHERE decider = 'client' AND expires_at < ?1 LIMIT ?2)",
+                    &now,
+                ),
+                (
+                    "DELETE FROM approvals WHERE id IN (SELECT id FROM approvals
+                         WHERE decider = 'operator' AND expires_at <= ?1 AND status <> 'pending' LIMIT ?2)",
+                    &a_month_ago,
+                ),
+            ] {
+                store.0.database.delete_in_pieces(None, query, &[before])?;
+            }
+            turns::remove_expired(store)?;
             if store.0.lock.is_some() {
                 store.0.database.fill_reserve();
             }
-            store.sweep_if_due()
+            swept
         })
         .await
+    }
+
+    /// Deletes rows of files for the server, and their blobs, as [`Database::delete_in_pieces`] does. The query returns the blobs.
+    fn delete_files_in_pieces(&self, query: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<(), Error> {
+        loop {
+            let blobs: Vec<BlobName> = self.0.database.delete(None, |database| {
+                let mut statement = database.prepare_cached(query)?;
+                let rows = statement.query_map(&*piece_of(parameters), |row| row.get(0))?;
+                Ok(rows.collect::<Result<_, _>>()?)
+            })?;
+            self.remove_blobs(&blobs);
+            if blobs.len() < PIECE {
+                return Ok(());
+            }
+        }
     }
 }
 

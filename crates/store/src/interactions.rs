@@ -78,9 +78,9 @@ impl Store {
 
     /// Removes an interaction. Returns false if there was none.
     pub async fn delete_interaction(&self, tenant: &Tenant, id: &InteractionId) -> Result<bool, Error> {
-        let (tenant, id) = (tenant.clone(), id.clone());
+        let id = id.clone();
         let query = "DELETE FROM interactions WHERE tenant = ?1 AND id = ?2";
-        self.delete(move |database| Ok(database.execute(query, params![tenant, id])? > 0)).await
+        self.delete(tenant, move |database, tenant| Ok(database.execute(query, params![tenant, id])? > 0)).await
     }
 }
 

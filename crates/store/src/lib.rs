@@ -181,12 +181,24 @@ impl Store {
         self.run(move |store| store.0.database.write(work)).await
     }
 
-    /// Runs `work`, which deletes rows, in a transaction of the writer, also on a full disk.
+    /// Runs `work`, which deletes rows of a tenant, in a transaction of the writer, also on a full disk.
     async fn delete<T: Send + 'static>(
         &self,
-        work: impl Fn(&Connection) -> Result<T, Error> + Send + 'static,
+        tenant: &Tenant,
+        work: impl Fn(&Connection, &Tenant) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        self.run(move |store| store.0.database.delete(None, work)).await
+        let tenant = tenant.clone();
+        self.run(move |store| store.0.database.delete(Some(&tenant), |database| work(database, &tenant))).await
+    }
+
+    /// Runs `work` of a tenant, which adds nothing to its usage, in a transaction of the writer.
+    async fn write_uncounted<T: Send + 'static>(
+        &self,
+        tenant: &Tenant,
+        work: impl FnOnce(&Connection, &Tenant) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let tenant = tenant.clone();
+        self.run(move |store| store.0.database.write_for(&tenant, |database| work(database, &tenant))).await
     }
 
     /// Runs `work` in a transaction of the writer that adds to a tenant's usage.

@@ -124,9 +124,9 @@ impl Store {
 
     /// Removes a response with its log. Returns false if there was none.
     pub async fn delete_response(&self, tenant: &Tenant, id: &ResponseId) -> Result<bool, Error> {
-        let (tenant, id) = (tenant.clone(), id.clone());
+        let id = id.clone();
         let query = "DELETE FROM responses WHERE tenant = ?1 AND id = ?2";
-        self.delete(move |database| Ok(database.execute(query, params![tenant, id])? > 0)).await
+        self.delete(tenant, move |database, tenant| Ok(database.execute(query, params![tenant, id])? > 0)).await
     }
 
     /// Returns the responses of all tenants with one of these statuses: for those that a dead server left unfinished.

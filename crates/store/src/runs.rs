@@ -202,9 +202,9 @@ impl Store {
 
     /// Removes a run that could not be begun.
     pub async fn delete_run(&self, tenant: &Tenant, id: &RunId) -> Result<(), Error> {
-        let (tenant, id) = (tenant.clone(), id.clone());
+        let id = id.clone();
         let query = "DELETE FROM runs WHERE tenant = ?1 AND id = ?2";
-        self.delete(move |database| Ok(database.execute(query, params![tenant, id]).map(drop)?)).await
+        self.delete(tenant, move |database, tenant| Ok(database.execute(query, params![tenant, id]).map(drop)?)).await
     }
 
     /// Returns a step of a run.

@@ -238,7 +238,8 @@ impl Store {
         // In the writer's transaction, so that concurrent requests find the same one.
         self.write_for(tenant, move |database, tenant| {
             let query = format!(
-                "SELECT {COLUMNS} FROM containers WHERE tenant = ?1 AND name = ?2 ORDER BY last_active_ms DESC LIMIT 1"
+                "SELECT {COLUMNS} FROM containers INDEXED BY containers_by_name
+                 WHERE tenant = ?1 AND name = ?2 ORDER BY last_active_ms DESC LIMIT 1"
             );
             match one(database, &query, params![tenant, new.name], SessionRecord::read)? {
                 Some(record) => Ok(record),
@@ -303,9 +304,9 @@ impl Store {
 
     /// Notes that a session is in use.
     pub async fn touch_session(&self, tenant: &Tenant, id: &SessionId) -> Result<(), Error> {
-        let (tenant, id) = (tenant.clone(), id.clone());
+        let id = id.clone();
         let query = "UPDATE containers SET last_active_ms = max(last_active_ms, ?3) WHERE tenant = ?1 AND id = ?2";
-        self.write(move |database| {
+        self.write_uncounted(tenant, move |database, tenant| {
             database.prepare_cached(query)?.execute(params![tenant, id, now_ms()])?;
             Ok(())
         })
@@ -314,10 +315,10 @@ impl Store {
 
     /// Marks a session as expired, whatever the wall clock says.
     pub async fn expire_session(&self, tenant: &Tenant, id: &SessionId) -> Result<(), Error> {
-        let (tenant, id) = (tenant.clone(), id.clone());
+        let id = id.clone();
         let query =
             "UPDATE containers SET last_active_ms = min(last_active_ms, ?3 - idle_ms) WHERE tenant = ?1 AND id = ?2";
-        self.write(move |database| {
+        self.write_uncounted(tenant, move |database, tenant| {
             database.prepare_cached(query)?.execute(params![tenant, id, now_ms()])?;
             Ok(())
         })
@@ -343,16 +344,26 @@ impl Store {
     /// Removes the sessions, with their files, that have been unused for this time.
     pub async fn remove_sessions_unused_for(&self, time: Duration) -> Result<(), Error> {
         let before = now_ms().saturating_sub(i64::try_from(time.as_millis()).unwrap_or(i64::MAX));
+        /// Sessions of one transaction; other writers run in between.
+        const AT_ONCE: usize = 20;
+        let unused = "SELECT id FROM containers WHERE last_active_ms < ?1 LIMIT ?2";
+        let files = "DELETE FROM container_files WHERE container = ?1 RETURNING blob";
         self.run(move |store| {
-            let blobs = store.0.database.delete(None, |database| {
-                let query = "DELETE FROM container_files WHERE container IN
-                             (SELECT id FROM containers WHERE last_active_ms < ?1) RETURNING blob";
-                let blobs = all(database, query, [before], |row| row.get(0))?;
-                database.execute("DELETE FROM containers WHERE last_active_ms < ?1", [before])?;
-                Ok(blobs)
-            })?;
-            store.remove_blobs(&blobs);
-            Ok(())
+            loop {
+                let (count, blobs) = store.0.database.delete(None, |database| {
+                    let ids: Vec<SessionId> = all(database, unused, params![before, AT_ONCE], |row| row.get(0))?;
+                    let mut blobs: Vec<BlobName> = Vec::new();
+                    for id in &ids {
+                        blobs.extend(all(database, files, [id], |row| row.get::<_, BlobName>(0))?);
+                        database.execute("DELETE FROM containers WHERE id = ?1", [id])?;
+                    }
+                    Ok((ids.len(), blobs))
+                })?;
+                store.remove_blobs(&blobs);
+                if count < AT_ONCE {
+                    return Ok(());
+                }
+            }
         })
         .await
     }

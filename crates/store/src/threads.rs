@@ -104,15 +104,18 @@ impl Store {
         before: Option<SessionId>,
         session: SessionId,
     ) -> Result<bool, Error> {
-        let (tenant, id) = (tenant.clone(), id.clone());
+        let id = id.clone();
         let query = "UPDATE threads SET session = ?4 WHERE tenant = ?1 AND id = ?2 AND session IS ?3";
-        self.write(move |database| Ok(database.execute(query, params![tenant, id, before, session])? > 0)).await
+        let work = move |database: &Connection, tenant: &Tenant| {
+            Ok(database.execute(query, params![tenant, id, before, session])? > 0)
+        };
+        self.write_uncounted(tenant, work).await
     }
 
     /// Removes a thread with its messages and runs, if there is one.
     pub async fn delete_thread(&self, tenant: &Tenant, id: &ThreadId) -> Result<Option<RemovedThread>, Error> {
-        let (tenant, id) = (tenant.clone(), id.clone());
-        self.delete(move |database| {
+        let id = id.clone();
+        self.delete(tenant, move |database, tenant| {
             let query = "SELECT turn FROM runs WHERE tenant = ?1 AND thread = ?2 AND is_active";
             let turn = one(database, query, params![tenant, id], |row| row.get(0))?;
             let query = "DELETE FROM threads WHERE tenant = ?1 AND id = ?2 RETURNING session";
@@ -187,9 +190,9 @@ impl Store {
 
     /// Removes a message. Returns false if there was none.
     pub async fn delete_message(&self, tenant: &Tenant, thread: &ThreadId, id: &MessageId) -> Result<bool, Error> {
-        let (tenant, thread, id) = (tenant.clone(), thread.clone(), id.clone());
+        let (thread, id) = (thread.clone(), id.clone());
         let query = "DELETE FROM messages WHERE tenant = ?1 AND thread = ?2 AND id = ?3";
-        self.delete(move |database| Ok(database.execute(query, params![tenant, thread, id])? > 0)).await
+        self.delete(tenant, move |database, tenant| Ok(database.execute(query, params![tenant, thread, id])? > 0)).await
     }
 
     /// Returns all messages and steps of a thread, oldest first; `None` if their JSON is longer than `limit` bytes.

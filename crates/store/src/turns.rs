@@ -341,6 +341,16 @@ impl Store {
         .await
     }
 
+    /// Returns the bytes that a turn counts; 0 if there is none.
+    pub async fn turn_bytes(&self, tenant: &Tenant, id: &TurnId) -> Result<u64, Error> {
+        let id = id.clone();
+        self.read(tenant, move |database, tenant| {
+            let query = "SELECT bytes FROM turns WHERE tenant = ?1 AND id = ?2";
+            Ok(one(database, query, params![tenant, id], |row| row.get(0))?.unwrap_or_default())
+        })
+        .await
+    }
+
     /// Returns the names of a turn's blobs.
     pub async fn turn_blobs(&self, tenant: &Tenant, id: &TurnId) -> Result<Vec<BlobName>, Error> {
         let id = id.clone();
@@ -415,12 +425,15 @@ impl Store {
     pub async fn delete_turn(&self, tenant: &Tenant, id: &TurnId) -> Result<bool, Error> {
         let (tenant, id) = (tenant.clone(), id.clone());
         self.run(move |store| {
-            let (removed, blobs) = store
+            let query = "SELECT 1 FROM turns WHERE tenant = ?1 AND id = ?2";
+            let is_there = store
                 .0
                 .database
-                .delete(Some(&tenant), |database| remove(database, "tenant = ?1 AND id = ?2", params![tenant, id]))?;
-            store.remove_blobs(&blobs);
-            Ok(removed > 0)
+                .read(Some(&tenant), |database| Ok(one(database, query, params![tenant, id], |_| Ok(()))?.is_some()))?;
+            if is_there {
+                remove(store, Some(&tenant), &id)?;
+            }
+            Ok(is_there)
         })
         .await
     }
@@ -433,17 +446,26 @@ pub(crate) fn release(database: &Connection, owner: &OwnerId) -> Result<(), Erro
     Ok(())
 }
 
-/// Removes the expired turns that are not driven: ended ones, and those whose leases ran out without a new owner. Returns their blobs.
-pub(crate) fn remove_expired(database: &Connection) -> Result<Vec<BlobName>, Error> {
-    let which = "expires_at <= ?1 AND (state = 'ended' OR lease_until_ms < ?2)";
-    Ok(remove(database, which, params![now(), now_ms()])?.1)
+/// Removes the expired turns that are not driven: ended ones, and those whose leases ran out without a new owner.
+pub(crate) fn remove_expired(store: &Store) -> Result<(), Error> {
+    let query = "SELECT id FROM turns WHERE expires_at <= ?1 AND (state = 'ended' OR lease_until_ms < ?2)";
+    let row = params![now(), now_ms()];
+    let expired: Vec<TurnId> = store.0.database.read(None, |database| all(database, query, row, |row| row.get(0)))?;
+    expired.iter().try_for_each(|id| remove(store, None, id))
 }
 
-/// Removes turns, and returns their number and their blobs.
-fn remove(database: &Connection, which: &str, parameters: &[&dyn ToSql]) -> Result<(usize, Vec<BlobName>), Error> {
-    let query = format!("DELETE FROM turn_blobs WHERE turn IN (SELECT id FROM turns WHERE {which}) RETURNING blob");
-    let blobs = all(database, &query, parameters, |row| row.get(0))?;
-    Ok((database.execute(&format!("DELETE FROM turns WHERE {which}"), parameters)?, blobs))
+/// Removes a turn. Its events go before, in pieces.
+fn remove(store: &Store, tenant: Option<&Tenant>, id: &TurnId) -> Result<(), Error> {
+    let query = "DELETE FROM turn_events WHERE turn = ?1 AND sequence IN
+                     (SELECT sequence FROM turn_events WHERE turn = ?1 LIMIT ?2)";
+    store.0.database.delete_in_pieces(tenant, query, &[id])?;
+    let blobs: Vec<BlobName> = store.0.database.delete(tenant, |database| {
+        let blobs = all(database, "DELETE FROM turn_blobs WHERE turn = ?1 RETURNING blob", [id], |row| row.get(0))?;
+        database.execute("DELETE FROM turns WHERE id = ?1", [id])?;
+        Ok(blobs)
+    })?;
+    store.remove_blobs(&blobs);
+    Ok(())
 }
 
 fn append(database: &Connection, lease: &TurnLease, update: &TurnUpdate) -> Result<AppendOutcome, Error> {

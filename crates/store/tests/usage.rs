@@ -405,3 +405,23 @@ async fn texts_beyond_the_bound_are_refused_whole_and_deletions_are_not() {
     store.audit(&tenant, vec![entry(AuditEvent::Started, "1")]).await.unwrap();
     assert!(store.delete_conversation(&tenant, &small).await.unwrap());
 }
+
+#[tokio::test]
+async fn what_is_large_is_deleted_in_pieces_and_whole() {
+    let data = tempfile::tempdir().unwrap();
+    let store = Store::open(data.path()).await.unwrap();
+    let (mine, other) = (Tenant::local(), Tenant::of_signed("other"));
+    let items = || (0..1_234).map(|number| (format!("item_{number}"), json!("x"))).collect::<Vec<_>>();
+    let mut conversations = Vec::new();
+    for tenant in [&mine, &mine, &other] {
+        let id = store.add_conversation(tenant, json!({}), vec![]).await.unwrap().id;
+        assert!(store.add_items(tenant, &id, items(), QuotaCheck::Checked).await.unwrap());
+        conversations.push(id);
+    }
+    let (each, all) = (store.bytes_of(&other).await.unwrap(), store.bytes_of(&mine).await.unwrap());
+    assert_eq!(all, 2 * each);
+    assert!(!store.delete_conversation(&other, &conversations[0]).await.unwrap(), "it is another's");
+    assert!(store.delete_conversation(&mine, &conversations[0]).await.unwrap());
+    assert_eq!((store.bytes_of(&mine).await.unwrap(), store.bytes_of(&other).await.unwrap()), (each, each));
+    assert_eq!(store.all_items(&mine, &conversations[1], 1 << 20).await.unwrap().unwrap().len(), 1_234);
+}

@@ -20,6 +20,8 @@ use crate::{Engine, Environment, Error, SessionSettings};
 
 /// Files that can be put into a new session by their ids.
 const MAX_FILES: usize = 50;
+/// Idle time after which a session without a sandbox is forgotten here.
+const FORGET_AFTER: Duration = Duration::from_secs(60);
 /// Sandboxes that are ending while others are made in their place.
 const MOST_ENDS: usize = 8;
 
@@ -257,6 +259,12 @@ impl Sessions {
         lock(&self.known)
     }
 
+    /// The sessions in the table.
+    #[cfg(test)]
+    pub(super) fn known_ids(&self) -> Vec<SessionId> {
+        self.known().keys().cloned().collect()
+    }
+
     /// The session that a request wants, in use from now on.
     pub async fn open(&self, tenant: &Tenant, choice: SessionChoice) -> Result<Arc<Session>, Error> {
         let id = match choice {
@@ -373,7 +381,8 @@ impl Sessions {
                 ended.push(Arc::clone(session));
                 return false;
             }
-            true
+            // The store has all that there is of a session without a sandbox.
+            in_use || session.is_live() || session.last_active().elapsed() < FORGET_AFTER
         });
         for session in used {
             if let Err(error) = self.shared.store.touch_session(session.tenant(), session.id()).await {

@@ -422,3 +422,22 @@ async fn a_reservation_is_given_back_with_the_last_turn_that_has_it() {
     drop(session.reserve().await.unwrap());
     assert_eq!(sessions.in_use(), 1);
 }
+
+#[tokio::test]
+async fn a_session_without_a_sandbox_is_in_the_store_alone() {
+    let data = tempfile::tempdir().unwrap();
+    let place = TestSessions::enter(data.path(), settings()).await;
+    let (quiet, live) = (place.open(auto()).await, place.open(auto()).await);
+    live.execute("x = 1").await.unwrap();
+    let ids = [quiet.id().clone(), live.id().clone()];
+    drop((quiet, live));
+    place.sessions.reap_once().await;
+    assert_eq!(place.sessions.known_ids().len(), 2);
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(90)).await;
+    tokio::time::resume();
+    place.sessions.reap_once().await;
+    assert_eq!(place.sessions.known_ids(), [ids[1].clone()]);
+    let again = place.open(SessionChoice::Explicit(ids[0].clone())).await;
+    assert_eq!(again.id(), &ids[0]);
+}

@@ -18,6 +18,7 @@ use super::journal::{DialectState, Journal};
 use super::render::{Documents, Render};
 use super::run::{PendingApproval, Run, SessionRetention};
 use super::{Failure, FailureKind, Frame, InFlightRequest, InFlightRequests, RequestFingerprint, TurnSpec, lease};
+use crate::processor_time::end_long_step;
 use crate::sessions::SessionChoice;
 use crate::{Engine, Error};
 
@@ -104,12 +105,22 @@ pub async fn recover(engine: &Arc<Engine>, kinds: &[Arc<dyn StoredRequests>]) ->
     Ok(recovered)
 }
 
-/// The frames of a stored request, rendered again.
-pub async fn replay(engine: &Engine, kind: &dyn StoredRequests, turn: &TurnRecord) -> Result<Vec<Frame>, Error> {
+/// The frames of a stored request after the one of this number, or all of them, rendered again.
+pub async fn replay(
+    engine: &Engine,
+    kind: &dyn StoredRequests,
+    turn: &TurnRecord,
+    after: Option<u64>,
+) -> Result<Vec<Frame>, Error> {
     let state: DialectState = serde_json::from_str(&turn.dialect_state).map_err(Error::internal)?;
     let Some(mut restored) = kind.restore(turn, &state.own).await? else { return Ok(Vec::new()) };
-    let events = events(engine, turn).await?;
-    Ok(events.iter().flat_map(|event| restored.render.render(event).frames).collect())
+    let (events, mut frames) = (events(engine, turn).await?, Vec::new());
+    for event in events {
+        end_long_step().await;
+        let rendered = restored.render.render(&event).frames;
+        frames.extend(rendered.into_iter().filter(|frame| after.is_none_or(|after| frame.sequence > after)));
+    }
+    Ok(frames)
 }
 
 /// The session that was made for a request and for nothing else.

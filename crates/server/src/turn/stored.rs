@@ -7,6 +7,10 @@ use axum::response::Response;
 use super::delivery::{StreamFormat, replay, stop};
 use crate::app::App;
 use crate::error::ApiError;
+use crate::http::memory;
+
+/// Bytes of memory for each byte that a turn's events count in the store.
+const COPIES_OF_EVENTS: u64 = 3;
 
 /// The stream of a stored turn, rendered again: all frames, or those after a number. `object` is its protocol's word for the turn.
 pub(crate) async fn replay_stored(
@@ -20,8 +24,11 @@ pub(crate) async fn replay_stored(
         let message = format!("The stream of this {object} is not kept any more; retrieve it without 'stream'.");
         return Err(ApiError::invalid("stream", message));
     };
-    let mut frames = turns::replay(&app.engine, requests, &turn).await?;
-    frames.retain(|frame| after.is_none_or(|after| frame.sequence > after));
+    // The events are in memory as texts, and as what is read of them.
+    let bytes = app.store.turn_bytes(tenant, id).await?.saturating_mul(COPIES_OF_EVENTS);
+    let events = memory(app, tenant, usize::try_from(bytes).unwrap_or(usize::MAX))?;
+    let frames = turns::replay(&app.engine, requests, &turn, after).await?;
+    drop(events);
     replay(app, tenant, frames, form)
 }
 
