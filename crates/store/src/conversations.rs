@@ -176,6 +176,12 @@ impl Store {
         .await
     }
 
+    /// Returns the bytes of the JSON of all items of a conversation; 0 if there is none.
+    pub async fn bytes_of_items(&self, tenant: &Tenant, conversation: &ConversationId) -> Result<u64, Error> {
+        let conversation = conversation.clone();
+        self.read(tenant, move |database, tenant| bytes_of_items(database, tenant, &conversation)).await
+    }
+
     /// Returns the JSON of all items of a conversation, oldest first; `None` if it is longer than `limit` bytes.
     pub async fn all_items(
         &self,
@@ -185,11 +191,7 @@ impl Store {
     ) -> Result<Option<Vec<String>>, Error> {
         let conversation = conversation.clone();
         self.read(tenant, move |database, tenant| {
-            let query =
-                "SELECT coalesce(sum(octet_length(item)), 0) FROM conversation_items INDEXED BY items_of_conversation
-                         WHERE tenant = ?1 AND conversation = ?2";
-            let bytes: u64 = database.query_row(query, params![tenant, conversation], |row| row.get(0))?;
-            if bytes > limit {
+            if bytes_of_items(database, tenant, &conversation)? > limit {
                 return Ok(None);
             }
             let query = "SELECT item FROM conversation_items WHERE tenant = ?1 AND conversation = ?2 ORDER BY position";
@@ -239,4 +241,10 @@ fn insert_items(
         statement.execute(params![id, tenant, conversation, item])?;
     }
     Ok(())
+}
+
+fn bytes_of_items(database: &Connection, tenant: &Tenant, conversation: &ConversationId) -> Result<u64, Error> {
+    let query = "SELECT coalesce(sum(octet_length(item)), 0) FROM conversation_items INDEXED BY items_of_conversation
+                 WHERE tenant = ?1 AND conversation = ?2";
+    Ok(database.query_row(query, params![tenant, conversation], |row| row.get(0))?)
 }

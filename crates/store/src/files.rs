@@ -158,7 +158,7 @@ impl Store {
         .await
     }
 
-    /// Deletes rows of files for the server, and their blobs, as [`Database::delete_in_pieces`] does. The query returns the blobs.
+    /// Deletes rows of files for the server, and their blobs, as `Database::delete_in_pieces` does. The query returns the blobs.
     fn delete_files_in_pieces(&self, query: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<(), Error> {
         loop {
             let blobs: Vec<BlobName> = self.0.database.delete(None, |database| {

@@ -58,6 +58,12 @@ impl Context {
                 if app.store.conversation(tenant, conversation).await?.is_none() {
                     return Err(no_conversation(conversation.as_str()));
                 }
+                // Counted before it is read, and again with all that is made of it.
+                let bytes = app.store.bytes_of_items(tenant, conversation).await?;
+                if bytes > MAX_CONTEXT {
+                    return Err(too_long());
+                }
+                let _texts = crate::http::memory(app, tenant, usize::try_from(bytes).unwrap_or(usize::MAX))?;
                 let items = app.store.all_items(tenant, conversation, MAX_CONTEXT).await?.ok_or_else(too_long)?;
                 memory.read(app, items).await?
             }
