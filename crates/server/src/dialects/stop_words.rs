@@ -1,7 +1,7 @@
 //! The client's stop words. They end the answer; programs may contain them.
 
 /// Most bytes of a stop word: each piece of an answer costs as much work as the words are long.
-pub(crate) const MAX_STOP_WORD: usize = 1024;
+const MAX_STOP_WORD: usize = 1024;
 
 /// Finds stop words in a text that comes in pieces.
 #[derive(Debug, Clone)]
