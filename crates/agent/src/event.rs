@@ -166,6 +166,10 @@ pub enum Budget {
     ToolCalls(u32),
     /// Tokens read and written.
     Tokens(u64),
+    /// Tokens read.
+    InputTokens(u64),
+    /// Tokens written.
+    OutputTokens(u64),
     /// Wall clock.
     Time(Duration),
 }
@@ -176,6 +180,8 @@ impl std::fmt::Display for Budget {
             Self::Rounds(count) => write!(formatter, "{count} rounds with the model"),
             Self::ToolCalls(count) => write!(formatter, "{count} programs"),
             Self::Tokens(count) => write!(formatter, "{count} tokens"),
+            Self::InputTokens(count) => write!(formatter, "{count} tokens to read"),
+            Self::OutputTokens(count) => write!(formatter, "{count} tokens to write"),
             Self::Time(time) => write!(formatter, "{} s", time.as_secs_f64()),
         }
     }

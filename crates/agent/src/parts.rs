@@ -30,13 +30,24 @@ pub struct Budgets {
     pub tool_calls: u32,
     /// Tokens read and written, summed over the rounds.
     pub tokens: u64,
+    /// Tokens read, summed over the rounds. No round begins after them.
+    pub input_tokens: u64,
+    /// Tokens written, summed over the rounds. No round begins after them.
+    pub output_tokens: u64,
     /// Wall clock.
     pub time: Duration,
 }
 
 impl Default for Budgets {
     fn default() -> Self {
-        Self { rounds: 30, tool_calls: 50, tokens: 2_000_000, time: Duration::from_secs(1800) }
+        Self {
+            rounds: 30,
+            tool_calls: 50,
+            tokens: 2_000_000,
+            input_tokens: u64::MAX,
+            output_tokens: u64::MAX,
+            time: Duration::from_secs(1800),
+        }
     }
 }
 

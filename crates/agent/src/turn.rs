@@ -123,6 +123,12 @@ impl State {
             if self.usage.total() >= budgets.tokens {
                 return Ending::Budget(Budget::Tokens(budgets.tokens));
             }
+            if self.usage.input >= budgets.input_tokens {
+                return Ending::Budget(Budget::InputTokens(budgets.input_tokens));
+            }
+            if self.usage.output >= budgets.output_tokens {
+                return Ending::Budget(Budget::OutputTokens(budgets.output_tokens));
+            }
             self.sink.send(Event::RoundStarted { number }).await;
             let mut reply = self.new_reply();
             let ended = self.ask_model(number, &mut reply).await;

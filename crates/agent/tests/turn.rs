@@ -114,6 +114,8 @@ async fn every_budget_ends_the_turn_and_keeps_what_was_made() {
         (Budgets { rounds: 2, ..Budgets::default() }, Budget::Rounds(2)),
         (Budgets { tool_calls: 1, ..Budgets::default() }, Budget::ToolCalls(1)),
         (Budgets { tokens: 20, ..Budgets::default() }, Budget::Tokens(20)),
+        (Budgets { input_tokens: 10, ..Budgets::default() }, Budget::InputTokens(10)),
+        (Budgets { output_tokens: 5, ..Budgets::default() }, Budget::OutputTokens(5)),
     ] {
         let upstream = ScriptedTransport::new(programs());
         let turn = agent(&upstream, &bench).budgets(budgets).build().run("Go").await;

@@ -124,6 +124,25 @@ def test_a_run_is_polled_and_the_next_one_finds_the_variables(client, threads, a
     assert [text_of(message) for message in threads.messages.list(thread.id, run_id=run.id)] == ["y is kept."]
 
 
+@pytest.mark.parametrize("bound, one_round", [("max_prompt_tokens", 100), ("max_completion_tokens", 10)])
+def test_a_run_ends_when_its_tokens_are_used_up(threads, assistant, bound, one_round):
+    def run(question, tokens):
+        thread = asked(threads, question)
+        return threads.runs.create_and_poll(thread_id=thread.id, assistant_id=assistant.id, **{bound: tokens})
+
+    cut = run("the factorial of 7?", 1)
+    assert (cut.status, cut.incomplete_details.reason) == ("incomplete", bound)
+    steps = threads.runs.steps.list(thread_id=cut.thread_id, run_id=cut.id).data
+    assert [(step.type, step.status) for step in steps] == [("tool_calls", "completed")]
+    assert run("the factorial of 7?", 100_000).status == "completed"
+    # The rounds before the client's answer count, too.
+    waits = run("runs and asks", one_round + 1)
+    [call] = waits.required_action.submit_tool_outputs.tool_calls
+    outputs = [{"tool_call_id": call.id, "output": "sunny"}]
+    cut = threads.runs.submit_tool_outputs_and_poll(run_id=waits.id, thread_id=waits.thread_id, tool_outputs=outputs)
+    assert (cut.status, cut.incomplete_details.reason) == ("incomplete", bound)
+
+
 def test_functions_are_answered_and_the_run_goes_on(threads, assistant):
     thread = asked(threads, "runs and asks")
     run = threads.runs.create_and_poll(thread_id=thread.id, assistant_id=assistant.id)

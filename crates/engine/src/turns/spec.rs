@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use aludel_agent::upstream::{FunctionTool, Sampling, ToolChoice};
-use aludel_agent::{Agent, CodeInterpreter, Item};
+use aludel_agent::{Agent, Budgets, CodeInterpreter, Item};
 use aludel_store::Tenant;
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +33,12 @@ pub struct TurnSpec {
     pub sampling: Sampling,
     /// Programs after which the model has to answer with what it has.
     pub max_programs: Option<u32>,
+    /// Tokens that the model may read in all rounds, after which the turn ends.
+    #[serde(default)]
+    pub max_input_tokens: Option<u64>,
+    /// Tokens that the model may write in all rounds, after which the turn ends.
+    #[serde(default)]
+    pub max_output_tokens: Option<u64>,
     /// The party that decides about programs.
     pub decider: Decider,
     /// True if the model has a shell and an editor besides the interpreter.
@@ -58,6 +64,8 @@ impl TurnSpec {
             tool_choice: ToolChoice::Auto,
             sampling: Sampling::default(),
             max_programs: None,
+            max_input_tokens: None,
+            max_output_tokens: None,
             decider: Decider::Operator,
             has_shell: false,
         }
@@ -99,11 +107,15 @@ impl TurnSpec {
         let models = engine.models();
         let model = models.find(&self.model)?;
         let upstream = engine.upstream(model);
+        let mut budgets = Budgets::default();
+        budgets.input_tokens = self.max_input_tokens.unwrap_or(budgets.input_tokens);
+        budgets.output_tokens = self.max_output_tokens.unwrap_or(budgets.output_tokens);
         let mut agent = Agent::builder(upstream)
             .owner(tenant.as_str())
             .instructions(self.instructions.clone())
             .tool_choice(self.tool_choice.clone())
-            .sampling(self.sampling.clone());
+            .sampling(self.sampling.clone())
+            .budgets(budgets);
         if let Some(count) = self.max_programs {
             agent = agent.max_programs(count);
         }

@@ -328,7 +328,9 @@ impl Run {
             AgentEnding::Refused => EndReason::Refused,
             AgentEnding::CutOff(CutOff::Length) => EndReason::TooLong,
             AgentEnding::CutOff(CutOff::Filter) => EndReason::Filtered,
-            AgentEnding::Budget(budget @ Budget::Tokens(_)) => EndReason::TokenBudget { words: budget.to_string() },
+            AgentEnding::Budget(budget @ (Budget::Tokens(_) | Budget::InputTokens(_) | Budget::OutputTokens(_))) => {
+                EndReason::TokenBudget { words: budget.to_string() }
+            }
             AgentEnding::Budget(budget) => EndReason::Budget { words: budget.to_string() },
             AgentEnding::ClientTools(of_client) => {
                 EndReason::WaitsForClient { programs: Vec::new(), calls: calls(of_client) }

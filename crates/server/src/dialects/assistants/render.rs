@@ -216,7 +216,11 @@ impl RunRenderer {
             return self.writer.ask(calls);
         }
         if status == RunStatus::Incomplete {
-            self.writer.run.incomplete_details = Some(IncompleteRun { reason: "max_completion_tokens".to_owned() });
+            let reason = match ending {
+                EndReason::TokenBudget { .. } if self.writer.has_read_enough() => "max_prompt_tokens",
+                _ => "max_completion_tokens",
+            };
+            self.writer.run.incomplete_details = Some(IncompleteRun { reason: reason.to_owned() });
         }
         let error = match end {
             StepEnd::Failed(error) => Some(error),

@@ -178,6 +178,8 @@ async fn carry(
     let items = context.items(app, tenant, &app.engine.kernel().tool_name, &placed.paths()).await?;
     let instructions = [Some(run.instructions.clone()), placed.words()].into_iter().flatten();
     let instructions: Vec<String> = instructions.filter(|text| !text.is_empty()).collect();
+    let used = run.usage.unwrap_or_default();
+    let left = |most: Option<u32>, used: u64| Some(u64::from(most?).saturating_sub(used));
     let spec = TurnSpec {
         functions: asked.tools.functions,
         tool_choice: asked.choice,
@@ -191,6 +193,8 @@ async fn carry(
             parallel_calls: (!run.parallel_tool_calls).then_some(false),
             ..Sampling::default()
         },
+        max_input_tokens: left(run.max_prompt_tokens, used.prompt_tokens),
+        max_output_tokens: left(run.max_completion_tokens, used.completion_tokens),
         ..TurnSpec::new(run.model.clone(), instructions.join("\n\n"))
     };
     let container = session.as_ref().map(|session| session.id().to_string());

@@ -400,6 +400,11 @@ impl Writer {
         self.end(RunStatus::RequiresAction, None);
     }
 
+    /// Returns true if the model has read as many tokens as the run may.
+    pub(super) fn has_read_enough(&self) -> bool {
+        self.run.max_prompt_tokens.is_some_and(|most| self.used.prompt_tokens >= u64::from(most))
+    }
+
     /// Ends the run, or this part of it.
     pub(super) fn end(&mut self, status: RunStatus, last_error: Option<LastError>) {
         self.run.usage = Some(self.used);
