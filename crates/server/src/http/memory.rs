@@ -70,17 +70,9 @@ impl MemoryCharge {
     /// Counts more bytes.
     pub(super) fn count(&self, bytes: usize) -> Result<(), ApiError> {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
-        let kib = |bytes: usize| bytes.saturating_sub(FREE_BYTES) >> 10;
         let all = counted.bytes.saturating_add(bytes);
         let more = kib(all) - kib(counted.bytes);
-        let most = counted.permit.most();
-        counted.permit.acquire_more(more).map_err(|no_room| match no_room {
-            // More than any tenant can have.
-            _ if kib(all) > most => ApiError::too_large(
-                "The request, with the conversation and the images that it refers to, would take more memory than one request may.",
-            ),
-            no_room => busy(no_room),
-        })?;
+        acquire(&mut counted.permit, more, kib(all))?;
         counted.bytes = all;
         Ok(())
     }
@@ -114,7 +106,26 @@ impl MemoryCharge {
 
 /// Counts bytes of memory for a tenant until the result is dropped.
 pub(crate) fn memory(app: &App, tenant: &Tenant, bytes: usize) -> Result<Permit, ApiError> {
-    app.bodies.acquire_many(tenant, bytes.saturating_sub(FREE_BYTES) >> 10).map_err(busy)
+    let mut permit = app.bodies.acquire_many(tenant, 0).map_err(busy)?;
+    acquire(&mut permit, kib(bytes), kib(bytes))?;
+    Ok(permit)
+}
+
+/// The KiB that are counted of these bytes.
+fn kib(bytes: usize) -> usize {
+    bytes.saturating_sub(FREE_BYTES) >> 10
+}
+
+/// Counts `more` KiB of a request that counts `all` KiB then.
+fn acquire(permit: &mut Permit, more: usize, all: usize) -> Result<(), ApiError> {
+    let most = permit.most();
+    permit.acquire_more(more).map_err(|no_room| match no_room {
+        // More than any tenant can have.
+        _ if all > most => {
+            ApiError::too_large("The request, with all that it refers to, would take more memory than one request may.")
+        }
+        no_room => busy(no_room),
+    })
 }
 
 fn busy(no_room: NoRoom) -> ApiError {
