@@ -233,19 +233,38 @@ impl Template {
     }
 }
 
-/// Looks for the default template without building it. Runs the host's Python.
-pub fn state(data: &Path) -> TemplateState {
-    let looked = HostPython::find().and_then(|python| match Template::open(&directory(data).join(name(&python))) {
-        Some(template) => Ok(TemplateState::Ready(template)),
-        None => python.require_venv().map(|()| TemplateState::Missing),
-    });
-    match looked {
-        Ok(ready @ TemplateState::Ready(_)) => ready,
-        other => match imported(&directory(data)) {
-            Some(template) => TemplateState::Ready(template),
-            None => other.unwrap_or_else(|error| TemplateState::Unbuildable(error.to_string())),
-        },
+/// Looks for the default template in these data directories, without building it. Runs the host's Python, unless it is the one for which
+/// the template was found the last time.
+pub fn state(directories: &[PathBuf]) -> TemplateState {
+    let key = cache::TemplateKey::now();
+    if let Some(template) = key.as_ref().and_then(|key| remembered(key, directories)) {
+        return TemplateState::Ready(template);
     }
+    let python = HostPython::find();
+    let name = python.as_ref().ok().map(name);
+    for data in directories {
+        if let Some(name) = &name
+            && let Some(template) = Template::open(&directory(data).join(name))
+        {
+            if let (Some(key), Some(first)) = (key, directories.first()) {
+                key.remember(&directory(first), name);
+            }
+            return TemplateState::Ready(template);
+        }
+        if let Some(template) = imported(&directory(data)) {
+            return TemplateState::Ready(template);
+        }
+    }
+    match python.and_then(|python| python.require_venv()) {
+        Ok(()) => TemplateState::Missing,
+        Err(error) => TemplateState::Unbuildable(error.to_string()),
+    }
+}
+
+/// The template that was found with this key the last time.
+fn remembered(key: &cache::TemplateKey, directories: &[PathBuf]) -> Option<Template> {
+    let name = directories.iter().find_map(|data| key.name(&directory(data)))?;
+    directories.iter().find_map(|data| Template::open(&directory(data).join(&name)))
 }
 
 /// The default template that was imported from an archive, if any: for hosts that cannot build it, so it does not need their Python.
@@ -276,9 +295,9 @@ pub fn ensure_unless(
     cancellation: Option<&BuildCancellation>,
     progress: &mut dyn FnMut(BuildProgress),
 ) -> Result<Template, Error> {
-    let remembered = cache::TemplateKey::now();
-    let named = |key: &cache::TemplateKey| Template::open(&directory(data).join(key.name(&directory(data))?));
-    if let Some(template) = remembered.as_ref().filter(|_| !force).and_then(named) {
+    let key = cache::TemplateKey::now();
+    let known = key.as_ref().filter(|_| !force).and_then(|key| remembered(key, &[data.to_path_buf()]));
+    if let Some(template) = known {
         return Ok(template);
     }
     let came = || if force { None } else { imported(&directory(data)) };
@@ -289,7 +308,7 @@ pub fn ensure_unless(
     let name = name(&python);
     let there = |directory: &Path| if force { None } else { Template::open(&directory.join(&name)) };
     if let Some(template) = there(&directory(data)) {
-        remembered.inspect(|key| key.remember(&directory(data), &name));
+        key.inspect(|key| key.remember(&directory(data), &name));
         return Ok(template);
     }
     if let Some(template) = came() {

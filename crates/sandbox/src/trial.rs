@@ -15,7 +15,7 @@ const PROGRAM: (&str, &str) = ("print(6 * 7, flush=True)", "42\n");
 /// which is made of the host's own files within seconds and removed again; nothing is downloaded.
 pub async fn trial(data: &Path, require: Require) -> Result<Duration, Error> {
     let directory = data.to_path_buf();
-    let template = tokio::task::spawn_blocking(move || match template::state(&directory) {
+    let template = tokio::task::spawn_blocking(move || match template::state(std::slice::from_ref(&directory)) {
         TemplateState::Ready(template) => Ok(template),
         TemplateState::Missing => template::bare(&directory),
         TemplateState::Unbuildable(reason) => Err(Error::Template(reason)),

@@ -76,10 +76,10 @@ pub(crate) async fn run(args: &DoctorArgs, context: &CommandContext) -> anyhow::
 /// The parts of this host that sandboxes need, and a trial of one.
 async fn host(context: &CommandContext) -> anyhow::Result<Vec<Check>> {
     let data = context.config.server.data.to_path_buf();
-    let directory = data.clone();
+    let directories = sandboxes::directories(context);
     let looked = tokio::task::spawn_blocking(move || {
         let mut checks = probe::probe();
-        checks.push(template_check(&directory));
+        checks.push(template_check(&directories));
         checks
     });
     let mut checks = looked.await.context("the examination ended early")?;
@@ -153,8 +153,8 @@ async fn elsewhere(context: &CommandContext, place: BackendKind) -> anyhow::Resu
 }
 
 /// The template is on the list because nothing starts without one.
-fn template_check(data: &std::path::Path) -> Check {
-    let (status, detail, mend) = match template::state(data) {
+fn template_check(directories: &[PathBuf]) -> Check {
+    let (status, detail, mend) = match template::state(directories) {
         TemplateState::Ready(template) => (CheckStatus::Ok, describe(&template), None),
         TemplateState::Missing => (
             CheckStatus::Ok,

@@ -59,15 +59,16 @@ pub(crate) async fn run(command: TemplateCommand, context: &CommandContext) -> a
         TemplateCommand::Info { name: name @ Choice::Own(_) } => {
             info(&sandboxes::prepare(context, &name).await?, &mut console)?;
         }
-        TemplateCommand::Info { name: Choice::Default } => match state(data).await? {
-            TemplateState::Ready(template) => info(&template, &mut console)?,
-            TemplateState::Missing => {
-                console.line(StandardStream::Stdout, "There is no template yet; `aludel template build` makes it.")?
+        TemplateCommand::Info { name: Choice::Default } => {
+            match sandboxes::template_state(sandboxes::directories(context)).await? {
+                TemplateState::Ready(template) => info(&template, &mut console)?,
+                TemplateState::Missing => console
+                    .line(StandardStream::Stdout, "There is no template yet; `aludel template build` makes it.")?,
+                TemplateState::Unbuildable(reason) => {
+                    anyhow::bail!("there is no template, and it cannot be built here: {reason}")
+                }
             }
-            TemplateState::Unbuildable(reason) => {
-                anyhow::bail!("there is no template, and it cannot be built here: {reason}")
-            }
-        },
+        }
         TemplateCommand::Remove { names, shared } => {
             let directory = build::directory(context, shared);
             for name in names {
@@ -101,7 +102,7 @@ async fn list(context: &CommandContext, console: &mut Console) -> anyhow::Result
     let found = tokio::task::spawn_blocking(move || {
         let mut found = Vec::new();
         for (place, directory) in ["", "  shared"].into_iter().zip(directories) {
-            if let TemplateState::Ready(template) = template::state(&directory) {
+            if let TemplateState::Ready(template) = template::state(std::slice::from_ref(&directory)) {
                 found.push(("default".to_owned(), template, place));
             }
             let named = template::list(&directory)?;
@@ -124,10 +125,6 @@ async fn list(context: &CommandContext, console: &mut Console) -> anyhow::Result
         console.line(StandardStream::Stdout, &wrap::hanging(&line, 2))?;
     }
     Ok(())
-}
-
-async fn state(data: std::path::PathBuf) -> anyhow::Result<TemplateState> {
-    tokio::task::spawn_blocking(move || template::state(&data)).await.context("the look at the template ended early")
 }
 
 fn summary(template: &Template) -> String {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aludel_sandbox::probe::{self, CheckStatus};
-use aludel_sandbox::template::{BuildCancellation, BuildProgress, Choice, TemplateName};
+use aludel_sandbox::template::{BuildCancellation, BuildProgress, Choice, TemplateName, TemplateState};
 use aludel_sandbox::{Backend, Local, OfferedTemplate, Template, Templates, template};
 use anyhow::Context as _;
 
@@ -171,6 +171,13 @@ pub(crate) fn directories(context: &CommandContext) -> Vec<PathBuf> {
     vec![context.config.server.data.to_path_buf(), context.config.sandbox.shared.0.clone()]
 }
 
+/// The state of the default template in these directories.
+pub(crate) async fn template_state(directories: Vec<PathBuf>) -> anyhow::Result<TemplateState> {
+    tokio::task::spawn_blocking(move || template::state(&directories))
+        .await
+        .context("the look at the template ended early")
+}
+
 /// Returns a template of the operator's own.
 async fn find(context: &CommandContext, name: &TemplateName) -> anyhow::Result<Template> {
     let (directories, name) = (directories(context), name.clone());
@@ -185,12 +192,12 @@ async fn prepare_default(
 ) -> anyhow::Result<Template> {
     let data = context.config.server.data.to_path_buf();
     state::make_data_directory(context)?;
-    if matches!(template::state(&data), template::TemplateState::Missing) {
-        if let template::TemplateState::Ready(shared) = template::state(&context.config.sandbox.shared.0) {
-            return Ok(shared);
-        }
+    match template_state(directories(context)).await? {
+        TemplateState::Ready(template) => return Ok(template),
         // Before more than a gigabyte is downloaded in vain.
-        require_sandboxes(&data).await?;
+        TemplateState::Missing => require_sandboxes(&data).await?,
+        // The build says why.
+        TemplateState::Unbuildable(_) => {}
     }
     ensure(data, false, cancellation).await
 }
@@ -202,7 +209,7 @@ pub(crate) async fn build_default(
     force: bool,
 ) -> anyhow::Result<Template> {
     state::make_data_directory(context)?;
-    if !force && matches!(template::state(&directory), template::TemplateState::Missing) {
+    if !force && matches!(template_state(vec![directory.clone()]).await?, TemplateState::Missing) {
         require_sandboxes(&context.config.server.data).await?;
     }
     ensure(directory, force, None).await

@@ -1,9 +1,11 @@
 //! The template found earlier for an interpreter, so that the interpreter need not run to find it again.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 
@@ -15,28 +17,43 @@ const FILE: &str = ".remembered";
 /// The first bytes of an executable.
 const MAGIC: [u8; 4] = *b"\x7fELF";
 
+/// Seconds for which a script is taken to choose the same interpreter in the same place: those of version managers, such as pyenv, take a
+/// second to choose.
+const CHOICE_SECONDS: u64 = 3600;
+/// Parts of the names of variables by which version managers are told which interpreter to choose.
+const CHOOSING: [&str; 2] = ["PYTHON", "PYENV"];
+
 /// The facts that a template's name depends on, as far as they can be seen without running the interpreter.
 #[derive(Debug)]
 pub(super) struct TemplateKey(String);
 
 impl TemplateKey {
-    /// The key of the current interpreter. A script has none, since it may choose another interpreter each time.
+    /// The key of the current interpreter.
     pub(super) fn now() -> Option<Self> {
-        Self::of(&HostPython::locate()?)
+        Self::of(&HostPython::locate()?, SystemTime::now())
     }
 
-    fn of(interpreter: &Path) -> Option<Self> {
+    fn of(interpreter: &Path, now: SystemTime) -> Option<Self> {
         let mut file = fs::File::open(interpreter).ok()?;
         let mut magic = [0; MAGIC.len()];
         file.read_exact(&mut magic).ok()?;
-        if magic != MAGIC {
-            return None;
-        }
         let metadata = file.metadata().ok()?;
         let mut hash = Sha256::new();
-        for part in [LOCK, BUILDER, std::env::consts::ARCH, interpreter.to_str()?] {
+        let mut add = |part: &[u8]| {
             hash.update(part.len().to_le_bytes());
             hash.update(part);
+        };
+        for part in [LOCK, BUILDER, std::env::consts::ARCH, interpreter.to_str()?] {
+            add(part.as_bytes());
+        }
+        if magic != MAGIC {
+            let seconds = now.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs();
+            add(&(seconds / CHOICE_SECONDS).to_le_bytes());
+            add(std::env::current_dir().ok()?.as_os_str().as_encoded_bytes());
+            for (name, value) in choosing_variables() {
+                add(name.as_encoded_bytes());
+                add(value.as_encoded_bytes());
+            }
         }
         for figure in [metadata.dev(), metadata.ino(), metadata.size()] {
             hash.update(figure.to_le_bytes());
@@ -60,6 +77,9 @@ impl TemplateKey {
         // Replaced atomically, for concurrent readers.
         let fresh = directory.join(format!("{FILE}-{}", std::process::id()));
         let written = || {
+            if !directory.is_dir() {
+                fs::create_dir(directory)?;
+            }
             fs::write(&fresh, format!("{} {name}", self.0))?;
             fs::rename(&fresh, directory.join(FILE))
         };
@@ -69,23 +89,38 @@ impl TemplateKey {
     }
 }
 
+/// The variables that may tell a script which interpreter to choose, by name.
+fn choosing_variables() -> Vec<(OsString, OsString)> {
+    let chooses = |name: &OsString| name.to_str().is_some_and(|name| CHOOSING.iter().any(|part| name.contains(part)));
+    let mut variables: Vec<_> = std::env::vars_os().filter(|(name, _)| chooses(name)).collect();
+    variables.sort();
+    variables
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
     fn a_name_holds_as_long_as_the_interpreter_is_the_same_file() {
         let home = tempfile::tempdir().unwrap();
         let interpreter = home.path().join("python3");
-        fs::write(&interpreter, b"#!/bin/sh\n").unwrap();
-        assert!(TemplateKey::of(&interpreter).is_none(), "a script may choose another one each time");
         fs::write(&interpreter, b"\x7fELF one").unwrap();
-        let key = TemplateKey::of(&interpreter).unwrap();
+        let key_at =
+            |seconds| TemplateKey::of(&interpreter, SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
+        let key = key_at(0);
         assert_eq!(key.name(home.path()), None);
         key.remember(home.path(), "default-1");
-        assert_eq!(TemplateKey::of(&interpreter).unwrap().name(home.path()), Some("default-1".to_owned()));
+        assert_eq!(key_at(1_000_000).name(home.path()), Some("default-1".to_owned()));
         fs::write(&interpreter, b"\x7fELF other").unwrap();
-        assert_eq!(TemplateKey::of(&interpreter).unwrap().name(home.path()), None);
+        assert_eq!(key_at(0).name(home.path()), None);
+        fs::write(&interpreter, b"#!/bin/sh\n").unwrap();
+        let key = key_at(0);
+        key.remember(home.path(), "default-2");
+        assert_eq!(key_at(CHOICE_SECONDS - 1).name(home.path()), Some("default-2".to_owned()));
+        assert_eq!(key_at(CHOICE_SECONDS).name(home.path()), None, "it may choose another one by then");
         key.remember(home.path(), "../elsewhere");
         assert_eq!(key.name(home.path()), None);
     }
