@@ -81,6 +81,8 @@ class Kernel:
             del shell.user_ns[name]
         shell.user_ns["In"][:] = [""]
         shell.user_ns["Out"].clear()
+        for cells in (shell.history_manager.input_hist_parsed, shell.history_manager.input_hist_raw):
+            cells[:] = [""]
 
     def run(self):
         """Runs in a fork, after the lockdown. Returns when the host has gone."""
@@ -157,7 +159,7 @@ class Kernel:
         keep_descriptors_back()
         self.memory.set(frame["memory"], frame["hard"])
         threads = str(frame["threads"])
-        for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"):
+        for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "LOKY_MAX_CPU_COUNT"):
             os.environ[variable] = threads  # for the processes this one starts
 
     def configure(self, frame):
@@ -225,14 +227,16 @@ class Kernel:
         self.cell_number += 1
         output.begin_cell()
         self.memory.lower()
-        error = None
+        error = self.shell.shown_error = None
         try:
             # An earlier cell may have put its own in place. Not by `signal`, which makes members of enumerations of all it returns.
             _signal.signal(_signal.SIGINT, output.interrupt)
             output.in_cell = True
             result = self.shell.run_cell(code, store_history=True)
             output.in_cell = False
-            error = result.error_before_exec or result.error_in_exec
+            errors = (result.error_before_exec, result.error_in_exec, self.shell.shown_error)
+            error = next((error for error in errors if error is not None), None)
+            result = errors = None
         except (MemoryError, KeyboardInterrupt) as failure:
             error = failure
         finally:
@@ -256,7 +260,7 @@ class Kernel:
             error.__traceback__ = None
             kind = "memory_error" if isinstance(error, MemoryError) else "error"
             self.send({"type": kind, **described})
-        error = None
+        error = self.shell.shown_error = None
         sys.last_traceback = sys.last_value = sys.last_type = None
         self.send({"type": "done"})
 

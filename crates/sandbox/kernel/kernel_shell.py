@@ -126,16 +126,23 @@ def build_shell(output, memory, name_of_cell):
                 self.autocall,
             )
 
-        # Errors are told by this module, from the execution's result. This is the first that is called after one was raised.
-        def showtraceback(self, *_arguments, **_options):
-            if isinstance(sys.exc_info()[1], MemoryError):
+        # The first error that was to be shown in the cell. The kernel tells errors at its end: the one of the execution's result, or else
+        # this one, of a script that `%run` ran, of a value that could not be shown, or of a cell within the cell.
+        shown_error = None
+
+        # The first that is called after an error was raised.
+        def showtraceback(self, exc_tuple=None, *_arguments, **_options):
+            error = sys.exc_info()[1] if exc_tuple is None else exc_tuple[1]
+            if isinstance(error, MemoryError):
                 memory.lift()
+            if self.shown_error is None:
+                self.shown_error = error
 
         def showsyntaxerror(self, *_arguments, **_options):
-            pass
+            self.showtraceback()
 
         def showindentationerror(self, *_arguments, **_options):
-            pass
+            self.showtraceback()
 
         # IPython keeps a rendering of every exception; it takes seconds for a deep recursion, and nobody reads it.
         def _format_exception_for_storage(self, *_arguments, **_options):

@@ -35,6 +35,36 @@ async fn cells_share_state_and_tell_what_they_do() {
 }
 
 #[tokio::test]
+async fn errors_that_end_no_cell_are_told_too() {
+    let sandbox = sandbox(shared().await, limits()).await;
+    let script = "open('bad.py', 'w').write('print(\"start\")\\n1/0')\n\
+                  open('odd.py', 'w').write('1 +')\nopen('ends.py', 'w').write('import sys; sys.exit(3)')\n\
+                  class Odd:\n    def __repr__(self): raise KeyError('odd')\n\
+                  class Half(int):\n    def _repr_html_(self): raise KeyError('half')\nNone";
+    assert_eq!(run(&sandbox, script).await.finished.outcome, Outcome::Completed);
+    for (code, name, place) in [
+        ("%run bad.py", "ZeroDivisionError", "bad.py\", line 2"),
+        ("%run odd.py", "SyntaxError", "odd.py\", line 1"),
+        ("%run ends.py", "SystemExit", "3"),
+        ("10**5000", "ValueError", "4300 digits"),
+        ("display(Odd())\nprint('goes on')", "KeyError", "__repr__"),
+        ("Half(7)", "KeyError", "_repr_html_"),
+        ("%%capture\n1/0", "ZeroDivisionError", "line 1"),
+        ("get_ipython().run_cell('1 +')\nNone", "SyntaxError", "1 +"),
+        ("import matplotlib.pyplot as plt\nplt.plot([1, 2]); plt.title(r'$\\foo{$'); plt.show()", "ValueError", "foo"),
+        ("get_ipython().run_cell('1 +'); 1 / 0", "ZeroDivisionError", "line 1"),
+    ] {
+        let result = run(&sandbox, code).await;
+        let Outcome::Failed(error) = &result.finished.outcome else { panic!("{code}: {result:?}") };
+        assert!(error.name == name && error.traceback.contains(place), "{code}: {error:?}");
+    }
+    let result = run(&sandbox, "%history").await;
+    assert!(result.stdout.starts_with("open('bad.py'"), "{result:?}");
+    assert_eq!(result.finished.outcome, Outcome::Completed);
+    sandbox.close().await.unwrap();
+}
+
+#[tokio::test]
 async fn what_is_valid_python_may_still_be_ipythons() {
     let sandbox = sandbox(shared().await, limits()).await;
     for (code, value) in [
