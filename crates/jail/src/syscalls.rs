@@ -385,9 +385,11 @@ const ARCH: TargetArch = TargetArch::aarch64;
 const AUDIT_ARCH: u32 = 0xc000_00b7;
 
 /// Calls that are answered without being made, with the error number or 0. Programs can write only to memory; a flush of the template's
-/// files would go to the host's disk. Of attributes of files, Linux keeps lists of access (ACLs) in no control group's count.
-const ANSWERED: [(i64, i32); 10] = [
+/// files would go to the host's disk. Of attributes of files, Linux keeps lists of access (ACLs) in no control group's count. Without
+/// timers of this kind, `timeout` uses an alarm.
+const ANSWERED: [(i64, i32); 11] = [
     (libc::SYS_clone3, libc::ENOSYS),
+    (libc::SYS_timer_create, libc::ENOSYS),
     (libc::SYS_fsync, 0),
     (libc::SYS_fdatasync, 0),
     (libc::SYS_fadvise64, 0),

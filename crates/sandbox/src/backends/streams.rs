@@ -105,6 +105,13 @@ async fn read_some(pipe: &mut pipe::Receiver, bytes: &mut Vec<u8>) -> io::Result
 
 /// A pipe whose reading end is the host's.
 pub(crate) fn output_pipe() -> io::Result<(pipe::Receiver, OwnedFd)> {
-    let (receiver, sender) = io::pipe()?;
+    let (receiver, sender) = guest_pipe()?;
     Ok((pipe::Receiver::from_owned_fd(receiver.into())?, sender.into()))
+}
+
+/// A pipe that programs of another user may open by path, as `/dev/stdout` and its like. Nobody else finds a path to it.
+pub(crate) fn guest_pipe() -> io::Result<(io::PipeReader, io::PipeWriter)> {
+    let (receiver, sender) = io::pipe()?;
+    rustix::fs::fchmod(&sender, rustix::fs::Mode::from_raw_mode(0o666))?;
+    Ok((receiver, sender))
 }

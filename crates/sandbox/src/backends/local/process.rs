@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::terminal::{PtyMaster, Window};
 use super::warden_client::SandboxHandle;
 use crate::Error;
-use crate::backends::streams::output_pipe;
+use crate::backends::streams::{guest_pipe, output_pipe};
 use crate::frame::{Channel, FromKernel, ToKernel};
 use crate::process::{Command, Process, PtySize};
 
@@ -33,7 +33,7 @@ struct ProcessStreams {
 
 impl ProcessStreams {
     fn pipes() -> Result<Self, Error> {
-        let (stdin_theirs, stdin) = io::pipe().map_err(failed("make a pipe"))?;
+        let (stdin_theirs, stdin) = guest_pipe().map_err(failed("make a pipe"))?;
         let stdin = pipe::Sender::from_owned_fd(stdin.into()).map_err(failed("open a pipe"))?;
         let (stdout, stdout_theirs) = output_pipe().map_err(failed("make a pipe"))?;
         let (stderr, stderr_theirs) = output_pipe().map_err(failed("make a pipe"))?;
