@@ -157,15 +157,24 @@ def kind_of(axes):
     found = {name for name, there in has.items() if there}
     if found == {"box", "line"}:
         return "box_and_whisker"
+    if len(found) > 1 and all(is_mark(artist) for artist in patches if isinstance(artist, Line2D)):
+        found.discard("line")
     if len(found) == 1 and found <= {"pie", "bar", "scatter", "line"}:
         return found.pop()
     return "unknown"
 
 
+def is_mark(line):
+    """Returns true for a line that is no data beside other kinds: across the chart, as of `axhline`, or the ends of error bars."""
+    xs, ys = list(line.get_xdata()), list(line.get_ydata())
+    crosses = len(xs) == 2 and (xs[0] == xs[1] or ys[0] == ys[1])
+    return crosses or line.get_linestyle() == "None" and line.get_marker() in ("_", "|")
+
+
 def is_lying(axes, kind):
     """Returns true for a chart of bars or boxes that lie."""
     if kind == "bar":
-        return any(bars_lie(container) for container in axes.containers)
+        return any(bars_lie(container) for container in axes.containers if hasattr(container, "patches"))
     return kind == "box_and_whisker" and not boxes_along(axes, 0)[1] and boxes_along(axes, 1)[1]
 
 
@@ -237,18 +246,34 @@ def bars_lie(container):
     return len(heights) == 1 and any(bar.get_x() == 0 for bar in container) and getattr(container, "orientation", None) == "horizontal"
 
 
+def reach_of_labels(axis):
+    """The distance up to which a label names a bar: half of that between two labels where a program chose the labels, as for groups of
+    bars, and next to nothing where they are numbers of the axis."""
+    from matplotlib.category import StrCategoryLocator
+    from matplotlib.ticker import FixedLocator, ScalarFormatter
+
+    is_chosen = isinstance(axis.get_major_locator(), (FixedLocator, StrCategoryLocator))
+    if not is_chosen or isinstance(axis.get_major_formatter(), ScalarFormatter):
+        return 1e-6
+    places = sorted(axis.get_ticklocs())
+    return min((after - before for before, after in zip(places, places[1:])), default=1) / 2
+
+
 def bars(axes):
+    from matplotlib.container import BarContainer
+
     elements = []
-    for number, container in enumerate(axes.containers):
+    for number, container in enumerate(group for group in axes.containers if isinstance(group, BarContainer)):
         group = label_of(container, "Group", number)
         is_lying = bars_lie(container)
         axis = axes.yaxis if is_lying else axes.xaxis
         labels = {place: text.get_text() for place, text in zip(axis.get_ticklocs(), axis.get_ticklabels())}
+        reach = reach_of_labels(axis)
         for bar in container:
             value = bar.get_width() if is_lying else bar.get_height()
             place = bar.get_y() + bar.get_height() / 2 if is_lying else bar.get_x() + bar.get_width() / 2
             near = min(labels, key=lambda tick: abs(tick - place), default=None)
-            label = labels[near] if near is not None and abs(near - place) < 1e-6 else str(plain(place))
+            label = labels[near] if near is not None and abs(near - place) < reach else str(plain(place))
             elements.append({"label": label, "group": group, "value": plain(value)})
     return elements
 

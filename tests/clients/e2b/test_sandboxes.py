@@ -80,6 +80,19 @@ plt.xlabel("x"); plt.ylabel("y (m)"); plt.show()"""
     assert not sandbox.run_code("plt.subplots()[0]").results[0].chart
 
 
+def test_bars_are_told_by_the_labels_of_their_places(sandbox):
+    for program, labels in [
+        ("pd.DataFrame({'m': ['J', 'F'], 'v': [1, 2], 'w': [3, 4]}).plot(x='m', kind='bar')", ["J", "F", "J", "F"]),
+        ("plt.bar([0, 1.1], [1, 2]); plt.bar([0.4, 1.5], [1, 2]); plt.xticks([0.2, 1.3], ['a', 'b'])", ["a", "b", "a", "b"]),
+        ("plt.barh(['a', 'b'], [1, 2], xerr=[0.1, 0.2], capsize=3); plt.axvline(1.5)", ["a", "b"]),
+        ("plt.bar([0.4, 1.3], [1, 2]); plt.xticks([0, 1, 2])", ["0.4", "1.3"]),
+    ]:
+        execution = sandbox.run_code(f"import pandas as pd\nimport matplotlib.pyplot as plt\n{program}; plt.show()")
+        chart = execution.results[0].chart
+        assert chart.type.value == "bar"
+        assert [element.label for element in chart.elements] == labels
+
+
 def test_contexts_are_apart(sandbox):
     context = sandbox.create_code_context(cwd="/tmp")
     sandbox.run_code("x = 1", context=context)
