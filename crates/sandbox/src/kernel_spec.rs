@@ -48,17 +48,19 @@ const ENV: [(&str, &str); 7] = [
 ];
 
 /// Environment variables with the number of threads on which libraries compute.
-pub(crate) const THREAD_VARIABLES: [&str; 4] =
-    ["OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"];
+pub(crate) const THREAD_VARIABLES: [&str; 5] =
+    ["OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "LOKY_MAX_CPU_COUNT"];
 
 /// Environment variables for Python and its libraries. Threads stay off until a kernel enables them: a fork copies only one thread.
-const PYTHON_ENV: [(&str, &str); 9] = [
+const PYTHON_ENV: [(&str, &str); 10] = [
     ("MPLCONFIGDIR", "/tmp/.matplotlib"),
     ("MPLBACKEND", "Agg"),
     ("OPENBLAS_NUM_THREADS", "1"),
     ("OMP_NUM_THREADS", "1"),
     ("MKL_NUM_THREADS", "1"),
     ("NUMEXPR_NUM_THREADS", "1"),
+    // Of joblib, which would look for the machine's processors in `/proc`.
+    ("LOKY_MAX_CPU_COUNT", "1"),
     // Arrow's allocator would start a thread on import, and the zygote must have only one.
     ("JE_ARROW_MALLOC_CONF", "background_thread:false"),
     ("PYTHONDONTWRITEBYTECODE", "1"),

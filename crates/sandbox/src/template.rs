@@ -17,6 +17,7 @@ mod libraries;
 mod name;
 mod packages;
 mod pip_output;
+mod programs;
 mod recipe;
 mod resolve;
 mod site;
@@ -49,7 +50,7 @@ pub use recipe::Recipe;
 /// The packages of the default template, with versions and hashes.
 const LOCK: &str = include_str!("../templates/default/requirements.lock");
 /// Part of a template's identity; raise it when the way of building changes.
-const BUILDER: &str = "6";
+const BUILDER: &str = "7";
 /// Prefix of the names of default templates.
 const PREFIX: &str = "default-";
 /// Prefix of the names of leftovers, which may be removed.

@@ -33,6 +33,39 @@ async fn a_program_reads_writes_and_tells_its_status() {
 }
 
 #[tokio::test]
+async fn the_streams_of_a_program_and_of_a_cell_can_be_opened_by_path() {
+    let sandbox = sandbox(shared().await, limits()).await;
+    let script = "set -e; cat /dev/stdin; echo out > /dev/stdout; echo both | tee /dev/stderr; timeout 5 echo in time";
+    let output = sandbox.run(command(&["bash", "-c", script]), b"input\n", LONG, 1000).await.unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "input\nout\nboth\nin time\n");
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "both\n");
+    let cell = run(&sandbox, "!echo wrong > /dev/stderr\nopen('/dev/stdout', 'w').write('out')\nNone").await;
+    assert_eq!((cell.stdout.as_str(), cell.stderr.as_str()), ("out", "wrong\n"));
+}
+
+#[tokio::test]
+async fn everyday_commands_work_without_a_network_and_without_the_machines_proc() {
+    let sandbox = sandbox(shared().await, limits()).await;
+    for (script, expected) in [
+        (
+            "sleep 99 & ps aux | grep -c ' sleep 99$'; ps -ef | head -1 | awk '{print $1}'; ps -o comm= -p $!; kill $!",
+            "1\nUSER\nsleep\n",
+        ),
+        ("python3 -m venv v && v/bin/python -c 'import pandas; print(pandas.__name__)'", "pandas\n"),
+        (". v/bin/activate; pip install --no-deps pandas | cut -d' ' -f1-4", "Requirement already satisfied: pandas\n"),
+        (
+            "git init -q r 2>&1; git clone -q https://example.com/x 2>&1 | head -1",
+            "There is no network in this sandbox, so git cannot reach https://example.com/x.\n",
+        ),
+        ("grep -c '^ID=' /etc/os-release", "1\n"),
+    ] {
+        let output = sandbox.run(command(&["bash", "-c", script]), b"", LONG, 10_000).await.unwrap();
+        let [stdout, stderr] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+        assert_eq!((stdout.as_str(), stderr.as_str()), (expected, ""), "{script}");
+    }
+}
+
+#[tokio::test]
 async fn a_program_computes_on_the_sandboxs_processors() {
     let sandbox = sandbox(shared().await, aludel_sandbox::Limits { cpus: 2.0, ..limits() }).await;
     let tell = || command(&["sh", "-c", "echo $OMP_NUM_THREADS $MKL_NUM_THREADS"]);

@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(super::super::ensure(&third, false, &mut ignore).unwrap().root(), default.root());
         drop(default);
         assert_eq!(super::super::prune(&third).unwrap(), 0);
-        assert!(matches!(super::super::state(&third), super::super::TemplateState::Ready(_)));
+        assert!(matches!(super::super::state(std::slice::from_ref(&third)), super::super::TemplateState::Ready(_)));
 
         fs::write(&archive, "x").unwrap();
         let error = import(&other, &archive, &mut ignore).unwrap_err().to_string();

@@ -13,7 +13,8 @@ use super::recipe::{self, Recipe};
 use super::site::BuildSite;
 use super::{BUILDER, BuildLock, BuildProgress, LOCK, MANIFEST, Manifest, REQUIREMENTS, Template, UNFINISHED, at};
 use super::{
-    fonts, hex, included, libraries, packages, remove_unfinished, resolve, set_aside, skeleton, slim, tools, tree,
+    fonts, hex, included, libraries, packages, programs, remove_unfinished, resolve, set_aside, skeleton, slim, tools,
+    tree,
 };
 use crate::Error;
 
@@ -132,6 +133,7 @@ fn fill(
     progress(BuildProgress::Phase { name: "copying the interpreter and tools", total: 0 });
     skeleton::copy_interpreter(site)?;
     tools::copy(&site.root)?;
+    programs::write(site)?;
     included::copy(packages.include(), &site.root)?;
     progress(BuildProgress::Phase { name: "collecting shared libraries", total: 0 });
     libraries::copy(site, packages.include())?;
@@ -160,7 +162,7 @@ fn fill(
     set_mode(&site.root.join("root"), 0o700)
 }
 
-fn set_mode(path: &Path, mode: u32) -> Result<(), Error> {
+pub(super) fn set_mode(path: &Path, mode: u32) -> Result<(), Error> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(at(path))
 }
 

@@ -20,7 +20,7 @@ const DIRECTORIES: &[&str] = &[
     "usr/lib64",
     "usr/local",
     "usr/sbin",
-    "usr/share",
+    "usr/share/git-core/templates",
     "var",
     "dev/shm",
     "mnt/data",
@@ -73,6 +73,7 @@ const SHARED: &[(&str, &str)] = &[
     ("/usr/lib/locale/C.utf8", "usr/lib/locale/C.utf8"),
     ("/etc/ssl/certs/ca-certificates.crt", "etc/ssl/certs/ca-certificates.crt"),
     ("/etc/mime.types", "etc/mime.types"),
+    ("/etc/os-release", "etc/os-release"),
     // The database of the tool `file`.
     ("/usr/share/misc/magic.mgc", "usr/share/misc/magic.mgc"),
 ];
