@@ -12,10 +12,12 @@ use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, watch};
 use tokio::time::timeout;
 
 use self::cell_run::CellRun;
+use crate::event_queue::event_queue;
 use crate::execution::{Execution, Interrupter};
 use crate::frame::{FromKernel, ToKernel};
 use crate::kernel::{self, Cell, KernelOptions};
 use crate::link::{KernelExit, Link, LinkControl, LinkInput, Signal};
+use crate::output::FramePace;
 use crate::workspace::Snapshot;
 use crate::{Error, Language, Limits, Workspace};
 
@@ -45,6 +47,8 @@ struct KernelState<L> {
     cells: u64,
     /// True if it was killed because a program was not sent as a whole, and has not ended yet.
     is_doomed: bool,
+    /// The pace of its frames.
+    frames: FramePace,
 }
 
 /// Facts about the kernel that are known without its lock.
@@ -67,7 +71,7 @@ impl<L: Link> Driver<L> {
     pub(crate) fn new(link: L, workspace: Arc<dyn Workspace>, limits: Limits) -> Self {
         let (control, exit) = (Arc::clone(link.control()), link.exit());
         let paused = control.paused();
-        let kernel = KernelState { link, exit: exit.clone(), cells: 0, is_doomed: false };
+        let kernel = KernelState { link, exit: exit.clone(), cells: 0, is_doomed: false, frames: FramePace::default() };
         Self { kernel: Arc::new(Mutex::new(kernel)), control, exit, paused, flags: Arc::default(), workspace, limits }
     }
 
@@ -140,7 +144,7 @@ impl<L: Link> Driver<L> {
         self.control.cell_started();
         kernel.cells += 1;
         let number = kernel.cells;
-        let (events, receiver) = mpsc::unbounded_channel();
+        let (events, receiver) = event_queue();
         let (answers, answered) = mpsc::unbounded_channel();
         let (interrupter, interrupted) = watch::channel(false);
         let interrupter = Interrupter::new(interrupter);

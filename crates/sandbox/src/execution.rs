@@ -6,12 +6,14 @@ use std::sync::Arc;
 use aludel_ignore::Ignore;
 use tokio::sync::{mpsc, watch};
 
+use crate::event_queue::EventReceiver;
 use crate::outcome::{ClientAnswer, ExecutionEvent, Finished, VariablesState};
 
-/// A running execution. Dropping it interrupts the program.
+/// A running execution. A program whose events nobody reads waits once there are some megabytes of them, and its time goes on. Dropping it
+/// interrupts the program.
 #[derive(Debug)]
 pub struct Execution {
-    events: mpsc::UnboundedReceiver<ExecutionEvent>,
+    events: EventReceiver,
     answers: mpsc::UnboundedSender<Vec<ClientAnswer>>,
     interrupter: Interrupter,
     number: u64,
@@ -22,7 +24,7 @@ pub struct Execution {
 impl Execution {
     /// The execution of the cell of this number.
     pub(crate) fn new(
-        events: mpsc::UnboundedReceiver<ExecutionEvent>,
+        events: EventReceiver,
         answers: mpsc::UnboundedSender<Vec<ClientAnswer>>,
         interrupter: Interrupter,
         number: u64,

@@ -10,6 +10,7 @@ mod backends;
 mod conformance;
 mod driver;
 mod error;
+mod event_queue;
 mod execution;
 pub mod files;
 mod frame;

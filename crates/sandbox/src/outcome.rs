@@ -28,6 +28,19 @@ pub enum ExecutionEvent {
     Finished(Finished),
 }
 
+impl ExecutionEvent {
+    /// Bytes of what the program said in it.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Stdout(text) | Self::Stderr(text) => text.len(),
+            Self::Display(bundle) | Self::Result(bundle) => bundle.bytes(),
+            Self::Error(error) => error.name.len() + error.value.len() + error.traceback.len(),
+            Self::Calls(calls) => calls.iter().map(|call| call.name.len() + call.arguments.len()).sum(),
+            Self::Finished(_) => 0,
+        }
+    }
+}
+
 /// A call of a tool of the client's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientCall {
@@ -62,6 +75,15 @@ impl MimeBundle {
     /// The representation of the given MIME type.
     pub fn get(&self, mime: &str) -> Option<&MimeData> {
         self.0.iter().find(|(name, _)| name == mime).map(|(_, data)| data)
+    }
+
+    /// Bytes of all representations and their names.
+    pub(crate) fn bytes(&self) -> usize {
+        let length = |data: &MimeData| match data {
+            MimeData::Text(text) => text.len(),
+            MimeData::Binary(bytes) => bytes.len(),
+        };
+        self.0.iter().map(|(mime, data)| mime.len() + length(data)).sum()
     }
 
     /// The `text/plain` representation.

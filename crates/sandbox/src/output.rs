@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 /// Dropped output that is read, bytes a second. Reading takes processor time of the host, which no control group of a sandbox counts; a
 /// program that prints faster waits.
 const DROPPED_SPEED: u64 = 32 << 20;
@@ -11,6 +13,34 @@ const DROPPED_SPEED: u64 = 32 << 20;
 pub(crate) async fn rest(dropped: u64) {
     if dropped > 0 {
         tokio::time::sleep(Duration::from_micros(dropped * 1_000_000 / DROPPED_SPEED)).await;
+    }
+}
+
+/// Bytes a second of a kernel's frames that are not passed on. Reading one takes more processor time of the host than reading printed text.
+const FRAME_SPEED: u64 = 8 << 20;
+/// Bytes that each frame counts besides.
+const FRAME_COST: u64 = 1 << 10;
+/// Time that a kernel's frames may take at once.
+const FRAME_BURST: Duration = Duration::from_secs(4);
+
+/// The pace at which a kernel's frames are read, over all its executions.
+#[derive(Debug, Default)]
+pub(crate) struct FramePace {
+    /// The end of the time that its frames take at [`FRAME_SPEED`].
+    taken_until: Option<Instant>,
+}
+
+impl FramePace {
+    /// Counts a frame of which this many bytes were not passed on.
+    pub(crate) fn count(&mut self, bytes: usize) {
+        let now = Instant::now();
+        let takes = Duration::from_micros((bytes as u64 + FRAME_COST) * 1_000_000 / FRAME_SPEED);
+        self.taken_until = Some(self.taken_until.map_or(now, |until| until.max(now)) + takes);
+    }
+
+    /// The time from which the next frame may be read; none if now.
+    pub(crate) fn next_at(&self) -> Option<Instant> {
+        self.taken_until.and_then(|until| until.checked_sub(FRAME_BURST))
     }
 }
 

@@ -280,12 +280,12 @@ async fn a_flood_of_frames_is_cut() {
         def send(frame):\n    data = json.dumps(frame).encode(); data = struct.pack('>I', len(data)) + data\n    \
         view = memoryview(data)\n    while view: view = view[os.write(4, view):]\n";
     let flood =
-        "for _ in range(2000): send({'type': 'error', 'name': 'E' * 9999, 'value': 'v' * 200000, 'traceback': 't'})";
+        "for _ in range(100): send({'type': 'error', 'name': 'E' * 9999, 'value': 'v' * 200000, 'traceback': 't'})";
     let result = run(&sandbox, &format!("{frames}{flood}")).await;
     let [ExecutionEvent::Error(error)] = result.events.as_slice() else { panic!("{} events", result.events.len()) };
     assert!(error.name.len() <= 200 && error.value.len() <= 64 << 10);
 
-    let result = run(&sandbox, "from IPython.display import display\nfor i in range(2000): display('x' * 50000)").await;
+    let result = run(&sandbox, "from IPython.display import display\nfor i in range(600): display('x' * 50000)").await;
     assert!(result.events.len() <= 501, "{}", result.events.len());
     let Some(ExecutionEvent::Display(last)) = result.events.last() else { panic!("no display") };
     assert!(last.text().unwrap().contains("too much was displayed"));
@@ -353,4 +353,32 @@ async fn a_program_that_keeps_every_descriptor_keeps_its_session() {
     // There is a checkpoint, too.
     assert_eq!(run(&sandbox, "kept.clear(); os.abort()").await.finished.state, VariablesState::RolledBack);
     assert_eq!(run(&sandbox, "print(len(kept) > 40)").await.stdout, "True\n");
+}
+
+#[tokio::test]
+async fn a_program_waits_for_the_reader_of_what_it_displays() {
+    let sandbox = sandbox(shared().await, limits()).await;
+    let displays = "from IPython.display import HTML, display\nfor number in range(40):\n    display(HTML('x' * 1_000_000))\n    \
+                    open('count', 'w').write(str(number + 1))";
+    let mut execution = sandbox.execute(displays).await.unwrap();
+    let shown = async || {
+        let arguments = ["cat", "count"].map(str::to_owned).to_vec();
+        let show = Command { arguments, environment: Vec::new(), directory: "/mnt/data".into(), pty: None };
+        String::from_utf8(sandbox.run(show, b"", Duration::from_secs(20), 100).await.unwrap().stdout).unwrap()
+    };
+    let mut counts = vec![String::new()];
+    while counts.len() < 3 || counts[counts.len() - 1] != counts[counts.len() - 3] {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        counts.push(shown().await);
+    }
+    let waits_at: u32 = counts.pop().unwrap().parse().unwrap();
+    assert!((4..8).contains(&waits_at), "{waits_at}");
+    let (mut events, mut finished) = (0, None);
+    while let Some(event) = execution.next().await {
+        match event {
+            ExecutionEvent::Finished(end) => finished = Some(end),
+            _ => events += 1,
+        }
+    }
+    assert_eq!((events, finished.unwrap().outcome), (40, Outcome::Completed));
 }

@@ -10,6 +10,7 @@ use tokio::sync::{OwnedMutexGuard, mpsc, watch};
 use tokio::time::{Instant, timeout};
 
 use super::{Driver, KILL_TIMEOUT, KernelFlags, KernelState, SEND_TIMEOUT, most_entries, wait_for_exit};
+use crate::event_queue::EventSender;
 use crate::frame::{FromKernel, ToKernel};
 use crate::link::{KernelExit, Link, LinkControl, LinkInput, OutputStream, Signal};
 use crate::outcome::{
@@ -94,7 +95,7 @@ pub(super) struct CellRun<C> {
     cpu_before: Duration,
     workspace: Arc<dyn Workspace>,
     limits: Limits,
-    events: mpsc::UnboundedSender<ExecutionEvent>,
+    events: EventSender,
     /// Tools of the client's that it can call.
     tools: Vec<String>,
     answers: mpsc::UnboundedReceiver<Vec<ClientAnswer>>,
@@ -118,6 +119,8 @@ pub(super) struct CellRun<C> {
     /// True if the kernel was sent a signal.
     has_signalled: bool,
     displayed: usize,
+    /// Bytes of what was passed on of it.
+    shown: usize,
     displays: usize,
     /// True if it was said that nothing more is displayed.
     displays_enough: bool,
@@ -136,7 +139,7 @@ impl<C: LinkControl> CellRun<C> {
         (cpu_before, before): (Duration, Snapshot),
         tools: Vec<String>,
         (events, answers, interrupted): (
-            mpsc::UnboundedSender<ExecutionEvent>,
+            EventSender,
             mpsc::UnboundedReceiver<Vec<ClientAnswer>>,
             watch::Receiver<bool>,
         ),
@@ -165,6 +168,7 @@ impl<C: LinkControl> CellRun<C> {
             termination: None,
             has_signalled: false,
             displayed: 0,
+            shown: 0,
             displays: 0,
             displays_enough: false,
         }
@@ -244,8 +248,18 @@ impl<C: LinkControl> CellRun<C> {
                 Some(ending) => ending.again_at.unwrap_or(ending.kill_at),
                 None => deadline,
             };
+            let next_frame_at = kernel.frames.next_at();
             tokio::select! {
-                input = kernel.link.receive() => match input {
+                // A program that is to end waits for no reader: it would be killed, and its variables with it.
+                input = async {
+                    if self.termination.is_none() {
+                        self.events.room().await;
+                        if let Some(at) = next_frame_at {
+                            tokio::time::sleep_until(at).await;
+                        }
+                    }
+                    kernel.link.receive().await
+                } => match input {
                     Ok(LinkInput::Frame(FromKernel::Done, _)) => return WaitEnd::Done,
                     Ok(LinkInput::Frame(frame, length)) => {
                         received += length + FRAME_COST;
@@ -253,11 +267,13 @@ impl<C: LinkControl> CellRun<C> {
                             return WaitEnd::Exited(self.kill(kernel).await);
                         }
                         self.drain(&mut kernel.link);
+                        let shown_before = self.shown;
                         if let Some(reply) = self.frame(frame)
                             && !reply.send(&mut kernel.link).await
                         {
                             return WaitEnd::Exited(self.kill(kernel).await);
                         }
+                        kernel.frames.count(length.saturating_sub(self.shown - shown_before));
                     }
                     Ok(LinkInput::Printed(stream, bytes)) => self.print(stream, &bytes),
                     // A closed channel or an invalid frame: the program did that to its own kernel.
@@ -439,8 +455,10 @@ impl<C: LinkControl> CellRun<C> {
 
     fn display(&mut self, bundle: MimeBundle, event: fn(MimeBundle) -> ExecutionEvent) {
         self.displays += 1;
-        self.displayed += bundle.0.iter().map(|(mime, data)| mime.len() + length(data)).sum::<usize>();
+        let bytes = bundle.bytes();
+        self.displayed += bytes;
         if !self.displays_enough && self.displays < MAX_DISPLAYS && self.displayed < MAX_DISPLAYED {
+            self.shown += bytes;
             self.send(event(bundle));
         } else if !self.displays_enough {
             // Reported once: after it nothing is displayed, whatever its size.
@@ -536,7 +554,7 @@ impl<C: LinkControl> CellRun<C> {
     }
 
     fn send(&self, event: ExecutionEvent) {
-        self.events.send(event).ignore("without a receiver, the execution is being interrupted");
+        self.events.send(event);
     }
 }
 
@@ -570,11 +588,4 @@ async fn wait_for_interrupt(interrupted: &mut watch::Receiver<bool>) {
         .wait_for(|now| *now)
         .await
         .ignore("it fails if every interrupter was dropped, which counts as an interrupt");
-}
-
-fn length(data: &MimeData) -> usize {
-    match data {
-        MimeData::Text(text) => text.len(),
-        MimeData::Binary(bytes) => bytes.len(),
-    }
 }
