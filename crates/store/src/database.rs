@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use aludel_ignore::Ignore;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Params, Row, ToSql, TransactionBehavior};
 
 use crate::disk_reserve::DiskReserve;
@@ -328,11 +329,11 @@ const READERS: usize = 8;
 const READERS_OF_TENANT: usize = READERS / 2;
 
 /// Rows that are deleted in one transaction.
-pub(crate) const PIECE: usize = 500;
+const PIECE: usize = 500;
 
 /// These parameters of a query and, as the last, the number of rows of one piece.
-pub(crate) fn piece_of<'p>(parameters: &[&'p (dyn ToSql + Sync)]) -> Vec<&'p dyn ToSql> {
-    parameters.iter().map(|parameter| *parameter as &dyn ToSql).chain([&PIECE as &dyn ToSql]).collect()
+pub(crate) fn piece_of<'p>(parameters: &[&'p (dyn ToSql + Sync)], rows: &'p usize) -> Vec<&'p dyn ToSql> {
+    parameters.iter().map(|parameter| *parameter as &dyn ToSql).chain([rows as &dyn ToSql]).collect()
 }
 
 /// One connection that writes, and several that read beside it and beside each other.
@@ -419,10 +420,20 @@ impl Database {
         match self.writer.write(tenant, &work) {
             Err(error) if error.is_disk_full() => {
                 self.reserve.release();
+                self.empty_log();
                 self.writer.write(tenant, &work)
             }
             done => done,
         }
+    }
+
+    /// Copies the log's pages to the file, so that the log's room is used again: on a full disk SQLite could not do so by itself, as the file
+    /// had to grow for it.
+    fn empty_log(&self) {
+        let emptied = Connection::open(&self.path).and_then(|connection| {
+            connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get::<_, i64>(0))
+        });
+        emptied.ignore("the deletion fails again then");
     }
 
     /// Deletes rows for a tenant or, with `None`, for the server, so many at once that other writers need not wait for long. The query's
@@ -433,10 +444,33 @@ impl Database {
         query: &str,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<(), Error> {
-        let piece =
-            || self.delete(tenant, |database| Ok(database.prepare_cached(query)?.execute(&*piece_of(parameters))?));
-        while piece()? >= PIECE {}
-        Ok(())
+        let delete = |database: &Connection, rows| {
+            Ok((database.prepare_cached(query)?.execute(&*piece_of(parameters, &rows))?, ()))
+        };
+        self.in_pieces(tenant, delete, |()| ())
+    }
+
+    /// Has `delete` delete at most so many rows, until it deletes fewer. It returns their number, and more for `deleted`. On a full disk they
+    /// are fewer: each row may change several pages, which must fit into the room that is kept.
+    pub(crate) fn in_pieces<T>(
+        &self,
+        tenant: Option<&Tenant>,
+        delete: impl Fn(&Connection, usize) -> Result<(usize, T), Error>,
+        deleted: impl Fn(T),
+    ) -> Result<(), Error> {
+        let mut rows = PIECE;
+        loop {
+            match self.delete(tenant, |database| delete(database, rows)) {
+                Ok((count, told)) => {
+                    deleted(told);
+                    if count < rows {
+                        return Ok(());
+                    }
+                }
+                Err(error) if error.is_disk_full() && rows > 1 => rows = (rows / 10).max(1),
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Keeps room for deletions on a full disk.
@@ -599,6 +633,25 @@ INSERT INTO approvals (id, tenant, request, call_id, container, model, code, sha
            ('appr_2', 'local', 'resp_2', 'c', 'cntr_1', 'm', '', '', '[]', 1, 2, 'approved');
 INSERT INTO files VALUES ('file-1', 'local', 'b', 1, 'f', 'user_data', 'text/plain', 1, NULL);
 ";
+
+    #[test]
+    fn pieces_of_a_deletion_shrink_until_they_fit() {
+        let directory = tempfile::tempdir().unwrap();
+        let database = Database::open(&directory.path().join("state.db")).unwrap();
+        let (left, tried) = (std::cell::Cell::new(120_usize), std::cell::RefCell::new(Vec::new()));
+        let delete = |_: &Connection, rows: usize| {
+            tried.borrow_mut().push(rows);
+            if rows > 60 {
+                return Err(Error::Source(std::io::ErrorKind::StorageFull.into()));
+            }
+            let count = rows.min(left.get());
+            left.set(left.get() - count);
+            Ok((count, count))
+        };
+        database.in_pieces(None, delete, |count| assert!(count <= 50)).unwrap();
+        // The first is tried once more, in the room that is kept.
+        assert_eq!((left.get(), tried.take()), (0, vec![500, 500, 50, 50, 50]));
+    }
 
     #[test]
     fn a_state_of_every_older_format_keeps_its_rows() {

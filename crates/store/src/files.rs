@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, Row, ToSql, params};
 
-use crate::database::{PIECE, all, one, piece_of};
+use crate::database::{all, one, piece_of};
 use crate::{BlobName, Error, FileId, NewBlob, Page, PageQuery, Store, Tenant, now, turns};
 
 const COLUMNS: &str = "id, blob, bytes, filename, purpose, mime, created_at, expires_at";
@@ -160,17 +160,13 @@ impl Store {
 
     /// Deletes rows of files for the server, and their blobs, as `Database::delete_in_pieces` does. The query returns the blobs.
     fn delete_files_in_pieces(&self, query: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<(), Error> {
-        loop {
-            let blobs: Vec<BlobName> = self.0.database.delete(None, |database| {
-                let mut statement = database.prepare_cached(query)?;
-                let rows = statement.query_map(&*piece_of(parameters), |row| row.get(0))?;
-                Ok(rows.collect::<Result<_, _>>()?)
-            })?;
-            self.remove_blobs(&blobs);
-            if blobs.len() < PIECE {
-                return Ok(());
-            }
-        }
+        let delete = |database: &Connection, rows| {
+            let mut statement = database.prepare_cached(query)?;
+            let blobs = statement.query_map(&*piece_of(parameters, &rows), |row| row.get(0))?;
+            let blobs: Vec<BlobName> = blobs.collect::<Result<_, _>>()?;
+            Ok((blobs.len(), blobs))
+        };
+        self.0.database.in_pieces(None, delete, |blobs| self.remove_blobs(&blobs))
     }
 }
 
