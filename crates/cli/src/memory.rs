@@ -8,21 +8,25 @@ use tokio::time::sleep;
 
 /// Interval between two looks at it.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Growth since memory was given back last, from which it is done again, pages: 64 MB where they have 4 KB.
+/// The same while nothing could be given back: what is in use may be freed later.
+const LONG_INTERVAL: Duration = Duration::from_secs(60);
+/// Growth over the least so far, from which memory is given back, pages: 64 MB where they have 4 KB.
 const MIN_GROWTH: u64 = 16 << 10;
 
 /// Gives freed memory back to the host again and again: after many large answers, more than a gigabyte of small blocks would stay.
 pub(crate) async fn give_back() {
-    let mut floor = resident();
+    let (mut least, mut interval) = (resident(), INTERVAL);
     loop {
-        sleep(INTERVAL).await;
-        let now = resident();
-        if now <= floor + MIN_GROWTH {
-            floor = floor.min(now);
-            continue;
+        sleep(interval).await;
+        let before = resident();
+        least = least.min(before);
+        interval = INTERVAL;
+        if before > least + MIN_GROWTH {
+            spawn_blocking(aludel_jail::give_back_freed_memory).await.ignore("it does not panic");
+            if resident() + MIN_GROWTH / 4 > before {
+                interval = LONG_INTERVAL;
+            }
         }
-        spawn_blocking(aludel_jail::give_back_freed_memory).await.ignore("it does not panic");
-        floor = resident();
     }
 }
 
