@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::dialects;
 use crate::error::ApiError;
-use crate::middleware::HEALTH;
+use crate::middleware::{HEALTH, HEALTH_OF_SANDBOXES};
 use crate::serve::{FIRST_HEAD_TIMEOUT, MAX_HEAD, NO_DESCRIPTORS_PAUSE};
 
 /// Concurrent connections.
@@ -48,7 +48,7 @@ pub async fn answer_early(listener: &TcpListener) -> Infallible {
 }
 
 fn answer(path: &str) -> Response {
-    if path == HEALTH {
+    if matches!(path, HEALTH | HEALTH_OF_SANDBOXES) {
         return Response::new(Body::from("ok\n"));
     }
     let mut response = (dialects::ALL[0].refuse)(&ApiError::unavailable(STARTING), "");

@@ -4,11 +4,12 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use aludel_engine::BackendStatus;
-use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{Method, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::response::Response;
+use axum::{Json, Router};
+use serde_json::json;
 use tower::util::BoxCloneSyncService;
 use tower::{ServiceExt, service_fn};
 
@@ -16,7 +17,7 @@ use crate::app::App;
 use crate::dialects::{self, Dialect};
 use crate::error::ApiError;
 use crate::http::{BYTES, JSON, PAGE, Routes, no_method};
-use crate::middleware::{HEALTH, READY, middleware};
+use crate::middleware::{HEALTH, HEALTH_OF_SANDBOXES, READY, middleware};
 use crate::telemetry::METRICS;
 use crate::{approvals, links, openapi};
 
@@ -59,6 +60,7 @@ pub(crate) fn own() -> Routes {
         .post("/v1/approvals/{approval}", approvals::decide, "Decide about a program that waits")
         .takes_any(JSON)
         .get(HEALTH, async || "ok\n", "Tell that the server answers")
+        .get(HEALTH_OF_SANDBOXES, async || Json(json!({ "status": "healthy" })), "Tell that the server answers")
         .get(READY, ready, "Tell whether programs can run")
         .get(METRICS, scrape, "Read the figures for Prometheus")
         .gives_any("text/plain")

@@ -427,8 +427,8 @@ impl Database {
         }
     }
 
-    /// Copies the log's pages to the file, so that the log's room is used again: on a full disk SQLite could not do so by itself, as the file
-    /// had to grow for it.
+    /// Copies the log's pages to the file, so that the log's room is used again: on a full disk SQLite could not do so by itself, as the
+    /// file had to grow for it.
     fn empty_log(&self) {
         let emptied = Connection::open(&self.path).and_then(|connection| {
             connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get::<_, i64>(0))
@@ -450,8 +450,8 @@ impl Database {
         self.in_pieces(tenant, delete, |()| ())
     }
 
-    /// Has `delete` delete at most so many rows, until it deletes fewer. It returns their number, and more for `deleted`. On a full disk they
-    /// are fewer: each row may change several pages, which must fit into the room that is kept.
+    /// Has `delete` delete at most so many rows, until it deletes fewer. It returns their number, and more for `deleted`. On a full disk
+    /// they are fewer: each row may change several pages, which must fit into the room that is kept.
     pub(crate) fn in_pieces<T>(
         &self,
         tenant: Option<&Tenant>,

@@ -70,7 +70,7 @@ pub(crate) async fn run(_: ServeArgs, context: &CommandContext) -> anyhow::Resul
     }
     if config.models.iter().all(|model| model.is_demo()) {
         console::warn(&match &config.file {
-            Some(file) => format!("{} has no [[model]]: only `demo` answers, which is a script", file.display()),
+            Some(file) => format!("{} has no other [[model]] than `demo`, which is a script", file.display()),
             None => "there is no configuration file: only `demo` answers, which is a script; `aludel config --help` tells where \
                      the file may be, and --config FILE names one"
                 .to_owned(),

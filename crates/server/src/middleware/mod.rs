@@ -34,6 +34,8 @@ use crate::telemetry::{METRICS, Scope};
 
 /// The path of the liveness check, open to anyone.
 pub(crate) const HEALTH: &str = "/healthz";
+/// The same, where those look who come from a server of sandboxes.
+pub(crate) const HEALTH_OF_SANDBOXES: &str = "/health";
 /// The path of the readiness check.
 pub(crate) const READY: &str = "/readyz";
 /// The header with the id of a request; dialects may add others.
@@ -149,7 +151,9 @@ async fn admit(app: &Arc<App>, dialect: &Dialect, mut request: Request, next: Ne
     // A dialect that claims requests has none of the server's own paths: they belong to programs in sandboxes.
     let may_be_own = dialect.claims.is_none();
     // The documentation is the same for all clients, and contains nothing about tenants.
-    if may_be_own && (matches!(path, HEALTH | READY | DOCS | OPENAPI) || path.starts_with(OF_DIALECTS)) {
+    if may_be_own
+        && (matches!(path, HEALTH | HEALTH_OF_SANDBOXES | READY | DOCS | OPENAPI) || path.starts_with(OF_DIALECTS))
+    {
         return Ok(next.run(request).await);
     }
     let caller = match authenticate_by_token(app, dialect, &mut request).await? {

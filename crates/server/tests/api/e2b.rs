@@ -294,6 +294,8 @@ async fn a_sandbox_is_reached_with_its_own_token_alone() {
     assert_eq!(server.ask(get(&other.secret)).await.status, 404);
     assert_eq!(server.ask(get(&key.secret)).await.status, 200);
     assert_eq!(server.get(&path).await.status, 401);
+    let probed = server.get("/health").await;
+    assert_eq!((probed.status.as_u16(), probed.json()), (200, json!({ "status": "healthy" })));
 
     let token = sandbox["envdAccessToken"].as_str().unwrap();
     let traffic = sandbox["trafficAccessToken"].as_str().unwrap();

@@ -92,6 +92,10 @@ async fn sandboxes_are_made_found_and_ended() {
     assert_eq!(page.ok()["pagination"], pagination);
     assert_eq!(ids(&server.get("/v1/sandboxes?metadata=a%3D1%26b%3Dx%2520y").await), [first.as_str()]);
     assert_eq!(ids(&server.get("/v1/sandboxes?state=Paused").await), [""; 0]);
+    assert_eq!(
+        ids(&server.get("/v1/sandboxes?state=RUNNING").await),
+        ids(&server.get("/v1/sandboxes?state=Running").await)
+    );
     assert_eq!(ids(&server.get("/v1/sandboxes?state=Paused&state=Running&metadata=a%3D2").await), [""; 0]);
     let path = format!("/v1/sandboxes/{first}");
     let detail = server.get(&path).await.ok();

@@ -58,6 +58,19 @@ pub(super) async fn no_route(uri: axum::http::Uri) -> ApiError {
     ApiError::not_found(format!("there is no {} here", uri.path()))
 }
 
+/// The refusal of a build of a template.
+pub(super) async fn no_builds() -> ApiError {
+    ApiError::bad_request(
+        "templates are not built by this server's API; its operator makes them with `aludel template build --name NAME` and offers them \
+         by the setting sandbox.templates",
+    )
+}
+
+/// The refusal of a volume.
+pub(super) async fn no_volumes() -> ApiError {
+    ApiError::bad_request("volumes are not supported by this server; pause the sandbox, or copy its files")
+}
+
 /// The refusal of a path that a port of ours does not serve.
 pub(super) fn not_served(port: u16, path: &str) -> ApiError {
     ApiError::not_found(format!("there is no {path} at port {port} of a sandbox"))

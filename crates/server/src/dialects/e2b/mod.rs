@@ -71,7 +71,7 @@ fn claims(request: &Request) -> bool {
     let path = request.uri().path();
     let is_below =
         |start: &&str| path.strip_prefix(*start).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-    path == "/health" || PATHS.iter().any(is_below) || target::names_a_sandbox(request)
+    PATHS.iter().any(is_below) || target::names_a_sandbox(request)
 }
 
 /// The key of a request to the control plane. Some versions of the SDKs require the form `e2b_` with hexadecimal digits: the digits of this
@@ -166,6 +166,12 @@ fn routes() -> Routes {
         .post("/filesystem.Filesystem/CreateWatcher", filesystem::create_watcher, "Begin to watch a directory")
         .post("/filesystem.Filesystem/GetWatcherEvents", filesystem::watcher_events, "Read what a watcher saw")
         .post("/filesystem.Filesystem/RemoveWatcher", filesystem::remove_watcher, "End a watcher")
+        .refuse("/v2/templates", error::no_builds)
+        .refuse("/v2/templates/{*path}", error::no_builds)
+        .refuse("/v3/templates", error::no_builds)
+        .refuse("/v3/templates/{*path}", error::no_builds)
+        .refuse("/volumes", error::no_volumes)
+        .refuse("/volumes/{*path}", error::no_volumes)
         .refuse("/process.Process/{method}", connect::unknown_method)
         .refuse("/filesystem.Filesystem/{method}", connect::unknown_method)
         // Any path may belong to a sandbox's programs; the layer forwards those.

@@ -122,7 +122,8 @@ pub(super) async fn list(
     let mut all = app.engine.sandboxes.list(&tenant);
     let states: Vec<&str> = params.all("state").flat_map(|states| states.split(',')).collect();
     if !states.is_empty() {
-        all.retain(|sandbox| states.contains(&describe::state(sandbox).name()));
+        let wanted = |name: &str| states.iter().any(|state| state.eq_ignore_ascii_case(name));
+        all.retain(|sandbox| wanted(describe::state(sandbox).name()));
     }
     if let Some(metadata) = params.get("metadata") {
         let wanted = pairs(metadata)?;
