@@ -75,6 +75,7 @@ pub(crate) async fn store(
     if let Some(session) = target.session {
         match session.store_changes(&finished.files).await {
             Ok(mut changes) => {
+                changes.files.retain(|file| is_result(&file.path));
                 let count = changes.files.len().min(MAX_PUBLISHED);
                 result = target.publish(changes.files.get_mut(..count).unwrap_or_default()).await;
                 stored.files.extend(changes.files);
@@ -87,6 +88,11 @@ pub(crate) async fn store(
         }
     }
     (ToolOutcome::new(finished, stored), result)
+}
+
+/// Returns false for the path of a file that tools keep for themselves, such as those of a repository. It is stored, and not told as a result.
+fn is_result(path: &str) -> bool {
+    !path.split('/').any(|part| part.starts_with('.') || matches!(part, "node_modules" | "__pycache__"))
 }
 
 /// Stores a displayed value: its image, or else its page for a browser, becomes a file of the session.
@@ -107,4 +113,21 @@ async fn store_value(
         figures.push(target.figure(session, page.as_bytes(), mime).await?);
     }
     Ok(RichValue::new(bundle, image))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_tools_are_no_results() {
+        for path in ["/mnt/data/a.csv", "/mnt/data/out/b.tar.gz", "/mnt/data/modules/c"] {
+            assert!(is_result(path), "{path}");
+        }
+        for path in
+            ["/mnt/data/.env", "/mnt/data/.git/HEAD", "/mnt/data/web/node_modules/i.js", "/mnt/data/__pycache__/x.pyc"]
+        {
+            assert!(!is_result(path), "{path}");
+        }
+    }
 }
