@@ -90,7 +90,8 @@ pub(crate) async fn store(
     (ToolOutcome::new(finished, stored), result)
 }
 
-/// Returns false for the path of a file that tools keep for themselves, such as those of a repository. It is stored, and not told as a result.
+/// Returns false for the path of a file that tools keep for themselves, such as those of a repository. It is stored, and not told as a
+/// result.
 fn is_result(path: &str) -> bool {
     !path.split('/').any(|part| part.starts_with('.') || matches!(part, "node_modules" | "__pycache__"))
 }
