@@ -10,7 +10,7 @@ use aludel_agent::{ApprovalDecision, ApprovalRequest, ProgramSpan, Runtime};
 use aludel_ignore::Ignore;
 use aludel_sandbox::{Cell, Execution as SandboxExecution, Finished, LimitHit, Outcome};
 use aludel_store::{ApprovalRecord, Tenant};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{Instrument as _, error};
@@ -30,6 +30,8 @@ pub const MAX_CODE: usize = 1 << 20;
 pub(crate) const MAX_EXECUTIONS: usize = 256;
 /// Events that may wait for their reader. Beyond that, the execution waits.
 const MAX_UNREAD: usize = 64;
+/// The same in KiB of output. One event may have more.
+const MAX_UNREAD_KIB: u32 = 1024;
 
 /// A program that a client sends.
 #[derive(Debug)]
@@ -94,7 +96,7 @@ pub enum DirectEnd {
 /// An execution under way. Dropping it cancels the program; its end is recorded all the same.
 #[derive(Debug)]
 pub struct DirectExecution {
-    events: mpsc::Receiver<DirectEvent>,
+    events: mpsc::Receiver<(DirectEvent, OwnedSemaphorePermit)>,
     cancel: CancellationToken,
     _cancels: DropGuard,
 }
@@ -102,7 +104,7 @@ pub struct DirectExecution {
 impl DirectExecution {
     /// The next event; `None` after [`DirectEvent::Ended`]. Cancel-safe.
     pub async fn next(&mut self) -> Option<DirectEvent> {
-        self.events.recv().await
+        self.events.recv().await.map(|(event, _room)| event)
     }
 
     /// A token that interrupts the program. Its end is sent as usual.
@@ -126,7 +128,8 @@ pub fn start(engine: &Arc<Engine>, program: ClientProgram) -> Result<DirectExecu
     let gate = Gate::new(engine, &program.tenant, origin, Decider::Operator, false);
     let (sender, events) = mpsc::channel(MAX_UNREAD);
     let cancel = CancellationToken::new();
-    let task = Task { engine: Arc::clone(engine), program, gate, cancel: cancel.clone(), events: sender };
+    let room = Arc::new(Semaphore::new(MAX_UNREAD_KIB as usize));
+    let task = Task { engine: Arc::clone(engine), program, gate, cancel: cancel.clone(), events: sender, room };
     let share = engine.processor_time.share_of(&task.program.tenant);
     engine.tasks.spawn(share.pace(task.run(permit)).in_current_span());
     Ok(DirectExecution { events, _cancels: cancel.clone().drop_guard(), cancel })
@@ -174,7 +177,9 @@ struct Task {
     program: ClientProgram,
     gate: Arc<Gate>,
     cancel: CancellationToken,
-    events: mpsc::Sender<DirectEvent>,
+    events: mpsc::Sender<(DirectEvent, OwnedSemaphorePermit)>,
+    /// Room for events that nobody has read, KiB.
+    room: Arc<Semaphore>,
 }
 
 impl Task {
@@ -251,7 +256,11 @@ impl Task {
                     execution.interrupter().interrupt();
                     continue;
                 }
-                event = execution.next() => event,
+                event = async {
+                    // While its events wait for their reader, the next stays where it is.
+                    drop(self.room.acquire_many(MAX_UNREAD_KIB / 2).await);
+                    execution.next().await
+                } => event,
             };
             let Some(event) = event else {
                 return Err(DirectEnd::Failed(Error::internal("an execution ended without an end")));
@@ -288,7 +297,17 @@ impl Task {
     }
 
     async fn send(&self, event: DirectEvent) {
-        self.events.send(event).await.ignore("without a receiver, the program is cancelled as well");
+        let bytes = if let DirectEvent::Output(output) = &event { output.memory() } else { 0 };
+        let kib = u32::try_from(bytes >> 10).unwrap_or(u32::MAX).min(MAX_UNREAD_KIB);
+        let sent = async {
+            // It is never closed.
+            let Ok(room) = Arc::clone(&self.room).acquire_many_owned(kib).await else { return };
+            self.events.send((event, room)).await.ignore("the reader has gone");
+        };
+        tokio::select! {
+            () = sent => {}
+            () = self.events.closed() => {}
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::sync::{Notify, mpsc};
 use crate::outcome::ExecutionEvent;
 
 /// Bytes of events that wait for their reader. With more, the program waits. One event may have more.
-const MAX_UNREAD: usize = 4 << 20;
+const MAX_UNREAD: usize = 1 << 20;
 /// Bytes that an event takes besides its texts.
 const EVENT_COST: usize = 256;
 

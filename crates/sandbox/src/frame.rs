@@ -12,6 +12,8 @@ use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use tokio::io::Join;
 use tokio::net::unix::pipe;
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::task::block_in_place;
 use tokio_util::bytes::Bytes;
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
@@ -19,8 +21,10 @@ use crate::kernel::CommandLine;
 use crate::outcome::{ClientAnswer, ClientCall, MimeBundle, MimeData, ProgramError};
 use crate::process::Command;
 
+/// Bytes of a frame that takes a millisecond to read.
+const LONG_FRAME: usize = 512 << 10;
 /// The longest accepted frame of a kernel, bytes. The kernel program stays below it; a longer one is from other code.
-pub(crate) const MAX_FRAME: usize = 32 << 20;
+pub(crate) const MAX_FRAME: usize = 25 << 20;
 /// The longest name of an exception, bytes.
 const MAX_NAME: usize = 200;
 /// The longest message or traceback, bytes. The kernel program stays below it.
@@ -205,7 +209,12 @@ impl Channel {
             Some(bytes) => {
                 let bytes = bytes?;
                 self.received += bytes.len();
-                parse(&bytes).map(Some)
+                // Others need not wait for it, where there is another thread for them.
+                let is_long = bytes.len() > LONG_FRAME;
+                match is_long && Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread {
+                    true => block_in_place(|| parse(&bytes)).map(Some),
+                    false => parse(&bytes).map(Some),
+                }
             }
         }
     }

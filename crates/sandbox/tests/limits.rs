@@ -372,7 +372,7 @@ async fn a_program_waits_for_the_reader_of_what_it_displays() {
         counts.push(shown().await);
     }
     let waits_at: u32 = counts.pop().unwrap().parse().unwrap();
-    assert!((4..8).contains(&waits_at), "{waits_at}");
+    assert!((1..5).contains(&waits_at), "{waits_at}");
     let (mut events, mut finished) = (0, None);
     while let Some(event) = execution.next().await {
         match event {

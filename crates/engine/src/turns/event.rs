@@ -271,6 +271,17 @@ pub enum OutputPiece {
     },
 }
 
+impl OutputPiece {
+    /// Returns the bytes that it takes in memory.
+    pub(crate) fn memory(&self) -> usize {
+        match self {
+            Self::Stdout(text) | Self::Stderr(text) => text.len(),
+            Self::Display(rich) | Self::Result(rich) => rich.memory(),
+            Self::Error { name, value, traceback } => name.len() + value.len() + traceback.len(),
+        }
+    }
+}
+
 /// A value in the forms that its program gave it. A dialect uses those that its clients can show.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RichValue {
@@ -317,6 +328,15 @@ impl RichValue {
             }
         }
         rich
+    }
+
+    fn memory(&self) -> usize {
+        let others = self.others.iter().map(|(_, form)| match form {
+            RichData::Binary(bytes) => bytes.len(),
+            RichData::Text(text) => text.len(),
+        });
+        let image = self.image.iter().map(|image| image.bytes.len());
+        self.text.iter().map(String::len).chain(image).chain(others).sum()
     }
 
     /// Returns the bytes that its binary forms take as base64 or as files.
