@@ -240,6 +240,7 @@ const COMMON: &[Allow] = allow! {
     SYS_memfd_create: When::Without(1, MFD_HUGETLB), "multiprocessing, pyarrow";
     SYS_clone: When::Masked(0, FORBIDDEN_CLONE_FLAGS | THREAD, &[0, THREAD]), "threads, fork";
     SYS_clone3, "answered ENOSYS by the first filter";
+    SYS_timer_create, "timeout, which uses an alarm where there is none";
     SYS_execve, "subprocess";
     SYS_exit, "threads";
     SYS_exit_group, "processes";
@@ -639,7 +640,7 @@ mod tests {
     #[test]
     fn the_list_is_short() {
         // SECURITY.md names the number.
-        assert!(allowed(Profile::Data) <= 152, "{}", allowed(Profile::Data));
+        assert!(allowed(Profile::Data) <= 153, "{}", allowed(Profile::Data));
         assert!(allowed(Profile::Services) <= allowed(Profile::Data) + 8, "{}", allowed(Profile::Services));
     }
 
