@@ -47,6 +47,7 @@ mod warden;
 mod warden_process;
 mod zygote;
 
+pub use mounts::COMPILED_SCRIPTS;
 pub use sys::{give_back_freed_memory, give_back_large_memory};
 pub use warden::WORKSPACES;
 pub use warden_process::{WardenError, WardenProcess};

@@ -33,6 +33,9 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
     ("ptmx", "pts/ptmx"),
 ];
 
+/// The directory of the compiled scripts in a template that has them.
+pub const COMPILED_SCRIPTS: &str = "/usr/lib/aludel/kernel/__pycache__";
+
 /// Mount point at which the new root is put together. It exists on every system.
 const STAGE: &str = "/tmp";
 
@@ -148,6 +151,8 @@ pub(crate) fn enter_base(sources: &BaseSources, scripts: &[(String, String)]) ->
     for (name, text) in scripts {
         fs::write(format!("{directory}/{name}"), text).step(format!("write /run/aludel/{name}"))?;
     }
+    std::os::unix::fs::symlink(COMPILED_SCRIPTS, format!("{directory}/__pycache__"))
+        .step("link the compiled scripts")?;
     // A real /tmp for the zygote's imports; every sandbox mounts its own over it.
     tmpfs(&format!("{root}/tmp"), 64 << 20, 4096, "1777")?;
     rustix::mount::mount_remount(run.as_str(), MountFlags::BIND | MountFlags::RDONLY | restricted(), c"")

@@ -63,9 +63,10 @@ class Kernel:
             self.execute(rehearsal)
         self.forget_rehearsals()
 
-    def note_memory(self):
-        """Runs in the zygote, once, when all is imported."""
-        self.written.measure(self.output, self.execute)
+    def note_memory(self, measures_pages):
+        """Runs in the zygote, once, when all is imported. For a single program no cells come whose pages would be known."""
+        if measures_pages:
+            self.written.measure(self.output, self.execute)
         self.memory.baseline()
         generator = getattr(getattr(sys.modules.get("numpy"), "random", None), "get_bit_generator", None)
         # Before numpy 1.24 nothing names it.
@@ -306,6 +307,7 @@ if __name__ == "__main__":
     # A new interpreter, started by the zygote's child after the lockdown.
     for inherited in (FROM_HOST_FD, TO_HOST_FD, WARDEN_FD):
         os.set_inheritable(inherited, False)
-    prepare("--lean" not in sys.argv, preloaded_modules(sys.argv))
-    note_memory()
+    imports_all = "--lean" not in sys.argv
+    prepare(imports_all, preloaded_modules(sys.argv))
+    note_memory(imports_all)
     run()

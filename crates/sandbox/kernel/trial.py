@@ -15,7 +15,7 @@ def prepare(_imports_all, _modules):
     pass
 
 
-def note_memory():
+def note_memory(_measures_pages):
     pass
 
 

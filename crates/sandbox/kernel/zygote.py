@@ -254,7 +254,7 @@ def main():
     if not is_lean:
         zygote_immortal.make_all_immortal()
         zygote_heap.use_huge_pages()
-    kernel.note_memory()
+    kernel.note_memory(not is_lean)
     understood = Understood(filters)
     warden.send(b'"ready"')
     while True:

@@ -143,6 +143,7 @@ fn fill(
         Packages::Default => packages::compile(site)?,
         Packages::Own(_) => packages::compile_leniently(site)?,
     }
+    packages::compile_kernel(site)?;
     let lock = site.root.join(REQUIREMENTS);
     fs::write(&lock, list).map_err(at(&lock))?;
     let manifest = Manifest {
