@@ -21,7 +21,7 @@ use crate::kernel::CommandLine;
 use crate::outcome::{ClientAnswer, ClientCall, MimeBundle, MimeData, ProgramError};
 use crate::process::Command;
 
-/// Bytes of a frame that takes a millisecond to read.
+/// Bytes from which a frame is read where no other task waits behind it.
 const LONG_FRAME: usize = 512 << 10;
 /// The longest accepted frame of a kernel, bytes. The kernel program stays below it; a longer one is from other code.
 pub(crate) const MAX_FRAME: usize = 25 << 20;

@@ -17,8 +17,8 @@ const FILE: &str = ".remembered";
 /// The first bytes of an executable.
 const MAGIC: [u8; 4] = *b"\x7fELF";
 
-/// Seconds for which a script is taken to choose the same interpreter in the same place: those of version managers, such as pyenv, take a
-/// second to choose.
+/// Seconds for which a script is taken to choose the same interpreter in the same place: those of version managers, such as pyenv, take
+/// half a second to choose.
 const CHOICE_SECONDS: u64 = 3600;
 /// Parts of the names of variables by which version managers are told which interpreter to choose.
 const CHOOSING: [&str; 2] = ["PYTHON", "PYENV"];

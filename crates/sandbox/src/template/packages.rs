@@ -123,8 +123,8 @@ fn compile_directory(site: &BuildSite<'_>, directory: &Path) -> Result<(), Error
     )
 }
 
-/// Compiles the kernel's scripts, which takes a tenth of the time in which a zygote for a single program starts. Of a later version of
-/// them, what is compiled here is not used: Python compares it with the script.
+/// Compiles the kernel's scripts, so that a zygote that starts need not. Of a later version of them, what is compiled here is not used:
+/// Python compares it with the script.
 pub(super) fn compile_kernel(site: &BuildSite<'_>) -> Result<(), Error> {
     let compiled = site.root.join(COMPILED_SCRIPTS.trim_start_matches('/'));
     fs::create_dir_all(&compiled).map_err(at(&compiled))?;
