@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use aludel_agent::{ApprovalDecision, ApprovalRequest, ProgramSpan, Runtime};
 use aludel_ignore::Ignore;
-use aludel_sandbox::{Cell, Execution as SandboxExecution, Finished, LimitHit, Outcome};
+use aludel_sandbox::{Cell, EventMemory, Execution as SandboxExecution, Finished, Interrupter, LimitHit, Outcome};
 use aludel_store::{ApprovalRecord, Tenant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until};
@@ -97,6 +97,8 @@ pub enum DirectEnd {
 #[derive(Debug)]
 pub struct DirectExecution {
     events: mpsc::Receiver<(DirectEvent, OwnedSemaphorePermit)>,
+    /// The room of the last event, until the next is asked for.
+    room: Option<OwnedSemaphorePermit>,
     cancel: CancellationToken,
     _cancels: DropGuard,
 }
@@ -104,7 +106,10 @@ pub struct DirectExecution {
 impl DirectExecution {
     /// The next event; `None` after [`DirectEvent::Ended`]. Cancel-safe.
     pub async fn next(&mut self) -> Option<DirectEvent> {
-        self.events.recv().await.map(|(event, _room)| event)
+        self.room = None;
+        let (event, room) = self.events.recv().await?;
+        self.room = Some(room);
+        Some(event)
     }
 
     /// A token that interrupts the program. Its end is sent as usual.
@@ -132,7 +137,7 @@ pub fn start(engine: &Arc<Engine>, program: ClientProgram) -> Result<DirectExecu
     let task = Task { engine: Arc::clone(engine), program, gate, cancel: cancel.clone(), events: sender, room };
     let share = engine.processor_time.share_of(&task.program.tenant);
     engine.tasks.spawn(share.pace(task.run(permit)).in_current_span());
-    Ok(DirectExecution { events, _cancels: cancel.clone().drop_guard(), cancel })
+    Ok(DirectExecution { events, room: None, _cancels: cancel.clone().drop_guard(), cancel })
 }
 
 impl ProgramTarget {
@@ -157,10 +162,13 @@ impl ProgramTarget {
         }
     }
 
-    async fn execute(&self, code: &str) -> Result<SandboxExecution, Error> {
+    async fn execute(&self, code: &str, memory: &EventMemory) -> Result<SandboxExecution, Error> {
         match self {
             Self::Session(session) => session.execute(code).await,
-            Self::Kernel { runtime, .. } => Ok(runtime.execute(Cell::new(code)).await?),
+            Self::Kernel { runtime, .. } => {
+                let cell = Cell { event_memory: Some(memory), ..Cell::new(code) };
+                Ok(runtime.execute(cell).await?)
+            }
         }
     }
 }
@@ -206,11 +214,12 @@ impl Task {
         }
         let traced = ProgramSpan::begin(self.program.target.runtime().kernel(), id);
         let span = traced.span().clone();
+        let memory = self.engine.sessions.event_memory(&self.program.tenant);
         let execution = tokio::select! {
             biased;
             () = self.stopped() => return Ok(DirectEnd::Cancelled),
             // The kernel may be busy with another program.
-            execution = self.program.target.execute(code).instrument(span.clone()) => execution.map_err(DirectEnd::Failed)?,
+            execution = self.program.target.execute(code, &memory).instrument(span.clone()) => execution.map_err(DirectEnd::Failed)?,
         };
         self.send(DirectEvent::Started).await;
         self.watch(execution, traced).instrument(span).await
@@ -239,40 +248,33 @@ impl Task {
     /// Sends the program's events up to its end, and interrupts it at its time limit.
     async fn watch(&self, mut execution: SandboxExecution, mut traced: ProgramSpan) -> Result<DirectEnd, DirectEnd> {
         let session = self.program.target.session();
-        let deadline = self.program.timeout.map(|timeout| (Instant::now() + timeout, timeout));
+        let mut stop = Stop {
+            interrupter: execution.interrupter(),
+            deadline: self.program.timeout.map(|timeout| (Instant::now() + timeout, timeout)),
+            is_stopped: false,
+            overran: None,
+        };
         let (mut figures, mut failure) = (Vec::new(), None);
-        let (mut is_stopped, mut overran) = (false, None);
         loop {
-            let event = tokio::select! {
-                biased;
-                // First, because a program that never pauses always has an event.
-                () = self.stopped(), if !is_stopped => {
-                    is_stopped = true;
-                    execution.interrupter().interrupt();
-                    continue;
-                }
-                limit = expired(deadline), if !is_stopped => {
-                    (is_stopped, overran) = (true, Some(limit));
-                    execution.interrupter().interrupt();
-                    continue;
-                }
-                event = async {
-                    // While its events wait for their reader, the next stays where it is.
-                    drop(self.room.acquire_many(MAX_UNREAD_KIB / 2).await);
-                    execution.next().await
-                } => event,
+            let event = async {
+                // While its events wait for their reader, the next stays where it is.
+                drop(self.room.acquire_many(MAX_UNREAD_KIB / 2).await);
+                execution.next().await
             };
+            let event = self.interruptible(event, &mut stop).await;
             let Some(event) = event else {
                 return Err(DirectEnd::Failed(Error::internal("an execution ended without an end")));
             };
             traced.record(&self.program.code, &event);
             let files = effects::FileTarget { session, publish_as: None };
             match effects::piece(event, files, &mut figures).await {
-                Ok(ExecutionPiece::Output(output)) => self.send(DirectEvent::Output(output)).await,
+                Ok(ExecutionPiece::Output(output)) => {
+                    self.interruptible(self.send(DirectEvent::Output(output)), &mut stop).await;
+                }
                 // No tools were given to it.
                 Ok(ExecutionPiece::Calls(_)) => execution.answer(Vec::new()),
                 Ok(ExecutionPiece::Finished(mut finished)) => {
-                    timed_out(&mut finished, overran);
+                    timed_out(&mut finished, stop.overran);
                     self.gate.ended(&self.program.id, &finished).await.map_err(DirectEnd::Failed)?;
                     let (outcome, stored) = effects::store(finished, files, figures).await;
                     stored.map_err(DirectEnd::Failed)?;
@@ -280,10 +282,26 @@ impl Task {
                 }
                 // Its output cannot be stored; the program ends first.
                 Err(error) => {
-                    is_stopped = true;
-                    execution.interrupter().interrupt();
+                    stop.now();
                     failure.get_or_insert(error);
                 }
+            }
+        }
+    }
+
+    /// Awaits a future, and interrupts the program meanwhile if it is cancelled or its time is up.
+    async fn interruptible<T>(&self, future: impl Future<Output = T>, stop: &mut Stop) -> T {
+        let mut future = pin!(future);
+        loop {
+            tokio::select! {
+                biased;
+                // First, because a program that never pauses always has an event.
+                () = self.stopped(), if !stop.is_stopped => stop.now(),
+                limit = expired(stop.deadline), if !stop.is_stopped => {
+                    stop.overran = Some(limit);
+                    stop.now();
+                }
+                done = &mut future => return done,
             }
         }
     }
@@ -308,6 +326,22 @@ impl Task {
             () = sent => {}
             () = self.events.closed() => {}
         }
+    }
+}
+
+/// The means and reasons to interrupt a program.
+struct Stop {
+    interrupter: Interrupter,
+    deadline: Option<(Instant, Duration)>,
+    is_stopped: bool,
+    /// The client's limit that it hit.
+    overran: Option<Duration>,
+}
+
+impl Stop {
+    fn now(&mut self) {
+        self.is_stopped = true;
+        self.interrupter.interrupt();
     }
 }
 

@@ -7,6 +7,7 @@
 pub mod approvals;
 mod environment;
 mod error;
+mod event_memories;
 pub mod executions;
 mod failure;
 mod leftovers;

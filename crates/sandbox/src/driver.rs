@@ -1,6 +1,7 @@
 //! The kernel driver: runs cells over a [`Link`] and enforces time, output and interrupts on every backend.
 
 mod cell_run;
+mod long_frame;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -122,7 +123,7 @@ impl<L: Link> Driver<L> {
 
     /// Runs one cell. Cells run one at a time; the next waits here.
     pub(crate) async fn execute(&self, cell: Cell<'_>) -> Result<Execution, Error> {
-        let Cell { code, environment, tools } = cell;
+        let Cell { code, environment, tools, event_memory } = cell;
         kernel::check_environment(environment)?;
         kernel::check_tools(tools)?;
         let mut kernel = self.lock().await?;
@@ -148,7 +149,12 @@ impl<L: Link> Driver<L> {
         let (answers, answered) = mpsc::unbounded_channel();
         let (interrupter, interrupted) = watch::channel(false);
         let interrupter = Interrupter::new(interrupter);
-        let run = CellRun::new(self, (cpu_before, before), tools.to_vec(), (events, answered, interrupted));
+        let run = CellRun::new(
+            self,
+            (cpu_before, before),
+            (tools.to_vec(), event_memory.cloned()),
+            (events, answered, interrupted),
+        );
         tokio::spawn(run.drive(kernel));
         Ok(Execution::new(receiver, answers, interrupter, number))
     }
@@ -177,7 +183,12 @@ impl<L: Link> Driver<L> {
                     Ok(LinkInput::Frame(FromKernel::Configured, _)) => return Ok(()),
                     Ok(LinkInput::Frame(FromKernel::Failed(reason), _)) => return Err(Error::Start(reason)),
                     // Output of a thread between two cells.
-                    Ok(LinkInput::Frame(..) | LinkInput::Printed(..)) => {}
+                    Ok(
+                        LinkInput::LongFrame(_)
+                        | LinkInput::SkippedFrame(_)
+                        | LinkInput::Frame(..)
+                        | LinkInput::Printed(..),
+                    ) => {}
                     Ok(LinkInput::Closed) | Err(_) => return Err(Error::KernelGone("it ended meanwhile".into())),
                 }
             }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use aludel_ignore::Ignore;
 use tokio::sync::{Notify, mpsc};
 
+use crate::event_memory::HeldMemory;
 use crate::outcome::ExecutionEvent;
 
 /// Bytes of events that wait for their reader. With more, the program waits. One event may have more.
@@ -20,33 +21,45 @@ struct Unread {
     read: Notify,
 }
 
+/// An event on its way.
+#[derive(Debug)]
+struct QueuedEvent {
+    event: ExecutionEvent,
+    bytes: usize,
+    held: Option<HeldMemory>,
+}
+
 /// The end of the program.
 #[derive(Debug)]
 pub(crate) struct EventSender {
-    events: mpsc::UnboundedSender<(ExecutionEvent, usize)>,
+    events: mpsc::UnboundedSender<QueuedEvent>,
     unread: Arc<Unread>,
 }
 
 /// The end of the reader.
 #[derive(Debug)]
 pub(crate) struct EventReceiver {
-    events: mpsc::UnboundedReceiver<(ExecutionEvent, usize)>,
+    events: mpsc::UnboundedReceiver<QueuedEvent>,
     unread: Arc<Unread>,
+    /// The memory of the last event, until the next is asked for.
+    held: Option<HeldMemory>,
 }
 
 /// A queue of events.
 pub(crate) fn event_queue() -> (EventSender, EventReceiver) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let unread = Arc::new(Unread::default());
-    (EventSender { events: sender, unread: Arc::clone(&unread) }, EventReceiver { events: receiver, unread })
+    let receiver = EventReceiver { events: receiver, unread: Arc::clone(&unread), held: None };
+    (EventSender { events: sender, unread }, receiver)
 }
 
 impl EventSender {
-    /// Sends an event, whether or not there is room.
-    pub(crate) fn send(&self, event: ExecutionEvent) {
+    /// Sends an event and the memory that it holds until its reader asks for the next, whether or not there is room.
+    pub(crate) fn send(&self, event: ExecutionEvent, held: Option<HeldMemory>) {
         let bytes = event.bytes() + EVENT_COST;
         self.unread.bytes.fetch_add(bytes, Ordering::AcqRel);
-        self.events.send((event, bytes)).ignore("without a receiver, the execution is being interrupted");
+        let sent = self.events.send(QueuedEvent { event, bytes, held });
+        sent.ignore("without a receiver, the execution is being interrupted");
     }
 
     /// Waits for room, for ever once the reader has gone. Cancel-safe; one caller at a time.
@@ -60,7 +73,9 @@ impl EventSender {
 impl EventReceiver {
     /// The next event; `None` after the last. Cancel-safe.
     pub(crate) async fn recv(&mut self) -> Option<ExecutionEvent> {
-        let (event, bytes) = self.events.recv().await?;
+        self.held = None;
+        let QueuedEvent { event, bytes, held } = self.events.recv().await?;
+        self.held = held;
         self.unread.bytes.fetch_sub(bytes, Ordering::AcqRel);
         self.unread.read.notify_one();
         Some(event)
@@ -78,7 +93,7 @@ mod tests {
         let (sender, mut receiver) = event_queue();
         sender.room().await;
         for text in ["x".repeat(MAX_UNREAD), "y".to_owned()] {
-            sender.send(ExecutionEvent::Stdout(text));
+            sender.send(ExecutionEvent::Stdout(text), None);
         }
         assert!(sender.room().now_or_never().is_none());
         receiver.recv().await.unwrap();

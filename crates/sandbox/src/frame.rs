@@ -1,4 +1,4 @@
-//! The kernel channel: length-prefixed JSON frames over two pipes. Incoming frames are from untrusted code, which could send descriptors
+//! The kernel channel: length-prefixed JSON frames over two pipes. ArrivingFrame frames are from untrusted code, which could send descriptors
 //! over a socket: whoever receives one closes its last copy, and that of a watching `inotify` takes 6 ms.
 
 use std::fmt;
@@ -7,22 +7,26 @@ use std::os::fd::OwnedFd;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use futures_util::{SinkExt, StreamExt};
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
-use tokio::io::Join;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::block_in_place;
-use tokio_util::bytes::Bytes;
-use tokio_util::codec::{Framed, LengthDelimitedCodec};
+use tokio_util::bytes::{Buf, BytesMut};
 
 use crate::kernel::CommandLine;
 use crate::outcome::{ClientAnswer, ClientCall, MimeBundle, MimeData, ProgramError};
 use crate::process::Command;
 
-/// Bytes from which a frame is read where no other task waits behind it.
-const LONG_FRAME: usize = 512 << 10;
+/// Bytes from which a frame is long: it is announced before it is read, and parsed where no other task waits behind it.
+pub(crate) const LONG_FRAME: usize = 512 << 10;
+/// Bytes of the length before each frame.
+const HEADER: usize = 4;
+/// Bytes at the end of a frame that have its number, which the kernel program writes last.
+const LAST_BYTES: usize = 40;
+/// Bytes that are read of a channel at once.
+const READ_AT_ONCE: usize = 8 << 10;
 /// The longest accepted frame of a kernel, bytes. The kernel program stays below it; a longer one is from other code.
 pub(crate) const MAX_FRAME: usize = 25 << 20;
 /// The longest name of an exception, bytes.
@@ -180,10 +184,91 @@ impl<'de> Deserialize<'de> for RawCalls {
     }
 }
 
+/// A frame on its way from a kernel.
+#[derive(Debug, PartialEq)]
+pub(crate) enum ArrivingFrame {
+    /// The beginning of a long frame, and its length in bytes. It is skipped unless it is accepted before more is received.
+    Long(usize),
+    /// The end of a frame that was skipped, with the number to acknowledge if there is one.
+    Skipped(Option<u64>),
+    /// A frame, and its length.
+    Whole(FromKernel, usize),
+}
+
+/// Bytes of a channel from which frames are taken.
+#[derive(Debug, Default)]
+pub(crate) struct FrameBuffer {
+    bytes: BytesMut,
+    /// True if the frame at the beginning was announced.
+    is_announced: bool,
+    /// Bytes of it that are still to be skipped.
+    skips: usize,
+}
+
+impl FrameBuffer {
+    /// The next frame that is announced or whole; `None` if more bytes are needed.
+    pub(crate) fn next(&mut self) -> io::Result<Option<ArrivingFrame>> {
+        if self.skips > 0 {
+            // Its last bytes are looked at together.
+            let skipped = self.bytes.len().min(self.skips.saturating_sub(LAST_BYTES));
+            self.bytes.advance(skipped);
+            self.skips -= skipped;
+            if self.bytes.len() < self.skips {
+                return Ok(None);
+            }
+            let last = self.bytes.split_to(std::mem::take(&mut self.skips));
+            self.is_announced = false;
+            return Ok(Some(ArrivingFrame::Skipped(last_number(&last))));
+        }
+        let Some(mut header) = self.bytes.get(..HEADER) else { return Ok(None) };
+        let length = header.get_u32() as usize;
+        if length > MAX_FRAME {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame is too long"));
+        }
+        if length > LONG_FRAME && !self.is_announced {
+            (self.is_announced, self.skips) = (true, HEADER + length);
+            return Ok(Some(ArrivingFrame::Long(length)));
+        }
+        if self.bytes.len() < HEADER + length {
+            return Ok(None);
+        }
+        self.bytes.advance(HEADER);
+        let bytes = self.bytes.split_to(length);
+        if std::mem::take(&mut self.is_announced) {
+            // The rest is in the same memory, which would be kept.
+            self.bytes = BytesMut::from(&*self.bytes);
+        }
+        // Others need not wait for it, where there is another thread for them.
+        let frame = match length > LONG_FRAME && Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread {
+            true => block_in_place(|| parse(&bytes)),
+            false => parse(&bytes),
+        };
+        Ok(Some(ArrivingFrame::Whole(frame?, length)))
+    }
+
+    /// Accepts the long frame that was announced last.
+    pub(crate) fn accept(&mut self) {
+        self.skips = 0;
+    }
+
+    /// Adds bytes.
+    #[cfg(any(test, feature = "docker", feature = "remote"))]
+    pub(crate) fn extend(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Forgets the beginning of a frame.
+    #[cfg(any(test, feature = "docker", feature = "remote"))]
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
 /// The host's end of the channel. Receiving is cancel-safe.
 pub(crate) struct Channel {
-    frames: Framed<Join<pipe::Receiver, pipe::Sender>, LengthDelimitedCodec>,
-    received: usize,
+    receiver: pipe::Receiver,
+    sender: pipe::Sender,
+    incoming: FrameBuffer,
 }
 
 impl Channel {
@@ -193,36 +278,59 @@ impl Channel {
         let sender = pipe::Sender::from_owned_fd(ours.into())?;
         let (ours, to_host) = io::pipe()?;
         let receiver = pipe::Receiver::from_owned_fd(ours.into())?;
-        let codec = LengthDelimitedCodec::builder().max_frame_length(MAX_FRAME).new_codec();
-        let frames = Framed::new(tokio::io::join(receiver, sender), codec);
-        Ok((Self { frames, received: 0 }, [from_host.into(), to_host.into()]))
+        Ok((Self { receiver, sender, incoming: FrameBuffer::default() }, [from_host.into(), to_host.into()]))
     }
 
+    /// Sends a frame. Dropping the future may leave half of it sent.
     pub(crate) async fn send(&mut self, frame: &ToKernel<'_>) -> io::Result<()> {
-        self.frames.send(Bytes::from(serde_json::to_vec(frame)?)).await
+        self.sender.write_all(&encode(frame)?).await
     }
 
-    /// The next frame; `None` when the other end is closed.
-    pub(crate) async fn receive(&mut self) -> io::Result<Option<FromKernel>> {
-        match self.frames.next().await {
-            None => Ok(None),
-            Some(bytes) => {
-                let bytes = bytes?;
-                self.received += bytes.len();
-                // Others need not wait for it, where there is another thread for them.
-                let is_long = bytes.len() > LONG_FRAME;
-                match is_long && Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread {
-                    true => block_in_place(|| parse(&bytes)).map(Some),
-                    false => parse(&bytes).map(Some),
-                }
+    /// The next frame, announced or whole; `None` when the other end is closed.
+    pub(crate) async fn receive(&mut self) -> io::Result<Option<ArrivingFrame>> {
+        loop {
+            if let Some(incoming) = self.incoming.next()? {
+                return Ok(Some(incoming));
+            }
+            let bytes = &mut self.incoming.bytes;
+            bytes.reserve(READ_AT_ONCE);
+            if self.receiver.read_buf(bytes).await? == 0 {
+                return if bytes.is_empty() { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
             }
         }
     }
 
-    /// Bytes of all frames that came since this was last asked.
-    pub(crate) fn take_received(&mut self) -> usize {
-        std::mem::take(&mut self.received)
+    /// Accepts the long frame that was announced last.
+    pub(crate) fn accept(&mut self) {
+        self.incoming.accept();
     }
+
+    /// The next frame that is not long; `None` when the other end is closed.
+    pub(crate) async fn receive_short(&mut self) -> io::Result<Option<FromKernel>> {
+        loop {
+            match self.receive().await? {
+                None => return Ok(None),
+                Some(ArrivingFrame::Long(_) | ArrivingFrame::Skipped(_)) => {}
+                Some(ArrivingFrame::Whole(frame, _)) => return Ok(Some(frame)),
+            }
+        }
+    }
+}
+
+/// The number at the end of a frame.
+fn last_number(bytes: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    let (_, number) = text.strip_suffix('}')?.rsplit_once("\"number\": ")?;
+    number.parse().ok()
+}
+
+/// A frame with its length before it.
+pub(crate) fn encode(frame: &ToKernel<'_>) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; HEADER];
+    serde_json::to_writer(&mut bytes, frame)?;
+    let length = u32::try_from(bytes.len() - HEADER).map_err(io::Error::other)?;
+    bytes.splice(..HEADER, length.to_be_bytes());
+    Ok(bytes)
 }
 
 /// Parses a frame. Invalid input is an error, never a panic.
@@ -318,6 +426,41 @@ mod tests {
         for calls in ["3", "[3]", "[{}]", r#"[{"name":3,"arguments":""}]"#] {
             assert!(parse(format!(r#"{{"type":"calls","number":1,"calls":{calls}}}"#).as_bytes()).is_err(), "{calls}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_long_frame_is_announced_and_read_only_if_it_is_accepted() {
+        let frame = |text: usize| {
+            format!(r#"{{"type": "display", "data": {{"text/plain": "{}"}}, "number": 7}}"#, "é".repeat(text))
+        };
+        let (long, short) = (frame(LONG_FRAME), frame(1));
+        let mut buffer = FrameBuffer::default();
+        let is_short = |incoming| matches!(incoming, Some(ArrivingFrame::Whole(_, length)) if length == short.len());
+        for is_accepted in [true, false] {
+            buffer.extend(&(long.len() as u32).to_be_bytes());
+            assert_eq!(buffer.next().unwrap(), Some(ArrivingFrame::Long(long.len())));
+            if is_accepted {
+                buffer.accept();
+            }
+            assert_eq!(buffer.next().unwrap(), None);
+            for part in long.as_bytes().chunks(LONG_FRAME) {
+                assert_eq!(buffer.next().unwrap(), None);
+                buffer.extend(part);
+            }
+            buffer.extend(&(short.len() as u32).to_be_bytes());
+            buffer.extend(short.as_bytes());
+            if is_accepted {
+                let whole = buffer.next().unwrap();
+                assert!(matches!(whole, Some(ArrivingFrame::Whole(_, length)) if length == long.len()));
+                assert!(buffer.bytes.capacity() < LONG_FRAME, "its memory is given back");
+            } else {
+                assert_eq!(buffer.next().unwrap(), Some(ArrivingFrame::Skipped(Some(7))));
+            }
+            assert!(is_short(buffer.next().unwrap()));
+            assert_eq!(buffer.next().unwrap(), None);
+        }
+        buffer.extend(&u32::MAX.to_be_bytes());
+        assert!(buffer.next().is_err());
     }
 
     #[test]

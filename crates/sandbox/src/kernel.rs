@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use crate::execution::Execution;
-use crate::{Error, Language};
+use crate::{Error, EventMemory, Language};
 
 /// Tools of one cell.
 const MAX_TOOLS: usize = 256;
@@ -37,6 +37,8 @@ pub struct Cell<'a> {
     pub environment: &'a [(String, String)],
     /// Tools of the client that the cell can call: functions in the kernel's language that exist during the cell.
     pub tools: &'a [String],
+    /// Memory for its long events, from their arrival until their reader asks for the next; `None` for as much as they need.
+    pub event_memory: Option<&'a EventMemory>,
 }
 
 /// The name among a cell's tools that makes Python's `input()` ask the client: called with `{"prompt": TEXT}`, it answers with a line
@@ -46,7 +48,7 @@ pub const INPUT: &str = "__input__";
 impl<'a> Cell<'a> {
     /// A cell without variables of its own and without tools.
     pub fn new(code: &'a str) -> Self {
-        Self { code, environment: &[], tools: &[] }
+        Self { code, environment: &[], tools: &[], event_memory: None }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use crate::Usage;
-use crate::frame::{FromKernel, ToKernel};
+use crate::frame::{ArrivingFrame, FromKernel, ToKernel};
 use crate::process::ExitStatus;
 
 /// The exclusive end of the link to a kernel: its holder runs cells.
@@ -25,6 +25,9 @@ pub(crate) trait Link: Send + 'static {
 
     /// Waits for the next input from the kernel. Cancel-safe.
     fn receive(&mut self) -> impl Future<Output = io::Result<LinkInput>> + Send;
+
+    /// Accepts the long frame that was announced last.
+    fn accept(&mut self);
 
     /// Takes the available output without waiting; empty if there is none.
     fn printed(&mut self, stream: OutputStream) -> Vec<u8>;
@@ -69,12 +72,26 @@ pub(crate) trait LinkControl: Send + Sync + 'static {
 
 /// One thing from a kernel.
 pub(crate) enum LinkInput {
+    /// The beginning of a long frame, and its length. It is skipped unless it is accepted before more is received.
+    LongFrame(usize),
+    /// The end of a frame that was skipped, with the number to acknowledge if there is one.
+    SkippedFrame(Option<u64>),
     /// A frame, and its length.
     Frame(FromKernel, usize),
     /// Printed bytes.
     Printed(OutputStream, Vec<u8>),
     /// The end of the frames.
     Closed,
+}
+
+impl From<ArrivingFrame> for LinkInput {
+    fn from(arriving: ArrivingFrame) -> Self {
+        match arriving {
+            ArrivingFrame::Long(length) => Self::LongFrame(length),
+            ArrivingFrame::Skipped(number) => Self::SkippedFrame(number),
+            ArrivingFrame::Whole(frame, length) => Self::Frame(frame, length),
+        }
+    }
 }
 
 /// One of the two streams that programs print to.

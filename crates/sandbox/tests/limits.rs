@@ -11,8 +11,8 @@ use std::sync::Arc;
 use aludel_sandbox::memory::Memory;
 use aludel_sandbox::process::Command;
 use aludel_sandbox::{
-    Backend, Execution, ExecutionEvent, KernelDeath, LimitHit, Limits, Outcome, Sandbox, SandboxId, SandboxSpec,
-    VariablesState,
+    AllEventMemory, Backend, Cell, Execution, ExecutionEvent, KernelDeath, KernelOptions, LimitHit, Limits, Outcome,
+    Sandbox, SandboxId, SandboxSpec, VariablesState,
 };
 use common::{CHECKPOINT, backend, later, limits, listen, only_entry, run, sandbox, shared, wait_beside};
 
@@ -381,4 +381,26 @@ async fn a_program_waits_for_the_reader_of_what_it_displays() {
         }
     }
     assert_eq!((events, finished.unwrap().outcome), (40, Outcome::Completed));
+}
+
+#[tokio::test]
+async fn a_long_display_waits_for_memory_unless_its_program_is_to_end() {
+    let sandbox = sandbox(shared().await, limits()).await;
+    let memory = AllEventMemory::new(0, 0).tenant();
+    let shows = "from IPython.display import display\nx = 1\ndisplay({'image/png': 'A' * 18_000_000}, raw=True)\nx = 2";
+    let other = sandbox.start_kernel(KernelOptions::default()).await.unwrap();
+    let cell = || Cell { event_memory: Some(&memory), ..Cell::new(shows) };
+    let value_of_x = async || listen(other.execute(Cell::new("print(x)")).await.unwrap()).await.stdout;
+    let mut first = sandbox.first_kernel().execute(cell()).await.unwrap();
+    assert!(matches!(first.next().await, Some(ExecutionEvent::Display(_))));
+    let mut second = other.execute(cell()).await.unwrap();
+    assert!(tokio::time::timeout(Duration::from_secs(1), second.next()).await.is_err());
+    second.interrupter().interrupt();
+    let ended = listen(second).await.finished;
+    assert_eq!((ended.outcome, ended.state), (Outcome::Interrupted, VariablesState::Kept));
+    assert_eq!(value_of_x().await, "1\n");
+    let second = other.execute(cell()).await.unwrap();
+    listen(first).await;
+    assert_eq!(listen(second).await.finished.outcome, Outcome::Completed);
+    assert_eq!(value_of_x().await, "2\n");
 }

@@ -16,6 +16,13 @@ use crate::{ErrorKind, SessionSettings};
 fn script(code: &str, cell: &mut ScriptedCell) {
     match code {
         "show()" => cell.print("shown\n").display_png(b"\x89PNG".to_vec()).write("f.txt", "x"),
+        "large()" => cell.display_png(vec![0; 7 << 20]),
+        "show(); forever()" => {
+            for kib in [300, 1000, 1000, 1000] {
+                cell.display_png(vec![0; kib << 10]);
+            }
+            cell.never_end()
+        }
         "forever()" => cell.print("begun\n").never_end(),
         _ => {
             simple(code, cell);
@@ -116,6 +123,44 @@ async fn a_bare_sandbox_keeps_its_variables_and_stores_nothing() {
 }
 
 #[tokio::test]
+async fn large_displays_that_nobody_reads_are_bounded_for_each_tenant() {
+    let data = tempfile::tempdir().unwrap();
+    let (engine, backend) = engine(data.path(), ApprovalMode::Never).await;
+    let key = engine.store.create_key("a key", None).await.unwrap();
+    let other = engine.store.tenant_of_key(&key.secret).await.unwrap().unwrap();
+    let mut executions = Vec::new();
+    for number in 0..15 {
+        let sandbox = backend.create(SandboxId::unique(), SandboxSpec::new(Limits::default())).await.unwrap();
+        let kernel_names = KernelNames::new("sandbox");
+        let target = ProgramTarget::Kernel { runtime: Arc::new(BareSandbox(sandbox)), kernel_names };
+        let tenant = if number < 14 { Tenant::local() } else { other.clone() };
+        let mut execution = start(&engine, ClientProgram { tenant, ..program(target, "large()") }).unwrap();
+        assert!(matches!(execution.next().await, Some(DirectEvent::Started)));
+        executions.push(execution);
+    }
+    let (mut read, mut waiting) = (Vec::new(), Vec::new());
+    for (number, mut execution) in executions.into_iter().enumerate() {
+        match tokio::time::timeout(Duration::from_millis(300), execution.next()).await {
+            Ok(Some(DirectEvent::Output(_))) => read.push((number, execution)),
+            _ => waiting.push((number, execution)),
+        }
+    }
+
+    let numbers: Vec<usize> = waiting.iter().map(|(number, _)| *number).collect();
+    assert_eq!(numbers, [12, 13], "the other tenant has memory of its own");
+    let (_, cancelled) = waiting.pop().unwrap();
+    cancelled.canceller().cancel();
+    let (outputs, _) = finish(cancelled).await;
+    assert!(
+        matches!(&*outputs, [OutputPiece::Display(note)] if note.text.is_some()),
+        "it waits no longer: {outputs:?}"
+    );
+    for (_, execution) in read.into_iter().chain(waiting) {
+        finish(execution).await;
+    }
+}
+
+#[tokio::test]
 async fn a_program_that_nobody_waits_for_is_interrupted_and_its_end_is_noted() {
     let data = tempfile::tempdir().unwrap();
     let (engine, _backend) = engine(data.path(), ApprovalMode::Never).await;
@@ -148,6 +193,25 @@ async fn a_client_can_give_a_program_less_time_than_the_sandbox_does() {
         matches!(&end, DirectEnd::Ran(outcome) if outcome.end == ToolEnd::Timeout && outcome.words.contains("0.1 s")),
         "{end:?}"
     );
+}
+
+#[tokio::test]
+async fn a_program_is_interrupted_while_its_client_does_not_read() {
+    let data = tempfile::tempdir().unwrap();
+    let (engine, _backend) = engine(data.path(), ApprovalMode::Never).await;
+    let target = ProgramTarget::Session(session(&engine).await);
+    for timeout in [None, Some(Duration::from_millis(300))] {
+        let endless = program(target.clone(), "show(); forever()");
+        let mut execution = start(&engine, ClientProgram { timeout, ..endless }).unwrap();
+        assert!(matches!(execution.next().await, Some(DirectEvent::Started)));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        if timeout.is_none() {
+            execution.canceller().cancel();
+        }
+        // It needs the same kernel.
+        assert_eq!(finish(start(&engine, program(target.clone(), "print(1)")).unwrap()).await.0.len(), 1);
+        assert!(finish(execution).await.0.len() >= 4);
+    }
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use aludel_sandbox::template::TemplateName;
-use aludel_sandbox::{Backend, Health, KernelSpec, Limits};
+use aludel_sandbox::{Backend, EventMemory, Health, KernelSpec, Limits};
 use aludel_store::{FileId, FileOrigin, NewSessionRecord, SessionId, SessionRecord, Store, Tenant};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::session::{free_name, new_file};
 use super::{MemoryTier, Session, check_name};
 use crate::error::Missing;
+use crate::event_memories::EventMemories;
 use crate::meter::{Account, Meter, SandboxTime};
 use crate::permits::{NoRoom, Permit, Permits};
 use crate::{Engine, Environment, Error, SessionSettings};
@@ -53,6 +54,7 @@ pub(super) struct SessionContext {
     /// Permits for sandboxes that end while others are made in their place.
     ends: Arc<Semaphore>,
     meter: Meter,
+    event_memories: EventMemories,
     /// Weak, because sessions hold this context.
     known: Weak<SessionTable>,
 }
@@ -131,6 +133,11 @@ impl SessionContext {
         self.meter.account(tenant)
     }
 
+    /// A tenant's memory for long events of its programs.
+    pub(super) fn event_memory(&self, tenant: &Tenant) -> EventMemory {
+        self.event_memories.of(tenant)
+    }
+
     /// The limits of a session whose row has this memory.
     pub(super) fn limits_of(&self, memory: Option<&str>) -> Limits {
         match memory.and_then(MemoryTier::parse) {
@@ -204,6 +211,7 @@ impl Sessions {
                 permits,
                 ends: Arc::new(Semaphore::new(MOST_ENDS)),
                 meter,
+                event_memories: EventMemories::default(),
                 known: Arc::downgrade(&known),
             }),
             known,
@@ -223,6 +231,11 @@ impl Sessions {
     /// The state.
     pub(crate) fn store(&self) -> &Store {
         &self.shared.store
+    }
+
+    /// A tenant's memory for long events of its programs.
+    pub(crate) fn event_memory(&self, tenant: &Tenant) -> EventMemory {
+        self.shared.event_memory(tenant)
     }
 
     /// The meter.

@@ -237,7 +237,8 @@ impl Session {
 
     /// Runs one cell. A lost sandbox is replaced first, and the outcome says so.
     pub async fn execute<'a>(&self, cell: impl Into<Cell<'a>>) -> Result<Execution, Error> {
-        let cell = cell.into();
+        let memory = self.shared.event_memory(&self.tenant);
+        let cell = Cell { event_memory: Some(&memory), ..cell.into() };
         let (mut losses, mut _kept) = (0, None);
         loop {
             let sandbox = self.sandbox().await?;

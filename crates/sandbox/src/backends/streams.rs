@@ -39,7 +39,7 @@ impl Streams {
 
     /// Waits until the kernel says that it is ready.
     pub(crate) async fn ready(&mut self, limit: Duration) -> Result<(), Error> {
-        match timeout(limit, self.channel.receive()).await {
+        match timeout(limit, self.channel.receive_short()).await {
             Ok(Ok(Some(FromKernel::Ready))) => Ok(()),
             Ok(Ok(Some(FromKernel::Failed(step)))) => Err(Error::Setup(step)),
             Ok(Ok(_)) => Err(Error::Setup("the kernel ended before it was ready".into())),
@@ -59,12 +59,7 @@ impl Streams {
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         loop {
             let (printed, ended, bytes, stream) = tokio::select! {
-                frame = self.channel.receive() => {
-                    return Ok(match frame? {
-                        Some(frame) => LinkInput::Frame(frame, self.channel.take_received()),
-                        None => LinkInput::Closed,
-                    });
-                }
+                incoming = self.channel.receive() => return Ok(incoming?.map_or(LinkInput::Closed, LinkInput::from)),
                 count = read_some(&mut self.stdout, &mut stdout), if !self.stdout_ended => {
                     (count, &mut self.stdout_ended, &mut stdout, OutputStream::Stdout)
                 }
@@ -77,6 +72,11 @@ impl Streams {
             }
             *ended = true;
         }
+    }
+
+    /// Accepts the long frame that was announced last.
+    pub(crate) fn accept(&mut self) {
+        self.channel.accept();
     }
 
     /// Takes the available output. Bypasses tokio, whose `try_read` only knows the state of its last poll.

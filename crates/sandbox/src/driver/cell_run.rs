@@ -7,9 +7,11 @@ use std::time::Duration;
 use aludel_ignore::Ignore;
 use futures_util::future::join;
 use tokio::sync::{OwnedMutexGuard, mpsc, watch};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
+use super::long_frame::{LongFrame, passed};
 use super::{Driver, KILL_TIMEOUT, KernelFlags, KernelState, SEND_TIMEOUT, most_entries, wait_for_exit};
+use crate::event_memory::HeldMemory;
 use crate::event_queue::EventSender;
 use crate::frame::{FromKernel, ToKernel};
 use crate::link::{KernelExit, Link, LinkControl, LinkInput, OutputStream, Signal};
@@ -20,7 +22,7 @@ use crate::outcome::{
 use crate::output::{BoundedOutput, rest};
 use crate::process::ExitStatus;
 use crate::workspace::{Snapshot, WorkspaceUsage};
-use crate::{Error, Limits, Workspace};
+use crate::{Error, EventMemory, Limits, Workspace};
 
 /// The most that one execution may display, bytes of all bundles together.
 const MAX_DISPLAYED: usize = 64 << 20;
@@ -39,6 +41,8 @@ const OWN_LIMIT_PERCENT: u64 = 90;
 const NO_SPACE: &str = "No space left on device";
 /// The text of `EPERM`, which every library's message contains.
 const NOT_PERMITTED: &str = "Operation not permitted";
+/// The note in place of a long display of a program that was to end, for which there was no memory.
+const NO_MEMORY: &str = "[a long display is left out: the client had not read the ones before]";
 /// Time that a kernel has to accept the answer to a display, for which it waits; deadlines wait for it.
 const SHOWN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause between two looks at processor time where it is limited.
@@ -96,6 +100,9 @@ pub(super) struct CellRun<C> {
     workspace: Arc<dyn Workspace>,
     limits: Limits,
     events: EventSender,
+    long_frame: LongFrame,
+    /// Memory of the event that a frame becomes.
+    held: Option<HeldMemory>,
     /// Tools of the client's that it can call.
     tools: Vec<String>,
     answers: mpsc::UnboundedReceiver<Vec<ClientAnswer>>,
@@ -133,11 +140,12 @@ enum WaitEnd {
 }
 
 impl<C: LinkControl> CellRun<C> {
-    /// An execution on this kernel, with the processor time and the files before it, and the tools that it may call.
+    /// An execution on this kernel, with the processor time and the files before it, the tools that it may call and the memory for its
+    /// events.
     pub(super) fn new<L: Link<Control = C>>(
         driver: &Driver<L>,
         (cpu_before, before): (Duration, Snapshot),
-        tools: Vec<String>,
+        (tools, event_memory): (Vec<String>, Option<EventMemory>),
         (events, answers, interrupted): (
             EventSender,
             mpsc::UnboundedReceiver<Vec<ClientAnswer>>,
@@ -151,6 +159,8 @@ impl<C: LinkControl> CellRun<C> {
             workspace: Arc::clone(&driver.workspace),
             cpu_before,
             events,
+            long_frame: LongFrame::new(event_memory),
+            held: None,
             tools,
             answers,
             calls: 0,
@@ -249,18 +259,30 @@ impl<C: LinkControl> CellRun<C> {
                 None => deadline,
             };
             let next_frame_at = kernel.frames.next_at();
+            let arrives_by = self.long_frame.arrives_by();
             tokio::select! {
                 // A program that is to end waits for no reader: it would be killed, and its variables with it.
                 input = async {
                     if self.termination.is_none() {
                         self.events.room().await;
                         if let Some(at) = next_frame_at {
-                            tokio::time::sleep_until(at).await;
+                            sleep_until(at).await;
                         }
                     }
+                    self.long_frame.accept(&mut kernel.link, self.termination.is_some()).await;
                     kernel.link.receive().await
                 } => match input {
                     Ok(LinkInput::Frame(FromKernel::Done, _)) => return WaitEnd::Done,
+                    Ok(LinkInput::LongFrame(length)) => self.long_frame.announce(length),
+                    Ok(LinkInput::SkippedFrame(number)) => {
+                        let note = MimeData::Text(NO_MEMORY.to_owned());
+                        self.display(MimeBundle(vec![("text/plain".into(), note)]), ExecutionEvent::Display);
+                        if let Some(number) = number
+                            && !FrameReply::Shown(number).send(&mut kernel.link).await
+                        {
+                            return WaitEnd::Exited(self.kill(kernel).await);
+                        }
+                    }
                     Ok(LinkInput::Frame(frame, length)) => {
                         received += length + FRAME_COST;
                         if received > MAX_RECEIVED {
@@ -268,11 +290,14 @@ impl<C: LinkControl> CellRun<C> {
                         }
                         self.drain(&mut kernel.link);
                         let shown_before = self.shown;
+                        self.held = self.long_frame.arrived();
                         if let Some(reply) = self.frame(frame)
                             && !reply.send(&mut kernel.link).await
                         {
                             return WaitEnd::Exited(self.kill(kernel).await);
                         }
+                        // Of a frame that was not passed on.
+                        self.held = None;
                         kernel.frames.count(length.saturating_sub(self.shown - shown_before));
                     }
                     Ok(LinkInput::Printed(stream, bytes)) => self.print(stream, &bytes),
@@ -285,6 +310,7 @@ impl<C: LinkControl> CellRun<C> {
                     return WaitEnd::Exited(self.kill(kernel).await);
                 },
                 exit = wait_for_exit(&mut kernel.exit) => return WaitEnd::Exited(exit),
+                () = passed(arrives_by) => return WaitEnd::Exited(self.kill(kernel).await),
                 () = wait_for_pause(&mut paused) => {
                     let since = Instant::now();
                     tokio::select! {
@@ -292,6 +318,7 @@ impl<C: LinkControl> CellRun<C> {
                         () = wait_for_resume(&mut paused) => {}
                     }
                     deadline += since.elapsed();
+                    self.long_frame.put_off(since.elapsed());
                     if let Some(waiting) = &mut self.waiting {
                         waiting.since += since.elapsed();
                     }
@@ -303,7 +330,7 @@ impl<C: LinkControl> CellRun<C> {
                     self.interrupt(Cause::Caller);
                     self.release(&mut kernel.link).await;
                 }
-                () = tokio::time::sleep_until(cpu_looked_at + CPU_INTERVAL), if self.counts_cpu() => {
+                () = sleep_until(cpu_looked_at + CPU_INTERVAL), if self.counts_cpu() => {
                     cpu_looked_at = Instant::now();
                     if self.cpu_is_used_up().await {
                         self.interrupt(Cause::CpuTime);
@@ -311,7 +338,7 @@ impl<C: LinkControl> CellRun<C> {
                     }
                 }
                 // Its clock stops while it waits for its client, whose time the caller limits.
-                () = tokio::time::sleep_until(timer), if self.termination.is_some() || self.waiting.is_none() => match self.termination.as_mut().map(|ending| ending.again_at.take()) {
+                () = sleep_until(timer), if self.termination.is_some() || self.waiting.is_none() => match self.termination.as_mut().map(|ending| ending.again_at.take()) {
                     Some(Some(_)) => self.control.signal(Signal::Interrupt),
                     Some(None) => return WaitEnd::Exited(self.kill(kernel).await),
                     None => self.interrupt(Cause::WallClock),
@@ -424,7 +451,8 @@ impl<C: LinkControl> CellRun<C> {
             return refused("The arguments of a tool are a JSON object, nested no deeper than 100 levels.");
         }
         self.waiting = Some(PendingCalls { number, count: calls.len(), since: Instant::now() });
-        self.send(ExecutionEvent::Calls(calls));
+        let held = self.held.take();
+        self.events.send(ExecutionEvent::Calls(calls), held);
         None
     }
 
@@ -459,7 +487,8 @@ impl<C: LinkControl> CellRun<C> {
         self.displayed += bytes;
         if !self.displays_enough && self.displays < MAX_DISPLAYS && self.displayed < MAX_DISPLAYED {
             self.shown += bytes;
-            self.send(event(bundle));
+            let held = self.held.take();
+            self.events.send(event(bundle), held);
         } else if !self.displays_enough {
             // Reported once: after it nothing is displayed, whatever its size.
             self.displays_enough = true;
@@ -554,7 +583,7 @@ impl<C: LinkControl> CellRun<C> {
     }
 
     fn send(&self, event: ExecutionEvent) {
-        self.events.send(event);
+        self.events.send(event, None);
     }
 }
 

@@ -41,6 +41,10 @@ impl Link for LocalLink {
         self.streams.receive().await
     }
 
+    fn accept(&mut self) {
+        self.streams.accept();
+    }
+
     fn printed(&mut self, stream: OutputStream) -> Vec<u8> {
         self.streams.printed(stream)
     }
@@ -54,7 +58,7 @@ impl Link for LocalLink {
         if !self.handle.restore(theirs).await {
             return false;
         }
-        let first = timeout(RESTORE_TIMEOUT, channel.receive()).await;
+        let first = timeout(RESTORE_TIMEOUT, channel.receive_short()).await;
         self.streams.replace_channel(channel);
         matches!(first, Ok(Ok(Some(FromKernel::Restored))))
     }

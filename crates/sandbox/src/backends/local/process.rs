@@ -82,7 +82,7 @@ pub(super) async fn spawn(handle: &Arc<SandboxHandle>, number: u64, command: Com
         .ignore("the loop below reports a failure: the other side has sent its reason");
     loop {
         // The exec closes the pipe; until then, or without an exec, errors come over it.
-        match timeout(START_TIMEOUT, channel.receive()).await {
+        match timeout(START_TIMEOUT, channel.receive_short()).await {
             Ok(Ok(Some(FromKernel::Started(id)))) => process.id = u32::try_from(id).unwrap_or_default(),
             Ok(Ok(None)) => return Ok(process),
             Ok(Ok(Some(FromKernel::Failed(reason)))) => return Err(Error::Start(reason)),

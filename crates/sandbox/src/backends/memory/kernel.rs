@@ -13,7 +13,7 @@ use super::Script;
 use super::commands::Commands;
 use super::script::{ScriptStep, ScriptedCell, raised};
 use super::workspace::MemoryWorkspace;
-use crate::frame::{FromKernel, ToKernel};
+use crate::frame::{FromKernel, LONG_FRAME, ToKernel};
 use crate::link::{KernelExit, Link, LinkControl, LinkInput, OutputStream, Signal};
 use crate::process::{ExitStatus, Process, SIGKILL};
 use crate::{ClientAnswer, ClientCall, Error, ProgramError, Usage};
@@ -136,6 +136,8 @@ pub(super) struct MemoryLink {
     inputs: mpsc::Receiver<LinkInput>,
     /// Taken out of `inputs` and not handed on yet.
     pending: VecDeque<LinkInput>,
+    /// True if the next frame is skipped.
+    skips: bool,
 }
 
 /// The end of a scripted kernel that signals go to.
@@ -188,8 +190,8 @@ impl MemoryLink {
         let checkpoint = Arc::default();
         let kills = control.kills.subscribe();
         let (cells, answers, inputs) = spawn(&script, &workspace, &control, &checkpoint, kills);
-        let (environment, pending) = (Variables::new(), VecDeque::new());
-        Self { script, workspace, control, checkpoint, environment, kernels, cells, answers, inputs, pending }
+        let (environment, pending, skips) = (Variables::new(), VecDeque::new(), false);
+        Self { script, workspace, control, checkpoint, environment, kernels, cells, answers, inputs, pending, skips }
     }
 }
 
@@ -241,10 +243,24 @@ impl Link for MemoryLink {
     }
 
     async fn receive(&mut self) -> io::Result<LinkInput> {
-        if let Some(input) = self.pending.pop_front() {
-            return Ok(input);
-        }
-        Ok(self.inputs.recv().await.unwrap_or(LinkInput::Closed))
+        let input = match self.pending.pop_front() {
+            Some(input) => input,
+            None => self.inputs.recv().await.unwrap_or(LinkInput::Closed),
+        };
+        Ok(match input {
+            LinkInput::LongFrame(_) => {
+                self.skips = true;
+                input
+            }
+            LinkInput::Frame(FromKernel::Display(..) | FromKernel::Result(_), _) if std::mem::take(&mut self.skips) => {
+                LinkInput::SkippedFrame(None)
+            }
+            input => input,
+        })
+    }
+
+    fn accept(&mut self) {
+        self.skips = false;
     }
 
     fn printed(&mut self, stream: OutputStream) -> Vec<u8> {
@@ -433,6 +449,12 @@ impl ScriptedKernel {
     }
 
     async fn send(&self, frame: FromKernel) {
+        if let FromKernel::Display(bundle, _) | FromKernel::Result(bundle) = &frame
+            && bundle.bytes() > LONG_FRAME
+        {
+            let announced = self.inputs.send(LinkInput::LongFrame(bundle.bytes())).await;
+            announced.ignore("the driver may be gone");
+        }
         self.inputs.send(LinkInput::Frame(frame, 0)).await.ignore("the driver may be gone");
     }
 

@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::timeout;
-use tokio_util::bytes::{Buf, BytesMut};
 
 use super::CHUNK;
 use super::SandboxHost;
 use super::items::KernelItem;
 use super::mux::{KernelStreams, Mux, WINDOW};
-use crate::frame::{self, FromKernel, MAX_FRAME, ToKernel};
+use crate::frame::{FrameBuffer, FromKernel, ToKernel, encode};
 use crate::link::{KernelExit, Link, LinkControl, LinkInput, OutputStream, Signal};
 use crate::{Error, Usage};
 
@@ -38,7 +37,7 @@ pub(super) struct KernelControl<P> {
 pub(super) struct StdioLink<P> {
     control: Arc<KernelControl<P>>,
     streams: KernelStreams,
-    frames: BytesMut,
+    frames: FrameBuffer,
     /// Printed bytes that are not yet taken, by stream.
     printed: [Vec<u8>; 2],
     /// Bytes that were taken and not granted again, by stream.
@@ -57,7 +56,8 @@ impl<P: SandboxHost> StdioLink<P> {
         let streams = mux.start_kernel(number);
         let exit = streams.exit.clone();
         let control = Arc::new(KernelControl { mux, host, number, checkpoint, is_ended: AtomicBool::new(false), exit });
-        let mut link = Self { control, streams, frames: BytesMut::new(), printed: Default::default(), taken: [0; 3] };
+        let mut link =
+            Self { control, streams, frames: FrameBuffer::default(), printed: Default::default(), taken: [0; 3] };
         let gone = |error: io::Error| Error::KernelGone(error.to_string());
         link.send(start).await.map_err(gone)?;
         let mut exit = Link::exit(&link);
@@ -79,7 +79,7 @@ impl<P: SandboxHost> StdioLink<P> {
     fn take(&mut self, item: KernelItem) -> Option<KernelItem> {
         let (stream, bytes) = match item {
             KernelItem::Frames(bytes) => {
-                self.frames.extend_from_slice(&bytes);
+                self.frames.extend(&bytes);
                 (0, bytes)
             }
             KernelItem::Printed(stream, bytes) => {
@@ -100,21 +100,6 @@ impl<P: SandboxHost> StdioLink<P> {
             }
         }
         None
-    }
-
-    /// Returns the next frame that is complete.
-    fn next_frame(&mut self) -> io::Result<Option<LinkInput>> {
-        let Some(mut header) = self.frames.get(..4) else { return Ok(None) };
-        let length = header.get_u32() as usize;
-        if length > MAX_FRAME {
-            return Err(io::Error::other("a frame is too long"));
-        }
-        if self.frames.len() < 4 + length {
-            return Ok(None);
-        }
-        self.frames.advance(4);
-        let bytes = self.frames.split_to(length);
-        Ok(Some(LinkInput::Frame(frame::parse(&bytes)?, length)))
     }
 
     fn next_printed(&mut self) -> Option<LinkInput> {
@@ -140,11 +125,7 @@ impl<P: SandboxHost> Link for StdioLink<P> {
     }
 
     async fn send(&mut self, frame: &ToKernel<'_>) -> io::Result<()> {
-        let payload = serde_json::to_vec(frame)?;
-        let mut bytes = Vec::with_capacity(4 + payload.len());
-        bytes.extend_from_slice(&u32::try_from(payload.len()).map_err(io::Error::other)?.to_be_bytes());
-        bytes.extend_from_slice(&payload);
-        for piece in bytes.chunks(CHUNK) {
+        for piece in encode(frame)?.chunks(CHUNK) {
             let permits = self.streams.credit.acquire_many(piece.len() as u32).await.map_err(io::Error::other)?;
             permits.forget();
             self.control.mux.data(self.control.number, piece);
@@ -158,14 +139,18 @@ impl<P: SandboxHost> Link for StdioLink<P> {
             if let Some(printed) = self.next_printed() {
                 return Ok(printed);
             }
-            if let Some(frame) = self.next_frame()? {
-                return Ok(frame);
+            if let Some(incoming) = self.frames.next()? {
+                return Ok(incoming.into());
             }
             let item = self.streams.items.next().await;
             if let Some(KernelItem::Failed(reason)) = self.take(item) {
                 return Err(io::Error::other(reason));
             }
         }
+    }
+
+    fn accept(&mut self) {
+        self.frames.accept();
     }
 
     fn printed(&mut self, stream: OutputStream) -> Vec<u8> {
