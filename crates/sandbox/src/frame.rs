@@ -1,4 +1,4 @@
-//! The kernel channel: length-prefixed JSON frames over two pipes. ArrivingFrame frames are from untrusted code, which could send descriptors
+//! The kernel channel: length-prefixed JSON frames over two pipes. Frames from a kernel are of untrusted code, which could send descriptors
 //! over a socket: whoever receives one closes its last copy, and that of a watching `inotify` takes 6 ms.
 
 use std::fmt;
