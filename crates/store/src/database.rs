@@ -48,7 +48,7 @@ macro_rules! counted {
 }
 
 /// Each entry upgrades the format from its index to the next. Entries are only added, never changed.
-const FORMATS: [&str; 17] = [
+const FORMATS: [&str; 18] = [
     "
 CREATE TABLE keys (
     id TEXT PRIMARY KEY, name TEXT NOT NULL, hash TEXT NOT NULL UNIQUE, hint TEXT NOT NULL,
@@ -316,6 +316,42 @@ CREATE INDEX turns_by_expiry ON turns (expires_at) WHERE expires_at IS NOT NULL;
 ",
     "
 CREATE INDEX starts_of_request ON audit (request) WHERE event = 'started';
+",
+    // With a ROWID: a search in a table without one reads each row that it compares as a whole, however large.
+    "
+ALTER TABLE turn_events RENAME TO former_turn_events;
+CREATE TABLE turn_events (
+    turn TEXT NOT NULL REFERENCES turns (id) ON DELETE CASCADE, sequence INTEGER NOT NULL, at_ms INTEGER NOT NULL,
+    event TEXT NOT NULL, PRIMARY KEY (turn, sequence)
+) STRICT;
+INSERT INTO turn_events SELECT * FROM former_turn_events;
+DROP TABLE former_turn_events;
+ALTER TABLE turn_items RENAME TO former_turn_items;
+CREATE TABLE turn_items (
+    turn TEXT NOT NULL REFERENCES turns (id) ON DELETE CASCADE, position INTEGER NOT NULL, item TEXT NOT NULL,
+    PRIMARY KEY (turn, position)
+) STRICT;
+INSERT INTO turn_items SELECT * FROM former_turn_items;
+DROP TABLE former_turn_items;
+ALTER TABLE programs RENAME TO former_programs;
+CREATE TABLE programs (
+    number INTEGER NOT NULL, tenant TEXT NOT NULL, sha256 TEXT NOT NULL, code TEXT NOT NULL,
+    cost INTEGER AS (512 + length(CAST(code AS BLOB))), PRIMARY KEY (tenant, sha256)
+) STRICT;
+INSERT INTO programs SELECT number, tenant, sha256, code FROM former_programs;
+DROP TABLE former_programs;
+CREATE TRIGGER programs_are_not_changed BEFORE UPDATE ON programs
+    BEGIN SELECT RAISE(ABORT, 'the audit log can only be added to'); END;
+CREATE TRIGGER programs_are_not_replaced BEFORE INSERT ON programs
+    WHEN EXISTS (SELECT 1 FROM programs WHERE tenant = new.tenant AND sha256 = new.sha256 AND code <> new.code)
+    BEGIN SELECT RAISE(ABORT, 'the audit log can only be added to'); END;
+CREATE TRIGGER programs_are_not_forgotten BEFORE DELETE ON programs
+    WHEN old.number > coalesce((SELECT max(number) FROM audit_archives), 0)
+    BEGIN SELECT RAISE(ABORT, 'the audit log can only be added to'); END;
+CREATE TRIGGER programs_are_counted AFTER INSERT ON programs BEGIN
+    INSERT INTO usage VALUES (new.tenant, new.cost) ON CONFLICT (tenant) DO UPDATE SET bytes = bytes + excluded.bytes; END;
+CREATE TRIGGER programs_are_given_back AFTER DELETE ON programs BEGIN
+    UPDATE usage SET bytes = bytes - old.cost WHERE tenant = old.tenant; END;
 ",
 ];
 
@@ -720,6 +756,37 @@ INSERT INTO files VALUES ('file-1', 'local', 'b', 1, 'f', 'user_data', 'text/pla
         });
         let (file, response, turn, audit) = (4096 + 1, 1024 + 4, 2048 + 2 * (128 + 2) + 4096 + 1000, 512 + 4 + 5);
         assert_eq!(found.unwrap(), [("a".to_owned(), file + response), ("b".to_owned(), turn + audit)]);
+    }
+
+    #[test]
+    fn programs_of_the_format_before_are_kept_and_counted() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        upgrade(&mut connection, &FORMATS[..17]).unwrap();
+        let rows = "INSERT INTO audit VALUES (1, 1, 'a', 'started', 'r', 'c', 's', '', 'actor', '', 'chain');
+                    INSERT INTO programs (number, tenant, sha256, code) VALUES (1, 'a', 's', 'code');";
+        connection.execute_batch(rows).unwrap();
+        let counted = |connection: &Connection| {
+            connection.query_row("SELECT bytes FROM usage", [], |row| row.get::<_, u64>(0)).unwrap()
+        };
+        let before = counted(&connection);
+        upgrade(&mut connection, &FORMATS).unwrap();
+        assert_eq!(counted(&connection), before);
+        for change in ["UPDATE programs SET code = ''", "DELETE FROM programs"] {
+            assert!(connection.execute(change, []).unwrap_err().to_string().contains("only be added to"), "{change}");
+        }
+        connection.execute("INSERT INTO audit_archives VALUES (1, 'chain')", []).unwrap();
+        connection.execute("DELETE FROM programs", []).unwrap();
+        assert_eq!(counted(&connection), before - 512 - 4);
+    }
+
+    #[test]
+    fn no_search_reads_large_rows() {
+        let mut connection = Connection::open_in_memory().unwrap();
+        upgrade(&mut connection, &FORMATS).unwrap();
+        let query = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE '%WITHOUT ROWID%' ORDER BY name";
+        let found = all(&connection, query, [], |row| row.get::<_, String>(0)).unwrap();
+        // Rows that are compared are read as a whole.
+        assert_eq!(found, ["metered", "response_items", "turn_blobs", "usage"]);
     }
 
     #[test]
