@@ -33,6 +33,8 @@ pub(crate) const MAX_FRAME: usize = 25 << 20;
 const MAX_NAME: usize = 200;
 /// The longest message or traceback, bytes. The kernel program stays below it.
 const MAX_ERROR: usize = 64 << 10;
+/// The longest plain text of a display, bytes. The kernel program stays below it.
+const MAX_PLAIN: usize = 4 << 20;
 /// The most representations that one bundle may have.
 const MAX_REPRESENTATIONS: usize = 32;
 
@@ -380,6 +382,8 @@ fn bundle(data: RawBundle) -> MimeBundle {
             // Python's base64 may contain line breaks.
             let compact: String = text.split_ascii_whitespace().collect();
             MimeData::Binary(BASE64_STANDARD.decode(compact).ok()?)
+        } else if mime == "text/plain" {
+            MimeData::Text(shortened(text, MAX_PLAIN))
         } else {
             MimeData::Text(text)
         };

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::FileEntry;
 
+use crate::output::text_cost;
+
 /// Events of an execution. [`ExecutionEvent::Finished`] comes exactly once and last.
 ///
 /// Everything here is from untrusted code: it is bounded in size, and it is data, never an instruction.
@@ -32,7 +34,7 @@ impl ExecutionEvent {
     /// Bytes of what the program said in it.
     pub(crate) fn bytes(&self) -> usize {
         match self {
-            Self::Stdout(text) | Self::Stderr(text) => text.len(),
+            Self::Stdout(text) | Self::Stderr(text) => text_cost(text),
             Self::Display(bundle) | Self::Result(bundle) => bundle.bytes(),
             Self::Error(error) => error.name.len() + error.value.len() + error.traceback.len(),
             Self::Calls(calls) => calls.iter().map(|call| call.name.len() + call.arguments.len()).sum(),
@@ -80,7 +82,7 @@ impl MimeBundle {
     /// Bytes of all representations and their names.
     pub(crate) fn bytes(&self) -> usize {
         let length = |data: &MimeData| match data {
-            MimeData::Text(text) => text.len(),
+            MimeData::Text(text) => text_cost(text),
             MimeData::Binary(bytes) => bytes.len(),
         };
         self.0.iter().map(|(mime, data)| mime.len() + length(data)).sum()

@@ -44,6 +44,9 @@ impl FramePace {
     }
 }
 
+/// Bytes of a character that JSON has as `\u` and four digits.
+const ESCAPE: u64 = 6;
+
 /// One stream of one execution.
 #[derive(Default)]
 pub(crate) struct BoundedOutput {
@@ -69,9 +72,15 @@ impl BoundedOutput {
 
     /// Takes bytes and returns the text to pass on now, which may be empty.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> String {
-        let pass = usize::try_from(self.head_left).unwrap_or(usize::MAX).min(bytes.len());
+        let mut left = self.head_left;
+        let fitting = bytes.iter().map_while(|byte| {
+            left = left.checked_sub(cost(*byte))?;
+            Some(left)
+        });
+        let pass = fitting.count();
         let (head, rest) = bytes.split_at(pass);
-        self.head_left -= head.len() as u64;
+        // After the first byte that did not fit, none is passed on.
+        self.head_left = if rest.is_empty() { left } else { 0 };
         if !rest.is_empty() {
             self.keep_tail(rest);
         }
@@ -94,6 +103,17 @@ impl BoundedOutput {
 
     /// The rest of the text: a note about the cut, and the tail. The second value is the number of dropped bytes.
     pub(crate) fn finish(mut self) -> (String, u64) {
+        let mut left = self.tail_size as u64;
+        let fitting = self.tail.iter().rev().take_while(|byte| match left.checked_sub(cost(**byte)) {
+            Some(after) => {
+                left = after;
+                true
+            }
+            None => false,
+        });
+        let skipped = self.tail.len() - fitting.count();
+        self.tail.drain(..skipped);
+        self.dropped += skipped as u64;
         let mut text = self.decoder.finish();
         if self.dropped > 0 {
             text.push_str(&format!("\n[{} bytes of output were left out here]\n", self.dropped));
@@ -105,6 +125,22 @@ impl BoundedOutput {
         text.push_str(&decoder.finish());
         (text, self.dropped)
     }
+}
+
+/// Bytes that a printed byte counts: as many as its escape in JSON has.
+fn cost(byte: u8) -> u64 {
+    if is_escaped(byte) { ESCAPE } else { 1 }
+}
+
+/// Bytes that a text counts: as many as it has in JSON, but for quotes, backslashes and ends of lines.
+pub(crate) fn text_cost(text: &str) -> usize {
+    let escapes = text.bytes().filter(|byte| is_escaped(*byte)).count();
+    text.len() + escapes * (ESCAPE as usize - 1)
+}
+
+/// Returns true for a byte that JSON has as `\u` and four digits.
+fn is_escaped(byte: u8) -> bool {
+    byte < 0x20 && !b"\x08\t\n\x0c\r".contains(&byte)
 }
 
 /// UTF-8 over arbitrary splits; what is invalid becomes U+FFFD.
@@ -169,6 +205,15 @@ mod tests {
         let mut output = BoundedOutput::new(1000);
         assert_eq!(output.push(b"a\xffb\xe2\x82"), "a\u{fffd}b");
         assert_eq!(output.finish(), ("\u{fffd}".into(), 0));
+    }
+
+    #[test]
+    fn bytes_count_as_much_as_their_escapes() {
+        let mut output = BoundedOutput::new(80);
+        assert_eq!(output.push(&[1; 30]), "\u{1}".repeat(10));
+        let (rest, dropped) = output.finish();
+        assert_eq!((rest.matches('\u{1}').count(), dropped), (3, 17));
+        assert_eq!(text_cost("a\n\u{1b}é"), 1 + 1 + 6 + 2);
     }
 
     #[test]
