@@ -109,10 +109,17 @@ impl Engine {
     ) -> Self {
         let (shutdown, tasks, lifetime) = (CancellationToken::new(), Tasks::default(), settings.sandbox_lifetime);
         let meter = Meter::new(store.clone(), tasks.clone(), shutdown.clone());
+        let processor_time = processor_time::ProcessorTime::default();
         let sessions = Sessions::new(store.clone(), backend, settings.clone(), meter.clone());
         Self {
             meter,
-            sandboxes: sandboxes::Sandboxes::new(sessions.clone(), tasks.clone(), shutdown.clone(), lifetime),
+            sandboxes: sandboxes::Sandboxes::new(
+                sessions.clone(),
+                tasks.clone(),
+                processor_time.clone(),
+                shutdown.clone(),
+                lifetime,
+            ),
             sessions,
             traced: OnceLock::new(),
             models: RwLock::new(Arc::new(Models::new(models))),
@@ -122,7 +129,7 @@ impl Engine {
             shutdown,
             tasks,
             socket_connections: TaskTracker::new(),
-            processor_time: processor_time::ProcessorTime::default(),
+            processor_time,
             in_flight: turns::InFlightRequests::default(),
             suspended: turns::Suspensions::default(),
             executions: permits::Permits::new(executions::MAX_EXECUTIONS, executions::MAX_EXECUTIONS),

@@ -170,7 +170,8 @@ impl Processes {
         let attached = process.attach()?;
         self.remember(&process);
         let time = (self.shared.meter.command(&self.tenant), self.leftovers.attend());
-        self.shared.tasks.spawn(process::run(process, started, receiver, note, time, self.paused.subscribe(), permit));
+        let running = process::run(process, started, receiver, note, time, self.paused.subscribe(), permit);
+        self.shared.tasks.spawn(self.shared.processor_time.share_of(&self.tenant).pace(running));
         Ok(attached)
     }
 

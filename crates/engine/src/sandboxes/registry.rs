@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, error, warn};
 
 use super::sandbox::{ClientSandbox, KeptPart, NAME, NewSandbox, Shared};
+use crate::processor_time::ProcessorTime;
 use crate::{Error, KEY_CHECK_INTERVAL, Missing, Sessions, Tasks};
 
 /// Attempts to pause a sandbox with its processes at the end of its time, before its files alone are kept.
@@ -25,6 +26,7 @@ const PAUSE_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 pub struct Sandboxes {
     sessions: Sessions,
     tasks: Tasks,
+    processor_time: ProcessorTime,
     shutdown: CancellationToken,
     lifetime: Duration,
     known: Arc<Mutex<HashMap<String, Arc<ClientSandbox>>>>,
@@ -50,8 +52,14 @@ impl Drop for NameClaim {
 
 impl Sandboxes {
     /// An empty registry. It uses the permits, store and backend of the sessions; `lifetime` is the longest life of a sandbox.
-    pub(crate) fn new(sessions: Sessions, tasks: Tasks, shutdown: CancellationToken, lifetime: Duration) -> Self {
-        Self { sessions, tasks, shutdown, lifetime, known: Arc::default(), claimed: Arc::default() }
+    pub(crate) fn new(
+        sessions: Sessions,
+        tasks: Tasks,
+        processor_time: ProcessorTime,
+        shutdown: CancellationToken,
+        lifetime: Duration,
+    ) -> Self {
+        Self { sessions, tasks, processor_time, shutdown, lifetime, known: Arc::default(), claimed: Arc::default() }
     }
 
     /// Capabilities of the backend.
@@ -105,7 +113,7 @@ impl Sandboxes {
 
     fn shared(&self) -> Shared {
         let (store, meter) = (self.sessions.store().clone(), self.sessions.meter().clone());
-        Shared { store, meter, tasks: self.tasks.clone() }
+        Shared { store, meter, tasks: self.tasks.clone(), processor_time: self.processor_time.clone() }
     }
 
     fn backend_spec(&self, tenant: &Tenant, new: &NewSandbox) -> SandboxSpec {

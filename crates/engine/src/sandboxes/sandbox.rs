@@ -22,6 +22,7 @@ use super::watches::Watches;
 use crate::environment::{MAX_BYTES, MAX_ENTRIES, check_names};
 use crate::leftovers::Leftovers;
 use crate::meter::Meter;
+use crate::processor_time::ProcessorTime;
 use crate::sessions::SandboxPermit;
 use crate::{Error, Tasks};
 
@@ -43,6 +44,7 @@ pub(super) struct Shared {
     pub(super) store: Store,
     pub(super) meter: Meter,
     pub(super) tasks: Tasks,
+    pub(super) processor_time: ProcessorTime,
 }
 
 /// A sandbox to make.

@@ -99,6 +99,11 @@ impl OutputLog {
         self.followers.values().all(|position| self.next() - position < MAX_QUEUED_CHUNKS)
     }
 
+    /// Returns true if a client follows the command.
+    pub(super) fn has_followers(&self) -> bool {
+        !self.followers.is_empty()
+    }
+
     /// Adds a chunk. Without followers it keeps the last chunks, or none if the output is logged.
     pub(super) fn add(&mut self, stream: ProcessStream, bytes: Bytes, is_logged: bool) {
         self.bytes += bytes.len();

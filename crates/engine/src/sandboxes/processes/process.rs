@@ -22,6 +22,8 @@ use crate::meter::{CommandTime, sleep_unless_paused};
 
 /// Bytes that are read at once.
 const CHUNK_BYTES: usize = 32 << 10;
+/// Bytes of a stream that are read in a second while nobody follows its command. A command that prints faster waits.
+const UNFOLLOWED_SPEED: f64 = (8 << 20) as f64;
 /// Time for reading the rest of a command's pipes after its end: its children may hold them open for ever.
 const FINAL_OUTPUT_TIMEOUT: Duration = Duration::from_millis(300);
 /// The longest wait for a command to read its input.
@@ -349,6 +351,9 @@ async fn read_all(
         let Ok(count @ 1..) = read else { return };
         let bytes = Bytes::copy_from_slice(buffer.get(..count).unwrap_or_default());
         process.publish(stream, bytes).await;
+        if !process.output().has_followers() {
+            sleep(Duration::from_secs_f64(count as f64 / UNFOLLOWED_SPEED)).await;
+        }
     }
 }
 
