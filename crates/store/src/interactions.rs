@@ -60,6 +60,17 @@ impl Store {
         Ok(text.map(|InteractionText { object, input }| InteractionRecord { id: id.clone(), object, input }))
     }
 
+    /// Returns the bytes of an interaction's texts.
+    pub async fn interaction_bytes(&self, tenant: &Tenant, id: &InteractionId) -> Result<Option<u64>, Error> {
+        let id = id.clone();
+        self.read(tenant, move |database, tenant| {
+            let query =
+                "SELECT octet_length(object) + octet_length(input) FROM interactions WHERE tenant = ?1 AND id = ?2";
+            one(database, query, params![tenant, id], |row| row.get(0))
+        })
+        .await
+    }
+
     /// Returns the text of an interaction.
     pub async fn interaction_text(
         &self,

@@ -81,6 +81,17 @@ impl Store {
         Ok(row.map(|(object, input, expires_at)| ResponseRecord { id, object, input, expires_at }))
     }
 
+    /// Returns the bytes of a response's texts, unless it has expired.
+    pub async fn response_bytes(&self, tenant: &Tenant, id: &ResponseId) -> Result<Option<u64>, Error> {
+        let id = id.clone();
+        self.read(tenant, move |database, tenant| {
+            let query = "SELECT octet_length(object) + octet_length(input) FROM responses
+                         WHERE tenant = ?1 AND id = ?2 AND coalesce(expires_at > ?3, TRUE)";
+            one(database, query, params![tenant, id, now()], |row| row.get(0))
+        })
+        .await
+    }
+
     /// Returns the text of a response, unless it has expired.
     pub async fn response_text(&self, tenant: &Tenant, id: &ResponseId) -> Result<Option<ResponseText>, Error> {
         let id = id.clone();

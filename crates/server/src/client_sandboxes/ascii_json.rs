@@ -30,9 +30,8 @@ impl Formatter for Ascii {
 }
 
 fn write_ascii<W: ?Sized + io::Write>(writer: &mut W, fragment: &str) -> io::Result<()> {
-    let is_plain = |character: char| character.is_ascii() && character != '\x7f';
     let mut rest = fragment;
-    while let Some(start) = rest.find(|character| !is_plain(character)) {
+    while let Some(start) = rest.find(|character: char| !character.is_ascii()) {
         let (plain, from) = rest.split_at(start);
         writer.write_all(plain.as_bytes())?;
         let mut characters = from.chars();

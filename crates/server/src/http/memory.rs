@@ -28,6 +28,8 @@ const BYTES_PER_VALUE: usize = 320;
 const BYTES_PER_ESCAPE: usize = 5;
 /// Copies of a text or a file that are in memory at the same time.
 const COPIES_OF_TEXT: usize = 8;
+/// Copies of a stored text in memory: as it is stored, as values, as it is told.
+const COPIES_OF_STORED: usize = 3;
 /// Bytes of memory that a request need not reserve, so that every tenant can always send small ones.
 const FREE_BYTES: usize = 256 << 10;
 
@@ -109,6 +111,11 @@ pub(crate) fn memory(app: &App, tenant: &Tenant, bytes: usize) -> Result<Permit,
     let mut permit = app.bodies.acquire_many(tenant, 0).map_err(busy)?;
     acquire(&mut permit, kib(bytes), kib(bytes))?;
     Ok(permit)
+}
+
+/// Counts the memory of reading a stored text of this many bytes and telling it, until the result is dropped.
+pub(crate) fn stored_memory(app: &App, tenant: &Tenant, bytes: u64) -> Result<Permit, ApiError> {
+    memory(app, tenant, usize::try_from(bytes).unwrap_or(usize::MAX).saturating_mul(COPIES_OF_STORED))
 }
 
 /// The KiB that are counted of these bytes.

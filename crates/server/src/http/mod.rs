@@ -26,7 +26,7 @@ pub(crate) use headers::{bearer, is_local_host};
 #[cfg(any(fuzzing, test))]
 pub(crate) use json::body_memory;
 pub(crate) use json::{BODY_READ_TIMEOUT, Fields, RawBody, RawJson};
-pub(crate) use memory::{MemoryCharge, RequestMemory, memory};
+pub(crate) use memory::{MemoryCharge, RequestMemory, memory, stored_memory};
 pub(crate) use mime_types::mime_of;
 pub(crate) use params::Params;
 pub(crate) use program_traffic::ProgramTraffic;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use aludel_engine::permits::Permit;
 use aludel_engine::turns::PastRequest;
 use aludel_store::{InteractionId, InteractionRecord, Tenant};
 use aludel_wire::gemini::interactions::{Interaction, Status};
@@ -16,7 +17,7 @@ use super::request::ParsedRequest;
 use super::start;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::http::{Caller, Fields, Params};
+use crate::http::{Caller, Fields, Params, stored_memory};
 use crate::links;
 use crate::raw_json::into_text;
 use crate::turn::{
@@ -58,7 +59,8 @@ pub(in crate::dialects::gemini) async fn create(
         (false, true) => {
             let begun = current(&app, &tenant, &parse(in_flight.id.as_str())?).await;
             connection.note_answered();
-            Ok(Json(begun?).into_response())
+            let (begun, _memory) = begun?;
+            Ok(Json(begun).into_response())
         }
         (false, false) => {
             let id = in_flight.id.clone();
@@ -77,7 +79,10 @@ async fn again(app: &App, tenant: &Tenant, past: PastRequest, request: &ParsedRe
     match past.failure {
         Some(failure) if !past.is_stored || !(request.stream || request.background) => Err(failure.into()),
         _ if request.stream => replayed(app, tenant, &id, None).await,
-        _ => Ok(Json(current(app, tenant, &id).await?).into_response()),
+        _ => {
+            let (interaction, _memory) = current(app, tenant, &id).await?;
+            Ok(Json(interaction).into_response())
+        }
     }
 }
 
@@ -90,7 +95,7 @@ pub(in crate::dialects::gemini) async fn retrieve(
 ) -> Result<Response, ApiError> {
     let id = parse(&id)?;
     if params.get("stream") != Some("true") {
-        let InteractionRecord { object, input, .. } = find(&app, &tenant, &id).await?;
+        let (InteractionRecord { object, input, .. }, _memory) = find(&app, &tenant, &id).await?;
         let mut interaction = read(&object)?;
         if params.get("include_input") == Some("true") {
             interaction.input = Some(serde_json::from_str(&input).map_err(ApiError::internal)?);
@@ -118,12 +123,17 @@ async fn replayed(app: &App, tenant: &Tenant, id: &InteractionId, after: Option<
 }
 
 /// An interaction as it is stored, finished or not.
-async fn current(app: &App, tenant: &Tenant, id: &InteractionId) -> Result<Interaction, ApiError> {
-    read(&find(app, tenant, id).await?.object)
+async fn current(app: &App, tenant: &Tenant, id: &InteractionId) -> Result<(Interaction, Permit), ApiError> {
+    let (record, memory) = find(app, tenant, id).await?;
+    Ok((read(&record.object)?, memory))
 }
 
-async fn find(app: &App, tenant: &Tenant, id: &InteractionId) -> Result<InteractionRecord, ApiError> {
-    app.store.interaction(tenant, id).await?.ok_or_else(|| no_interaction(id.as_str()))
+/// A stored interaction, and its memory, which is counted before it is read.
+async fn find(app: &App, tenant: &Tenant, id: &InteractionId) -> Result<(InteractionRecord, Permit), ApiError> {
+    let no_interaction = || no_interaction(id.as_str());
+    let bytes = app.store.interaction_bytes(tenant, id).await?.ok_or_else(no_interaction)?;
+    let memory = stored_memory(app, tenant, bytes)?;
+    Ok((app.store.interaction(tenant, id).await?.ok_or_else(no_interaction)?, memory))
 }
 
 fn read(object: &str) -> Result<Interaction, ApiError> {
@@ -177,9 +187,10 @@ pub(in crate::dialects::gemini) async fn cancel(
     State(app): State<Arc<App>>,
     Caller(tenant): Caller,
     Path(id): Path<String>,
-) -> Result<Json<Interaction>, ApiError> {
+) -> Result<Response, ApiError> {
     let id = parse(&id)?;
     find(&app, &tenant, &id).await?;
     turn::cancel(&app, &tenant, &id.clone().into()).await;
-    Ok(Json(current(&app, &tenant, &id).await?))
+    let (interaction, _memory) = current(&app, &tenant, &id).await?;
+    Ok(Json(interaction).into_response())
 }

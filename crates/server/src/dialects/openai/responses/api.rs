@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use aludel_engine::permits::Permit;
 use aludel_engine::processor_time::end_long_step;
 use aludel_engine::turns::PastRequest;
 use aludel_store::{Order, ResponseId, ResponseRecord, Tenant, TurnId};
@@ -20,7 +21,7 @@ use super::start;
 use super::writer::{for_client, shown_document};
 use crate::app::App;
 use crate::error::ApiError;
-use crate::http::{Caller, Fields, Params};
+use crate::http::{Caller, Fields, Params, stored_memory};
 use crate::raw_json::into_text;
 use crate::turn::{
     self, BeginRefusal, Delivery, StreamFormat, fingerprint, follow, framed, not_stored, replay_stored, wait,
@@ -62,7 +63,8 @@ pub(crate) async fn create(
         (false, true) => {
             let begun = current(&app, &tenant, &parse(in_flight.id.as_str())?).await;
             connection.note_answered();
-            Ok(Json(for_client(begun?, include)).into_response())
+            let (begun, _memory) = begun?;
+            Ok(Json(for_client(begun, include)).into_response())
         }
         (false, false) => {
             let id = in_flight.id.clone();
@@ -81,7 +83,10 @@ async fn again(app: &App, tenant: &Tenant, past: PastRequest, request: &ParsedRe
     match past.failure {
         Some(failure) if !past.is_stored || !(request.stream || request.background) => Err(failure.into()),
         _ if request.stream => replayed(app, tenant, &id, None).await,
-        _ => Ok(Json(for_client(current(app, tenant, &id).await?, request.include)).into_response()),
+        _ => {
+            let (response, _memory) = current(app, tenant, &id).await?;
+            Ok(Json(for_client(response, request.include)).into_response())
+        }
     }
 }
 
@@ -100,7 +105,8 @@ pub(crate) async fn retrieve(
     let id = parse(&id)?;
     if params.get("stream") != Some("true") {
         let include = Include::of(params.all("include"));
-        return Ok(Json(for_client(current(&app, &tenant, &id).await?, include)).into_response());
+        let (response, _memory) = current(&app, &tenant, &id).await?;
+        return Ok(Json(for_client(response, include)).into_response());
     }
     let after: Option<u64> = match params.get("starting_after") {
         None => None,
@@ -124,14 +130,18 @@ async fn replayed(app: &App, tenant: &Tenant, id: &ResponseId, after: Option<u64
 }
 
 /// A response as it is stored, finished or not.
-async fn current(app: &App, tenant: &Tenant, id: &ResponseId) -> Result<responses::Response, ApiError> {
-    Ok(parse_stored(&find(app, tenant, id).await?.object)?)
+async fn current(app: &App, tenant: &Tenant, id: &ResponseId) -> Result<(responses::Response, Permit), ApiError> {
+    let (record, memory) = find(app, tenant, id).await?;
+    Ok((parse_stored(&record.object)?, memory))
 }
 
-async fn find(app: &App, tenant: &Tenant, id: &ResponseId) -> Result<ResponseRecord, ApiError> {
+/// A stored response, and its memory, which is counted before it is read.
+async fn find(app: &App, tenant: &Tenant, id: &ResponseId) -> Result<(ResponseRecord, Permit), ApiError> {
+    let no_response = || no_response(id.as_str());
+    let memory = stored_memory(app, tenant, app.store.response_bytes(tenant, id).await?.ok_or_else(no_response)?)?;
     let record = app.store.response(tenant, id).await?;
     // The same table has rounds of Chat Completions, which are not responses.
-    record.filter(is_response).ok_or_else(|| no_response(id.as_str()))
+    Ok((record.filter(is_response).ok_or_else(no_response)?, memory))
 }
 
 fn parse(id: &str) -> Result<ResponseId, ApiError> {
@@ -180,14 +190,15 @@ pub(crate) async fn cancel(
     State(app): State<Arc<App>>,
     Caller(tenant): Caller,
     Path(id): Path<String>,
-) -> Result<Json<responses::Response>, ApiError> {
+) -> Result<Response, ApiError> {
     let id = parse(&id)?;
-    if !current(&app, &tenant, &id).await?.background {
+    if !current(&app, &tenant, &id).await?.0.background {
         let message = "Only responses with background=true can be cancelled.";
         return Err(ApiError::bad_request(message));
     }
     turn::cancel(&app, &tenant, &id.clone().into()).await;
-    Ok(Json(for_client(current(&app, &tenant, &id).await?, Include::default())))
+    let (response, _memory) = current(&app, &tenant, &id).await?;
+    Ok(Json(for_client(response, Include::default())).into_response())
 }
 
 /// `GET /v1/responses/{id}/input_items`.
@@ -196,8 +207,8 @@ pub(crate) async fn input_items(
     Caller(tenant): Caller,
     Path(id): Path<String>,
     params: Params,
-) -> Result<Json<List<ItemDocument>>, ApiError> {
-    let record = find(&app, &tenant, &parse(&id)?).await?;
+) -> Result<Response, ApiError> {
+    let (record, _memory) = find(&app, &tenant, &parse(&id)?).await?;
     let page = params.page(20, 100)?;
     let include = Include::of(params.all("include"));
     let items: Vec<ItemDocument> = serde_json::from_str(&record.input).map_err(ApiError::internal)?;
@@ -212,7 +223,7 @@ pub(crate) async fn input_items(
     }
     let has_more = items.len() > page.limit;
     items.truncate(page.limit);
-    Ok(Json(List::new(items, has_more, id_of)))
+    Ok(Json(List::new(items, has_more, id_of)).into_response())
 }
 
 /// `POST /v1/responses/input_tokens`: an estimate, since only the model's own server could count.
