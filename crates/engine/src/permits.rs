@@ -69,9 +69,14 @@ impl Permits {
     /// Acquires a permit, where `spare` others could be given up for it. Those count as room; `NoRoom::AtAll` means that one of them has to
     /// be given up first.
     pub fn acquire_beside(self: &Arc<Self>, tenant: &Tenant, spare: usize) -> Result<Permit, NoRoom> {
-        let mut permit = Permit { permits: Arc::clone(self), tenant: tenant.clone(), count: 0 };
+        let mut permit = self.none(tenant);
         permit.acquire_more_beside(1, spare)?;
         Ok(permit)
+    }
+
+    /// A permit for nothing yet.
+    pub fn none(self: &Arc<Self>, tenant: &Tenant) -> Permit {
+        Permit { permits: Arc::clone(self), tenant: tenant.clone(), count: 0 }
     }
 
     /// Acquires a permit. Without keys there is only one tenant, which may take all.
@@ -81,7 +86,7 @@ impl Permits {
 
     /// Acquires `count` permits, or none.
     pub fn acquire_many(self: &Arc<Self>, tenant: &Tenant, count: usize) -> Result<Permit, NoRoom> {
-        let mut permit = Permit { permits: Arc::clone(self), tenant: tenant.clone(), count: 0 };
+        let mut permit = self.none(tenant);
         permit.acquire_more(count)?;
         Ok(permit)
     }
@@ -91,6 +96,11 @@ impl Permit {
     /// Returns the most permits that a tenant can have while others have none.
     pub fn most(&self) -> usize {
         self.permits.all * SHARE_OF_REMAINING / (SHARE_OF_REMAINING + 1)
+    }
+
+    /// Returns their number.
+    pub fn count(&self) -> usize {
+        self.count
     }
 
     /// Acquires `count` more.

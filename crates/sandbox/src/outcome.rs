@@ -96,6 +96,13 @@ impl MimeBundle {
         }
     }
 
+    pub(crate) fn text_mut(&mut self) -> Option<&mut String> {
+        self.0.iter_mut().find_map(|(mime, data)| match data {
+            MimeData::Text(text) if mime == "text/plain" => Some(text),
+            MimeData::Text(_) | MimeData::Binary(_) => None,
+        })
+    }
+
     /// The image, if there is one in a format that every client can show: PNG first, then JPEG.
     pub fn image(&self) -> Option<(&str, &[u8])> {
         ["image/png", "image/jpeg"].into_iter().find_map(|mime| match self.get(mime)? {

@@ -17,6 +17,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{Failure, FailureKind, Frame};
+use crate::permits::{NoRoom, Permit, Permits};
 
 /// Time for which an ended request is remembered, for clients that repeat it.
 const ENDED_LIFE: Duration = Duration::from_secs(600);
@@ -31,9 +32,28 @@ const MAX_BYTES_EACH: usize = MAX_BYTES / 4;
 /// Bytes that a frame, or a value of a document, takes besides its text.
 const OVERHEAD_BYTES: usize = 128;
 
+/// KiB for the frames of all requests that are under way or have followers, in [`COPIES`].
+const MAX_FRAME_KIB: usize = 1 << 20;
+/// The same of one tenant.
+const MAX_FRAME_KIB_EACH: usize = 512 << 10;
+/// Copies of frames in memory: as they are sent, and as parts of a document.
+const COPIES: usize = 2;
+/// Bytes of frames that a request may have uncounted, so that small answers always have room.
+const FREE_BYTES: usize = 1 << 20;
+
 /// The requests under way, and those that ended a moment ago.
-#[derive(Debug, Default)]
-pub struct InFlightRequests(Mutex<HashMap<TurnId, Entry>>);
+#[derive(Debug)]
+pub struct InFlightRequests {
+    all: Mutex<HashMap<TurnId, Entry>>,
+    /// KiB for frames.
+    memory: Arc<Permits>,
+}
+
+impl Default for InFlightRequests {
+    fn default() -> Self {
+        Self { all: Mutex::default(), memory: Permits::new(MAX_FRAME_KIB, MAX_FRAME_KIB_EACH) }
+    }
+}
 
 /// A request of the table.
 #[derive(Debug)]
@@ -84,6 +104,8 @@ pub struct InFlightRequest {
     fingerprint: Arc<RequestFingerprint>,
     frames: Mutex<Vec<Arc<Frame>>>,
     bytes: AtomicUsize,
+    /// The permit for the memory of its frames.
+    memory: Mutex<Permit>,
     state: watch::Sender<State>,
     end: Mutex<Option<RequestEnd>>,
     held: Mutex<Vec<HeldResource>>,
@@ -242,6 +264,7 @@ impl InFlightRequests {
             fingerprint: Arc::new(fingerprint),
             frames: Mutex::default(),
             bytes: AtomicUsize::new(0),
+            memory: Mutex::new(self.memory.none(tenant)),
             state: watch::Sender::new(State::default()),
             end: Mutex::default(),
             held: Mutex::default(),
@@ -307,7 +330,7 @@ impl InFlightRequests {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<TurnId, Entry>> {
-        lock(&self.0)
+        lock(&self.all)
     }
 }
 
@@ -455,6 +478,14 @@ impl InFlightRequest {
         self.state.send_modify(|state| state.frames = count);
     }
 
+    /// Counts the memory of its frames so far for its tenant, until nobody follows it any more. Fails if there is no room.
+    pub(super) fn count_memory(&self) -> Result<(), NoRoom> {
+        let kib = self.bytes().saturating_sub(FREE_BYTES) * COPIES >> 10;
+        let mut permit = lock(&self.memory);
+        let more = kib.saturating_sub(permit.count());
+        permit.acquire_more(more)
+    }
+
     /// Bytes of all frames so far.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
@@ -576,6 +607,21 @@ mod tests {
         };
         assert_eq!((past.id, past.failure, past.is_stored), (in_flight.id.clone(), Some(failure), true));
         assert!(all.begin(&Tenant::terminal(), key("a"), ResponseId::new().into()).is_ok());
+    }
+
+    #[test]
+    fn frames_count_for_their_tenant_until_nobody_follows() {
+        let (all, tenant) = (InFlightRequests::default(), Tenant::local());
+        let requests: Vec<_> = (0..3).map(|name| begun(&all, &tenant, &name.to_string(), 100 * MB)).collect();
+        let counted: Vec<bool> = requests.iter().map(|request| request.count_memory().is_ok()).collect();
+        assert_eq!(counted, [true, true, false]);
+        assert!(begun(&all, &tenant, "small", MB).count_memory().is_ok());
+        for request in &requests[..2] {
+            all.end_stored(request, done(&Value::Null));
+        }
+        assert!(requests[2].count_memory().is_err(), "the followers are there");
+        drop(requests);
+        assert!(begun(&all, &tenant, "next", 100 * MB).count_memory().is_ok());
     }
 
     #[test]

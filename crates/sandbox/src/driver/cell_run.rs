@@ -19,7 +19,7 @@ use crate::outcome::{
     ClientAnswer, ClientCall, ExecutionEvent, Finished, KernelDeath, LimitHit, MimeBundle, MimeData, Outcome,
     ProgramError, VariablesState,
 };
-use crate::output::{BoundedOutput, rest};
+use crate::output::{BoundedOutput, rest, text_cost};
 use crate::process::ExitStatus;
 use crate::workspace::{Snapshot, WorkspaceUsage};
 use crate::{Error, EventMemory, Limits, Workspace};
@@ -126,6 +126,8 @@ pub(super) struct CellRun<C> {
     /// True if the kernel was sent a signal.
     has_signalled: bool,
     displayed: usize,
+    /// Bytes that the plain text of its displays may still have.
+    plain_left: usize,
     /// Bytes of what was passed on of it.
     shown: usize,
     displays: usize,
@@ -171,6 +173,7 @@ impl<C: LinkControl> CellRun<C> {
             started: Instant::now(),
             before,
             output: [BoundedOutput::new(limits.output), BoundedOutput::new(limits.output)],
+            plain_left: usize::try_from(limits.output).unwrap_or(usize::MAX),
             limits,
             error: None,
             is_memory_error: false,
@@ -481,8 +484,16 @@ impl<C: LinkControl> CellRun<C> {
         None
     }
 
-    fn display(&mut self, bundle: MimeBundle, event: fn(MimeBundle) -> ExecutionEvent) {
+    fn display(&mut self, mut bundle: MimeBundle, event: fn(MimeBundle) -> ExecutionEvent) {
         self.displays += 1;
+        // Together it is bounded like printed text.
+        if let Some(text) = bundle.text_mut() {
+            let bytes = text_cost(text);
+            match self.plain_left.checked_sub(bytes) {
+                Some(left) => self.plain_left = left,
+                None => *text = format!("[a text of {bytes} bytes is left out: too much text was displayed]"),
+            }
+        }
         let bytes = bundle.bytes();
         self.displayed += bytes;
         if !self.displays_enough && self.displays < MAX_DISPLAYS && self.displayed < MAX_DISPLAYED {

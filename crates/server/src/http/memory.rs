@@ -108,7 +108,7 @@ impl MemoryCharge {
 
 /// Counts bytes of memory for a tenant until the result is dropped.
 pub(crate) fn memory(app: &App, tenant: &Tenant, bytes: usize) -> Result<Permit, ApiError> {
-    let mut permit = app.bodies.acquire_many(tenant, 0).map_err(busy)?;
+    let mut permit = app.bodies.none(tenant);
     acquire(&mut permit, kib(bytes), kib(bytes))?;
     Ok(permit)
 }

@@ -18,7 +18,7 @@ use crate::turns::render::Flow;
 use crate::turns::{Failure, FailureKind};
 
 /// Bytes of all frames of one request, which are in memory as long as it may have followers.
-const MAX_FRAMES: usize = 256 << 20;
+const MAX_FRAMES: usize = 128 << 20;
 /// The reason of a failure of the audit log.
 const UNNOTED: &str = "cannot complete the audit log";
 /// The scheme of links to files of the session, which models are told to use.
@@ -145,6 +145,11 @@ impl Run {
         if self.in_flight.bytes() > MAX_FRAMES {
             let message = format!("The answer is larger than {} MB.", MAX_FRAMES >> 20);
             return Err(Failure::new(FailureKind::TooLarge, message));
+        }
+        if self.in_flight.count_memory().is_err() {
+            let message = "The answers that your requests make, or that wait for your clients, take all the memory \
+                           that the server has for them; ask for less at once.";
+            return Err(Failure::new(FailureKind::Busy, message));
         }
         Ok(flow)
     }

@@ -10,16 +10,20 @@ use aludel_wire::e2b::filesystem::{
 };
 use aludel_wire::e2b::process::Empty;
 use axum::Json;
+use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 
 use super::connect::{Client, Failure, FirstFrame, Message, StreamFailure, keepalive, stream};
 use super::describe;
 use super::target::TargetSandbox;
 use crate::app::App;
 use crate::client_sandboxes::listing::listing;
+use crate::http::{GuardedBody, memory};
 
+/// Bytes of the changes of a watched directory that are told at once, in all copies.
+const MAX_CHANGES: usize = 8 << 20;
 /// Levels of directories that are listed at once.
 const MAX_DEPTH: u32 = 64;
 
@@ -101,13 +105,17 @@ pub(super) async fn create_watcher(
 
 /// `GetWatcherEvents`
 pub(super) async fn watcher_events(
+    State(app): State<Arc<App>>,
     reached: TargetSandbox,
     Message(request): Message<WatcherRequest>,
-) -> Result<Json<WatcherEvents>, Failure> {
+) -> Result<Response, Failure> {
+    // Before they are fetched, because they come only once.
+    let counted = memory(&app, reached.sandbox.tenant(), MAX_CHANGES)?;
     let watch = reached.sandbox.watches().get(&request.watcher_id).ok_or_else(|| no_watcher(&request))?;
     // Of too many changes only the first are sent; no client could use more.
     let (changes, _dropped) = watch.changes().await?;
-    Ok(Json(WatcherEvents { events: changes.into_iter().map(event).collect() }))
+    let events = Json(WatcherEvents { events: changes.into_iter().map(event).collect() });
+    Ok(events.into_response().map(|body| Body::new(GuardedBody::new(body, counted))))
 }
 
 /// `RemoveWatcher`

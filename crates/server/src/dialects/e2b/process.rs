@@ -27,20 +27,24 @@ use super::target::TargetSandbox;
 use super::user::{check_user, named_user};
 use crate::app::App;
 use crate::client_sandboxes::commands::{absolute, check_approval, variables};
+use crate::client_sandboxes::listing::listing;
 use crate::error::ApiError;
 
 /// The longest wait for the end of a killed command.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// `List`
-pub(super) async fn list(reached: TargetSandbox) -> Json<ListResponse> {
-    let running = reached.sandbox.processes().running();
-    let processes = running.iter().map(|process| ProcessInfo {
-        config: config(process.spec()),
-        pid: process.pid(),
-        tag: process.spec().tag.clone(),
-    });
-    Json(ListResponse { processes: processes.collect() })
+pub(super) async fn list(State(app): State<Arc<App>>, reached: TargetSandbox) -> Result<Response, Failure> {
+    let list = async {
+        let running = reached.sandbox.processes().running();
+        let processes = running.iter().map(|process| ProcessInfo {
+            config: config(process.spec()),
+            pid: process.pid(),
+            tag: process.spec().tag.clone(),
+        });
+        Ok::<_, Failure>(ListResponse { processes: processes.collect() })
+    };
+    listing(&app, &reached.sandbox, list).await
 }
 
 fn config(spec: &ProcessSpec) -> ProcessConfig {
