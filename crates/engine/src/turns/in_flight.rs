@@ -480,7 +480,7 @@ impl InFlightRequest {
 
     /// Counts the memory of its frames so far for its tenant, until nobody follows it any more. Fails if there is no room.
     pub(super) fn count_memory(&self) -> Result<(), NoRoom> {
-        let kib = self.bytes().saturating_sub(FREE_BYTES) * COPIES >> 10;
+        let kib = (self.bytes().saturating_sub(FREE_BYTES) * COPIES) >> 10;
         let mut permit = lock(&self.memory);
         let more = kib.saturating_sub(permit.count());
         permit.acquire_more(more)
