@@ -166,11 +166,11 @@ impl Hierarchy {
             Self::V1 { memory, pids, cpu } => Self::V1 { memory: below(memory), pids: below(pids), cpu: below(cpu) },
             Self::V2 { parent, controllers } => {
                 let parent = parent.join(name);
-                enable(&parent, controllers)?;
+                let controllers = enable_each(&parent, controllers)?;
                 // It sets no limit. Without it, /proc/self/cpuset shows the depth of a sandbox in the host's tree. Most ordinary users are
                 // not given this controller.
                 enable(&parent, &["cpuset".to_owned()]).ignore("most ordinary users are not given this controller");
-                Self::V2 { parent, controllers: controllers.clone() }
+                Self::V2 { parent, controllers }
             }
             Self::Absent => Self::Absent,
         })
@@ -436,6 +436,20 @@ fn is_ours(group: &Path) -> bool {
 fn usable_controllers(group: &Path) -> Vec<String> {
     let text = fs::read_to_string(group.join("cgroup.controllers")).unwrap_or_default();
     text.split_whitespace().filter(|name| CONTROLLERS.contains(name)).map(str::to_owned).collect()
+}
+
+/// Hands each controller on to the groups below `group`, and returns those for which that worked. Linux refuses `cpu` while a process with
+/// real-time priority runs outside of the root group. Fails without `memory`.
+fn enable_each(group: &Path, controllers: &[String]) -> io::Result<Vec<String>> {
+    let mut enabled = Vec::new();
+    for controller in controllers {
+        match enable(group, std::slice::from_ref(controller)) {
+            Ok(()) => enabled.push(controller.clone()),
+            Err(error) if controller == "memory" => return Err(error),
+            Err(_) => {}
+        }
+    }
+    Ok(enabled)
 }
 
 /// Hands the controllers on to the groups below `group`.

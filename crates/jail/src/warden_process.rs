@@ -199,8 +199,13 @@ extern "C" fn constructor(
     // there are `count`, each a C string that lives as long as the process.
     let name = unsafe { std::ffi::CStr::from_ptr(*arguments) };
     if name.to_bytes() == NAME.as_bytes() {
-        let code = i32::from(main().is_err());
-        sys::exit(code);
+        let ended = main();
+        if let Err(error) = &ended {
+            // The log, which aludel shows.
+            rustix::io::write(rustix::stdio::stderr(), format!("{error}\n").as_bytes())
+                .ignore("there is no other place");
+        }
+        sys::exit(i32::from(ended.is_err()));
     }
 }
 
