@@ -319,10 +319,12 @@ pub fn ensure_unless(
     let directory = make_directory(data)?;
     let lock = lock_unless(&directory, cancellation, progress)?;
     // Another builder may have made it during the wait.
-    match there(&directory) {
-        Some(template) => Ok(template),
-        None => build::build(&python, &directory, &build::Packages::Default, force, &lock, progress),
-    }
+    let template = match there(&directory) {
+        Some(template) => template,
+        None => build::build(&python, &directory, &build::Packages::Default, force, &lock, progress)?,
+    };
+    key.inspect(|key| key.remember(&directory, &name));
+    Ok(template)
 }
 
 /// Removes templates that are neither current nor named nor in use, and returns their number.

@@ -17,11 +17,11 @@ const FILE: &str = ".remembered";
 /// The first bytes of an executable.
 const MAGIC: [u8; 4] = *b"\x7fELF";
 
-/// Seconds for which a script is taken to choose the same interpreter in the same place: those of version managers, such as pyenv, take
-/// half a second to choose.
+/// Seconds for which a version manager is taken to choose the same interpreter in the same place: pyenv's script takes half a second to
+/// choose.
 const CHOICE_SECONDS: u64 = 3600;
 /// Parts of the names of variables by which version managers are told which interpreter to choose.
-const CHOOSING: [&str; 2] = ["PYTHON", "PYENV"];
+const CHOOSING: [&str; 7] = ["PYTHON", "PYENV", "MISE", "RYE", "ASDF", "PROTO", "UV_"];
 
 /// The facts that a template's name depends on, as far as they can be seen without running the interpreter.
 #[derive(Debug)]
@@ -46,7 +46,9 @@ impl TemplateKey {
         for part in [LOCK, BUILDER, std::env::consts::ARCH, interpreter.to_str()?] {
             add(part.as_bytes());
         }
-        if magic != MAGIC {
+        // The links of some version managers lead to a program of theirs.
+        let is_python = |name: &str| name.starts_with("python") || name.starts_with("pypy");
+        if magic != MAGIC || !interpreter.file_name()?.to_str().is_some_and(is_python) {
             let seconds = now.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs();
             add(&(seconds / CHOICE_SECONDS).to_le_bytes());
             add(std::env::current_dir().ok()?.as_os_str().as_encoded_bytes());
@@ -121,6 +123,11 @@ mod tests {
         key.remember(home.path(), "default-2");
         assert_eq!(key_at(CHOICE_SECONDS - 1).name(home.path()), Some("default-2".to_owned()));
         assert_eq!(key_at(CHOICE_SECONDS).name(home.path()), None, "it may choose another one by then");
+        let manager = home.path().join("mise");
+        fs::write(&manager, b"\x7fELF one").unwrap();
+        let chosen_at =
+            |seconds| TemplateKey::of(&manager, SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).unwrap().0;
+        assert_ne!(chosen_at(0), chosen_at(CHOICE_SECONDS), "it is no interpreter itself");
         key.remember(home.path(), "../elsewhere");
         assert_eq!(key.name(home.path()), None);
     }
