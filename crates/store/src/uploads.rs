@@ -167,13 +167,26 @@ impl Store {
         upload: &UploadId,
         blob: NewBlob,
     ) -> Result<Option<PartRecord>, Error> {
+        self.add_part_at(tenant, upload, None, blob).await
+    }
+
+    /// The same for a part that begins at this byte of the upload. `None` also if others are there up to another byte.
+    pub async fn add_part_at(
+        &self,
+        tenant: &Tenant,
+        upload: &UploadId,
+        offset: Option<u64>,
+        blob: NewBlob,
+    ) -> Result<Option<PartRecord>, Error> {
         let (tenant, upload) = (tenant.clone(), upload.clone());
         self.run(move |store| {
             let part =
                 PartRecord { id: PartId::new(), blob: blob.name().clone(), bytes: blob.bytes(), created_at: now() };
             let query = "INSERT INTO upload_parts (id, tenant, upload, blob, bytes, created_at)
-                         SELECT ?1, ?2, ?3, ?4, ?5, ?6 FROM uploads WHERE tenant = ?2 AND id = ?3 AND status = ?7";
-            let row = params![part.id, tenant, upload, part.blob, part.bytes, part.created_at, UploadStatus::Pending];
+                         SELECT ?1, ?2, ?3, ?4, ?5, ?6 FROM uploads WHERE tenant = ?2 AND id = ?3 AND status = ?7
+                             AND (?8 IS NULL OR ?8 = (SELECT coalesce(sum(bytes), 0) FROM upload_parts WHERE upload = ?3))";
+            let status = UploadStatus::Pending;
+            let row = params![part.id, tenant, upload, part.blob, part.bytes, part.created_at, status, offset];
             if store.write_counted(&tenant, blob.reserved(), |database| Ok(database.execute(query, row)?))? == 0 {
                 return Ok(None);
             }

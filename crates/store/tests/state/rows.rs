@@ -194,6 +194,10 @@ async fn an_upload_becomes_one_file_once() {
     let upload = store.add_upload(&mine, new()).await.unwrap();
     assert!(store.add_part(&other, &upload.id, blob(&store, b"x").await).await.unwrap().is_none());
     store.add_part(&mine, &upload.id, blob(&store, b"a").await).await.unwrap().unwrap();
+    for (offset, fits) in [(0, false), (1, true), (1, false)] {
+        let part = blob(&store, b"b").await;
+        assert_eq!(store.add_part_at(&mine, &upload.id, Some(offset), part).await.unwrap().is_some(), fits);
+    }
     let file = store.complete_upload(&mine, &upload, blob(&store, b"ab").await).await.unwrap().unwrap();
     assert!(store.complete_upload(&mine, &upload, blob(&store, b"ab").await).await.unwrap().is_none());
     assert!(store.add_part(&mine, &upload.id, blob(&store, b"b").await).await.unwrap().is_none());

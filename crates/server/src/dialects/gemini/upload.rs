@@ -183,8 +183,7 @@ async fn go_on(app: &App, ticket: &Ticket, headers: &HeaderMap, request: Request
         Command::Upload { is_last } => {
             let offset = text(headers, OFFSET).and_then(|offset| offset.parse::<u64>().ok());
             if offset != Some(received) {
-                let message = format!("'{OFFSET}' must be {received}: so many bytes came before.");
-                return Err(ApiError::invalid(OFFSET, message));
+                return Err(wrong_offset(received));
             }
             if parts.len() == MAX_PARTS {
                 return Err(ApiError::bad_request(format!("An upload may have at most {MAX_PARTS} pieces.")));
@@ -197,10 +196,14 @@ async fn go_on(app: &App, ticket: &Ticket, headers: &HeaderMap, request: Request
             if is_whole {
                 return complete(app, tenant, &upload, blob, &base).await;
             }
-            let received = received + blob.bytes();
-            app.store.add_part(tenant, id, blob).await?.ok_or_else(over)?;
+            let end = received + blob.bytes();
+            if app.store.add_part_at(tenant, id, Some(received), blob).await?.is_none() {
+                // Its client may have sent the piece twice, because the first time took long.
+                let there: u64 = app.store.parts(tenant, id).await?.iter().map(|part| part.bytes).sum();
+                return Err(if there == received { over() } else { wrong_offset(there) });
+            }
             if !is_last {
-                return Ok(active(received));
+                return Ok(active(end));
             }
             let parts = app.store.parts(tenant, id).await?;
             complete(app, tenant, &upload, joined(app, tenant, &upload, &parts).await?, &base).await
@@ -264,6 +267,10 @@ fn active(received: u64) -> Response {
 
 fn over() -> ApiError {
     ApiError::bad_request("The upload takes nothing any more: it was completed, cancelled, or it expired.")
+}
+
+fn wrong_offset(received: u64) -> ApiError {
+    ApiError::invalid(OFFSET, format!("'{OFFSET}' must be {received}: so many bytes came before."))
 }
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
