@@ -245,6 +245,27 @@ async fn a_cancel_is_heard_when_the_run_has_just_begun_to_wait() {
 }
 
 #[tokio::test]
+async fn a_message_that_is_refused_leaves_no_files() {
+    let data = tempfile::tempdir().unwrap();
+    let upstream = ScriptedUpstream::start(vec![Scripted::Python("wait()")]).await;
+    let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
+    let (assistant, thread) = begun(&server).await;
+    let kept = server.upload("kept.csv", b"x").await;
+    let messages = format!("/v1/threads/{thread}/messages");
+    let message = |file: &str| json!({ "role": "user", "content": "?", "attachments": [{ "file_id": file }] });
+    post(&server, &messages, &message(&kept)).await.ok();
+    post(&server, &format!("/v1/threads/{thread}/runs"), &json!({ "assistant_id": assistant })).await.ok();
+    let refused = server.upload("refused.csv", b"x").await;
+    for file in [&refused, &kept] {
+        post(&server, &messages, &message(file)).await.refused(400, "active");
+    }
+    let files = &get(&server, &format!("/v1/threads/{thread}")).await["tool_resources"]["code_interpreter"]["file_ids"];
+    assert_eq!(*files, json!([kept]));
+    server.ask(server.request(Method::DELETE, &format!("/v1/threads/{thread}"))).await.ok();
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn nothing_is_left_of_a_thread_whose_run_computes() {
     let data = tempfile::tempdir().unwrap();
     let upstream = ScriptedUpstream::start(vec![Scripted::Python("wait()")]).await;

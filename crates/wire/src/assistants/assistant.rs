@@ -120,4 +120,11 @@ impl ToolResources {
             self.code_interpreter.get_or_insert_default().file_ids.extend(new);
         }
     }
+
+    /// Takes files of the code interpreter out.
+    pub fn take_files(&mut self, ids: &[String]) {
+        if let Some(files) = &mut self.code_interpreter {
+            files.file_ids.retain(|id| !ids.contains(id));
+        }
+    }
 }

@@ -29,8 +29,13 @@ pub(super) async fn create(
     // Counted until everything made of it is gone.
     let _memory = fields.memory();
     let CheckedMessage { id, message, files } = CheckedMessage::of(&app, &tenant, &thread, fields.read()?, "").await?;
-    threads::add_files(&app, &tenant, &thread, &files).await?;
-    added_message(app.store.add_message(&tenant, &thread, id, &written(&message)).await?, &thread)?;
+    let files = threads::add_files(&app, &tenant, &thread, &files).await?;
+    let added = app.store.add_message(&tenant, &thread, id, &written(&message)).await.map_err(ApiError::from);
+    let added = added.and_then(|added| added_message(added, &thread));
+    if added.is_err() {
+        threads::take_files(&app, &tenant, &thread, &files).await?;
+    }
+    added?;
     Ok(Json(message))
 }
 

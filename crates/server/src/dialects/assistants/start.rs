@@ -114,11 +114,12 @@ async fn enter(
             }
         }
     }
-    let carried = carry(app, tenant, leg, asked, in_flight, reserved).await;
+    let mut files = Vec::new();
+    let carried = carry(app, tenant, leg, asked, in_flight, reserved, &mut files).await;
     if carried.is_err()
-        && let Err(error) = undo(app, tenant, leg, in_flight).await
+        && let Err(error) = undo(app, tenant, leg, in_flight, &files).await
     {
-        error!("cannot take {} back: {error}", leg.id);
+        error!("cannot take {} back: {}", leg.id, error.message);
     }
     carried
 }
@@ -127,13 +128,15 @@ fn row(step: &RunStep) -> Option<(StepId, Value)> {
     Some((StepId::parse(&step.id)?, written(step)))
 }
 
-/// Leaves the thread as it was before.
+/// Leaves the thread as it was before, without these files.
 async fn undo(
     app: &App,
     tenant: &Tenant,
     leg: &RunLeg,
     in_flight: &InFlightRequest,
-) -> Result<(), aludel_store::Error> {
+    files: &[String],
+) -> Result<(), ApiError> {
+    super::threads::take_files(app, tenant, &leg.thread, files).await?;
     match &leg.from {
         LegStart::Nothing { messages, .. } => {
             app.store.delete_run(tenant, &leg.id).await?;
@@ -150,7 +153,7 @@ async fn undo(
     Ok(())
 }
 
-/// Carries out the active run of its thread.
+/// Carries out the active run of its thread. `added` gets the files that the thread has from its messages.
 async fn carry(
     app: &Arc<App>,
     tenant: &Tenant,
@@ -158,12 +161,13 @@ async fn carry(
     asked: Asked,
     in_flight: &Arc<InFlightRequest>,
     reserved: Option<(Arc<Session>, SessionReservation)>,
+    added: &mut Vec<String>,
 ) -> Result<(), ApiError> {
     let RunLeg { start, id, thread, .. } = leg;
     let (session, reservation) = reserved.unzip();
     let run = &start.run;
     if let LegStart::Nothing { files, .. } = &leg.from {
-        super::threads::add_files(app, tenant, thread, files).await?;
+        *added = super::threads::add_files(app, tenant, thread, files).await?;
     }
     let context = Context::of(app, tenant, thread, run.truncation_strategy.last_messages).await?;
     in_flight.hold(context.memory());

@@ -125,15 +125,37 @@ pub(super) async fn add(app: &App, tenant: &Tenant, sent: CreateThread) -> Resul
 }
 
 /// Gives a thread more files.
-pub(super) async fn add_files(app: &App, tenant: &Tenant, id: &ThreadId, files: &[String]) -> Result<(), ApiError> {
+pub(super) async fn add_files(
+    app: &App,
+    tenant: &Tenant,
+    id: &ThreadId,
+    files: &[String],
+) -> Result<Vec<String>, ApiError> {
+    if files.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut added = Vec::new();
+    let add = |thread: &mut Thread| {
+        let before = thread.tool_resources.file_ids().len();
+        thread.tool_resources.add_files(files.to_vec());
+        let all = thread.tool_resources.file_ids();
+        added = all.get(before..).unwrap_or_default().to_vec();
+        check_files(&thread.tool_resources)
+    };
+    change(app, tenant, id, add).await?;
+    Ok(added)
+}
+
+/// Takes files out of a thread again.
+pub(super) async fn take_files(app: &App, tenant: &Tenant, id: &ThreadId, files: &[String]) -> Result<(), ApiError> {
     if files.is_empty() {
         return Ok(());
     }
-    let add = |thread: &mut Thread| {
-        thread.tool_resources.add_files(files.to_vec());
-        check_files(&thread.tool_resources)
+    let take = |thread: &mut Thread| {
+        thread.tool_resources.take_files(files);
+        Ok(())
     };
-    change(app, tenant, id, add).await.map(drop)
+    change(app, tenant, id, take).await.map(drop)
 }
 
 fn check_files(resources: &ToolResources) -> Result<(), ApiError> {
@@ -150,7 +172,7 @@ async fn change(
     app: &App,
     tenant: &Tenant,
     id: &ThreadId,
-    change: impl Fn(&mut Thread) -> Result<(), ApiError>,
+    mut change: impl FnMut(&mut Thread) -> Result<(), ApiError>,
 ) -> Result<Thread, ApiError> {
     for _ in 0..MAX_TRIES {
         let was = find(app, tenant, id).await?.object;
