@@ -14,6 +14,7 @@ import ctypes
 import gc
 import os
 import sys
+import time
 
 from kernel_channel import FROM_HOST_FD, TO_HOST_FD, WARDEN_FD, Channel, Silence, is_readable
 from kernel_checkpoint import IDLE, SLEEP, Checkpoints, is_alone
@@ -168,7 +169,8 @@ class Kernel:
         try:
             if "directory" in frame:
                 os.chdir(frame["directory"])
-            os.environ.update(frame["environment"])
+            set_environment(dict(frame["environment"]))
+            sys.path[0:0] = [path for path in dict(frame["environment"]).get("PYTHONPATH", "").split(":") if path]
             if frame["forms"]:
                 show_forms(self.shell)
             if (columns := dict(frame["environment"]).get("COLUMNS")) is not None:
@@ -274,14 +276,21 @@ class Variables:
 
     def __enter__(self):
         self.before = {name: os.environ.get(name) for name in self.variables}
-        os.environ.update(self.variables)
+        set_environment(self.variables)
 
     def __exit__(self, *_error):
-        for name, value in self.before.items():
-            if value is not None:
-                os.environ[name] = value
-            else:
-                os.environ.pop(name, None)
+        set_environment(self.before)
+
+
+def set_environment(variables):
+    """Sets environment variables, and removes those whose value is None. The C library reads the time zone only when it is told to."""
+    for name, value in variables.items():
+        if value is not None:
+            os.environ[name] = value
+        else:
+            os.environ.pop(name, None)
+    if "TZ" in variables:
+        time.tzset()
 
 
 def end_child(error):

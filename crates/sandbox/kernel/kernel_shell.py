@@ -172,7 +172,9 @@ def build_shell(output, memory, name_of_cell):
     warnings.filterwarnings("ignore", message="To exit: use")
     # The template's pip says all that there is to say.
     warnings.filterwarnings("ignore", message="You executed the system command !pip")
-    logging.getLogger("matplotlib.font_manager").addFilter(is_worth_a_word)
+    warnings.filterwarnings("ignore", message="The default engine for reading")
+    logging.getLogger("matplotlib.font_manager").addFilter(FontNotes())
+    sys.meta_path.insert(0, AfterImport("matplotlib.font_manager", lambda fonts: load_beside("kernel_fonts").complete(fonts)))
     sys.meta_path.insert(0, AfterImport("bokeh.io", lambda _io: load_beside("kernel_charts").show_bokeh(output)))
     sys.meta_path.insert(0, AfterImport("altair", lambda altair: load_beside("kernel_charts").show_altair(altair)))
     return built
@@ -202,9 +204,21 @@ class AfterImport:
         return spec
 
 
-def is_worth_a_word(record):
-    """Returns false for a note of Matplotlib's that a font has no such weight: it is made for each font that it falls back to."""
-    return "Failed to find font weight" not in str(record.msg)
+class FontNotes:
+    """A filter for Matplotlib's notes about fonts: it makes some for each text, a hundred for one chart."""
+
+    MOST = 100
+
+    def __init__(self):
+        self.told = set()
+
+    def filter(self, record):
+        """Returns false for a note that was told before, or one that a font has no such weight, which is made for each fallback."""
+        note = record.getMessage()
+        if "Failed to find font weight" in note or note in self.told or len(self.told) >= self.MOST:
+            return False
+        self.told.add(note)
+        return True
 
 
 def ipython_major():

@@ -5,6 +5,7 @@ directory.
 import asyncio
 import io
 import json
+import logging
 import os
 import resource
 import select
@@ -18,6 +19,7 @@ import sysconfig
 import tempfile
 import threading
 import time
+import types
 import unittest
 from unittest import mock
 
@@ -32,6 +34,7 @@ import kernel
 import kernel_channel
 import kernel_checkpoint
 import kernel_errors
+import kernel_fonts
 import kernel_fork
 import kernel_input
 import kernel_jupyter
@@ -454,9 +457,38 @@ print(made == 0 or len(mortal) < 100)
 
 
 class ShellTest(unittest.TestCase):
-    def test_only_a_note_of_a_fallbacks_weight_is_not_worth_a_word(self):
-        notes = ("findfont: Failed to find font weight %s for %s, now using %s.", "findfont: Font family %s not found.")
-        self.assertEqual([kernel_shell.is_worth_a_word(mock.Mock(msg=note)) for note in notes], [False, True])
+    def test_a_note_about_fonts_is_told_once_and_none_of_a_fallbacks_weight(self):
+        notes = kernel_shell.FontNotes()
+        missing, weight = "findfont: Font family %s not found.", "findfont: Failed to find font weight %s."
+        record = lambda note, name: logging.LogRecord("", logging.WARNING, "", 1, note, (name,), None)
+        told = [notes.filter(record(note, name)) for note, name in [(missing, "A"), (missing, "A"), (missing, "B"), (weight, "A")]]
+        self.assertEqual(told, [True, False, True, False])
+
+    def test_texts_fall_back_to_the_fonts_of_the_default_setting(self):
+        class FontManager:
+            def _find_fonts_by_props(self, prop, fontext="ttf"):
+                return [f"{family}.ttf" for family in prop.families]
+
+            def findfont(self, prop, _fontext, fallback_to_default, rebuild_if_missing):
+                if prop.families == ["Absent"]:
+                    raise ValueError
+                return f"{prop.families[0]}.ttf"
+
+        class Properties:
+            def __init__(self, families):
+                self.families = families
+
+            def copy(self):
+                return Properties(self.families)
+
+            def set_family(self, family):
+                self.families = [family]
+
+        matplotlib = types.SimpleNamespace(rcParamsDefault={"font.family": ["sans-serif", "Chinese", "Absent", "Korean"]})
+        kernel_fonts.complete(types.SimpleNamespace(FontManager=FontManager))
+        with mock.patch.dict(sys.modules, {"matplotlib": matplotlib}):
+            found = FontManager()._find_fonts_by_props(Properties(["Arial", "Korean"]))
+        self.assertEqual(found, ["Arial.ttf", "Korean.ttf", "Chinese.ttf"])
 
 
 class LanguagesTest(unittest.TestCase):

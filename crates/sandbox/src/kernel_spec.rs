@@ -79,7 +79,7 @@ const FORK: (&str, &str) = ("kernel_fork.py", include_str!("../kernel/kernel_for
 const CHANNEL: (&str, &str) = ("kernel_channel.py", include_str!("../kernel/kernel_channel.py"));
 
 /// The kernel's scripts for Python.
-const PYTHON_SCRIPTS: [(&str, &str); 20] = [
+const PYTHON_SCRIPTS: [(&str, &str); 21] = [
     ZYGOTE,
     HEAP,
     IMMORTAL,
@@ -89,6 +89,7 @@ const PYTHON_SCRIPTS: [(&str, &str); 20] = [
     ("kernel_charts.py", include_str!("../kernel/kernel_charts.py")),
     ("kernel_checkpoint.py", include_str!("../kernel/kernel_checkpoint.py")),
     ("kernel_errors.py", include_str!("../kernel/kernel_errors.py")),
+    ("kernel_fonts.py", include_str!("../kernel/kernel_fonts.py")),
     ("kernel_jupyter.py", include_str!("../kernel/kernel_jupyter.py")),
     ("kernel_limits.py", include_str!("../kernel/kernel_limits.py")),
     ("kernel_output.py", include_str!("../kernel/kernel_output.py")),

@@ -146,3 +146,26 @@ async fn a_program_goes_on_when_the_first_kernel_dies() {
     wait_beside(&sandbox, "! grep -qs '^Name:.python' /proc/[0-9]*/status").await;
     assert_eq!(run_in(&start(&sandbox).await, "print(2)").await.stdout, "2\n");
 }
+
+#[tokio::test]
+async fn a_time_zone_and_a_path_of_modules_are_in_force_as_variables() {
+    let sandbox = sandbox(shared().await, limits()).await;
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let environment = vec![pair("TZ", "Asia/Tokyo"), pair("PYTHONPATH", "/mnt/data/lib")];
+    let kernel = sandbox.start_kernel(KernelOptions { environment, ..KernelOptions::default() }).await.unwrap();
+    let write = "import os, time\nos.mkdir('lib')\nopen('lib/mine.py', 'w').write('x = 7')\n\
+                 import mine\nprint(mine.x, time.strftime('%z'))";
+    assert_eq!(run_in(&kernel, write).await.stdout, "7 +0900\n");
+    let cell = |environment| Cell { environment, ..Cell::new("print(time.strftime('%z'))") };
+    let other = [pair("TZ", "Etc/GMT-2")];
+    assert_eq!(listen(kernel.execute(cell(&other)).await.unwrap()).await.stdout, "+0200\n");
+    assert_eq!(listen(kernel.execute(cell(&[])).await.unwrap()).await.stdout, "+0900\n");
+}
+
+#[tokio::test]
+async fn charts_in_any_font_fall_back_to_those_of_other_scripts() {
+    let sandbox = sandbox(shared().await, limits()).await;
+    let code = "from matplotlib import font_manager as fonts\n\
+                print(len(fonts.fontManager._find_fonts_by_props(fonts.FontProperties(family='DejaVu Sans'))))";
+    assert_eq!(run(&sandbox, code).await.stdout, "4\n");
+}
