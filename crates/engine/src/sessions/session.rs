@@ -108,6 +108,13 @@ impl From<SessionFileRecord> for SessionFile {
     }
 }
 
+impl SessionFile {
+    /// Returns true for a picture or page that a program only showed: its name is its id, and programs find no such file.
+    pub fn was_only_shown(&self) -> bool {
+        self.path.rsplit('/').next().is_some_and(|name| name.starts_with(self.id.as_str()))
+    }
+}
+
 /// Outcome of storing what an execution changed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoredChanges {

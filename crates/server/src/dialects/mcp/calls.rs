@@ -204,7 +204,7 @@ async fn ended(server: &Server, run: &Run, ended: &ProgramEnd) -> CallToolResult
     let links = ended.files.iter().filter(|file| server.profile == Profile::Full && !inline.contains(&&file.id));
     content.extend(links.map(|file| ContentBlock::resource_link(resources::of(&run.session, file))));
     let files = ended.files.iter().map(|file| ReportedFile {
-        path: file.path.clone(),
+        path: resources::shown_path(file).to_owned(),
         uri: resources::uri(&run.session, &file.path),
         mime_type: file.mime.clone(),
         size: file.bytes,

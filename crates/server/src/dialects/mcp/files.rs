@@ -44,7 +44,8 @@ async fn list(server: &Server, arguments: &FilesArguments) -> Result<Vec<Content
     let session = server.session(arguments.session.as_deref()).await?;
     let files = session.files().await?;
     let listed = files.iter().take(MAX_LISTED);
-    let lines = listed.map(|file| format!("{} ({})", excerpt::line(&file.path, 200), size(file.bytes)));
+    let lines =
+        listed.map(|file| format!("{} ({})", excerpt::line(resources::shown_path(file), 200), size(file.bytes)));
     let mut text = lines.collect::<Vec<_>>().join("\n");
     if files.is_empty() {
         text.push_str("There are no files.");

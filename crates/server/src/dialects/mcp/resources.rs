@@ -79,11 +79,16 @@ pub(super) fn relative(path: &str) -> &str {
     path.strip_prefix(WORKSPACE).map_or(path, |path| path.trim_start_matches('/'))
 }
 
+/// The path of a file inside, or the name alone of a picture that was only shown.
+pub(super) fn shown_path(file: &SessionFile) -> &str {
+    if file.was_only_shown() { relative(&file.path) } else { &file.path }
+}
+
 /// A file as a resource.
 pub(super) fn of(session: &str, file: &SessionFile) -> Resource {
     let name = file.path.rsplit('/').next().unwrap_or(&file.path);
     Resource::new(uri(session, &file.path), name)
-        .with_description(file.path.clone())
+        .with_description(shown_path(file).to_owned())
         .with_mime_type(file.mime.clone())
         .with_size(file.bytes)
 }

@@ -14,6 +14,10 @@ use serde_json::Value;
 
 /// Packages that a description names.
 const MAX_PACKAGES: usize = 60;
+/// Packages that a description names before others.
+const KNOWN_PACKAGES: &str = "numpy pandas polars pyarrow scipy scikit-learn statsmodels sympy matplotlib seaborn plotly altair bokeh \
+    openpyxl xlsxwriter xlrd python-docx python-pptx reportlab pypdf pdfplumber pillow opencv-python-headless scikit-image networkx \
+    duckdb sqlalchemy beautifulsoup4 lxml requests pyyaml tabulate jinja2 geopandas shapely nltk";
 
 /// A set of tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,7 +162,7 @@ pub(super) struct Exception {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
 pub(super) struct ReportedFile {
-    /// Path inside the sandbox.
+    /// Path inside the sandbox; of a picture that was only shown, its name.
     pub(super) path: String,
     /// Resource to read it by.
     pub(super) uri: String,
@@ -182,9 +186,9 @@ pub(super) fn list(engine: &Engine, profile: Profile) -> Vec<Tool> {
                          programs made, in /mnt/data.";
             vec![
                 python(format!("{about} {words}"), input::<PythonArguments>())
-                    .with_raw_output_schema(schema_for_output::<Report>()),
+                    .with_raw_output_schema(output::<Report>()),
                 tool("wait", "Wait for a program", wait, input::<WaitArguments>())
-                    .with_raw_output_schema(schema_for_output::<Report>())
+                    .with_raw_output_schema(output::<Report>())
                     .with_annotations(hints("Wait for a program").read_only(true).idempotent(true)),
                 tool("files", "Files of a session", files, input::<FilesArguments>())
                     .with_annotations(hints("Files of a session").read_only(false).destructive(true)),
@@ -218,6 +222,23 @@ fn input<T: JsonSchema>() -> Arc<JsonObject> {
     Arc::new(schema.as_object().cloned().unwrap_or_default())
 }
 
+/// The schema of a result, without Rust's formats of numbers: a validator of JavaScript's prints a warning for each.
+fn output<T: JsonSchema + 'static>() -> Arc<JsonObject> {
+    fn without_formats(value: &mut Value) {
+        match value {
+            Value::Object(fields) => {
+                fields.retain(|name, value| name != "format" || !value.is_string());
+                fields.values_mut().for_each(without_formats);
+            }
+            Value::Array(values) => values.iter_mut().for_each(without_formats),
+            _ => {}
+        }
+    }
+    let mut schema = Value::Object(JsonObject::clone(&schema_for_output::<T>()));
+    without_formats(&mut schema);
+    Arc::new(schema.as_object().cloned().unwrap_or_default())
+}
+
 /// Removes null from a schema.
 fn plain(schema: &mut Schema) {
     let single = match schema.get("type") {
@@ -245,7 +266,7 @@ pub(super) fn about(engine: &Engine) -> String {
         aludel_agent::size(limits.memory),
     );
     if !engine.packages.is_empty() {
-        let named: Vec<&str> = engine.packages.iter().take(MAX_PACKAGES).map(String::as_str).collect();
+        let named = named_packages(&engine.packages);
         let more = engine.packages.len() - named.len();
         text.push_str(&format!(" Installed: {}", named.join(", ")));
         text.push_str(&if more > 0 {
@@ -255,4 +276,30 @@ pub(super) fn about(engine: &Engine) -> String {
         });
     }
     text
+}
+
+/// The packages to name: known ones first.
+fn named_packages(packages: &[String]) -> Vec<&str> {
+    let is_known = |package: &&str| KNOWN_PACKAGES.split(' ').any(|known| known.eq_ignore_ascii_case(package));
+    let (known, others): (Vec<&str>, Vec<&str>) = packages.iter().map(String::as_str).partition(is_known);
+    known.into_iter().chain(others).take(MAX_PACKAGES).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_packages_are_named_before_others() {
+        let others = (0..MAX_PACKAGES).map(|number| format!("a{number}"));
+        let packages: Vec<String> = others.chain(["Pillow", "pandas"].map(str::to_owned)).collect();
+        let named = named_packages(&packages);
+        assert_eq!((named.len(), &named[..3]), (MAX_PACKAGES, ["Pillow", "pandas", "a0"].as_slice()));
+    }
+
+    #[test]
+    fn a_schema_of_a_result_has_no_formats() {
+        let schema = Value::Object(JsonObject::clone(&output::<Report>())).to_string();
+        assert!(schema.contains("duration_ms") && !schema.contains("uint64"), "{schema}");
+    }
 }
