@@ -92,10 +92,7 @@ impl ProgramTool {
             }
             Self::Bash => {
                 let BashCall { command } = read(arguments, r#"{"command": "…"}"#)?;
-                let program = format!(
-                    "import subprocess\nsubprocess.run([\"bash\", \"-c\", {}], cwd=\"/mnt/data\", stdin=subprocess.DEVNULL).returncode",
-                    literal(&command)
-                );
+                let program = format!("{}\n_bash({})", function(3), literal(&command));
                 (program, command)
             }
             Self::Editor => {
@@ -153,9 +150,7 @@ fn read<'a, T: Deserialize<'a>>(arguments: &'a str, example: &str) -> Result<T, 
 
 /// The program of a call of the editor.
 fn edit(call: &EditorCall) -> Result<String, String> {
-    let mut functions = FUNCTIONS.split("---\n");
-    let (view, create, replace) = (functions.next(), functions.next(), functions.next());
-    let (function, call) = match call {
+    let (place, call) = match call {
         EditorCall::View { path, view_range } => {
             let (first, last) = view_range.unwrap_or((1, -1));
             let last = match u64::try_from(last) {
@@ -163,19 +158,24 @@ fn edit(call: &EditorCall) -> Result<String, String> {
                 Err(_) if last == -1 && first > 0 => "None".to_owned(),
                 _ => return Err("`view_range` must be [first, last], from 1, with -1 for the end.".to_owned()),
             };
-            (view, format!("_view({}, {first}, {last})", literal(&absolute(path)?)))
+            (0, format!("_view({}, {first}, {last})", literal(&absolute(path)?)))
         }
         EditorCall::Create { path, file_text } => {
-            (create, format!("_create({}, {})", literal(&absolute(path)?), literal(file_text)))
+            (1, format!("_create({}, {})", literal(&absolute(path)?), literal(file_text)))
         }
         EditorCall::StrReplace { old_str, .. } if old_str.is_empty() => {
             return Err("`old_str` is empty.".to_owned());
         }
         EditorCall::StrReplace { path, old_str, new_str } => {
-            (replace, format!("_replace({}, {}, {})", literal(&absolute(path)?), literal(old_str), literal(new_str)))
+            (2, format!("_replace({}, {}, {})", literal(&absolute(path)?), literal(old_str), literal(new_str)))
         }
     };
-    Ok(format!("{}\n{call}", function.unwrap_or_default()))
+    Ok(format!("{}\n{call}", function(place)))
+}
+
+/// The function at this place among the tools' own.
+fn function(place: usize) -> &'static str {
+    FUNCTIONS.split("---\n").nth(place).unwrap_or_default()
 }
 
 /// A path in the form for programs, independent of the kernel's present working directory.
@@ -203,8 +203,7 @@ mod tests {
         let command = "echo 'a' \"b\" \\ \n%ls ü";
         let bash = program(ProgramTool::Bash, json!({ "command": command }));
         assert_eq!(bash.input, command);
-        assert!(bash.code.contains(r#"["bash", "-c", "echo 'a' \"b\" \\ \n%ls ü"]"#), "{}", bash.code);
-        assert_eq!(bash.code.lines().count(), 2, "{}", bash.code);
+        assert!(bash.code.ends_with(r#"_bash("echo 'a' \"b\" \\ \n%ls ü")"#), "{}", bash.code);
         let view = json!({ "command": "view", "path": "a.txt", "view_range": [2, -1] });
         let view = program(ProgramTool::Editor, view);
         assert!(view.code.ends_with("\n_view(\"/mnt/data/a.txt\", 2, None)"), "{}", view.code);
@@ -214,6 +213,18 @@ mod tests {
         let change = program(ProgramTool::Editor, change);
         assert!(change.code.starts_with("def _replace(") && change.code.ends_with("(\"/mnt/data/a\", \"x\", \"y\")"));
         assert!(!change.code.contains("_view"), "{}", change.code);
+    }
+
+    #[test]
+    fn a_change_keeps_the_ends_of_lines() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.txt");
+        std::fs::write(&path, "a\r\nb\r\nc\r\n").unwrap();
+        let call = json!({ "command": "str_replace", "path": path, "old_str": "a\nb", "new_str": "a\nx\ny" });
+        let ToolProgram { code, .. } = ProgramTool::Editor.program(&call.to_string()).unwrap();
+        let ran = std::process::Command::new("python3").args(["-c", &code]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&ran.stdout), "-a\n-b\n+a\n+x\n+y\n", "{ran:?}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "a\r\nx\r\ny\r\nc\r\n");
     }
 
     #[test]
