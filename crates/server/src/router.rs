@@ -113,7 +113,11 @@ async fn scrape(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
 
 async fn no_route(method: Method, uri: Uri) -> ApiError {
     let path = uri.path();
-    let advice = if path.starts_with("/v1/") {
+    let advice = if path.starts_with("/v1/v1/") {
+        "The path has /v1 twice: the client adds it itself, so its base URL ends before it."
+    } else if path == "/mcp/" {
+        "MCP is at /mcp, without a slash at its end."
+    } else if path.starts_with("/v1/") {
         "There is no such API here."
     } else {
         "The API is under /v1, and /docs lists it."

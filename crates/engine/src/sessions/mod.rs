@@ -13,7 +13,7 @@ pub use names::check_name;
 pub(crate) use registry::SandboxPermit;
 pub use registry::{NewSession, SessionChoice, SessionStatus, Sessions, heartbeat, reap};
 pub use sandbox::SessionSandbox;
-pub use session::{Session, SessionFile, SessionReservation, StoredChanges};
+pub use session::{Session, SessionFile, SessionReservation, StoredChanges, free_name};
 
 /// The directory where programs find the workspace.
 pub const WORKSPACE: &str = "/mnt/data";

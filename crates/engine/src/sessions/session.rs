@@ -572,7 +572,7 @@ fn refused_file(error: Error) -> Error {
 }
 
 /// The name itself or, if it is taken, the name with a number before its extension.
-pub(super) fn free_name(name: &str, taken: &HashSet<String>) -> String {
+pub fn free_name(name: &str, taken: &HashSet<String>) -> String {
     let start = name.rfind('/').map_or(0, |slash| slash + 1);
     let dot = name[start..].rfind('.').filter(|dot| *dot > 0).map_or(name.len(), |dot| start + dot);
     let (stem, ending) = name.split_at(dot);

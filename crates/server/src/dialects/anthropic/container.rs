@@ -38,12 +38,12 @@ pub(super) async fn copy_into(app: &App, session: &Session, uploads: &[Upload]) 
         return Ok(());
     }
     let present: HashSet<String> = session.files().await?.into_iter().map(|file| file.path).collect();
-    for Upload { file, is_old } in uploads {
-        if *is_old && present.contains(&format!("{WORKSPACE}/{}", file.name())) {
+    for Upload { file, name, is_old } in uploads {
+        if *is_old && present.contains(&format!("{WORKSPACE}/{name}")) {
             continue;
         }
         let blob = app.store.copy_blob(session.tenant(), file.blob()).await?;
-        session.add_file(file.name(), file.mime(), blob).await?;
+        session.add_file(name, file.mime(), blob).await?;
     }
     Ok(())
 }

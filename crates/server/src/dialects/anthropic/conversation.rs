@@ -7,7 +7,7 @@ use aludel_agent::{Call, CallOutput, CodeInterpreter, Item, Part, ProgramTool, a
 use aludel_engine::KernelSpec;
 use aludel_engine::execution::ClientAnswer;
 use aludel_engine::processor_time::end_long_step;
-use aludel_engine::sessions::WORKSPACE;
+use aludel_engine::sessions::{WORKSPACE, free_name};
 use aludel_store::Tenant;
 use aludel_wire::anthropic::{
     Block, BlockDocument, Caller, CodeExecutionResult, Content, DocumentSource, EditorResult, ErrorCode, ImageSource,
@@ -55,6 +55,8 @@ pub(super) struct Conversation {
 #[derive(Debug)]
 pub(super) struct Upload {
     pub(super) file: Stored,
+    /// Its name in the container, which no other file of the conversation has.
+    pub(super) name: String,
     /// True if the model has answered since then: the file exists unless the container is new.
     pub(super) is_old: bool,
 }
@@ -238,11 +240,14 @@ impl Conversation {
 
     async fn upload(&mut self, reader: &Reader<'_>, id: &str, param: &str) -> Result<String, ApiError> {
         let file = self.file(reader, id, param).await?;
-        let note = format!("[The user attached a file: {WORKSPACE}/{}]", file.name());
-        if !self.uploads.iter().any(|known| known.file.id() == id) {
-            self.uploads.push(Upload { file, is_old: false });
-        }
-        Ok(note)
+        let known = self.uploads.iter().find(|known| known.file.id() == id).map(|known| known.name.clone());
+        let name = known.unwrap_or_else(|| {
+            let taken = self.uploads.iter().map(|known| known.name.clone()).collect();
+            let name = free_name(file.name(), &taken);
+            self.uploads.push(Upload { file, name: name.clone(), is_old: false });
+            name
+        });
+        Ok(format!("[The user attached a file: {WORKSPACE}/{name}]"))
     }
 
     async fn file(&mut self, reader: &Reader<'_>, id: &str, param: &str) -> Result<Stored, ApiError> {
