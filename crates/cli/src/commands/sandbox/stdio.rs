@@ -32,6 +32,9 @@ const MAX_OUTPUT_BYTES: usize = 256 << 20;
 /// The time limit of a program whose request has none.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// The names of the requests.
+const OPERATIONS: [&str; 4] = ["create", "execute", "run", "close"];
+
 /// Section of `--help` on the lines.
 pub(super) const HELP: &str = "\
 Each line of stdin is a request with an `id` of yours and one of:
@@ -47,13 +50,6 @@ program could not be started). Requests are worked on side by side, so answers c
 everything.";
 
 /// A request.
-#[derive(Deserialize)]
-struct Line {
-    id: Value,
-    #[serde(flatten)]
-    request: Request,
-}
-
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Request {
@@ -130,12 +126,14 @@ pub(super) async fn run(context: &CommandContext) -> anyhow::Result<Exit> {
         }
         let (desk, slot) = (Arc::clone(&desk), Arc::clone(&slots).acquire_owned().await);
         tokio::spawn(async move {
-            let answer = match serde_json::from_slice::<Line>(&line) {
-                Ok(Line { id, request }) => match desk.carry_out(request).await {
-                    Ok(answer) => json!({ "id": id, "ok": answer }),
-                    Err(refusal) => json!({ "id": id, "error": refusal.json() }),
-                },
-                Err(error) => json!({ "id": null, "error": Refusal::Request(error.to_string()).json() }),
+            let (id, request) = read_line(&line);
+            let carried = match request {
+                Ok(request) => desk.carry_out(request).await,
+                Err(refusal) => Err(refusal),
+            };
+            let answer = match carried {
+                Ok(answer) => json!({ "id": id, "ok": answer }),
+                Err(refusal) => json!({ "id": id, "error": refusal.json() }),
             };
             json::print(&answer).ignore("a reader that is gone closes stdin as well");
             drop(slot);
@@ -144,6 +142,24 @@ pub(super) async fn run(context: &CommandContext) -> anyhow::Result<Exit> {
     desk.sandboxes.lock().await.clear();
     engine.backend.shutdown().await;
     Ok(Exit::Success)
+}
+
+/// The id of a line, null if it has none, and its request.
+fn read_line(line: &[u8]) -> (Value, Result<Request, Refusal>) {
+    let mut fields: Map<String, Value> = match serde_json::from_slice(line) {
+        Ok(fields) => fields,
+        Err(error) => return (Value::Null, Err(Refusal::Request(format!("a line is an object of JSON: {error}")))),
+    };
+    let id = fields.remove("id");
+    let request = match (&id, fields.keys().next()) {
+        (None, _) => Err("it has no id".to_owned()),
+        (Some(_), Some(operation)) if fields.len() == 1 && OPERATIONS.contains(&operation.as_str()) => {
+            let operation = operation.clone();
+            serde_json::from_value(Value::Object(fields)).map_err(|error| format!("{operation}: {error}"))
+        }
+        _ => Err(format!("besides its id, a request has one of {}", OPERATIONS.join(", "))),
+    };
+    (id.unwrap_or_default(), request.map_err(Refusal::Request))
 }
 
 impl StdioServer {
@@ -210,4 +226,26 @@ impl StdioServer {
 
 fn unknown(sandbox: u64) -> Refusal {
     Refusal::Request(format!("there is no sandbox {sandbox}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_has_the_id_of_its_request() {
+        for (line, id, words) in [
+            (r#"{"id": 2, "foo": {}}"#, json!(2), "create, execute, run, close"),
+            (r#"{"id": "a"}"#, json!("a"), "create, execute, run, close"),
+            (r#"{"id": 4, "execute": {"sandbox": 1}}"#, json!(4), "execute: missing field `code`"),
+            (r#"{"id": 5, "create": {}, "close": {"sandbox": 1}}"#, json!(5), "one of create"),
+            (r#"{"create": {}}"#, Value::Null, "it has no id"),
+            ("[", Value::Null, "an object of JSON"),
+        ] {
+            let (found, request) = read_line(line.as_bytes());
+            let Err(Refusal::Request(message)) = request else { panic!("{line} is a request") };
+            assert!(found == id && message.contains(words), "{found} {message}");
+        }
+        assert!(matches!(read_line(br#"{"id": 1, "close": {"sandbox": 3}}"#), (_, Ok(Request::Close { sandbox: 3 }))));
+    }
 }
