@@ -50,7 +50,7 @@ pub use recipe::Recipe;
 /// The packages of the default template, with versions and hashes.
 const LOCK: &str = include_str!("../templates/default/requirements.lock");
 /// Part of a template's identity; raise it when the way of building changes.
-const BUILDER: &str = "8";
+const BUILDER: &str = "9";
 /// Prefix of the names of default templates.
 const PREFIX: &str = "default-";
 /// Prefix of the names of leftovers, which may be removed.

@@ -370,3 +370,10 @@ async fn a_thread_that_shows_between_cells_takes_no_program() {
     }
     assert_eq!(run(&sandbox, "go_on = False; thread.join(); print('over')").await.stdout, "over\n");
 }
+
+#[tokio::test]
+async fn the_user_of_a_program_has_a_name() {
+    let sandbox = sandbox(shared().await, limits()).await;
+    let code = "import os, pwd, subprocess\nprint(pwd.getpwuid(os.getuid()).pw_name)\nprint(subprocess.run('whoami', capture_output=True, text=True).stdout)";
+    assert_eq!(run(&sandbox, code).await.stdout, "sandbox\nsandbox\n\n");
+}

@@ -49,11 +49,6 @@ const LINKS: &[(&str, &str)] = &[
 
 /// Files with their contents; the devices are mount points.
 const FILES: &[(&str, &str)] = &[
-    (
-        "etc/passwd",
-        "root:x:0:0:root:/root:/bin/sh\nsandbox:x:1000:1000:sandbox:/tmp:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
-    ),
-    ("etc/group", "root:x:0:\nsandbox:x:1000:\nnogroup:x:65534:\n"),
     ("etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n"),
     ("etc/hostname", "sandbox\n"),
     ("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n"),
@@ -66,6 +61,21 @@ const FILES: &[(&str, &str)] = &[
     ("dev/random", ""),
     ("dev/urandom", ""),
 ];
+
+/// The ids of the user of the first sandboxes, each of which has one of its own.
+const USERS: std::ops::Range<u32> = 1000..3000;
+
+/// Names of users.
+fn users() -> String {
+    let own = USERS.map(|id| format!("sandbox:x:{id}:{id}:sandbox:/tmp:/bin/sh\n")).collect::<String>();
+    format!("root:x:0:0:root:/root:/bin/sh\n{own}nobody:x:65534:65534:nobody:/:/bin/false\n")
+}
+
+/// Names of groups.
+fn groups() -> String {
+    let own = USERS.map(|id| format!("sandbox:x:{id}:\n")).collect::<String>();
+    format!("root:x:0:\n{own}nogroup:x:65534:\n")
+}
 
 /// Trees and files of the host that programs read, copied if they exist.
 const SHARED: &[(&str, &str)] = &[
@@ -122,7 +132,10 @@ pub(super) fn make(root: &Path) -> Result<(), Error> {
         let path = root.join(link);
         symlink(target, &path).map_err(at(&path))?;
     }
-    for (file, text) in FILES {
+    let names = [("etc/passwd", users()), ("etc/group", groups())];
+    for (file, text) in
+        FILES.iter().map(|(file, text)| (file, *text)).chain(names.iter().map(|(file, text)| (file, &**text)))
+    {
         let path = root.join(file);
         fs::write(&path, text).map_err(at(&path))?;
     }
