@@ -494,7 +494,18 @@ impl Database {
         delete: impl Fn(&Connection, usize) -> Result<(usize, T), Error>,
         deleted: impl Fn(T),
     ) -> Result<(), Error> {
-        let mut rows = PIECE;
+        self.in_pieces_of(PIECE, tenant, delete, deleted)
+    }
+
+    /// The same with this many rows at first.
+    pub(crate) fn in_pieces_of<T>(
+        &self,
+        most: usize,
+        tenant: Option<&Tenant>,
+        delete: impl Fn(&Connection, usize) -> Result<(usize, T), Error>,
+        deleted: impl Fn(T),
+    ) -> Result<(), Error> {
+        let mut rows = most;
         loop {
             match self.delete(tenant, |database| delete(database, rows)) {
                 Ok((count, told)) => {

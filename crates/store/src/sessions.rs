@@ -349,21 +349,17 @@ impl Store {
         let unused = "SELECT id FROM containers WHERE last_active_ms < ?1 LIMIT ?2";
         let files = "DELETE FROM container_files WHERE container = ?1 RETURNING blob";
         self.run(move |store| {
-            loop {
-                let (count, blobs) = store.0.database.delete(None, |database| {
-                    let ids: Vec<SessionId> = all(database, unused, params![before, AT_ONCE], |row| row.get(0))?;
-                    let mut blobs: Vec<BlobName> = Vec::new();
-                    for id in &ids {
-                        blobs.extend(all(database, files, [id], |row| row.get::<_, BlobName>(0))?);
-                        database.execute("DELETE FROM containers WHERE id = ?1", [id])?;
-                    }
-                    Ok((ids.len(), blobs))
-                })?;
-                store.remove_blobs(&blobs);
-                if count < AT_ONCE {
-                    return Ok(());
+            // A session goes with all of its files: it may be in use again a moment later.
+            let delete = |database: &Connection, sessions: usize| {
+                let ids: Vec<SessionId> = all(database, unused, params![before, sessions], |row| row.get(0))?;
+                let mut blobs: Vec<BlobName> = Vec::new();
+                for id in &ids {
+                    blobs.extend(all(database, files, [id], |row| row.get::<_, BlobName>(0))?);
+                    database.execute("DELETE FROM containers WHERE id = ?1", [id])?;
                 }
-            }
+                Ok((ids.len(), blobs))
+            };
+            store.0.database.in_pieces_of(AT_ONCE, None, delete, |blobs| store.remove_blobs(&blobs))
         })
         .await
     }
