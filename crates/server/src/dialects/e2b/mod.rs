@@ -21,8 +21,8 @@ use std::borrow::Cow;
 
 use self::connect::FRAMES;
 use aludel_wire::e2b::code::{CreateContext, ExecuteRequest, Line};
-use aludel_wire::e2b::filesystem::{ListDirResponse, WatchMessage};
-use aludel_wire::e2b::process::EventMessage;
+use aludel_wire::e2b::filesystem::{ListDirResponse, WatchMessage, WatcherEvents};
+use aludel_wire::e2b::process::{EventMessage, ListResponse};
 use aludel_wire::e2b::{Connect, ListedSandbox, NewSandbox, Pause, Refresh, Resume, Sandbox, TemplateAlias, Timeout};
 use axum::extract::Request;
 use axum::http::HeaderMap;
@@ -147,6 +147,7 @@ fn routes() -> Routes {
         .takes_any(FORM)
         .takes_any(BYTES)
         .post("/process.Process/List", process::list, "List commands")
+        .gives::<ListResponse>()
         .post("/process.Process/Start", process::start, "Start a command, as a stream")
         .streams::<EventMessage>(FRAMES)
         .post("/process.Process/Connect", process::connect, "Follow a command, as a stream")
@@ -165,6 +166,7 @@ fn routes() -> Routes {
         .streams::<WatchMessage>(FRAMES)
         .post("/filesystem.Filesystem/CreateWatcher", filesystem::create_watcher, "Begin to watch a directory")
         .post("/filesystem.Filesystem/GetWatcherEvents", filesystem::watcher_events, "Read what a watcher saw")
+        .gives::<WatcherEvents>()
         .post("/filesystem.Filesystem/RemoveWatcher", filesystem::remove_watcher, "End a watcher")
         .refuse("/v2/templates", error::no_builds)
         .refuse("/v2/templates/{*path}", error::no_builds)

@@ -83,6 +83,7 @@ fn routes() -> Routes {
             .delete("/interactions/{id}", interactions::delete, "Delete an interaction")
             .post("/interactions/{id}/cancel", interactions::cancel, "Cancel an interaction")
             .takes_nothing()
+            .gives::<Interaction>()
             .get("/models", models::list, "List models")
             .asks(&["pageSize", "pageToken"])
             .get("/models/{*call}", models::retrieve, "Retrieve a model")

@@ -128,8 +128,10 @@ fn routes() -> Routes {
         .delete("/v1/responses/{response}", responses::delete, "Delete a response")
         .post("/v1/responses/{response}/cancel", responses::cancel, "Cancel a response in the background")
         .takes_nothing()
+        .gives::<Response>()
         .get("/v1/responses/{response}/input_items", responses::input_items, "List the input of a response")
         .asks(PAGE)
         .asks(&["include"])
+        .gives::<List<ItemDocument>>()
         .merge(services::routes())
 }
