@@ -243,7 +243,8 @@ impl Store {
     /// Returns the number of all entries ever written, or the place where they were changed. Entries missing at the end cannot be detected
     /// here: keep the number and compare.
     pub async fn verify_audit_log(&self) -> Result<Result<i64, TamperEvidence>, Error> {
-        const AT_ONCE: usize = 1000;
+        /// Entries that are in memory at once, each with its program, which may have a megabyte.
+        const AT_ONCE: usize = 64;
         let mut chain = self.audit_log_start().await?;
         loop {
             let records = self.audit_log(chain.number, AT_ONCE).await?;
@@ -263,6 +264,8 @@ impl Store {
     pub async fn remove_archived(&self, end: AuditChain) -> Result<(), Error> {
         /// Entries of one transaction; other writers run in between.
         const AT_ONCE: i64 = 10_000;
+        /// Programs of one, of up to a megabyte each.
+        const PROGRAMS_AT_ONCE: usize = 20;
         self.run(move |store| {
             let AuditChain { number, chain } = end;
             store.0.database.write(|database| {
@@ -270,8 +273,21 @@ impl Store {
             })?;
             let query = "DELETE FROM audit WHERE number IN (SELECT number FROM audit WHERE number <= ?1 LIMIT ?2)";
             while store.0.database.write(|database| Ok(database.execute(query, [number, AT_ONCE])?))? > 0 {}
-            let query = "DELETE FROM programs WHERE number <= ?1 AND (tenant, sha256) NOT IN (SELECT tenant, sha256 FROM audit)";
-            store.0.database.write(|database| Ok(database.execute(query, [number])?))?;
+            let (last, unnamed): (i64, Vec<i64>) = store.0.database.read(None, |database| {
+                let (last, _) = last(database, "SELECT number, chain FROM audit ORDER BY number DESC LIMIT 1")?;
+                let query = "SELECT rowid FROM programs
+                             WHERE number <= ?1 AND (tenant, sha256) NOT IN (SELECT tenant, sha256 FROM audit)";
+                Ok((last, all(database, query, [number], |row| row.get(0))?))
+            })?;
+            // Unless an entry has named it since.
+            let query = "DELETE FROM programs WHERE rowid = ?1 AND NOT EXISTS (SELECT 1 FROM audit
+                             WHERE audit.number > ?2 AND audit.tenant = programs.tenant AND audit.sha256 = programs.sha256)";
+            for programs in unnamed.chunks(PROGRAMS_AT_ONCE) {
+                store.0.database.write(|database| {
+                    let mut delete = database.prepare_cached(query)?;
+                    Ok(programs.iter().try_for_each(|program| delete.execute([*program, last]).map(drop))?)
+                })?;
+            }
             Ok(())
         })
         .await

@@ -451,7 +451,16 @@ pub(crate) fn remove_expired(store: &Store) -> Result<(), Error> {
     let query = "SELECT id FROM turns WHERE expires_at <= ?1 AND (state = 'ended' OR lease_until_ms < ?2)";
     let row = params![now(), now_ms()];
     let expired: Vec<TurnId> = store.0.database.read(None, |database| all(database, query, row, |row| row.get(0)))?;
-    expired.iter().try_for_each(|id| remove(store, None, id))
+    // Looked at again, because another process may have taken over one meanwhile. None does once it has ended.
+    let query = "UPDATE turns SET state = 'ended'
+                 WHERE id = ?1 AND expires_at <= ?2 AND (state = 'ended' OR lease_until_ms < ?3)";
+    for id in &expired {
+        let row = params![id, now(), now_ms()];
+        if store.0.database.delete(None, |database| Ok(database.execute(query, row)?))? > 0 {
+            remove(store, None, id)?;
+        }
+    }
+    Ok(())
 }
 
 /// Removes a turn. Its events go before, in pieces.

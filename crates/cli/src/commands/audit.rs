@@ -16,8 +16,8 @@ use crate::context::CommandContext;
 use crate::exit::{Exit, usage};
 use crate::{console, state, terminal};
 
-/// Entries that are read at once.
-const AT_ONCE: usize = 500;
+/// Entries that are read at once, each with its program, which may have a megabyte.
+const AT_ONCE: usize = 64;
 /// Interval at which new entries are looked for.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Characters of a program that a line shows.
