@@ -3,6 +3,7 @@
 mod cell_run;
 mod long_frame;
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -155,7 +156,7 @@ impl<L: Link> Driver<L> {
             (tools.to_vec(), event_memory.cloned()),
             (events, answered, interrupted),
         );
-        tokio::spawn(run.drive(kernel));
+        tokio::spawn(run.drive(DrivenKernel { kernel, control: Arc::clone(&self.control) }));
         Ok(Execution::new(receiver, answers, interrupter, number))
     }
 
@@ -256,6 +257,35 @@ impl<L: Link> Drop for KillUnless<'_, L> {
     }
 }
 
+/// A kernel while a cell runs in it. After a panic nobody knows what its next frames would mean: it is killed.
+struct DrivenKernel<L: Link> {
+    kernel: OwnedMutexGuard<KernelState<L>>,
+    control: Arc<L::Control>,
+}
+
+impl<L: Link> Deref for DrivenKernel<L> {
+    type Target = KernelState<L>;
+
+    fn deref(&self) -> &KernelState<L> {
+        &self.kernel
+    }
+}
+
+impl<L: Link> DerefMut for DrivenKernel<L> {
+    fn deref_mut(&mut self) -> &mut KernelState<L> {
+        &mut self.kernel
+    }
+}
+
+impl<L: Link> Drop for DrivenKernel<L> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.kernel.is_doomed = true;
+            self.control.signal(Signal::Kill);
+        }
+    }
+}
+
 async fn wait_for_exit(exit: &mut watch::Receiver<Option<KernelExit>>) -> KernelExit {
     exit.wait_for(Option::is_some).await.ok().and_then(|exit| *exit).unwrap_or_default()
 }
@@ -263,4 +293,84 @@ async fn wait_for_exit(exit: &mut watch::Receiver<Option<KernelExit>>) -> Kernel
 /// The most entries of a workspace that are looked at.
 fn most_entries(limits: &Limits) -> u64 {
     limits.files.saturating_add(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+    use crate::link::OutputStream;
+    use crate::memory::Memory;
+    use crate::{Backend, SandboxId, SandboxSpec, Usage};
+
+    /// A link to a kernel whose answers nobody can read.
+    struct PanickingLink(Arc<TestControl>);
+
+    struct TestControl {
+        exit: watch::Sender<Option<KernelExit>>,
+        paused: watch::Sender<bool>,
+    }
+
+    impl Link for PanickingLink {
+        type Control = TestControl;
+
+        fn control(&self) -> &Arc<TestControl> {
+            &self.0
+        }
+
+        fn exit(&self) -> watch::Receiver<Option<KernelExit>> {
+            self.0.exit.subscribe()
+        }
+
+        async fn send(&mut self, _frame: &ToKernel<'_>) -> io::Result<()> {
+            Ok(())
+        }
+
+        async fn receive(&mut self) -> io::Result<LinkInput> {
+            panic!("a fault of the driver's")
+        }
+
+        fn accept(&mut self) {}
+
+        fn printed(&mut self, _stream: OutputStream) -> Vec<u8> {
+            Vec::new()
+        }
+
+        async fn restore(&mut self) -> bool {
+            false
+        }
+    }
+
+    impl LinkControl for TestControl {
+        fn signal(&self, signal: Signal) {
+            if signal == Signal::Kill {
+                self.exit.send_replace(Some(KernelExit::default()));
+            }
+        }
+
+        fn keeps_checkpoint(&self) -> bool {
+            false
+        }
+
+        fn end(&self) {}
+
+        fn paused(&self) -> watch::Receiver<bool> {
+            self.paused.subscribe()
+        }
+
+        async fn usage(&self) -> Usage {
+            Usage::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_kernel_does_not_outlive_a_panic() {
+        let sandbox = Memory::default().create(SandboxId::unique(), SandboxSpec::new(Limits::default())).await.unwrap();
+        let control = TestControl { exit: watch::Sender::new(None), paused: watch::Sender::new(false) };
+        let link = PanickingLink(Arc::new(control));
+        let driver = Driver::new(link, Arc::clone(sandbox.workspace()), Limits::default());
+        assert_eq!(driver.execute(Cell::new("")).await.unwrap().next().await, None);
+        assert!(matches!(driver.execute(Cell::new("")).await, Err(Error::KernelGone(_))));
+    }
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use aludel_ignore::Ignore;
 use futures_util::future::join;
-use tokio::sync::{OwnedMutexGuard, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::long_frame::{LongFrame, passed};
-use super::{Driver, KILL_TIMEOUT, KernelFlags, KernelState, SEND_TIMEOUT, most_entries, wait_for_exit};
+use super::{DrivenKernel, Driver, KILL_TIMEOUT, KernelFlags, KernelState, SEND_TIMEOUT, most_entries, wait_for_exit};
 use crate::event_memory::HeldMemory;
 use crate::event_queue::EventSender;
 use crate::frame::{FromKernel, ToKernel};
@@ -188,7 +188,7 @@ impl<C: LinkControl> CellRun<C> {
     }
 
     /// Runs it to its end, and sends its events.
-    pub(super) async fn drive<L: Link<Control = C>>(mut self, mut kernel: OwnedMutexGuard<KernelState<L>>) {
+    pub(super) async fn drive<L: Link<Control = C>>(mut self, mut kernel: DrivenKernel<L>) {
         let end = self.listen(&mut kernel).await;
         // Output from before the last frame may still be in the pipes.
         self.drain(&mut kernel.link);
