@@ -170,6 +170,21 @@ impl ProgramEnd {
         Self { outcome, rest: String::new() }
     }
 
+    /// The end of a call whose arguments make no sense.
+    pub(super) fn rejected(tool: ToolKind, reason: &str) -> Self {
+        let error_code = ErrorCode::InvalidToolInput;
+        match tool {
+            ToolKind::Python | ToolKind::Bash => Self::error(tool, error_code),
+            ToolKind::Editor => {
+                let error_message = Some(reason.to_owned());
+                Self {
+                    outcome: Outcome::Editor(EditorResult::Error { error_code, error_message }),
+                    rest: String::new(),
+                }
+            }
+        }
+    }
+
     /// The end of a program that was not allowed.
     pub(super) fn refused(tool: ToolKind, reason: &str) -> Self {
         let stderr = format!("It was not allowed to run: {reason}");

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use aludel_engine::turns::{EndReason, EventKind, Failure, Flow, ItemId, Render, RenderedEvent, TurnEvent};
-use aludel_wire::anthropic::{ErrorCode, ErrorEnvelope, StopReason};
+use aludel_wire::anthropic::{ErrorEnvelope, StopReason};
 use serde_json::value::RawValue;
 
 use super::error;
@@ -70,9 +70,9 @@ impl MessageRenderer {
                     self.writer.end_program(item, printed.end(outcome));
                 }
             }
-            EventKind::ToolRejected { item: Some(item), .. } => {
+            EventKind::ToolRejected { item: Some(item), reason, .. } => {
                 if let Some(printed) = self.printed.remove(item) {
-                    self.writer.end_program(item, ProgramEnd::error(printed.tool(), ErrorCode::InvalidToolInput));
+                    self.writer.end_program(item, ProgramEnd::rejected(printed.tool(), reason));
                 }
             }
             EventKind::ApprovalDecided { item, denied: Some(reason) } => {
