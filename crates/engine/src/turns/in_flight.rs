@@ -34,8 +34,6 @@ const OVERHEAD_BYTES: usize = 128;
 
 /// KiB for the frames of all requests that are under way or have followers, in [`COPIES`].
 const MAX_FRAME_KIB: usize = 1 << 20;
-/// The same of one tenant.
-const MAX_FRAME_KIB_EACH: usize = 512 << 10;
 /// Copies of frames in memory: as they are sent, and as parts of a document.
 const COPIES: usize = 2;
 /// Bytes of frames that a request may have uncounted, so that small answers always have room.
@@ -51,7 +49,7 @@ pub struct InFlightRequests {
 
 impl Default for InFlightRequests {
     fn default() -> Self {
-        Self { all: Mutex::default(), memory: Permits::new(MAX_FRAME_KIB, MAX_FRAME_KIB_EACH) }
+        Self { all: Mutex::default(), memory: Permits::new(MAX_FRAME_KIB, MAX_FRAME_KIB) }
     }
 }
 
@@ -612,7 +610,7 @@ mod tests {
     #[test]
     fn frames_count_for_their_tenant_until_nobody_follows() {
         let (all, tenant) = (InFlightRequests::default(), Tenant::local());
-        let requests: Vec<_> = (0..3).map(|name| begun(&all, &tenant, &name.to_string(), 100 * MB)).collect();
+        let requests: Vec<_> = (0..3).map(|name| begun(&all, &tenant, &name.to_string(), 200 * MB)).collect();
         let counted: Vec<bool> = requests.iter().map(|request| request.count_memory().is_ok()).collect();
         assert_eq!(counted, [true, true, false]);
         assert!(begun(&all, &tenant, "small", MB).count_memory().is_ok());
@@ -621,7 +619,7 @@ mod tests {
         }
         assert!(requests[2].count_memory().is_err(), "the followers are there");
         drop(requests);
-        assert!(begun(&all, &tenant, "next", 100 * MB).count_memory().is_ok());
+        assert!(begun(&all, &tenant, "next", 200 * MB).count_memory().is_ok());
     }
 
     #[test]
