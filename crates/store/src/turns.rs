@@ -466,8 +466,16 @@ pub(crate) fn remove_expired(store: &Store) -> Result<(), Error> {
 /// Removes a turn. Its events go before, in pieces.
 fn remove(store: &Store, tenant: Option<&Tenant>, id: &TurnId) -> Result<(), Error> {
     let query = "DELETE FROM turn_events WHERE turn = ?1 AND sequence IN
-                     (SELECT sequence FROM turn_events WHERE turn = ?1 LIMIT ?2)";
-    store.0.database.delete_in_pieces(tenant, query, &[id])?;
+                     (SELECT sequence FROM turn_events WHERE turn = ?1 LIMIT ?2)
+                 RETURNING octet_length(event)";
+    let delete = |database: &Connection, rows: usize| {
+        let bytes: Vec<u64> = all(database, query, params![id, rows], |row| row.get(0))?;
+        // The rest is counted rightly if the process ends between two pieces.
+        let query = "UPDATE turns SET bytes = bytes - ?2 WHERE id = ?1";
+        database.prepare_cached(query)?.execute(params![id, bytes.iter().map(|bytes| ROW + bytes).sum::<u64>()])?;
+        Ok((bytes.len(), ()))
+    };
+    store.0.database.in_pieces(tenant, delete, |()| ())?;
     let blobs: Vec<BlobName> = store.0.database.delete(tenant, |database| {
         let blobs = all(database, "DELETE FROM turn_blobs WHERE turn = ?1 RETURNING blob", [id], |row| row.get(0))?;
         database.execute("DELETE FROM turns WHERE id = ?1", [id])?;

@@ -6,11 +6,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use aludel_store::{
-    AddOutcome, ApprovalStatus, ApprovalUpdate, AssistantId, AuditChain, AuditEntry, AuditEvent, BlobName,
-    ConversationId, Error, FileId, FileLocation, FileOrigin, MessageId, NewApproval, NewBlob, NewFile, NewRun,
-    NewSessionFile, NewSessionRecord, NewTurn, NewUpload, QuotaCheck, ResponseId, ResponseRecord, RunId, RunUpdate,
-    SessionFileId, SessionId, StepId, Store, Tenant, ThreadId, TurnEventRecord, TurnId, TurnState, TurnUpdate, now,
-    now_ms, program_digest,
+    AddOutcome, AppendOutcome, ApprovalStatus, ApprovalUpdate, AssistantId, AuditChain, AuditEntry, AuditEvent,
+    BlobName, ConversationId, Error, FileId, FileLocation, FileOrigin, MessageId, NewApproval, NewBlob, NewFile,
+    NewRun, NewSessionFile, NewSessionRecord, NewTurn, NewUpload, QuotaCheck, ResponseId, ResponseRecord, RunId,
+    RunUpdate, SessionFileId, SessionId, StepId, Store, Tenant, ThreadId, TurnEventRecord, TurnId, TurnState,
+    TurnUpdate, now, now_ms, program_digest,
 };
 use serde_json::json;
 
@@ -404,6 +404,24 @@ async fn texts_beyond_the_bound_are_refused_whole_and_deletions_are_not() {
     assert!(store.update_conversation(&tenant, &small, &json!({ "a": "b" })).await.is_err());
     store.audit(&tenant, vec![entry(AuditEvent::Started, "1")]).await.unwrap();
     assert!(store.delete_conversation(&tenant, &small).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_turn_that_is_removed_in_part_counts_what_remains() {
+    let data = tempfile::tempdir().unwrap();
+    let store = Store::open(data.path()).await.unwrap();
+    let (tenant, id) = (Tenant::local(), TurnId::new());
+    let lease = store.create_turn(&tenant, new_turn(&id)).await.unwrap().unwrap().lease();
+    let appended = store.append_turn(&lease, update(0, "text")).await.unwrap();
+    assert!(matches!(appended, AppendOutcome::Stored { .. }));
+    let database = rusqlite::Connection::open(data.path().join("aludel.db")).unwrap();
+    let stop = "CREATE TRIGGER stop BEFORE DELETE ON turns BEGIN SELECT RAISE(ABORT, 'the power is cut'); END";
+    database.execute_batch(stop).unwrap();
+    store.delete_turn(&tenant, &id).await.unwrap_err();
+    assert_eq!(store.bytes_of(&tenant).await.unwrap(), recounted(data.path(), &tenant));
+    database.execute_batch("DROP TRIGGER stop").unwrap();
+    assert!(store.delete_turn(&tenant, &id).await.unwrap());
+    assert_eq!(store.bytes_of(&tenant).await.unwrap(), 0);
 }
 
 #[tokio::test]
