@@ -136,7 +136,6 @@ async fn undo(
     in_flight: &InFlightRequest,
     files: &[String],
 ) -> Result<(), ApiError> {
-    super::threads::take_files(app, tenant, &leg.thread, files).await?;
     match &leg.from {
         LegStart::Nothing { messages, .. } => {
             app.store.delete_run(tenant, &leg.id).await?;
@@ -150,7 +149,7 @@ async fn undo(
             app.store.update_run(tenant, &leg.id, &in_flight.id, update, QuotaCheck::Reserved).await?;
         }
     }
-    Ok(())
+    super::threads::take_files(app, tenant, &leg.thread, files).await
 }
 
 /// Carries out the active run of its thread. `added` gets the files that the thread has from its messages.
