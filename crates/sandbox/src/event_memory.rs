@@ -13,8 +13,8 @@ const LONGEST: usize = COPIES * MAX_FRAME;
 /// A tenant may hold twice as much as is free, so that there is always room for the next one.
 const SHARE_OF_REMAINING: usize = 2;
 
-/// The memory of all tenants. Clones share it.
-#[derive(Debug, Clone)]
+/// The memory of all tenants.
+#[derive(Debug)]
 pub struct AllEventMemory(Arc<Shared>);
 
 #[derive(Debug)]
