@@ -54,12 +54,14 @@ async fn an_archive_can_be_checked_alone_and_the_log_goes_on_from_it() {
 
     let text = std::fs::read_to_string(data.join("b.jsonl")).unwrap();
     assert_eq!(text.lines().count(), 3);
+    assert_eq!(text.matches("print(2)").count(), 1, "a program stands in an archive once");
     for (changed, words) in [
         (text.replace("print(2)", "print(3)"), "entry 3 is not as it was written"),
         (
             text.lines().enumerate().filter(|(index, _)| *index != 1).map(|(_, line)| format!("{line}\n")).collect(),
             "entry 3",
         ),
+        (text.replace("\"code\":\"print(2)\",", ""), "program of entry 3 is missing"),
         (text.replacen("\"number\":4", "number", 1), "line 3 is no entry"),
         (text.lines().skip(1).collect(), "line 1"),
     ] {

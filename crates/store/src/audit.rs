@@ -76,8 +76,9 @@ pub struct AuditRecord {
     pub session: String,
     /// SHA-256 of the program, in hexadecimal.
     pub sha256: String,
-    /// Program.
-    pub code: String,
+    /// Program; `None` in a line of an archive that has it in a line before, as [`AuditRecord::sha256`] tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
     /// Name of the party that did it.
     pub actor: String,
     /// Outcome or reason.
@@ -97,10 +98,11 @@ pub struct AuditChain {
 }
 
 impl AuditChain {
-    /// Goes on to the next entry, if that is as it was written.
+    /// Goes on to the next entry, if that is as it was written. Takes the digest of a program that it does not have as correct.
     pub fn follow(&mut self, record: &AuditRecord) -> Result<(), TamperEvidence> {
         let number = self.number + 1;
-        if record.number != number || record.link(&self.chain, &program_digest(&record.code)) != record.chain {
+        let program = record.code.as_ref().map_or_else(|| record.sha256.clone(), |code| program_digest(code));
+        if record.number != number || record.link(&self.chain, &program) != record.chain {
             return Err(TamperEvidence { number });
         }
         *self = Self { number, chain: record.chain.clone() };
@@ -320,7 +322,7 @@ fn append(database: &Connection, entries: impl Iterator<Item = (Tenant, AuditEnt
             request,
             session,
             sha256,
-            code,
+            code: Some(code),
             actor,
             outcome,
             chain: String::new(),

@@ -122,7 +122,7 @@ pub(crate) async fn run(args: AuditArgs, context: &CommandContext) -> anyhow::Re
 /// One entry as text for people. All its fields may come from a model.
 fn line(record: &AuditRecord) -> String {
     let at = jiff::Timestamp::from_millisecond(record.at_ms).map_or_else(|_| "?".to_owned(), |at| format!("{at:.3}"));
-    let program = terminal::excerpt(&record.code, SHOWN_CHARACTERS);
+    let program = terminal::excerpt(record.code.as_deref().unwrap_or_default(), SHOWN_CHARACTERS);
     let (tenant, request) = (record.tenant.as_str(), &record.request);
     let who = match record.actor.as_str() {
         "" => String::new(),

@@ -1,5 +1,7 @@
-//! Archives of the audit log: JSON lines, the first of which is the log's position before the archive.
+//! Archives of the audit log: JSON lines, the first of which is the log's position before the archive. Each program stands in the first
+//! entry that refers to it.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
@@ -65,13 +67,17 @@ async fn write_part(store: &Store, part: &Path, before_ms: i64) -> anyhow::Resul
     let start = store.audit_log_start().await?;
     writeln!(out, "{}", serde_json::to_string(&start)?)?;
     let mut end = start.clone();
+    let mut programs = HashSet::new();
     loop {
         let records = store.audit_log(end.number, AT_ONCE).await?;
-        let old = records.iter().take_while(|record| record.at_ms < before_ms);
+        let old = records.into_iter().take_while(|record| record.at_ms < before_ms);
         let mut count = 0;
-        for record in old {
-            end.follow(record).map_err(changed)?;
-            writeln!(out, "{}", serde_json::to_string(record)?)?;
+        for mut record in old {
+            end.follow(&record).map_err(changed)?;
+            if !programs.insert(record.sha256.clone()) {
+                record.code = None;
+            }
+            writeln!(out, "{}", serde_json::to_string(&record)?)?;
             count += 1;
         }
         if count < AT_ONCE {
@@ -82,16 +88,21 @@ async fn write_part(store: &Store, part: &Path, before_ms: i64) -> anyhow::Resul
     Ok((end != start).then_some(ArchiveEntries { start, end }))
 }
 
-/// Checks that every entry of an archive follows from the one before it.
+/// Checks that every entry of an archive follows from the one before it, and that its program is there.
 pub(super) fn verify(file: File) -> anyhow::Result<ArchiveEntries> {
     let mut lines = BufReader::new(file).lines();
     let first = lines.next().ok_or_else(|| anyhow!("it is empty"))??;
     let start: AuditChain = serde_json::from_str(&first).context("line 1 does not say where it begins")?;
     let mut end = start.clone();
+    let mut programs = HashSet::new();
     for (number, line) in (2..).zip(lines) {
         let record: AuditRecord =
             serde_json::from_str(&line?).with_context(|| format!("line {number} is no entry of an audit log"))?;
         end.follow(&record).map_err(changed)?;
+        let has_program = record.code.is_some();
+        if programs.insert(record.sha256) && !has_program {
+            anyhow::bail!("the program of entry {} is missing", end.number);
+        }
     }
     Ok(ArchiveEntries { start, end })
 }
