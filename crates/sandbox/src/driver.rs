@@ -297,22 +297,24 @@ fn most_entries(limits: &Limits) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
     use std::io;
 
     use super::*;
     use crate::link::OutputStream;
     use crate::memory::Memory;
+    use crate::outcome::{ExecutionEvent, MimeBundle, MimeData, Outcome};
     use crate::{Backend, SandboxId, SandboxSpec, Usage};
 
-    /// A link to a kernel whose answers nobody can read.
-    struct PanickingLink(Arc<TestControl>);
+    /// A link to a kernel that sends this, then something that nobody can read.
+    struct ScriptedLink(Arc<TestControl>, VecDeque<LinkInput>);
 
     struct TestControl {
         exit: watch::Sender<Option<KernelExit>>,
         paused: watch::Sender<bool>,
     }
 
-    impl Link for PanickingLink {
+    impl Link for ScriptedLink {
         type Control = TestControl;
 
         fn control(&self) -> &Arc<TestControl> {
@@ -328,7 +330,7 @@ mod tests {
         }
 
         async fn receive(&mut self) -> io::Result<LinkInput> {
-            panic!("a fault of the driver's")
+            self.1.pop_front().map(Ok).expect("a fault of the driver's")
         }
 
         fn accept(&mut self) {}
@@ -364,13 +366,40 @@ mod tests {
         }
     }
 
+    async fn driver(inputs: impl IntoIterator<Item = LinkInput>) -> Driver<ScriptedLink> {
+        let limits = Limits { output: 4 << 20, ..Limits::default() };
+        let sandbox = Memory::default().create(SandboxId::unique(), SandboxSpec::new(limits.clone())).await.unwrap();
+        let control = TestControl { exit: watch::Sender::new(None), paused: watch::Sender::new(false) };
+        let link = ScriptedLink(Arc::new(control), inputs.into_iter().collect());
+        Driver::new(link, Arc::clone(sandbox.workspace()), limits)
+    }
+
     #[tokio::test]
     async fn a_kernel_does_not_outlive_a_panic() {
-        let sandbox = Memory::default().create(SandboxId::unique(), SandboxSpec::new(Limits::default())).await.unwrap();
-        let control = TestControl { exit: watch::Sender::new(None), paused: watch::Sender::new(false) };
-        let link = PanickingLink(Arc::new(control));
-        let driver = Driver::new(link, Arc::clone(sandbox.workspace()), Limits::default());
+        let driver = driver([]).await;
         assert_eq!(driver.execute(Cell::new("")).await.unwrap().next().await, None);
         assert!(matches!(driver.execute(Cell::new("")).await, Err(Error::KernelGone(_))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_pauses_while_a_long_frame_arrives_costs_no_kernel() {
+        let bundle = MimeBundle(vec![("text/html".into(), MimeData::Text("picture".to_owned()))]);
+        let driver = driver([
+            LinkInput::LongFrame(1 << 20),
+            LinkInput::Printed(OutputStream::Stdout, vec![b'x'; 2 << 20]),
+            LinkInput::Frame(FromKernel::Display(bundle.clone(), 1), 1 << 20),
+            LinkInput::Frame(FromKernel::Done, 0),
+        ])
+        .await;
+        let mut execution = driver.execute(Cell::new("")).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(45)).await;
+        let (mut displayed, mut outcome) = (false, None);
+        while let Some(event) = execution.next().await {
+            displayed |= event == ExecutionEvent::Display(bundle.clone());
+            if let ExecutionEvent::Finished(finished) = event {
+                outcome = Some(finished.outcome);
+            }
+        }
+        assert_eq!((displayed, outcome), (true, Some(Outcome::Completed)));
     }
 }
