@@ -97,7 +97,7 @@ async fn what_a_program_of_a_session_makes_is_stored_and_noted_before_it_is_told
     assert!(outcome.files.contains(figure) && stored.iter().all(|file| outcome.files.contains(file)), "{stored:?}");
     assert_eq!(log(&engine).await, RAN);
     let entries = engine.store.audit_log(0, 100).await.unwrap();
-    assert_eq!((entries[0].session.as_str(), entries[0].code.as_str()), (session.id().as_str(), "show()"));
+    assert_eq!((entries[0].session.as_str(), entries[0].code.as_deref()), (session.id().as_str(), Some("show()")));
 }
 
 #[tokio::test]

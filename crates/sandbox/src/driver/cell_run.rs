@@ -264,8 +264,8 @@ impl<C: LinkControl> CellRun<C> {
             let next_frame_at = kernel.frames.next_at();
             let arrives_by = self.long_frame.arrives_by();
             tokio::select! {
-                // A program that is to end waits for no reader: it would be killed, and its variables with it. Nor does one whose long frame
-                // holds memory and is to arrive in time; the text that it prints meanwhile is bounded.
+                // A program that is to end waits for no reader: it would be killed, and its variables with it. Nor does one whose long
+                // frame holds memory and is to arrive in time; the text that it prints meanwhile is bounded.
                 input = async {
                     if self.termination.is_none() && arrives_by.is_none() {
                         self.events.room().await;
