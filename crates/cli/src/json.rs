@@ -137,7 +137,7 @@ impl<'a> EndLine<'a> {
 /// Writes an event of an execution.
 pub(crate) fn program(call: Option<&str>, event: &ExecutionEvent, out: &mut OutputDirectory) -> anyhow::Result<()> {
     let image = match event {
-        ExecutionEvent::Display(bundle) | ExecutionEvent::Result(bundle) => image(bundle, out)?,
+        ExecutionEvent::Display(bundle) | ExecutionEvent::Result(bundle) => out.figure(bundle).map(|(_, path)| path),
         _ => None,
     };
     print(&Line { call, content: content(event, image) })
@@ -222,11 +222,6 @@ fn data(bundle: &MimeBundle) -> Map<String, Value> {
         MimeData::Binary(bytes) => BASE64_STANDARD.encode(bytes),
     };
     bundle.0.iter().map(|(mime, data)| (mime.clone(), Value::String(value(data)))).collect()
-}
-
-/// Saves an image, which the line also contains, if files are to be written.
-fn image(bundle: &MimeBundle, out: &mut OutputDirectory) -> anyhow::Result<Option<PathBuf>> {
-    Ok(out.figure(bundle)?.map(|(_, path)| path))
 }
 
 fn finished_line(finished: &Finished) -> FinishedLine<'_> {

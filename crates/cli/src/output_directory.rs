@@ -33,6 +33,8 @@ pub(crate) struct OutputDirectory {
     shown: [usize; 3],
     /// Files that this run wrote; they are never overwritten.
     taken: BTreeSet<PathBuf>,
+    /// The reason for which the first displayed value is missing that could not be saved.
+    unsaved: Option<anyhow::Error>,
 }
 
 #[derive(Debug)]
@@ -84,7 +86,7 @@ impl OutputDirectory {
     pub(crate) fn directory(path: PathBuf) -> Self {
         let directory = path.join(FIGURES);
         let shown = FileKind::ALL.map(|form| last(&directory, form.prefix()));
-        Self { root: OutputRoot::Given(path), shown, taken: BTreeSet::new() }
+        Self { root: OutputRoot::Given(path), shown, taken: BTreeSet::new(), unsaved: None }
     }
 
     /// A directory that the user named and that must exist, so it is made at once.
@@ -96,12 +98,12 @@ impl OutputDirectory {
 
     /// A new directory for this run, since none was named. It is made when something is written.
     pub(crate) fn unnamed() -> Self {
-        Self { root: OutputRoot::Unnamed(None), shown: [0; 3], taken: BTreeSet::new() }
+        Self { root: OutputRoot::Unnamed(None), shown: [0; 3], taken: BTreeSet::new(), unsaved: None }
     }
 
     /// No directory: files are gone with the sandbox.
     pub(crate) fn nowhere() -> Self {
-        Self { root: OutputRoot::Nowhere, shown: [0; 3], taken: BTreeSet::new() }
+        Self { root: OutputRoot::Nowhere, shown: [0; 3], taken: BTreeSet::new(), unsaved: None }
     }
 
     /// Returns true if files are wanted.
@@ -119,22 +121,30 @@ impl OutputDirectory {
         self.shown[FileKind::Image as usize]
     }
 
-    /// Saves a displayed value, if a file shows it better than its text: an image, a page for a browser, or data.
-    pub(crate) fn figure(&mut self, bundle: &MimeBundle) -> anyhow::Result<Option<(FileKind, PathBuf)>> {
-        let Some((form, ending, data)) =
-            FileKind::of(bundle).filter(|(_, _, data)| self.keeps_files() && !data.is_empty())
-        else {
-            return Ok(None);
-        };
+    /// Saves a displayed value, if a file shows it better than its text: an image, a page for a browser, or data. The program goes on if
+    /// that fails; the next [`OutputDirectory::copy`] reports it.
+    pub(crate) fn figure(&mut self, bundle: &MimeBundle) -> Option<(FileKind, PathBuf)> {
+        let (form, ending, data) =
+            FileKind::of(bundle).filter(|(_, _, data)| self.keeps_files() && !data.is_empty())?;
         let number = &mut self.shown[form as usize];
         *number += 1;
         let name = format!("{FIGURES}/{}{number}.{ending}", form.prefix());
-        let path = self.place(&name)?;
-        write_whole(&path, data).with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Some((form, path)))
+        match self.write(&name, data) {
+            Ok(path) => Some((form, path)),
+            Err(error) => {
+                self.unsaved.get_or_insert(error);
+                None
+            }
+        }
     }
 
-    /// Copies files out of the workspace. Files that no longer exist are skipped.
+    /// Returns true if a displayed value could not be saved.
+    pub(crate) fn has_unsaved(&self) -> bool {
+        self.unsaved.is_some()
+    }
+
+    /// Copies files out of the workspace. Files that no longer exist are skipped. The error is the first one, of displayed values, too; the
+    /// other files are there all the same.
     pub(crate) async fn copy(
         &mut self,
         from: &mut impl OutputFiles,
@@ -142,23 +152,27 @@ impl OutputDirectory {
     ) -> anyhow::Result<Vec<SavedFile>> {
         let wanted: BTreeSet<&str> = files.iter().map(|file| file.path.as_str()).collect();
         let there = from.files().await.context("cannot list the workspace")?;
-        let (mut saved, mut left, mut failed) = (Vec::new(), from.limits().disk, None);
+        let (mut saved, mut left, mut failed) = (Vec::new(), from.limits().disk, self.unsaved.take());
         for entry in there.into_iter().filter(|entry| wanted.contains(entry.path.as_str())) {
             let path = match &self.root {
                 OutputRoot::Nowhere => None,
                 OutputRoot::Given(_) | OutputRoot::Unnamed(_) => {
-                    let path = self.place(&entry.path)?;
-                    let copied = copy_out(from, &entry.path, &path, left).await;
-                    let shown = crate::terminal::name(&entry.path);
-                    match copied.with_context(|| format!("cannot copy {shown} to {}", path.display())) {
-                        Ok(bytes) => left = left.saturating_sub(bytes),
-                        // The other files are still copied.
+                    let copied = async {
+                        let path = self.place(&entry.path)?;
+                        let bytes = copy_out(from, &entry.path, &path, left).await;
+                        let bytes = bytes.with_context(|| format!("cannot write {}", path.display()))?;
+                        anyhow::Ok((path, bytes))
+                    };
+                    match copied.await.with_context(|| format!("cannot copy {}", crate::terminal::name(&entry.path))) {
+                        Ok((path, bytes)) => {
+                            left = left.saturating_sub(bytes);
+                            Some(path)
+                        }
                         Err(error) => {
                             failed.get_or_insert(error);
                             continue;
                         }
                     }
-                    Some(path)
                 }
             };
             saved.push(SavedFile { entry, path });
@@ -410,7 +424,7 @@ mod tests {
         for run in 0..2 {
             let mut out = OutputDirectory::directory(home.path().to_path_buf());
             for figure in 1..3 {
-                let (_, path) = out.figure(&shown).unwrap().unwrap();
+                let (_, path) = out.figure(&shown).unwrap();
                 assert_eq!(path, home.path().join(format!("{FIGURES}/figure-{}.png", run * 2 + figure)));
             }
         }
@@ -422,7 +436,7 @@ mod tests {
         let mut out = OutputDirectory::directory(home.path().to_path_buf());
         let mut saved = |forms: &[(&str, &str)]| {
             let forms = forms.iter().map(|(mime, text)| ((*mime).to_owned(), MimeData::Text((*text).to_owned())));
-            let saved = out.figure(&MimeBundle(forms.collect())).unwrap();
+            let saved = out.figure(&MimeBundle(forms.collect()));
             saved.map(|(_, path)| path.file_name().unwrap().to_str().unwrap().to_owned())
         };
         let (name, chart) = (("text/plain", "<a.B object>"), ("application/vnd.plotly.v1+json", "{}"));

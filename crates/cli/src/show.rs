@@ -75,7 +75,7 @@ impl ProgramView {
 
     /// An image is saved; anything else is shown by its text.
     fn value(&mut self, bundle: &MimeBundle, out: &mut OutputDirectory) -> anyhow::Result<()> {
-        if let Some((form, path)) = out.figure(bundle)? {
+        if let Some((form, path)) = out.figure(bundle) {
             let name = format!("{}:", form.name());
             let sequence = bundle
                 .image()

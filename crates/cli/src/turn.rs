@@ -52,7 +52,8 @@ pub(crate) struct Question<'a> {
 pub(crate) struct FinishedTurn {
     pub(crate) screen: Screen,
     pub(crate) ending: EndReason,
-    pub(crate) saved: Vec<SavedFile>,
+    /// The files that were copied out, or the reason for which some were not.
+    pub(crate) saved: anyhow::Result<Vec<SavedFile>>,
 }
 
 /// The model, and its programs that need approval at the terminal.
@@ -207,7 +208,7 @@ impl<'a> Conversation<'a> {
         let failure = screen.failure();
         let (Some(ending), true) = (screen.ending.take(), is_over) else { return failure.map_or(Ok(None), Err) };
         // Copied files are worth more than the message of a failure.
-        let saved = self.save_made(&mut screen, &before, failure.is_some()).await?;
+        let saved = self.save_made(&mut screen, &before, failure.is_some()).await;
         if let Some(failure) = failure {
             return Err(failure);
         }
@@ -292,7 +293,7 @@ impl<'a> Conversation<'a> {
         failed: bool,
     ) -> anyhow::Result<Vec<SavedFile>> {
         let mut made = std::mem::take(&mut screen.files);
-        if made.is_empty() && !failed {
+        if made.is_empty() && !failed && !screen.out.has_unsaved() {
             return Ok(Vec::new());
         }
         let mut sandbox = self.session.sandbox().await?;

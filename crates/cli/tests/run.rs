@@ -252,6 +252,23 @@ fn files_go_in_and_what_was_made_comes_out() {
     assert_eq!(std::fs::read_to_string(at("data.csv")).unwrap(), "a\n1\n2\n");
 }
 
+#[test]
+fn a_name_that_is_taken_costs_no_other_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    std::fs::create_dir(at("made")).unwrap();
+    for name in ["made/data", "made/figures"] {
+        std::fs::write(at(name), "before").unwrap();
+    }
+    let program = "import os\nfrom IPython.display import HTML, display\ndisplay(HTML('<b>1</b>'))\nos.mkdir('data')\n\
+                   for name in ['data/x.csv', 'z.txt']: open(name, 'w').write('new')\nprint('done')";
+    let said = said(aludel(directory.path()).args(["run", "-c", program, "--out", "made"]));
+    assert!(said.status == Some(4) && said.stdout.ends_with("done\n"), "{said:#?}");
+    assert!(said.stderr.contains("cannot make made/figures: something else"), "{said:#?}");
+    assert_eq!(std::fs::read_to_string(at("made/z.txt")).unwrap(), "new");
+    assert_eq!(std::fs::read_to_string(at("made/data")).unwrap(), "before");
+}
+
 /// A file with a hole, or with many names, takes no room inside, but would outside.
 #[test]
 fn no_more_comes_out_than_the_workspace_may_hold() {

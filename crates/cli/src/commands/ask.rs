@@ -88,6 +88,7 @@ pub(crate) async fn run(mut args: AskArgs, context: &CommandContext) -> anyhow::
     if args.out.is_some() {
         turn::save_transcript(&screen.transcript, &mut screen.out)?;
     }
+    let saved = saved?;
     match &mut screen.view {
         TurnAudience::Person(view) => view.files(&saved)?,
         TurnAudience::Program => json::end(json::EndLine::turn(exit, &ending, &screen.answer, &saved))?,

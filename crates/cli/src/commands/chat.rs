@@ -141,8 +141,10 @@ impl Chat<'_, '_> {
         let Some(FinishedTurn { screen, ending: _, saved }) = self.conversation.ask(question, screen).await? else {
             return Ok(ChatStep::End(Exit::Interrupted));
         };
-        if let TurnAudience::Person(mut view) = screen.view {
-            view.files(&saved)?;
+        match (saved, screen.view) {
+            (Ok(saved), TurnAudience::Person(mut view)) => view.files(&saved)?,
+            (Ok(_), TurnAudience::Program) => {}
+            (Err(error), _) => console::fail(&words(&error)),
         }
         self.out = Some(screen.out);
         if !self.conversation.items().is_empty() {

@@ -74,7 +74,7 @@ pub(crate) async fn run(args: DemoArgs, context: &CommandContext) -> anyhow::Res
     .await;
     sandboxes.backend.shutdown().await;
     let Some(FinishedTurn { mut screen, ending, saved }) = done? else { return Ok(Exit::Interrupted) };
-    let mut made: Vec<PathBuf> = saved.into_iter().filter_map(|saved| saved.path).collect();
+    let mut made: Vec<PathBuf> = saved?.into_iter().filter_map(|saved| saved.path).collect();
     made.extend(turn::save_transcript(&screen.transcript, &mut screen.out)?);
     if let TurnAudience::Person(view) = &mut screen.view {
         conclude(view, &ending, &made, &args.out)?;
