@@ -73,12 +73,21 @@ pub async fn recover(engine: &Arc<Engine>, kinds: &[Arc<dyn StoredRequests>]) ->
     for turn in engine.store.take_over_turns(now_ms(), lease::until(), MAX_REQUESTS).await? {
         let id = turn.id.clone();
         let own_session = own_session(&turn);
-        let tenant = turn.tenant.clone();
-        let outcome = match kinds.iter().find(|kind| kind.name() == turn.dialect) {
-            Some(kind) => resume_or_end(engine, kind.as_ref(), turn).await?,
+        let (tenant, lease) = (turn.tenant.clone(), turn.lease());
+        let restored = match kinds.iter().find(|kind| kind.name() == turn.dialect) {
+            Some(kind) => resume_or_end(engine, kind.as_ref(), turn).await,
+            // It belongs to a process that rendered it only to its own user, such as a terminal's.
+            None => Ok(None),
+        };
+        let restored = restored.unwrap_or_else(|error| {
+            // The others are recovered all the same.
+            error!("{id} cannot be restored, and ends: {error}");
+            None
+        });
+        let outcome = match restored {
+            Some(outcome) => outcome,
             None => {
-                // It belongs to a process that rendered it only to its own user, such as a terminal's.
-                let _appended = engine.store.end_turn(&turn.lease()).await?;
+                let _appended = engine.store.end_turn(&lease).await?;
                 ResumeOutcome::Ended
             }
         };
@@ -134,15 +143,15 @@ enum ResumeOutcome {
     Ended,
 }
 
+/// Continues or ends a request. `None` if no client knows of it.
 async fn resume_or_end(
     engine: &Arc<Engine>,
     kind: &dyn StoredRequests,
     turn: TurnRecord,
-) -> Result<ResumeOutcome, Error> {
+) -> Result<Option<ResumeOutcome>, Error> {
     let state: DialectState = serde_json::from_str(&turn.dialect_state).map_err(Error::internal)?;
     let Some(RestoredRequest { mut render, documents }) = kind.restore(&turn, &state.own).await? else {
-        let _appended = engine.store.end_turn(&turn.lease()).await?;
-        return Ok(ResumeOutcome::Ended);
+        return Ok(None);
     };
     let events = events(engine, &turn).await?;
     let frames: Vec<Frame> = events.iter().flat_map(|event| render.render(event).frames).collect();
@@ -151,7 +160,7 @@ async fn resume_or_end(
         let changes = documents.finish(render.document())?;
         let ended = TurnUpdate { state: Some(TurnState::Ended), changes, ..TurnUpdate::default() };
         let _appended = engine.store.append_turn(&turn.lease(), ended).await?;
-        return Ok(ResumeOutcome::Ended);
+        return Ok(Some(ResumeOutcome::Ended));
     }
     let in_flight = engine.in_flight.begin(&turn.tenant, RequestFingerprint::none(), turn.id.clone());
     let Ok(in_flight) = in_flight else { return Err(Error::internal(format!("{} goes on already", turn.id))) };
@@ -170,14 +179,14 @@ async fn resume_or_end(
                 run.survives_restart = true;
                 let span = info_span!(parent: &span, "answer", api = kind.name(), id = %turn.id);
                 engine.tasks.spawn(run.run_from_approval(Some(waiting)).instrument(span));
-                return Ok(ResumeOutcome::Resumed);
+                return Ok(Some(ResumeOutcome::Resumed));
             }
             Err(error) => error!("{} cannot go on: {error}", turn.id),
         }
     }
     run.fail(Failure::new(FailureKind::Internal, "The server was stopped before the response was done.")).await;
     engine.in_flight.forget(&turn.id);
-    Ok(ResumeOutcome::Ended)
+    Ok(Some(ResumeOutcome::Ended))
 }
 
 /// The turn of a request that waits for approval, and the waiting program.

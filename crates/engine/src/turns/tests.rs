@@ -10,15 +10,33 @@ use aludel_agent::upstream::http::HttpUpstream;
 use aludel_sandbox::memory::{Memory, ScriptedCell, simple};
 use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Backend, MimeBundle, MimeData, OfferedTemplate, Outcome, Templates};
-use aludel_store::{SessionId, Store, Tenant, TurnId, TurnState, now};
+use aludel_store::{SessionId, Store, Tenant, TurnId, TurnRecord, TurnState, now};
 use aludel_testkit::{Scripted, ScriptedTransport, chat_options};
+use futures_util::future::BoxFuture;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::approvals::{ApprovalPolicy, Gate, ProgramOrigin, TerminalApprover};
 use crate::sessions::NewSession;
-use crate::{Engine, Model, SessionSettings};
+use crate::{Engine, Error, Model, SessionSettings};
+
+/// Requests of a terminal as if their rows could not be read.
+struct BrokenRequests;
+
+impl StoredRequests for BrokenRequests {
+    fn name(&self) -> &'static str {
+        "terminal"
+    }
+
+    fn restore<'a>(
+        &'a self,
+        _turn: &'a TurnRecord,
+        _own: &'a RawValue,
+    ) -> BoxFuture<'a, Result<Option<RestoredRequest>, Error>> {
+        Box::pin(async { Err(Error::internal("a row of another version")) })
+    }
+}
 
 /// A renderer that keeps the events.
 #[derive(Clone, Default)]
@@ -421,7 +439,9 @@ async fn recovery_leaves_a_living_terminal_alone_and_ends_what_a_dead_one_left()
     drop(terminal);
     drop(server);
     let server = engine(Store::open(data.path()).await.unwrap(), Vec::new());
-    assert_eq!(recover(&server, &[]).await.unwrap(), RecoveryOutcome { resumed: 0, ended: 2 });
+    let broken: Arc<dyn StoredRequests> = Arc::new(BrokenRequests);
+    let ended = recover(&server, &[broken]).await.unwrap();
+    assert_eq!(ended, RecoveryOutcome { resumed: 0, ended: 2 }, "one that cannot be restored keeps none of the others");
     for id in &ids {
         let row = server.store.turn(&tenant, id).await.unwrap().unwrap();
         assert_eq!((row.state, row.epoch, row.next_sequence), (TurnState::Ended, 2, 0));
