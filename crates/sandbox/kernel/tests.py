@@ -45,6 +45,7 @@ import kernel_shell
 import kernel_tools
 import kernel_width
 import start
+import workspace
 
 
 class Frames(kernel_channel.Silence):
@@ -57,6 +58,25 @@ class Frames(kernel_channel.Silence):
     def send(self, frame):
         super().send(frame)
         self.frames.append(frame)
+
+
+class WorkspaceTest(unittest.TestCase):
+    def walk(self, most):
+        with tempfile.TemporaryDirectory() as root, mock.patch.object(workspace, "ROOT", root):
+            os.mkdir(f"{root}/locked")
+            open(f"{root}/a", "w").close()
+            really = workspace.parent_of
+            with mock.patch.object(workspace, "parent_of", lambda path: self.fails(path) or really(path)):
+                return workspace.op_walk(most)
+
+    def fails(self, path):
+        if path == "locked/":
+            raise PermissionError(13, "Permission denied")
+
+    def test_what_cannot_be_read_is_not_taken_for_empty(self):
+        told = self.walk(100)
+        self.assertEqual(([entry[0] for entry in told["entries"]], told["unseen"]), (["a"], ["locked/"]))
+        self.assertEqual(self.walk(1)["unseen"], [""])
 
 
 class ChannelTest(unittest.TestCase):

@@ -4,6 +4,7 @@ No link is followed: every part of a path is opened by itself. It speaks frames 
 header, the header, and bytes. Each request has one answer, but for `walk`, whose last one says so.
 """
 
+import errno
 import json
 import os
 import stat
@@ -17,6 +18,8 @@ MAX_READ = 256 << 10
 MAX_ENTRIES = 500
 MAX_PATH = 1024
 MAX_DEPTH = 32
+# Directories that are known to be unreadable; with more, none is taken for read.
+MAX_UNSEEN = 100
 # Files of one directory that are counted.
 MAX_COUNTED = 100_000
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -75,6 +78,15 @@ def print_of(found):
     ]
 
 
+def note_unseen(unseen, prefix, error):
+    """Adds a directory that cannot be read, unless it is gone, or something else meanwhile."""
+    if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP) or unseen == [""]:
+        return
+    unseen.append(prefix)
+    if len(unseen) > MAX_UNSEEN:
+        unseen[:] = [""]
+
+
 def op_walk(most):
     entries = []
 
@@ -86,20 +98,24 @@ def op_walk(most):
 
     left = most
     todo = [("", 0)]
+    unseen = []
     while todo:
         prefix, depth = todo.pop()
         try:
             directory, _ = parent_of(prefix)
-        except OSError:
-            continue  # gone, or something else meanwhile
+        except OSError as error:
+            note_unseen(unseen, prefix, error)
+            continue
         with os.scandir(directory) as children:
             for child in children:
                 if left <= 0:
+                    unseen[:] = [""]
                     break
                 left -= 1
                 try:
                     found = child.stat(follow_symlinks=False)
-                except OSError:
+                except OSError as error:
+                    note_unseen(unseen, prefix, error)
                     continue
                 path = prefix + child.name
                 try:
@@ -114,7 +130,7 @@ def op_walk(most):
                     else:
                         todo.append((path + "/", depth + 1))
         os.close(directory)
-    return {"entries": entries, "more": False}
+    return {"entries": entries, "more": False, "unseen": unseen}
 
 
 opened = {}

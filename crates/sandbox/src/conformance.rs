@@ -12,7 +12,7 @@ use crate::process::{Command, ExitStatus, PtySize};
 use crate::{
     Backend, BackendStatus, Capabilities, Cell, ClientAnswer, ClientCall, Error, Execution, ExecutionEvent, FileEntry,
     Finished, Kernel, KernelDeath, KernelOptions, LimitHit, Limits, Outcome, Profile, Sandbox, SandboxId, SandboxSpec,
-    VariablesState, Workspace, WorkspaceEntry, WorkspaceUsage,
+    VariablesState, Workspace, WorkspaceEntry, WorkspaceListing, WorkspaceUsage,
 };
 
 /// Programs in the language of the backend's kernels; each field says what its program does.
@@ -735,8 +735,8 @@ async fn listen(execution: &mut Execution) -> ExecutionRecord {
 struct ForeignWorkspace;
 
 impl Workspace for ForeignWorkspace {
-    fn files(&self) -> Result<Vec<FileEntry>, Error> {
-        Ok(Vec::new())
+    fn listing(&self) -> Result<WorkspaceListing, Error> {
+        Ok(WorkspaceListing::default())
     }
 
     fn open(&self, _path: &str) -> Result<(Box<dyn Read + Send>, u64), Error> {

@@ -60,4 +60,6 @@ pub use outcome::{
 };
 pub use template::Template;
 pub use trial::{trial, trial_of};
-pub use workspace::{FileEntry, Fingerprint, Workspace, WorkspaceEntry, WorkspaceUsage, ending_of, mime_of};
+pub use workspace::{
+    FileEntry, Fingerprint, Workspace, WorkspaceEntry, WorkspaceListing, WorkspaceUsage, ending_of, mime_of,
+};

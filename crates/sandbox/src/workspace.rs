@@ -18,6 +18,8 @@ pub(crate) const MAX_PATH: usize = 1024;
 const MAX_REPORTED: usize = 1000;
 /// Files and directories of a workspace that is small.
 pub(crate) const SMALL: u64 = 64;
+/// Directories that are known to be unreadable; with more, nothing is certainly gone.
+const MAX_UNSEEN: usize = 100;
 /// Bytes that are copied at once.
 const COPY_BUFFER: usize = 256 << 10;
 
@@ -25,8 +27,8 @@ const COPY_BUFFER: usize = 256 << 10;
 ///
 /// The guest chose the names and may change anything at the same time. All methods block; async callers use `blocking`.
 pub trait Workspace: Any + fmt::Debug + Send + Sync {
-    /// Returns all regular files, by path.
-    fn files(&self) -> Result<Vec<FileEntry>, Error>;
+    /// Lists all regular files.
+    fn listing(&self) -> Result<WorkspaceListing, Error>;
 
     /// Opens a regular file for reading, and returns it with its size. It may grow meanwhile.
     fn open(&self, path: &str) -> Result<(Box<dyn Read + Send>, u64), Error>;
@@ -50,6 +52,11 @@ pub trait Workspace: Any + fmt::Debug + Send + Sync {
 }
 
 impl dyn Workspace {
+    /// Returns all regular files, by path. Blocks.
+    pub fn files(&self) -> Result<Vec<FileEntry>, Error> {
+        Ok(self.listing()?.files)
+    }
+
     /// Works with the files on a thread that may block.
     pub async fn blocking<T: Send + 'static>(
         self: Arc<Self>,
@@ -97,17 +104,40 @@ impl dyn Workspace {
     }
 }
 
-/// The regular files among about `most` entries of a workspace, by path, each once: a file may be seen twice while its directory changes.
-pub(crate) fn sorted_files(workspace: &dyn Workspace, most: u64) -> Result<Vec<FileEntry>, Error> {
-    let mut files = Vec::new();
-    workspace.walk(most, &mut |found| {
-        if let WorkspaceEntry::File(entry, _) = found {
-            files.push(entry);
-        }
-    })?;
-    files.sort_by(|one, other| one.path.cmp(&other.path));
-    files.dedup_by(|one, other| one.path == other.path);
-    Ok(files)
+/// The regular files of a workspace.
+#[derive(Debug, Default)]
+pub struct WorkspaceListing {
+    /// The files, by path.
+    pub files: Vec<FileEntry>,
+    /// The beginnings of paths below which there may be others.
+    unseen: Vec<String>,
+}
+
+impl WorkspaceListing {
+    /// A whole listing of these files, which are sorted by path.
+    pub(crate) fn whole(files: Vec<FileEntry>) -> Self {
+        Self { files, unseen: Vec::new() }
+    }
+
+    /// Lists the files among about `most` entries of a workspace, each once: a file may be seen twice while its directory changes.
+    pub(crate) fn of(workspace: &dyn Workspace, most: u64) -> Result<Self, Error> {
+        let Self { mut files, mut unseen } = Self::default();
+        workspace.walk(most, &mut |found| match found {
+            WorkspaceEntry::File(entry, _) => files.push(entry),
+            WorkspaceEntry::Unseen(prefix) if unseen.len() < MAX_UNSEEN => unseen.push(prefix),
+            WorkspaceEntry::Unseen(_) => unseen = vec![String::new(); MAX_UNSEEN],
+            WorkspaceEntry::Unreportable(_) => {}
+        })?;
+        files.sort_by(|one, other| one.path.cmp(&other.path));
+        files.dedup_by(|one, other| one.path == other.path);
+        Ok(Self { files, unseen })
+    }
+
+    /// Returns true if there is certainly no file of this path.
+    pub fn lacks(&self, path: &str) -> bool {
+        let is_listed = || self.files.binary_search_by(|file| file.path.as_str().cmp(path)).is_ok();
+        !self.unseen.iter().any(|prefix| path.starts_with(prefix)) && !is_listed()
+    }
 }
 
 /// One regular file of a workspace.
@@ -156,6 +186,9 @@ pub enum WorkspaceEntry {
     File(FileEntry, Fingerprint),
     /// A file or directory that cannot be reported: its name is not UTF-8, or its path is too long or too deep.
     Unreportable(Fingerprint),
+    /// The beginning of paths that were not all seen: a directory with its `/` that cannot be read, or nothing if there are too many
+    /// entries.
+    Unseen(String),
 }
 
 /// The state of a workspace at one moment, as far as it is needed to detect changes. It keeps no names: there may be 50,000 of a thousand
@@ -179,6 +212,7 @@ impl Snapshot {
             WorkspaceEntry::Unreportable(print) => {
                 snapshot.unreportable.insert(print);
             }
+            WorkspaceEntry::Unseen(_) => {}
         })?;
         Ok(snapshot)
     }
@@ -202,6 +236,7 @@ impl Snapshot {
                     unreportable.insert(print);
                 }
             }
+            WorkspaceEntry::Unseen(_) => {}
         })?;
         Ok((changed.into_values().collect(), left_out + unreportable.len() as u64))
     }
@@ -297,12 +332,12 @@ pub fn ending_of(mime: &str) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    /// A workspace with these fingerprints, for `walk` only.
+    /// A workspace with these fingerprints, for `walk` only. A directory was not seen.
     #[derive(Debug)]
     struct ListedWorkspace(Vec<(String, u64)>);
 
     impl Workspace for ListedWorkspace {
-        fn files(&self) -> Result<Vec<FileEntry>, Error> {
+        fn listing(&self) -> Result<WorkspaceListing, Error> {
             Err(Error::NotSupported("files"))
         }
 
@@ -327,12 +362,27 @@ mod tests {
                 let print = [*version, 0, 0, 0, 0, 0];
                 if path.is_empty() {
                     visit(WorkspaceEntry::Unreportable(print));
+                } else if path.ends_with('/') {
+                    visit(WorkspaceEntry::Unseen(path.clone()));
                 } else {
                     visit(WorkspaceEntry::File(FileEntry { path: path.clone(), size: 0, mime: mime_of(path) }, print));
                 }
             }
             Ok(())
         }
+    }
+
+    #[test]
+    fn files_that_could_not_be_seen_are_not_taken_for_gone() {
+        let listing = |paths: Vec<String>| {
+            let entries = paths.into_iter().map(|path| (path, 1)).collect();
+            WorkspaceListing::of(&ListedWorkspace(entries), 0).unwrap()
+        };
+        let some = listing(["b", "a", "locked/"].map(str::to_owned).into());
+        let gone = ["a", "b", "c", "locked", "locked/x/y"].map(|path| some.lacks(path));
+        assert_eq!(gone, [false, false, true, true, false]);
+        let many = listing((0..=MAX_UNSEEN).map(|number| format!("{number}/")).collect());
+        assert!(!many.lacks("c"), "with too many, nothing is certain");
     }
 
     #[test]

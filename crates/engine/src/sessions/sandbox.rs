@@ -7,7 +7,7 @@ use aludel_agent::{Runtime, RuntimeError};
 use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{
     Backend, Cell, Execution, FileEntry, KernelOptions, KernelSpec, Limits, Sandbox, SandboxId, SandboxSpec, Usage,
-    Workspace,
+    Workspace, WorkspaceListing,
 };
 use futures_util::future::BoxFuture;
 use tokio::sync::Mutex;
@@ -174,6 +174,11 @@ impl SessionSandbox {
     /// All files of the workspace, by path.
     pub async fn files(&self) -> Result<Vec<FileEntry>, Error> {
         self.blocking(|workspace| Ok(workspace.files()?)).await
+    }
+
+    /// Lists all files of the workspace.
+    pub(crate) async fn listing(&self) -> Result<WorkspaceListing, Error> {
+        self.blocking(|workspace| Ok(workspace.listing()?)).await
     }
 
     /// Reads a file of at most `limit` bytes.

@@ -301,12 +301,13 @@ impl Session {
         let state = self.state.lock().await;
         let State::Live { sandbox, .. } = &*state else { return Ok(StoredChanges::default()) };
         self.touch();
-        let present = match sandbox.files().await {
-            Ok(present) => present,
+        let listing = match sandbox.listing().await {
+            Ok(listing) => listing,
             // Everything stored stays, and the next execution begins with it.
             Err(Error::Sandbox(SandboxError::WorkspaceLost)) => return Ok(StoredChanges::default()),
             Err(error) => return Err(error),
         };
+        let present = &listing.files;
         let paths: HashSet<&str> = present.iter().map(|file| file.path.as_str()).collect();
         let stored = self.records().await?;
         let stored: HashMap<String, SessionFileRecord> =
@@ -319,9 +320,9 @@ impl Session {
             changed.iter().filter(|file| paths.contains(file.path.as_str())).chain(unreported).cloned().collect();
         let taken: HashSet<&str> = wanted.iter().map(|file| file.path.as_str()).collect();
         let inside = || stored.values().filter(|file| file.location == FileLocation::Workspace);
-        let stays = |path: &str| paths.contains(path) && !taken.contains(path);
+        let stays = |path: &str| !listing.lacks(path) && !taken.contains(path);
         let others: u64 = inside().filter(|file| stays(&file.path)).map(|file| file.bytes).sum();
-        let gone = inside().filter(|file| !paths.contains(file.path.as_str())).map(|file| file.id.clone());
+        let gone = inside().filter(|file| listing.lacks(&file.path)).map(|file| file.id.clone());
         let gone: Vec<_> = gone.collect();
         if wanted.is_empty() && gone.is_empty() {
             return Ok(StoredChanges::default());

@@ -17,8 +17,8 @@ use rustix::fs::{
 
 use crate::Error;
 use crate::workspace::{
-    FULL, FileEntry, Fingerprint, MAX_PATH, SMALL, Workspace, WorkspaceEntry, WorkspaceUsage, copy, file_error,
-    mime_of, relative, sorted_files,
+    FULL, FileEntry, Fingerprint, MAX_PATH, SMALL, Workspace, WorkspaceEntry, WorkspaceListing, WorkspaceUsage, copy,
+    file_error, mime_of, relative,
 };
 
 /// Depth of directories to which the host looks into a workspace.
@@ -50,14 +50,29 @@ impl Directory {
         let mut buffer = vec![MaybeUninit::<u8>::uninit(); 16 << 10];
         let mut reader = RawDir::new(directory, &mut buffer);
         let mut directories = Vec::new();
-        while let Some(Ok(entry)) = reader.next() {
+        while let Some(entry) = reader.next() {
+            let Ok(entry) = entry else {
+                visit(WorkspaceEntry::Unseen(prefix.to_owned()));
+                break;
+            };
             let name = entry.file_name();
             if name == c"." || name == c".." {
                 continue;
             }
-            let Some(left) = entries_left.checked_sub(1) else { return };
+            let Some(left) = entries_left.checked_sub(1) else {
+                visit(WorkspaceEntry::Unseen(String::new()));
+                return;
+            };
             *entries_left = left;
-            let Ok(stat) = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+            let stat = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => stat,
+                Err(error) => {
+                    if !has_vanished(error) {
+                        visit(WorkspaceEntry::Unseen(prefix.to_owned()));
+                    }
+                    continue;
+                }
+            };
             match (FileType::from_raw_mode(stat.st_mode), report_path(prefix, name)) {
                 (FileType::RegularFile, Some(path)) => {
                     let entry =
@@ -74,8 +89,11 @@ impl Directory {
         }
         for (name, path) in directories {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            if let Ok(below) = openat2(directory, &name, flags, Mode::empty(), beneath()) {
-                self.scan_directory(&below, &format!("{path}/"), depth + 1, entries_left, visit);
+            let path = format!("{path}/");
+            match openat2(directory, &name, flags, Mode::empty(), beneath()) {
+                Ok(below) => self.scan_directory(&below, &path, depth + 1, entries_left, visit),
+                Err(error) if has_vanished(error) => {}
+                Err(_) => visit(WorkspaceEntry::Unseen(path)),
             }
         }
     }
@@ -118,10 +136,10 @@ impl Directory {
 }
 
 impl Workspace for Directory {
-    fn files(&self) -> Result<Vec<FileEntry>, Error> {
+    fn listing(&self) -> Result<WorkspaceListing, Error> {
         // A bound, because a scan need not end while names change all the time.
         let stat = fstatvfs(&*self.root).map_err(|error| file_error(Path::new("."), &error.to_string()))?;
-        sorted_files(self, stat.f_files)
+        WorkspaceListing::of(self, stat.f_files)
     }
 
     fn open(&self, path: &str) -> Result<(Box<dyn Read + Send>, u64), Error> {
@@ -187,6 +205,11 @@ impl Workspace for Directory {
         self.scan_directory(&root, "", 0, &mut most, visit);
         Ok(())
     }
+}
+
+/// Returns true for the error of a name that is gone, or no directory any more.
+fn has_vanished(error: rustix::io::Errno) -> bool {
+    matches!(error, rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP)
 }
 
 fn beneath() -> ResolveFlags {

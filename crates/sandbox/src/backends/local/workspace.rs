@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::slots::Slot;
 use super::warden_client::WardenClient;
 use crate::backends::directory::Directory;
-use crate::workspace::{FileEntry, WorkspaceEntry, WorkspaceUsage};
+use crate::workspace::{FileEntry, WorkspaceEntry, WorkspaceListing, WorkspaceUsage};
 use crate::{Error, Workspace};
 
 /// An in-memory file system with one session's files. It is mounted where only the warden and the sandbox see it; the host accesses it by
@@ -80,8 +80,8 @@ impl LocalWorkspace {
 }
 
 impl Workspace for LocalWorkspace {
-    fn files(&self) -> Result<Vec<FileEntry>, Error> {
-        self.files.files()
+    fn listing(&self) -> Result<WorkspaceListing, Error> {
+        self.files.listing()
     }
 
     fn open(&self, path: &str) -> Result<(Box<dyn Read + Send>, u64), Error> {

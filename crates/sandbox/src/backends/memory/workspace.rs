@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::Error;
 use crate::workspace::{
-    FULL, FileEntry, Workspace, WorkspaceEntry, WorkspaceUsage, copy, file_error, mime_of, relative,
+    FULL, FileEntry, Workspace, WorkspaceEntry, WorkspaceListing, WorkspaceUsage, copy, file_error, mime_of, relative,
 };
 
 /// The files of a session, in this process.
@@ -91,9 +91,9 @@ impl FileTable {
 }
 
 impl Workspace for MemoryWorkspace {
-    fn files(&self) -> Result<Vec<FileEntry>, Error> {
+    fn listing(&self) -> Result<WorkspaceListing, Error> {
         let files = self.lock();
-        Ok(files.by_path.iter().map(|(path, file)| file.entry(path)).collect())
+        Ok(WorkspaceListing::whole(files.by_path.iter().map(|(path, file)| file.entry(path)).collect()))
     }
 
     fn open(&self, path: &str) -> Result<(Box<dyn Read + Send>, u64), Error> {

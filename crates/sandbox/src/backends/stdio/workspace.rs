@@ -15,8 +15,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{OutputChunk, Stdio, WORKSPACE_PROGRAM, feed, framed};
 use crate::workspace::{
-    FULL, FileEntry, Fingerprint, MAX_PATH, Workspace, WorkspaceEntry, WorkspaceUsage, copy, file_error, mime_of,
-    relative, sorted_files,
+    FULL, FileEntry, Fingerprint, MAX_PATH, Workspace, WorkspaceEntry, WorkspaceListing, WorkspaceUsage, copy,
+    file_error, mime_of, relative,
 };
 use crate::{Error, Limits};
 
@@ -74,6 +74,7 @@ struct Answer {
     link: bool,
     entries: Vec<Entry>,
     more: bool,
+    unseen: Vec<String>,
     handle: u64,
     size: u64,
     used: u64,
@@ -242,8 +243,8 @@ impl io::Write for Writer<'_> {
 }
 
 impl<H: Debug + Send + Sync + 'static> Workspace for StdioWorkspace<H> {
-    fn files(&self) -> Result<Vec<FileEntry>, Error> {
-        sorted_files(self, self.limits[1].saturating_add(1))
+    fn listing(&self) -> Result<WorkspaceListing, Error> {
+        WorkspaceListing::of(self, self.limits[1].saturating_add(1))
     }
 
     fn open(&self, path: &str) -> Result<(Box<dyn Read + Send>, u64), Error> {
@@ -298,6 +299,7 @@ impl<H: Debug + Send + Sync + 'static> Workspace for StdioWorkspace<H> {
                 });
             }
             if !answer.more {
+                answer.unseen.into_iter().map(WorkspaceEntry::Unseen).for_each(visit);
                 return Ok(());
             }
         }
