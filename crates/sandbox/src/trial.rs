@@ -41,25 +41,27 @@ pub async fn trial_of(data: &Path, template: Template, require: Require) -> Resu
         start: KernelStart::Fork,
     };
     let backend = Local::start(config).await?;
-    let ran = async {
-        let sandbox = backend.create(SandboxId::unique(), SandboxSpec::new(Limits::default())).await?;
-        let mut execution = sandbox.execute(PROGRAM.0).await?;
-        let mut printed = String::new();
-        while let Some(event) = execution.next().await {
-            match event {
-                ExecutionEvent::Stdout(text) => printed.push_str(&text),
-                ExecutionEvent::Finished(finished) if finished.outcome != Outcome::Completed => {
-                    return Err(Error::Setup(format!("the program ended as {}", finished.outcome.name())));
-                }
-                _ => {}
-            }
-        }
-        if printed != PROGRAM.1 {
-            return Err(Error::Setup(format!("the program printed {printed:?} instead of {:?}", PROGRAM.1)));
-        }
-        sandbox.close().await
-    };
-    let ran = ran.await;
+    let ran = run_program(&backend, Limits::default()).await;
     backend.shutdown().await;
     ran
+}
+
+/// Starts a sandbox with these limits, and runs a program in it.
+pub(crate) async fn run_program(backend: &dyn Backend, limits: Limits) -> Result<(), Error> {
+    let sandbox = backend.create(SandboxId::unique(), SandboxSpec::new(limits)).await?;
+    let mut execution = sandbox.execute(PROGRAM.0).await?;
+    let mut printed = String::new();
+    while let Some(event) = execution.next().await {
+        match event {
+            ExecutionEvent::Stdout(text) => printed.push_str(&text),
+            ExecutionEvent::Finished(finished) if finished.outcome != Outcome::Completed => {
+                return Err(Error::Setup(format!("the program ended as {}", finished.outcome.name())));
+            }
+            _ => {}
+        }
+    }
+    if printed != PROGRAM.1 {
+        return Err(Error::Setup(format!("the program printed {printed:?} instead of {:?}", PROGRAM.1)));
+    }
+    sandbox.close().await
 }

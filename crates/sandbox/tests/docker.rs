@@ -16,12 +16,17 @@ fn image() -> String {
     std::env::var("ALUDEL_TEST_IMAGE").unwrap_or("aludel/default:test".to_owned())
 }
 
+/// The runtime of the containers, for example `runsc`; the engine's own unless named.
+fn runtime() -> Option<String> {
+    std::env::var("ALUDEL_TEST_RUNTIME").ok()
+}
+
 fn config(data: &Path, host: Option<&str>) -> DockerConfig {
     DockerConfig {
         data: data.to_path_buf(),
         host: host.map(str::to_owned),
         image: image(),
-        runtime: None,
+        runtime: runtime(),
         pool: 0,
         limits: Limits::default(),
     }

@@ -71,13 +71,13 @@ impl BackendKind {
         }
     }
 
-    /// Checks it. Downloads no image, and makes no sandbox of a service; skips one that no setting names.
+    /// Checks it. Downloads no image, and makes no sandbox of a service; skips one that no setting names. Others run a sandbox.
     pub(crate) async fn check(self, context: &CommandContext) -> anyhow::Result<BackendCheck> {
         let (status, detail) = match self {
             Self::E2b => e2b::check(context).await?,
             Self::OpenSandbox => opensandbox::check(context).await?,
             Self::Local => local::check(context).await?,
-            Self::Docker => docker::check(context).await,
+            Self::Docker => docker::check(context).await?,
         };
         Ok(BackendCheck { place: self, status, detail })
     }

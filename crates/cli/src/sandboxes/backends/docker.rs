@@ -26,11 +26,13 @@ pub(super) async fn start(context: &CommandContext, wanted: BackendOptions<'_>) 
     Ok(RunningBackend { backend: Arc::new(backend), packages: Vec::new() })
 }
 
-/// Asks the engine for its version.
-pub(super) async fn check(context: &CommandContext) -> (CheckStatus, String) {
+/// Runs a sandbox if the image is there.
+pub(super) async fn check(context: &CommandContext) -> anyhow::Result<(CheckStatus, String)> {
+    state::make_data_directory(context)?;
     let settings = context.config.sandbox.docker(&context.config.server.data, 0);
-    match Docker::probe(settings.host.as_deref()).await {
-        Ok((engine, warnings)) => answered(context, &engine, &format!("the image is {}", settings.image), &warnings),
+    let origin = format!("the image is {}", settings.image);
+    Ok(match Docker::probe(settings).await {
+        Ok((engine, warnings)) => answered(context, &engine, &origin, &warnings),
         Err(error) => failed(error),
-    }
+    })
 }

@@ -37,6 +37,8 @@ pub(super) struct DockerEngine {
     instance: String,
     /// True if the engine enforces limits of memory, processes and processor time.
     pub(super) enforces_resources: bool,
+    /// The release of the host's kernel.
+    pub(super) kernel: Option<String>,
     /// The fate of the memory of sockets.
     pub(super) sockets: SocketMemory,
     /// The engine's name and version.
@@ -59,10 +61,25 @@ impl DockerEngine {
         let client = client.negotiate_version().await.map_err(failed)?;
         let info = client.info().await.map_err(failed)?;
         let enforces_resources = info.memory_limit == Some(true) && info.pids_limit == Some(true);
+        let kernel = info.kernel_version;
         let version = format!("{} at {host}", info.server_version.unwrap_or_default());
         let is_new = info.cgroup_version == Some(SystemInfoCgroupVersionEnum::_2);
         let sockets = if is_new { SocketMemory::Counted } else { SocketMemory::Uncounted };
-        Ok(Self { client, host, instance, enforces_resources, sockets, version })
+        Ok(Self { client, host, instance, enforces_resources, kernel, sockets, version })
+    }
+
+    /// Returns true if an image exists, and an error if it does not and cannot be pulled either.
+    pub(super) async fn has_image(&self, image: &str) -> Result<bool, Error> {
+        match self.client.inspect_image(image).await {
+            Ok(_) => Ok(true),
+            // It is not published: a registry could only have an image of somebody else.
+            Err(error) if is_missing(&error) && image.starts_with(OWN_IMAGES) => Err(Error::Setup(format!(
+                "the image {image} is not there; build it with `docker build -t {image} templates/default`, or name another with \
+                 sandbox.docker.image"
+            ))),
+            Err(error) if is_missing(&error) => Ok(false),
+            Err(error) => Err(self.failed("look for the image", &error)),
+        }
     }
 
     /// Ensures that an image exists, and pulls it otherwise.
@@ -71,17 +88,8 @@ impl DockerEngine {
         image: &str,
         progress: &mut (dyn FnMut(&str) + Send),
     ) -> Result<(), Error> {
-        match self.client.inspect_image(image).await {
-            Ok(_) => return Ok(()),
-            Err(error) if is_missing(&error) => {}
-            Err(error) => return Err(self.failed("look for the image", &error)),
-        }
-        // It is not published: a registry could only have an image of somebody else.
-        if image.starts_with(OWN_IMAGES) {
-            return Err(Error::Setup(format!(
-                "the image {image} is not there; build it with `docker build -t {image} templates/default`, or name another with \
-                 sandbox.docker.image"
-            )));
+        if self.has_image(image).await? {
+            return Ok(());
         }
         progress(&format!("pulling {image}"));
         let options = CreateImageOptions { from_image: Some(image.to_owned()), ..CreateImageOptions::default() };

@@ -16,6 +16,9 @@ use crate::{Error, KernelSpec, Profile};
 
 /// Memory of a container that tries a part.
 const TRIAL_MEMORY: u64 = 64 << 20;
+/// Processes of a runtime inside the container's own control group: gVisor's kernel has threads of its own, and processes that stand for
+/// the container's.
+const RUNTIME_PROCESSES: i64 = 512;
 /// Limit of open files of its processes. A runtime opens each hidden file under this limit.
 const TRIAL_FILES: u64 = 256;
 /// The longest that it may take.
@@ -66,6 +69,7 @@ def refuses(attempt):
     return False
 thread = threading.Thread(target=int); thread.start(); thread.join()
 print(json.dumps({
+    'release': os.uname().release,
     'version': read('/proc/version'),
     'groups': [line.split(':', 2)[2] for line in read('/proc/self/cgroup').splitlines()],
     'inodes': os.statvfs('/dev/mqueue').f_files,
@@ -100,12 +104,15 @@ pub(super) struct Hardening {
     /// The directory of the lists of system calls.
     lists: PathBuf,
     parts: Vec<HardeningPart>,
+    /// Processes of the container's runtime that count as the container's.
+    runtime_processes: i64,
     warnings: Vec<String>,
 }
 
 /// Facts that a trial reports.
 #[derive(Debug, Deserialize)]
 struct TrialFacts {
+    release: String,
     version: String,
     groups: Vec<String>,
     inodes: u64,
@@ -204,13 +211,17 @@ fn hidden() -> Vec<String> {
 impl Hardening {
     /// No part. The directory is for lists of system calls.
     pub(super) fn none(sockets: SocketMemory, lists: PathBuf) -> Self {
-        Self { sockets, lists, parts: Vec::new(), warnings: Vec::new() }
+        Self { sockets, lists, parts: Vec::new(), runtime_processes: 0, warnings: Vec::new() }
     }
 
     /// Adds the parts to a container.
     pub(super) fn apply(&self, mut body: ContainerCreateBody, profile: Profile) -> ContainerCreateBody {
         for part in &self.parts {
             part.add(&mut body, profile, self.sockets, &self.lists);
+        }
+        let processes = body.host_config.as_mut().and_then(|host| host.pids_limit.as_mut());
+        if let Some(processes) = processes {
+            *processes += self.runtime_processes;
         }
         body
     }
@@ -233,7 +244,6 @@ impl Containers {
     pub(super) async fn find_hardening(&self) -> Result<Hardening, Error> {
         let (sockets, lists) = (self.engine.sockets, &self.hardening.lists);
         let none = || Hardening::none(sockets, lists.clone());
-        let with = |parts: &[HardeningPart]| Hardening { parts: parts.to_vec(), ..none() };
         let mut found = none();
         if sockets == SocketMemory::Uncounted {
             found.note(
@@ -241,13 +251,26 @@ impl Containers {
             );
         }
         let all = HardeningPart::WAYS.map(|ways| ways[0]);
-        if let Ok(facts) = self.try_out(&with(&all), &mut found).await
+        if let Ok(facts) = self.try_out(&Hardening { parts: all.to_vec(), ..none() }, &mut found).await
             && all.iter().all(|part| part.is_in(&facts))
         {
             return Ok(Hardening { parts: all.into(), ..found });
         }
-        // If it fails without any of them, this is the error to report.
-        self.try_out(&with(&[]), &mut found).await?;
+        let facts = match self.try_out(&none(), &mut found).await {
+            Ok(facts) => facts,
+            // If it fails with more processes, too, this is the error to report.
+            Err(error) => {
+                found.runtime_processes = RUNTIME_PROCESSES;
+                let roomy = Hardening { runtime_processes: RUNTIME_PROCESSES, ..none() };
+                self.try_out(&roomy, &mut found).await.map_err(|_| error)?
+            }
+        };
+        if self.engine.kernel.as_ref().is_some_and(|kernel| *kernel != facts.release) {
+            // The parts would hide and bound nothing of the host's; the memory of that kernel counts as the container's.
+            return Ok(Hardening { runtime_processes: found.runtime_processes, ..none() });
+        }
+        let runtime_processes = found.runtime_processes;
+        let with = |parts: &[HardeningPart]| Hardening { parts: parts.to_vec(), runtime_processes, ..none() };
         store_lists(lists, sockets)?;
         'parts: for ways in HardeningPart::WAYS {
             let mut loss = None;

@@ -22,7 +22,8 @@ use self::host::ContainerHost;
 use self::instances::Instance;
 use super::stdio::{HostProvider, InstanceLife, Stdio, StdioBackend, StdioWorkspace, over};
 use crate::backend::Capabilities;
-use crate::{Error, KernelSpec, Limits, Profile};
+use crate::trial::run_program;
+use crate::{Backend, Error, KernelSpec, Limits, Profile};
 
 /// The image of the default template.
 pub const DEFAULT_IMAGE: &str = "aludel/default:latest";
@@ -67,11 +68,20 @@ pub struct Containers {
 }
 
 impl Docker {
-    /// Returns the engine at this host with warnings about limits that it does not enforce, or the reason for which none answers.
-    pub async fn probe(host: Option<&str>) -> Result<(String, Vec<String>), Error> {
-        let engine = DockerEngine::connect(host, String::new()).await?;
-        let warnings = warnings(&engine);
-        Ok((engine.version, warnings))
+    /// Runs a sandbox if the image exists, and pulls none. Returns the engine with warnings about parts that it does not enforce, or the
+    /// reason for which sandboxes cannot run.
+    pub async fn probe(config: DockerConfig) -> Result<(String, Vec<String>), Error> {
+        let DockerConfig { host, image, .. } = &config;
+        let engine = DockerEngine::connect(host.as_deref(), String::new()).await?;
+        if !engine.has_image(image).await? {
+            let missing = format!("the image {image} is not there yet: the first start pulls it");
+            return Ok((engine.version.clone(), [warnings(&engine), vec![missing]].concat()));
+        }
+        let limits = config.limits.clone();
+        let backend = Self::start(DockerConfig { pool: 0, ..config }, &mut |_| {}).await?;
+        let ran = run_program(&backend, limits).await;
+        backend.shutdown().await;
+        ran.map(|()| (engine.version, backend.warnings()))
     }
 
     /// Connects to the engine, removes what dead instances left and makes sure that the image exists. `progress` is called with each step.
