@@ -134,7 +134,7 @@ impl<L: Link> Driver<L> {
             None => Duration::ZERO,
         };
         let most = most_entries(&self.limits);
-        let before = Arc::clone(&self.workspace).walk_async(most, Snapshot::of).await?;
+        let before = Arc::clone(&self.workspace).walk_async(most, self.control.is_touched(), Snapshot::of).await?;
         // If the caller gives up, a partial frame is left, whose program must not run later, unobserved.
         let unsent = KillUnless { sent: false, kernel: &mut kernel, control: &*self.control };
         // A kernel whose loop an earlier cell stopped does not read.
@@ -335,7 +335,7 @@ mod tests {
 
         fn accept(&mut self) {}
 
-        fn printed(&mut self, _stream: OutputStream) -> Vec<u8> {
+        async fn printed(&mut self, _stream: OutputStream) -> Vec<u8> {
             Vec::new()
         }
 

@@ -1,5 +1,6 @@
 //! The kernel channel: length-prefixed JSON frames over two pipes. Frames from a kernel are of untrusted code, which could send descriptors
-//! over a socket: whoever receives one closes its last copy, and that of a watching `inotify` takes 6 ms.
+//! over a socket: whoever receives one closes its last copy, and that of a watching `inotify` takes 6 ms, and that of a pipe as long as a
+//! program likes.
 
 use std::fmt;
 use std::io;
@@ -9,12 +10,12 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::unix::pipe;
+use tokio::io::AsyncWriteExt;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::block_in_place;
 use tokio_util::bytes::{Buf, BytesMut};
 
+use crate::guest_pipe::{GuestReader, GuestWriter, Touched};
 use crate::kernel::CommandLine;
 use crate::outcome::{ClientAnswer, ClientCall, MimeBundle, MimeData, ProgramError};
 use crate::process::Command;
@@ -25,8 +26,6 @@ pub(crate) const LONG_FRAME: usize = 512 << 10;
 const HEADER: usize = 4;
 /// Bytes at the end of a frame that have its number, which the kernel program writes last.
 const LAST_BYTES: usize = 40;
-/// Bytes that are read of a channel at once.
-const READ_AT_ONCE: usize = 8 << 10;
 /// The longest accepted frame of a kernel, bytes. The kernel program stays below it; a longer one is from other code.
 pub(crate) const MAX_FRAME: usize = 25 << 20;
 /// The longest name of an exception, bytes.
@@ -268,18 +267,18 @@ impl FrameBuffer {
 
 /// The host's end of the channel. Receiving is cancel-safe.
 pub(crate) struct Channel {
-    receiver: pipe::Receiver,
-    sender: pipe::Sender,
+    receiver: GuestReader,
+    sender: GuestWriter,
     incoming: FrameBuffer,
 }
 
 impl Channel {
     /// Makes a channel. The other ends: the pipes from and to the host.
-    pub(crate) fn pair() -> io::Result<(Self, [OwnedFd; 2])> {
+    pub(crate) fn pair(touched: Touched) -> io::Result<(Self, [OwnedFd; 2])> {
         let (from_host, ours) = io::pipe()?;
-        let sender = pipe::Sender::from_owned_fd(ours.into())?;
+        let sender = GuestWriter::new(ours.into(), touched.clone())?;
         let (ours, to_host) = io::pipe()?;
-        let receiver = pipe::Receiver::from_owned_fd(ours.into())?;
+        let receiver = GuestReader::new(ours.into(), touched)?;
         Ok((Self { receiver, sender, incoming: FrameBuffer::default() }, [from_host.into(), to_host.into()]))
     }
 
@@ -294,11 +293,12 @@ impl Channel {
             if let Some(incoming) = self.incoming.next()? {
                 return Ok(Some(incoming));
             }
+            let read = self.receiver.read().await?;
             let bytes = &mut self.incoming.bytes;
-            bytes.reserve(READ_AT_ONCE);
-            if self.receiver.read_buf(bytes).await? == 0 {
+            if read.is_empty() {
                 return if bytes.is_empty() { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
             }
+            bytes.extend_from_slice(&read);
         }
     }
 

@@ -17,6 +17,8 @@ pub mod files;
 mod frame;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
+mod guest_pipe;
+mod guest_threads;
 mod interpreter;
 mod kernel;
 mod kernel_spec;

@@ -23,14 +23,14 @@ pub(crate) trait Link: Send + 'static {
     /// Sends a frame to the kernel. Dropping the future may leave a partial frame.
     fn send(&mut self, frame: &ToKernel<'_>) -> impl Future<Output = io::Result<()>> + Send;
 
-    /// Waits for the next input from the kernel. Cancel-safe.
+    /// Waits for the next input from the kernel. What was printed before a frame comes before it. Cancel-safe.
     fn receive(&mut self) -> impl Future<Output = io::Result<LinkInput>> + Send;
 
     /// Accepts the long frame that was announced last.
     fn accept(&mut self);
 
-    /// Takes the available output without waiting; empty if there is none.
-    fn printed(&mut self, stream: OutputStream) -> Vec<u8>;
+    /// Takes output that is there, without waiting for more; empty if there is none. Cancel-safe.
+    fn printed(&mut self, stream: OutputStream) -> impl Future<Output = Vec<u8>> + Send;
 
     /// Replaces a kernel that ended by its checkpoint, and returns true if there was one that took over.
     fn restore(&mut self) -> impl Future<Output = bool> + Send;
@@ -56,6 +56,11 @@ pub(crate) trait LinkControl: Send + Sync + 'static {
     /// Returns once everything that was sent before has been seen to.
     fn synced(&self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
+    }
+
+    /// Returns false before any program can run beside the kernel: then calls on what they share with the host do not last.
+    fn is_touched(&self) -> bool {
+        true
     }
 
     /// Processes the reports so far. A refused system call is reported before its caller gets the error.

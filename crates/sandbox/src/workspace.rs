@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::Error;
+use crate::{Error, guest_threads};
 
 /// The longest path that is reported, bytes.
 pub(crate) const MAX_PATH: usize = 1024;
@@ -62,20 +62,21 @@ impl dyn Workspace {
         self: Arc<Self>,
         work: impl FnOnce(&dyn Workspace) -> T + Send + 'static,
     ) -> T {
-        tokio::task::spawn_blocking(move || work(&*self))
+        guest_threads::spawn(move || work(&*self))
             .await
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
     }
 
-    /// Visits at most `most` entries, on a blocking thread unless there are few.
+    /// Visits at most `most` entries. There may be few, and no program that holds them up, unless it `is_touched`: then they are visited at
+    /// once.
     pub(crate) async fn walk_async<T: Send + 'static>(
         self: Arc<Self>,
         most: u64,
+        is_touched: bool,
         walk: impl FnOnce(&dyn Workspace, u64) -> T + Send + 'static,
     ) -> T {
-        if self.is_small() {
-            // A program that makes more files meanwhile only spoils the report about itself.
-            return walk(&*self, most.min(2 * SMALL));
+        if !is_touched && self.is_small() {
+            return walk(&*self, most);
         }
         self.blocking(move |workspace| walk(workspace, most)).await
     }

@@ -45,6 +45,8 @@ const NOT_PERMITTED: &str = "Operation not permitted";
 const NO_MEMORY: &str = "[a long display is left out: the client had not read the ones before]";
 /// Time that a kernel has to accept the answer to a display, for which it waits; deadlines wait for it.
 const SHOWN_TIMEOUT: Duration = Duration::from_secs(1);
+/// The longest wait for output that is there when an execution ends.
+const LATE_OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause between two looks at processor time where it is limited.
 const CPU_INTERVAL: Duration = Duration::from_millis(200);
 /// Calls of the client's tools in one execution.
@@ -190,8 +192,8 @@ impl<C: LinkControl> CellRun<C> {
     /// Runs it to its end, and sends its events.
     pub(super) async fn drive<L: Link<Control = C>>(mut self, mut kernel: DrivenKernel<L>) {
         let end = self.listen(&mut kernel).await;
-        // Output from before the last frame may still be in the pipes.
-        self.drain(&mut kernel.link);
+        // Output of a kernel that has died may still be in the pipes, and a process of its that lives on may hold them up.
+        timeout(LATE_OUTPUT_TIMEOUT, self.drain(&mut kernel.link)).await.ignore("the rest is lost");
         let outcome = match &end {
             WaitEnd::Done => self.outcome_of_cell().await,
             WaitEnd::Exited(exit) => self.outcome_of_kernel_exit(exit).await,
@@ -213,7 +215,7 @@ impl<C: LinkControl> CellRun<C> {
         };
         let (before, most) = (std::mem::take(&mut self.before), most_entries(&self.limits));
         let changes =
-            Arc::clone(&self.workspace).walk_async(most, move |workspace, most| before.changes(workspace, most));
+            Arc::clone(&self.workspace).walk_async(most, true, move |workspace, most| before.changes(workspace, most));
         // After this no signal of this process is under way.
         let synced = async {
             if !is_settled {
@@ -292,7 +294,6 @@ impl<C: LinkControl> CellRun<C> {
                         if received > MAX_RECEIVED {
                             return WaitEnd::Exited(self.kill(kernel).await);
                         }
-                        self.drain(&mut kernel.link);
                         let shown_before = self.shown;
                         self.held = self.long_frame.arrived();
                         if let Some(reply) = self.frame(frame)
@@ -391,11 +392,11 @@ impl<C: LinkControl> CellRun<C> {
         self.tell_text(stream, text);
     }
 
-    /// Takes the available output without waiting. Bounded: a surviving child process may write for ever.
-    fn drain<L: Link>(&mut self, link: &mut L) {
+    /// Takes the output that is there. Bounded: a surviving child process may write for ever.
+    async fn drain<L: Link>(&mut self, link: &mut L) {
         for stream in [OutputStream::Stdout, OutputStream::Stderr] {
             for _ in 0..4 {
-                let bytes = link.printed(stream);
+                let bytes = link.printed(stream).await;
                 if bytes.is_empty() {
                     break;
                 }
@@ -467,7 +468,7 @@ impl<C: LinkControl> CellRun<C> {
                 self.display(bundle, ExecutionEvent::Display);
                 return Some(FrameReply::Shown(number));
             }
-            // All earlier output has just been taken.
+            // All earlier output came before it.
             FromKernel::Flushed(number) => return Some(FrameReply::Shown(number)),
             FromKernel::Calls(calls, number) => return self.called(calls, number),
             FromKernel::Result(bundle) => self.display(bundle, ExecutionEvent::Result),

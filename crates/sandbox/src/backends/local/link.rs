@@ -11,6 +11,7 @@ use super::warden_client::KernelHandle;
 use crate::Usage;
 use crate::backends::streams::Streams;
 use crate::frame::{Channel, FromKernel, ToKernel};
+use crate::guest_pipe::Touched;
 use crate::link::{KernelExit, Link, LinkControl, LinkInput, OutputStream, Signal};
 
 /// The longest wait for the first word of a checkpoint.
@@ -45,8 +46,8 @@ impl Link for LocalLink {
         self.streams.accept();
     }
 
-    fn printed(&mut self, stream: OutputStream) -> Vec<u8> {
-        self.streams.printed(stream)
+    async fn printed(&mut self, stream: OutputStream) -> Vec<u8> {
+        self.streams.printed(stream).await
     }
 
     async fn restore(&mut self) -> bool {
@@ -54,7 +55,7 @@ impl Link for LocalLink {
             self.handle.end();
             return false;
         }
-        let Ok((mut channel, theirs)) = Channel::pair() else { return false };
+        let Ok((mut channel, theirs)) = Channel::pair(Touched::set()) else { return false };
         if !self.handle.restore(theirs).await {
             return false;
         }
@@ -83,6 +84,10 @@ impl LinkControl for KernelHandle {
 
     async fn usage(&self) -> Usage {
         self.sandbox().usage().await
+    }
+
+    fn is_touched(&self) -> bool {
+        self.sandbox().touched().is_set()
     }
 
     async fn synced(&self) {

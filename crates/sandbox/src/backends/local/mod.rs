@@ -399,7 +399,7 @@ struct PendingKernel<'a> {
 impl<'a> PendingKernel<'a> {
     /// Asks for a kernel by this request.
     fn begin(sandbox: &'a SandboxHandle, handle: KernelHandle, request: WardenRequest) -> Result<Self, Error> {
-        let (streams, theirs) = Streams::pair()?;
+        let (streams, theirs) = Streams::pair(sandbox.touched().clone())?;
         sandbox.check()?;
         let asked = sandbox.client().begin(request, theirs.into())?;
         Ok(Self { handle, streams, asked })

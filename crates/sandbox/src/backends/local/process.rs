@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_ignore::Ignore;
-use tokio::net::unix::pipe;
 use tokio::time::timeout;
 
 use super::terminal::{PtyMaster, Window};
@@ -14,6 +13,7 @@ use super::warden_client::SandboxHandle;
 use crate::Error;
 use crate::backends::streams::{guest_pipe, output_pipe};
 use crate::frame::{Channel, FromKernel, ToKernel};
+use crate::guest_pipe::{GuestWriter, Touched};
 use crate::process::{Command, Process, PtySize};
 
 /// The longest that a process may take to start.
@@ -34,9 +34,9 @@ struct ProcessStreams {
 impl ProcessStreams {
     fn pipes() -> Result<Self, Error> {
         let (stdin_theirs, stdin) = guest_pipe().map_err(failed("make a pipe"))?;
-        let stdin = pipe::Sender::from_owned_fd(stdin.into()).map_err(failed("open a pipe"))?;
-        let (stdout, stdout_theirs) = output_pipe().map_err(failed("make a pipe"))?;
-        let (stderr, stderr_theirs) = output_pipe().map_err(failed("make a pipe"))?;
+        let stdin = GuestWriter::new(stdin.into(), Touched::set()).map_err(failed("open a pipe"))?;
+        let (stdout, stdout_theirs) = output_pipe(Touched::set()).map_err(failed("make a pipe"))?;
+        let (stderr, stderr_theirs) = output_pipe(Touched::set()).map_err(failed("make a pipe"))?;
         let theirs = [stdin_theirs.into(), stdout_theirs, stderr_theirs];
         Ok(Self { stdin: Box::new(stdin), stdout: Box::new(stdout), stderr: Box::new(stderr), window: None, theirs })
     }
@@ -64,7 +64,7 @@ pub(super) async fn spawn(handle: &Arc<SandboxHandle>, number: u64, command: Com
         Some(size) => ProcessStreams::terminal(handle, size).await?,
     };
     let ProcessStreams { stdin, stdout, stderr, window, theirs: [stdin_theirs, stdout_theirs, stderr_theirs] } = ends;
-    let (mut channel, [from_host, to_host]) = Channel::pair().map_err(failed("make a pipe"))?;
+    let (mut channel, [from_host, to_host]) = Channel::pair(Touched::set()).map_err(failed("make a pipe"))?;
     let descriptors = [from_host, to_host, stdin_theirs, stdout_theirs, stderr_theirs];
     let ended = handle.spawn(number, window.is_some(), descriptors)?;
     let handle = Arc::clone(handle);

@@ -17,6 +17,7 @@ use aludel_jail::message::{
 use tokio::sync::{oneshot, watch};
 
 use super::slots::Slot;
+use crate::guest_pipe::Touched;
 use crate::link::KernelExit;
 use crate::process::{ExitStatus, PtySize};
 use crate::{Error, Usage};
@@ -439,6 +440,7 @@ pub(crate) struct SandboxHandle {
     id: u64,
     client: Arc<WardenClient>,
     next_kernel: AtomicU64,
+    touched: Touched,
     /// True while it is paused or about to be.
     paused: watch::Sender<bool>,
     /// True if its end was asked for.
@@ -463,7 +465,8 @@ impl SandboxHandle {
         let sandbox_lost = reports.sandbox_lost.subscribe();
         client.state()?.reports.insert(id, reports);
         let (next_kernel, ended) = (AtomicU64::new(FIRST_KERNEL + 1), AtomicBool::new(false));
-        Ok(Self { id, client: Arc::clone(client), next_kernel, paused: watch::Sender::new(false), ended, sandbox_lost })
+        let (client, touched, paused) = (Arc::clone(client), Touched::default(), watch::Sender::new(false));
+        Ok(Self { id, client, next_kernel, touched, paused, ended, sandbox_lost })
     }
 
     /// A handle of its first kernel, which keeps a checkpoint.
@@ -512,6 +515,11 @@ impl SandboxHandle {
         &self.client
     }
 
+    /// The mark that programs may run in it.
+    pub(super) fn touched(&self) -> &Touched {
+        &self.touched
+    }
+
     /// Fails if the end of the sandbox was requested, even before it was made.
     pub(super) fn check(&self) -> Result<(), Error> {
         if self.ended.load(Ordering::SeqCst) {
@@ -527,6 +535,7 @@ impl SandboxHandle {
         terminal: bool,
         descriptors: [OwnedFd; 5],
     ) -> Result<oneshot::Receiver<Option<ExitStatus>>, Error> {
+        self.touched.touch();
         let (sender, ended) = oneshot::channel();
         let mut state = self.client.state()?;
         let reports = state.reports.get_mut(&self.id).ok_or_else(|| Error::KernelGone("the sandbox ended".into()))?;

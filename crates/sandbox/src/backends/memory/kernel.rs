@@ -263,7 +263,7 @@ impl Link for MemoryLink {
         self.skips = false;
     }
 
-    fn printed(&mut self, stream: OutputStream) -> Vec<u8> {
+    async fn printed(&mut self, stream: OutputStream) -> Vec<u8> {
         while self.pending.len() < QUEUE
             && let Ok(input) = self.inputs.try_recv()
         {

@@ -153,7 +153,7 @@ impl<P: SandboxHost> Link for StdioLink<P> {
         self.frames.accept();
     }
 
-    fn printed(&mut self, stream: OutputStream) -> Vec<u8> {
+    async fn printed(&mut self, stream: OutputStream) -> Vec<u8> {
         while let Some(item) = self.streams.items.try_next() {
             let _none_of_a_stream = self.take(item);
         }
