@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use aludel_ignore::Ignore;
 use rusqlite::Connection;
 
 use crate::blobs::{named, path_in};
@@ -113,7 +114,8 @@ impl BlobCopies {
         let taken = match linked {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 self.is_copied = true;
-                std::fs::copy(&from, &to).map(drop)
+                // One that is gone now may have been emptied while it was copied.
+                std::fs::copy(&from, &to).and_then(|_| from.symlink_metadata()).map(drop)
             }
             linked => linked,
         };
@@ -123,7 +125,10 @@ impl BlobCopies {
                 self.names.insert(name.to_owned());
                 Ok(true)
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                std::fs::remove_file(&to).ignore("it is not there, or no row names it");
+                Ok(false)
+            }
             Err(source) => Err(Error::Io { path: to, source }),
         }
     }

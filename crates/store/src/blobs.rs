@@ -7,13 +7,15 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read, SeekFrom};
 use std::ops::RangeInclusive;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use aludel_ignore::Ignore;
 use rusqlite::Connection;
 use rusqlite::types::{FromSql, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
+use rustix::fs::XattrFlags;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncSeek, ReadBuf};
@@ -37,6 +39,9 @@ const CHUNK: usize = 128 << 10;
 
 /// Bytes that a writer collects before it hands them to its file.
 const WRITTEN_AT_ONCE: usize = 512 << 10;
+
+/// The attribute of a blob's file that has its SHA-256, in hexadecimal.
+const DIGEST: &str = "user.aludel.sha256";
 
 /// Most bytes that a writer reserves ahead.
 const AHEAD: u64 = 1 << 20;
@@ -120,11 +125,29 @@ impl Drop for Scratch {
     }
 }
 
-/// Content of a blob, from its start.
+/// Content of a blob, from its start. Reading fails once the blob was removed: its bytes count for nobody any more.
 #[derive(Debug)]
 pub struct BlobReader {
     file: tokio::fs::File,
+    position: u64,
     bytes: u64,
+}
+
+/// The same for a thread that may block.
+#[derive(Debug)]
+struct BlockingBlobReader {
+    file: File,
+    position: u64,
+    bytes: u64,
+}
+
+/// Goes on by so many bytes, none of which can be missing before the end.
+fn advance(position: &mut u64, count: usize, wanted: usize, bytes: u64) -> io::Result<()> {
+    if count == 0 && wanted > 0 && *position < bytes {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file was deleted while it was read"));
+    }
+    *position += count as u64;
+    Ok(())
 }
 
 impl BlobReader {
@@ -142,19 +165,37 @@ impl BlobReader {
             )));
         }
         let mut content = Vec::new();
-        self.file.take(limit).read_to_end(&mut content).await?;
+        self.take(limit).read_to_end(&mut content).await?;
         Ok(content)
     }
 
     /// Turns it into a reader that blocks.
     pub async fn into_blocking(self) -> impl Read + io::Seek + Send + 'static {
-        self.file.into_std().await
+        BlockingBlobReader { file: self.file.into_std().await, position: self.position, bytes: self.bytes }
+    }
+}
+
+impl Read for BlockingBlobReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read(buffer)?;
+        advance(&mut self.position, count, buffer.len(), self.bytes)?;
+        Ok(count)
+    }
+}
+
+impl io::Seek for BlockingBlobReader {
+    fn seek(&mut self, position: SeekFrom) -> io::Result<u64> {
+        self.position = self.file.seek(position)?;
+        Ok(self.position)
     }
 }
 
 impl AsyncRead for BlobReader {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.file).poll_read(cx, buffer)
+        let (before, wanted) = (buffer.filled().len(), buffer.remaining());
+        ready!(Pin::new(&mut self.file).poll_read(cx, buffer))?;
+        let (count, bytes) = (buffer.filled().len() - before, self.bytes);
+        Poll::Ready(advance(&mut self.position, count, wanted, bytes))
     }
 }
 
@@ -164,7 +205,8 @@ impl AsyncSeek for BlobReader {
     }
 
     fn poll_complete(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<u64>> {
-        Pin::new(&mut self.file).poll_complete(cx)
+        self.position = ready!(Pin::new(&mut self.file).poll_complete(cx))?;
+        Poll::Ready(Ok(self.position))
     }
 }
 
@@ -366,7 +408,7 @@ impl Store {
             let failed = |source| Error::Io { path: path.clone(), source };
             let file = File::open(&path).map_err(failed)?;
             let bytes = file.metadata().map_err(failed)?.len();
-            Ok(BlobReader { file: tokio::fs::File::from_std(file), bytes })
+            Ok(BlobReader { file: tokio::fs::File::from_std(file), position: 0, bytes })
         })
         .await
     }
@@ -399,9 +441,17 @@ impl Store {
         let mut file = File::open(&from).map_err(failed)?;
         let bytes = file.metadata().map_err(failed)?.len();
         let room = self.reserve_now(tenant, bytes + FILE_COST..=bytes + FILE_COST)?;
-        let mut hash = Sha256::new();
-        io::copy(&mut file, &mut hash).map_err(failed)?;
-        self.link(&from, hex(&hash.finalize()), bytes, room)
+        let sha256 = match noted_digest(&file) {
+            Some(sha256) => sha256,
+            None => {
+                let mut hash = Sha256::new();
+                io::copy(&mut file, &mut hash).map_err(failed)?;
+                let sha256 = hex(&hash.finalize());
+                note_digest(&from, &sha256);
+                sha256
+            }
+        };
+        self.link(&from, sha256, bytes, room)
     }
 
     /// Gives the file of a blob a second name.
@@ -451,6 +501,7 @@ impl Store {
         let name = BlobName(self.0.owner.name_in_flight());
         let path = self.blob_path(&name);
         let parent = make_parent(&path)?;
+        note_digest(&scratch.0, &sha256);
         std::fs::rename(&scratch.0, &path).map_err(|source| Error::Io { path: path.clone(), source })?;
         let blob = NewBlob { name, path, bytes, sha256, room, committed: false };
         if file.is_some() {
@@ -459,11 +510,18 @@ impl Store {
         Ok(blob)
     }
 
-    /// Removes blobs whose rows are gone.
+    /// Removes blobs whose rows are gone. Readers find no more of them, unless copies have the same file.
     pub(crate) fn remove_blobs(&self, names: &[BlobName]) {
         for name in names {
             let path = self.blob_path(name);
-            if let Err(error) = std::fs::remove_file(&path)
+            let file = File::options().write(true).open(&path);
+            let removed = std::fs::remove_file(&path);
+            if let Ok(file) = file
+                && file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
+            {
+                file.set_len(0).ignore("it takes no room once its readers are gone");
+            }
+            if let Err(error) = removed
                 && error.kind() != io::ErrorKind::NotFound
             {
                 let path = path.display();
@@ -489,6 +547,20 @@ pub(crate) fn named(database: &Connection) -> Result<HashSet<String>, Error> {
     Ok(named)
 }
 
+/// Notes the digest of a blob beside its content, so that copies of it need not be read.
+fn note_digest(path: &Path, sha256: &str) {
+    let noted = rustix::fs::setxattr(path, DIGEST, sha256.as_bytes(), XattrFlags::empty());
+    noted.ignore("some file systems have no room for it");
+}
+
+/// Returns the digest of a blob, if it is noted.
+fn noted_digest(file: &File) -> Option<String> {
+    let mut noted = [0; 65];
+    let count = rustix::fs::fgetxattr(file, DIGEST, &mut noted[..]).ok()?;
+    let digest = std::str::from_utf8(noted.get(..count)?).ok()?;
+    (count == 64 && digest.bytes().all(|digit| digit.is_ascii_hexdigit())).then(|| digest.to_owned())
+}
+
 fn make_parent(path: &Path) -> Result<PathBuf, Error> {
     let parent = path.parent().unwrap_or(Path::new("/")).to_path_buf();
     if !parent.exists() {
@@ -507,6 +579,26 @@ fn sync_directory(path: &Path) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_removed_blob_takes_no_room_though_somebody_reads_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let (store, tenant) = (Store::open(directory.path()).await.unwrap(), Tenant::local());
+        let blob = store.write_blob(&tenant, &[7; 100_000]).await.unwrap();
+        let copied = store.copy_blob(&tenant, &blob.name).await.unwrap();
+        assert_eq!(copied.sha256, blob.sha256);
+        let digest = noted_digest(&File::open(&copied.path).unwrap());
+        assert!(digest.is_none_or(|digest| digest == blob.sha256), "only file systems without attributes have none");
+        for (name, length) in [(&blob.name, Ok(100_000)), (&copied.name, Err(io::ErrorKind::UnexpectedEof))] {
+            let readers = [store.read_blob(name).await.unwrap(), store.read_blob(name).await.unwrap()];
+            let [reader, other] = readers;
+            store.remove_blobs(std::slice::from_ref(name));
+            let read = reader.read_whole(1 << 20).await;
+            assert_eq!(read.map(|bytes| bytes.len()).map_err(|error| error.kind()), length);
+            let read = std::io::copy(&mut other.into_blocking().await, &mut io::sink());
+            assert_eq!(read.map(|bytes| bytes as usize).map_err(|error| error.kind()), length);
+        }
+    }
 
     #[tokio::test]
     async fn a_write_that_fails_in_the_background_fails_the_blob() {

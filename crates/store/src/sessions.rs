@@ -302,13 +302,12 @@ impl Store {
         .await
     }
 
-    /// Notes that a session is in use.
-    pub async fn touch_session(&self, tenant: &Tenant, id: &SessionId) -> Result<(), Error> {
+    /// Notes that a session is in use. Returns false if there is none.
+    pub async fn touch_session(&self, tenant: &Tenant, id: &SessionId) -> Result<bool, Error> {
         let id = id.clone();
         let query = "UPDATE containers SET last_active_ms = max(last_active_ms, ?3) WHERE tenant = ?1 AND id = ?2";
         self.write_uncounted(tenant, move |database, tenant| {
-            database.prepare_cached(query)?.execute(params![tenant, id, now_ms()])?;
-            Ok(())
+            Ok(database.prepare_cached(query)?.execute(params![tenant, id, now_ms()])? > 0)
         })
         .await
     }
