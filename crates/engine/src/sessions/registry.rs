@@ -288,18 +288,23 @@ impl Sessions {
                 let (memory_limit, idle) = (memory.map(|memory| memory.word()), self.shared.settings.idle);
                 let new = NewSessionRecord { name, memory_limit, idle, variables: None };
                 let record = self.shared.store.session_by_name(tenant, new).await?;
-                return self.enter(tenant, &record).await;
+                return self.enter(tenant, &record).await?.ok_or_else(|| Error::no_session(&record.id));
             }
             SessionChoice::Reuse(ref id) | SessionChoice::Explicit(ref id) => id,
         };
         let record = self.shared.store.session(tenant, id).await?;
-        match (record, &choice) {
-            (Some(record), SessionChoice::Explicit(_)) if self.status(&record) == SessionStatus::Expired => {
-                Err(Error::Expired(id.to_string()))
+        let is_explicit = matches!(choice, SessionChoice::Explicit(_));
+        let entered = match record {
+            Some(record) if is_explicit && self.status(&record) == SessionStatus::Expired => {
+                return Err(Error::Expired(id.to_string()));
             }
-            (Some(record), _) => self.enter(tenant, &record).await,
-            (None, SessionChoice::Explicit(_)) => Err(Error::no_session(id)),
-            (None, _) => self.create_auto(tenant, Vec::new(), None).await,
+            Some(record) => self.enter(tenant, &record).await?,
+            None => None,
+        };
+        match entered {
+            Some(session) => Ok(session),
+            None if is_explicit => Err(Error::no_session(id)),
+            None => self.create_auto(tenant, Vec::new(), None).await,
         }
     }
 
@@ -340,10 +345,16 @@ impl Sessions {
         Ok((self.know(tenant, &record), record))
     }
 
-    /// Adds a session to the table, and records that it is in use.
-    async fn enter(&self, tenant: &Tenant, record: &SessionRecord) -> Result<Arc<Session>, Error> {
-        self.shared.store.touch_session(tenant, &record.id).await?;
-        Ok(self.know(tenant, record))
+    /// Adds a session to the table, and records that it is in use. `None` if it was deleted meanwhile.
+    async fn enter(&self, tenant: &Tenant, record: &SessionRecord) -> Result<Option<Arc<Session>>, Error> {
+        let session = self.know(tenant, record);
+        if !self.shared.store.touch_session(tenant, &record.id).await? {
+            // Maybe before it was in the table.
+            self.known().remove(&record.id);
+            session.delete().await;
+            return Ok(None);
+        }
+        Ok(Some(session))
     }
 
     fn know(&self, tenant: &Tenant, record: &SessionRecord) -> Arc<Session> {
@@ -363,14 +374,15 @@ impl Sessions {
 
     /// Removes a session with its files. Returns false if there was none.
     pub async fn delete(&self, tenant: &Tenant, id: &SessionId) -> Result<bool, Error> {
-        if self.shared.store.session(tenant, id).await?.is_none() {
+        if !self.shared.store.delete_session(tenant, id).await? {
             return Ok(false);
         }
+        // Without its row, no other request enters it.
         let session = self.known().remove(id);
         if let Some(session) = session {
             session.delete().await;
         }
-        Ok(self.shared.store.delete_session(tenant, id).await?)
+        Ok(true)
     }
 
     /// Removes a session that was made for a request which could not be begun.

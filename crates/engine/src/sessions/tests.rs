@@ -245,6 +245,26 @@ async fn a_deleted_container_is_gone_for_whoever_holds_it() {
 }
 
 #[tokio::test]
+async fn a_container_that_is_opened_while_it_is_deleted_does_not_live_on() {
+    let data = tempfile::tempdir().unwrap();
+    let place = TestSessions::enter(data.path(), settings()).await;
+    for _ in 0..50 {
+        let session = place.open(auto()).await;
+        run(&session, "1").await;
+        let id = session.id().clone();
+        drop(session);
+        let reopened = async {
+            for _ in 0..3 {
+                let _other = place.open(SessionChoice::Reuse(id.clone())).await;
+            }
+        };
+        let tenant = me();
+        let (deleted, ()) = tokio::join!(place.sessions.delete(&tenant, &id), reopened);
+        assert!(deleted.unwrap() && !place.sessions.known_ids().contains(&id));
+    }
+}
+
+#[tokio::test]
 async fn a_container_gets_the_memory_that_it_asked_for() {
     let data = tempfile::tempdir().unwrap();
     let place = TestSessions::enter(data.path(), SessionSettings { max_memory: 2 << 30, ..settings() }).await;
