@@ -13,7 +13,7 @@ use aludel_store::Tenant;
 use axum::body::{Body, HttpBody as _};
 use axum::extract::{Request, State};
 use axum::http::header::{CONTENT_TYPE, HOST, ORIGIN, RETRY_AFTER};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
@@ -43,7 +43,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Bytes of a request's id that a client chose.
 const MAX_GIVEN_ID: usize = 128;
 /// The header that tells a proxy whether to buffer an answer.
-const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+pub(crate) const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 /// Address of the client of a proxy.
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// Types of answers that are sent piece by piece.
@@ -55,7 +55,7 @@ const NO_KEY_BEHIND: &str = "The API key for which this was made was revoked or 
 /// Tells OpenAI's and Anthropic's clients whether to try again, whatever the status.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
-/// Marks the answer to a request without a valid key.
+/// Marks the refusal of a request whose caller is not known.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StrangerMark;
 
@@ -70,14 +70,15 @@ pub(crate) async fn middleware(
     let (request, rest) = unread_body::share(request);
     // The route instead of the path, which may contain the token of a link.
     let line = format!("{} {}", request.method(), scope.route());
-    let answered = AssertUnwindSafe(admit(&app, dialect, request, next).instrument(span.clone())).catch_unwind().await;
-    let mut is_stranger = false;
+    let mut is_stranger = true;
+    let admitted = admit(&app, dialect, request, next, &mut is_stranger).instrument(span.clone());
+    let answered = AssertUnwindSafe(admitted).catch_unwind().await;
     let mut response = match answered {
-        Ok(Ok(response)) => response,
-        Ok(Err(refused)) => {
-            is_stranger = refused.status == StatusCode::UNAUTHORIZED;
-            refused.into_response()
+        Ok(Ok(response)) => {
+            is_stranger = false;
+            response
         }
+        Ok(Err(refused)) => refused.into_response(),
         Err(panic) => ApiError::internal(format!("a panic: {}", words(&*panic))).into_response(),
     };
     if let Some(refusal) = refusal(&response) {
@@ -142,7 +143,14 @@ fn refused(refusal: &ApiError, dialect: &Dialect, request_id: &str) -> Response 
     response
 }
 
-async fn admit(app: &Arc<App>, dialect: &Dialect, mut request: Request, next: Next) -> Result<Response, ApiError> {
+/// Answers a request. `is_stranger` is false once its caller is known.
+async fn admit(
+    app: &Arc<App>,
+    dialect: &Dialect,
+    mut request: Request,
+    next: Next,
+    is_stranger: &mut bool,
+) -> Result<Response, ApiError> {
     if request.headers().get_all(HOST).iter().count() > 1 {
         // A proxy may have used the other one.
         return Err(ApiError::bad_request("The request has more than one Host header."));
@@ -165,6 +173,7 @@ async fn admit(app: &Arc<App>, dialect: &Dialect, mut request: Request, next: Ne
                 .await?
         }
     };
+    *is_stranger = false;
     if may_be_own && request.uri().path() == METRICS {
         // It is needed most when there are no permits.
         return Ok(next.run(request).await);
@@ -335,6 +344,11 @@ mod tests {
                 assert_eq!(body["error"]["type"], kind);
                 assert!(!body.to_string().contains("secret"));
             }
+        }
+        for (path, is_refused) in [("/v1/links/none/a.csv", true), ("/plain", false)] {
+            let request = Request::get(path).body(Body::empty()).unwrap();
+            let response = routes.clone().oneshot(request).await.unwrap();
+            assert_eq!(response.extensions().get::<StrangerMark>().is_some(), is_refused, "{path}");
         }
     }
 
