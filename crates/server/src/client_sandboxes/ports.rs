@@ -13,6 +13,8 @@ use axum::http::header::{
 };
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, Version};
 use axum::response::Response;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::time::timeout;
@@ -21,6 +23,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::tunnel::Tunnel;
 use crate::error::RenderedMark;
 use crate::http::{GuardedBody, TimedBody};
+use crate::middleware::ACCEL_BUFFERING;
 
 /// Time that a program may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -49,6 +52,20 @@ const OURS: [&str; 9] = [
     "opensandbox-secure-access",
     "opensandbox-egress-auth",
     "x-execd-access-token",
+];
+
+/// Headers of an answer by which proxies before this server would do something on its behalf, such as serving a file of their own host.
+const FOR_PROXIES: [&str; 10] = [
+    "x-accel-redirect",
+    "x-accel-buffering",
+    "x-accel-charset",
+    "x-accel-expires",
+    "x-accel-limit-rate",
+    "x-lighttpd-send-file",
+    "x-lighttpd-send-tempfile",
+    "x-reproxy-url",
+    "x-sendfile",
+    "x-sendfile2",
 ];
 
 /// Prefixes of this server's keys, in the forms that clients send.
@@ -128,6 +145,11 @@ async fn speak(
         parts.headers.remove(CONTENT_LENGTH);
     }
     without_hops(&mut parts.headers);
+    for name in FOR_PROXIES {
+        parts.headers.remove(name);
+    }
+    // Nobody need read a program's answer, which may have no end: a proxy would keep it on its disk.
+    parts.headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
     if let Some(tunnel) = tunnel {
         tunnel.name(&mut parts.headers);
         #[expect(clippy::disallowed_methods, reason = "it ends with the sandbox")]
@@ -159,7 +181,12 @@ fn without_hops(headers: &mut HeaderMap) {
 
 /// Removes headers with a key of this server, which a program must not learn. Credentials of the program's own clients stay.
 fn without_keys(headers: &mut HeaderMap) {
-    let has_key = |value: &HeaderValue| KEYS.iter().any(|key| value.to_str().is_ok_and(|text| text.contains(key)));
+    let contains = |text: &[u8], key: &str| text.windows(key.len()).any(|part| part == key.as_bytes());
+    let has_key = |value: &HeaderValue| {
+        let basic = value.as_bytes().strip_prefix(b"Basic ").and_then(|text| BASE64_STANDARD.decode(text).ok());
+        KEYS.iter()
+            .any(|key| [Some(value.as_bytes()), basic.as_deref()].into_iter().flatten().any(|text| contains(text, key)))
+    };
     let named = headers.iter().filter(|(_, value)| has_key(value)).map(|(name, _)| name.clone());
     for name in named.collect::<Vec<_>>() {
         headers.remove(name);
@@ -177,11 +204,13 @@ mod tests {
             ("authorization", "Bearer sk-aludel-0"),
             ("x-api-key", "e2b_0"),
             ("x-other", "sk-aludel-0"),
+            ("x-basic", "Basic OnNrLWFsdWRlbC0w"),
             ("accept", "text/html"),
             ("cookie", "theirs"),
         ] {
             headers.insert(name, HeaderValue::from_static(value));
         }
+        headers.insert("x-odd", HeaderValue::from_bytes(b"\xe9sk-aludel-0").unwrap());
         without_keys(&mut headers);
         let mut left: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
         left.sort_unstable();

@@ -38,11 +38,15 @@ pub(super) const EGRESS_TOKEN: &str = "opensandbox-egress-auth";
 pub(super) const ACCESS_TOKEN: &str = "opensandbox-secure-access";
 
 /// Response headers that a browser applies to the whole host.
-const OF_THE_HOST: [HeaderName; 5] = [
+const OF_THE_HOST: [HeaderName; 9] = [
     SET_COOKIE,
     STRICT_TRANSPORT_SECURITY,
+    HeaderName::from_static("accept-ch"),
     HeaderName::from_static("alt-svc"),
     HeaderName::from_static("clear-site-data"),
+    HeaderName::from_static("critical-ch"),
+    HeaderName::from_static("nel"),
+    HeaderName::from_static("report-to"),
     HeaderName::from_static("service-worker-allowed"),
 ];
 
