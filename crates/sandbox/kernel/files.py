@@ -250,8 +250,11 @@ def op_replace(path, old, new):
         if count:
             if len(text) + count * (len(new) - len(old)) > MAX_REPLACED:
                 raise Refused("too_many", f"path '{path}' would be larger than {MAX_REPLACED >> 20} MB")
+            replaced = text.replace(old, new)
+            # With too little room, before anything is written over.
+            os.posix_fallocate(descriptor, 0, len(replaced) or 1)
             file.seek(0)
-            file.write(text.replace(old, new))
+            file.write(replaced)
             file.truncate()
     return {"count": count}
 

@@ -79,6 +79,18 @@ class WorkspaceTest(unittest.TestCase):
         self.assertEqual(self.walk(1)["unseen"], [""])
 
 
+class ReplaceTest(unittest.TestCase):
+    def test_a_full_disk_costs_nothing_of_a_file(self):
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(b"a b a")
+            file.flush()
+            with mock.patch.object(os, "posix_fallocate", side_effect=OSError(28, "No space left on device")):
+                self.assertRaises(OSError, files.op_replace, file.name, "a", "longer")
+            self.assertEqual(open(file.name).read(), "a b a")
+            self.assertEqual(files.op_replace(file.name, "a", "longer"), {"count": 2})
+            self.assertEqual(open(file.name).read(), "longer b longer")
+
+
 class ChannelTest(unittest.TestCase):
     def setUp(self):
         self.reader, writer = os.pipe()
