@@ -278,8 +278,16 @@ fn keys_are_made_listed_and_revoked_while_the_server_runs() {
     assert!(ask(&address, "GET /v1/models", None, "").starts_with("HTTP/1.1 401 "));
     assert!(ask(&address, "GET /v1/models", Some(key), "").starts_with("HTTP/1.1 200 "));
     let id = listed.stdout.split_whitespace().next().unwrap();
+    let is_served = |key: &str| ask(&address, "GET /v1/models", Some(key), "").starts_with("HTTP/1.1 200 ");
+    let rotate = |until: &[&str]| keys(&[["rotate", "laptop"].as_slice(), until].concat()).stdout.trim_end().to_owned();
+    let second = rotate(&["--former-until", "1h"]);
+    assert!(second != key && is_served(&second) && is_served(key), "both secrets are served for a time");
+    let third = rotate(&[]);
+    assert!(is_served(&third), "{third}");
+    wait_until(|| !is_served(&second) && !is_served(key), "a former secret is served for long");
+    let key = third.as_str();
     assert_eq!(keys(&["revoke", id]).status, Some(0));
-    assert!(keys(&["list"]).stdout.contains("revoked"));
+    assert!(keys(&["list"]).stdout.contains("revoked") && keys(&["rotate", id]).status == Some(2));
     let is_refused = || ask(&address, "GET /v1/models", Some(key), "").starts_with("HTTP/1.1 401 ");
     wait_until(is_refused, "a key is served long after it was revoked");
     for nobody in ["key_0", "laptop"] {

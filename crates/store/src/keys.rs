@@ -104,12 +104,24 @@ impl Store {
         self.write(move |database| Ok(database.execute(query, params![id, now()])? > 0)).await
     }
 
+    /// Gives a key that is not revoked a new secret. The former one is served until `former_until`, seconds since 1970, but none before it.
+    /// `None` if there is no such key.
+    pub async fn rotate_key(&self, id: KeyId, former_until: i64) -> Result<Option<NewKey>, Error> {
+        let secret = format!("{KEY_PREFIX}{}", random_hex());
+        let (hash, hint, key) = (hash(&secret), hint(&secret), id.clone());
+        let query = "UPDATE keys SET former_hash = hash, former_until = ?4, hash = ?2, hint = ?3 \
+                     WHERE id = ?1 AND revoked_at IS NULL";
+        let rotated =
+            self.write(move |database| Ok(database.execute(query, params![key, hash, hint, former_until])? > 0));
+        Ok(rotated.await?.then_some(NewKey { id, secret }))
+    }
+
     /// Returns the tenant of a key that is neither revoked nor expired.
     pub async fn tenant_of_key(&self, secret: &str) -> Result<Option<Tenant>, Error> {
         // Keys are long and random, so a plain hash cannot be reversed by search, and lookup time reveals nothing.
         let hash = hash(secret);
-        let query =
-            "SELECT id FROM keys WHERE hash = ?1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ?2)";
+        let query = "SELECT id FROM keys WHERE (hash = ?1 OR former_hash = ?1 AND former_until > ?2) AND revoked_at IS NULL \
+             AND (expires_at IS NULL OR expires_at > ?2)";
         let found =
             move |database: &Connection| one(database, query, params![hash, now()], |row| row.get::<_, KeyId>(0));
         Ok(self.read_any(found).await?.map(|id| Tenant::of_key(&id)))
@@ -143,4 +155,30 @@ fn hash(secret: &str) -> String {
 
 fn hint(secret: &str) -> String {
     format!("…{}", secret.len().checked_sub(4).and_then(|start| secret.get(start..)).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_new_secret_has_the_tenant_of_the_former_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(directory.path()).await.unwrap();
+        let first = store.create_key("a", None).await.unwrap();
+        let tenant = store.tenant_of_key(&first.secret).await.unwrap();
+        let second = store.rotate_key(first.id.clone(), now() + 60).await.unwrap().unwrap();
+        for secret in [&first.secret, &second.secret] {
+            assert!(tenant.is_some() && store.tenant_of_key(secret).await.unwrap() == tenant);
+        }
+        let third = store.rotate_key(first.id.clone(), 0).await.unwrap().unwrap();
+        assert_eq!(store.tenant_of_key(&third.secret).await.unwrap(), tenant);
+        for secret in [&first.secret, &second.secret] {
+            assert_eq!(store.tenant_of_key(secret).await.unwrap(), None);
+        }
+        store.revoke_key(first.id.clone()).await.unwrap();
+        assert!(store.rotate_key(first.id, 0).await.unwrap().is_none());
+    }
 }

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use aludel_agent::Secret;
-use aludel_store::{DailyBudget, KeyId, KeyRecord, Store};
+use aludel_store::{DailyBudget, KeyId, KeyRecord, NewKey, Store};
 use anyhow::Context as _;
 use clap::Subcommand;
 use jiff::Timestamp;
@@ -21,7 +21,7 @@ const LEAST: usize = 24;
 /// Columns of names in the list of keys; longer ones shift the rest of their line.
 const MAX_PADDED: usize = 32;
 
-/// Make, list, limit, expire or revoke the API keys of the server
+/// Make, list, limit, rotate, expire or revoke the API keys of the server
 ///
 /// Each key is a user of its own: files, containers, conversations and responses made with one cannot be seen with another.
 /// Changes hold within a second, also for a server that is running.
@@ -67,6 +67,15 @@ pub(crate) enum KeysCommand {
         /// Seconds for which programs run, or `none`
         #[arg(long, value_name = "NUMBER")]
         program_seconds: Option<BudgetLimit>,
+    },
+    /// Give a key a new secret and print it; what was made with the key stays its own
+    Rotate {
+        /// Its id, key_…, or its name if no other key has it
+        #[arg(value_name = "ID|NAME")]
+        key: String,
+        /// Serve the former secret for this time, such as 1d, or up to this day, such as 2027-01-01 (UTC); else no longer
+        #[arg(long, value_name = "WHEN")]
+        former_until: Option<ExpiryTime>,
     },
     /// Refuse a key from now on; what was made with it stays
     Revoke {
@@ -138,6 +147,19 @@ pub(crate) async fn run(command: KeysCommand, context: &CommandContext) -> anyho
             let bounds = bounds(&budget);
             let bounds = if bounds.is_empty() { "has no budget".to_owned() } else { bounds };
             console.line(StandardStream::Stdout, &format!("{id} {bounds}"))?;
+        }
+        KeysCommand::Rotate { key, former_until } => {
+            let former_until = match former_until {
+                None => 0,
+                Some(ExpiryTime(Some(at))) => at,
+                Some(ExpiryTime(None)) => return Err(usage("--former-until: give a time or a day")),
+            };
+            let store = state::open_beside(context).await?;
+            let id = find(&store.keys().await.context("cannot read the keys")?, &key)?;
+            let rotated = store.rotate_key(id, former_until).await.context("cannot change the key")?;
+            let NewKey { id, secret } = rotated.ok_or_else(|| unknown(&key))?;
+            console::status(&format!("{id} has a new secret, which is shown only now:"));
+            console.line(StandardStream::Stdout, &secret)?;
         }
         KeysCommand::Revoke { key } => {
             let store = state::open_beside(context).await?;

@@ -42,7 +42,7 @@ macro_rules! counted {
 }
 
 /// Each entry upgrades the format from its index to the next. Entries are only added, never changed.
-const FORMATS: [&str; 18] = [
+const FORMATS: [&str; 19] = [
     "
 CREATE TABLE keys (
     id TEXT PRIMARY KEY, name TEXT NOT NULL, hash TEXT NOT NULL UNIQUE, hint TEXT NOT NULL,
@@ -346,6 +346,11 @@ CREATE TRIGGER programs_are_counted AFTER INSERT ON programs BEGIN
     INSERT INTO usage VALUES (new.tenant, new.cost) ON CONFLICT (tenant) DO UPDATE SET bytes = bytes + excluded.bytes; END;
 CREATE TRIGGER programs_are_given_back AFTER DELETE ON programs BEGIN
     UPDATE usage SET bytes = bytes - old.cost WHERE tenant = old.tenant; END;
+",
+    "
+ALTER TABLE keys ADD COLUMN former_hash TEXT;
+ALTER TABLE keys ADD COLUMN former_until INTEGER;
+CREATE INDEX keys_by_former_hash ON keys (former_hash) WHERE former_hash IS NOT NULL;
 ",
 ];
 
