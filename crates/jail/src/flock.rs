@@ -13,7 +13,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
 };
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
 
 use crate::sys;
 
@@ -55,35 +55,6 @@ impl FlockArguments {
     pub(crate) fn waits(self) -> bool {
         self.operation & libc::LOCK_NB == 0
     }
-}
-
-impl FlockCall {
-    /// The pidfd of its caller, or of the caller's process where Linux has none of threads. It is the caller's only if the call still waits
-    /// afterwards.
-    pub(crate) fn caller(self) -> Result<OwnedFd, Errno> {
-        /// `PIDFD_THREAD`, since Linux 6.9.
-        const THREAD: PidfdFlags = PidfdFlags::from_bits_retain(libc::O_EXCL.cast_unsigned());
-        let thread = Pid::from_raw(self.caller).ok_or(Errno::SRCH)?;
-        match pidfd_open(thread, THREAD) {
-            Err(Errno::INVAL) => pidfd_open(process_of(thread).ok_or(Errno::SRCH)?, PidfdFlags::empty()),
-            opened => opened,
-        }
-    }
-}
-
-/// The process of a thread.
-fn process_of(thread: Pid) -> Option<Pid> {
-    // Its name need not be UTF-8.
-    let status = std::fs::read(format!("/proc/{}/status", thread.as_raw_nonzero())).ok()?;
-    let line = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"Tgid:"))?;
-    Pid::from_raw(std::str::from_utf8(line).ok()?.trim().parse().ok()?)
-}
-
-/// Returns true if Linux, and a filter around this process, know the copying of other processes' descriptors.
-pub(crate) fn can_copy_descriptors() -> bool {
-    let own = pidfd_open(rustix::process::getpid(), PidfdFlags::empty());
-    let copied = own.and_then(|own| pidfd_getfd(own, 0, PidfdGetfdFlags::empty()));
-    matches!(copied, Ok(_) | Err(Errno::BADF))
 }
 
 /// Sends a call to init, with the pidfd of its caller. The warden itself has no copy of a program's descriptor: closing it can take as long
@@ -157,6 +128,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::*;
+    use crate::caller;
 
     #[test]
     fn a_call_arrives_with_its_caller_and_is_answered() {
@@ -164,16 +136,16 @@ mod tests {
         let file = std::fs::File::open("/dev/null").unwrap();
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
         let arguments = FlockArguments { descriptor: file.as_raw_fd(), operation: libc::LOCK_SH | libc::LOCK_NB };
+        let caller = || caller::open(thread).unwrap();
         let call = FlockCall { number: 7, caller: thread, arguments };
-        send(&ours, call, call.caller().unwrap().as_fd()).unwrap();
-        let (received, caller) = receive(theirs.as_fd()).unwrap();
+        send(&ours, call, caller().as_fd()).unwrap();
+        let (received, copy) = receive(theirs.as_fd()).unwrap();
         assert_eq!(received, arguments);
-        assert_eq!(lock(received, caller), Ok(()));
-        assert_eq!(lock(FlockArguments { descriptor: -1, ..received }, Some(call.caller().unwrap())), Err(Errno::BADF));
+        assert_eq!(lock(received, copy), Ok(()));
+        assert_eq!(lock(FlockArguments { descriptor: -1, ..received }, Some(caller())), Err(Errno::BADF));
         assert_eq!(receive_answer(&ours), Err(Errno::AGAIN));
         drop(theirs);
         assert!(receive_answer(&ours).is_err_and(|error| error != Errno::AGAIN));
-        assert_eq!(process_of(rustix::thread::gettid()), Some(rustix::process::getpid()));
     }
 
     #[test]

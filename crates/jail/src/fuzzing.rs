@@ -15,6 +15,7 @@ const ARCHITECTURE: u32 = if cfg!(target_arch = "x86_64") { 0xc000_003e } else {
 const DONE: u32 = 0x0005_0000;
 const FLOCK: u32 = if cfg!(target_arch = "x86_64") { 73 } else { 32 };
 const UNLOCKING: [u32; 2] = [8, 12];
+const ADD_WATCH: u32 = if cfg!(target_arch = "x86_64") { 254 } else { 27 };
 const CLONE3: u64 = 435;
 const FLUSHES: [u32; 2] = if cfg!(target_arch = "x86_64") { [74, 75] } else { [82, 83] };
 
@@ -42,7 +43,7 @@ pub fn policy(data: &[u8]) {
     let is_lock = number == FLOCK && !UNLOCKING.contains(&(arguments[1] as u32));
     let verdict = |profile, refusal| match number {
         _ if u64::from(number) == CLONE3 => UNKNOWN,
-        _ if is_lock && refusal == NOTIFY => NOTIFY,
+        _ if (is_lock || number == ADD_WATCH) && refusal == NOTIFY => NOTIFY,
         _ if FLUSHES.contains(&number) => DONE,
         _ if permits(profile, number.into(), arguments) => ALLOW,
         _ => refusal,

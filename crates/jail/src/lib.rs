@@ -11,6 +11,7 @@
 //!                             ├── zygote           user, mount, net, ipc, uts namespaces; read-only root
 //!                             ├── spawner          the same namespaces
 //!                             ├── init of sandbox 1 own mount, pid, net, ipc, uts, cgroup namespaces
+//!                             ├── watcher of sandbox 1, made when a program first watches a file, member of its namespaces
 //!                             ├── kernel of sandbox 1, forked by the zygote, child of the warden, member of its namespaces
 //!                             └── command in sandbox 1, forked by the spawner, child of the warden, member of its namespaces
 //! ```
@@ -18,6 +19,7 @@
 //! Invariants: no async, no network, no knowledge of what the zygote is beyond "a program that speaks [`message`]"; the only crate with
 //! `unsafe`, and in it only the files `sys` and `warden_process`.
 
+mod caller;
 pub mod cgroup;
 mod flock;
 mod foreground;
@@ -26,6 +28,7 @@ mod freezer;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
 mod idmap;
+mod inotify;
 mod landlock;
 pub mod lockdown;
 mod locks;

@@ -110,7 +110,7 @@ pub(crate) enum Identity {
 pub(crate) enum RefusalHandling {
     /// By the filter alone.
     Silent,
-    /// By the warden, which records it, and has init take locks for `flock`.
+    /// By the warden, which records it, has init take locks for `flock`, and has a watcher watch files for `inotify_add_watch`.
     Reported,
     /// By the warden, which records every call, allowed or not. Slow; it shows the programs that need each allowed call.
     Observed,
@@ -383,6 +383,11 @@ pub(crate) fn run(
 /// The filter of a sandbox's init.
 pub(crate) fn init_filter() -> Result<Vec<u8>, StepError> {
     Ok(syscalls::of_init().map_err(failed)?.iter().flat_map(bytes_of).collect())
+}
+
+/// The filter of a sandbox's watcher.
+pub(crate) fn watcher_filter() -> Result<Vec<u8>, StepError> {
+    Ok(syscalls::of_watcher().map_err(failed)?.iter().flat_map(bytes_of).collect())
 }
 
 fn failed(reason: String) -> StepError {

@@ -1,10 +1,12 @@
-//! System calls of a sandbox that its filter passes to the warden: the refused ones, which it answers with EPERM and reports, and `flock`.
+//! System calls of a sandbox that its filter passes to the warden: the refused ones, which it answers with EPERM and reports, `flock`, and
+//! watches of files.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use crate::flock::{FlockArguments, FlockCall};
+use crate::inotify::{WatchArguments, WatchCall};
 use crate::message::Profile;
 use crate::sys::{self, CallAnswer};
 use crate::syscalls;
@@ -21,8 +23,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct SeccompListener {
     fd: OwnedFd,
-    /// The list by which a listener that observes everything decides.
-    observes: Option<Profile>,
+    profile: Profile,
+    /// True if it gets every call, and decides by the profile's list.
+    observes: bool,
     since: Instant,
     /// Calls taken since then, in calls of `flock`.
     taken: u32,
@@ -35,6 +38,8 @@ pub(crate) enum ListenerResult {
     Something,
     /// A call that is not yet answered.
     Flock(FlockCall),
+    /// Another call that is not yet answered.
+    Watch(WatchCall),
     /// Too much of it: look again at that time.
     Rests(Instant),
     /// No process with this filter is left.
@@ -42,9 +47,9 @@ pub(crate) enum ListenerResult {
 }
 
 impl SeccompListener {
-    /// The listener of a filter that passes on refused calls, or with `observes` every call, which is then decided by this profile's list.
-    pub(crate) fn new(fd: OwnedFd, observes: Option<Profile>) -> Self {
-        Self { fd, observes, since: Instant::now(), taken: 0 }
+    /// The listener of a filter of this profile that passes on refused calls, or with `observes` every call.
+    pub(crate) fn new(fd: OwnedFd, profile: Profile, observes: bool) -> Self {
+        Self { fd, profile, observes, since: Instant::now(), taken: 0 }
     }
 
     pub(crate) fn fd(&self) -> &OwnedFd {
@@ -57,7 +62,7 @@ impl SeccompListener {
         if self.since.elapsed() > PAUSE {
             (self.since, self.taken) = (Instant::now(), 0);
         }
-        if self.taken >= MAX_REFUSALS_AT_ONCE * FLOCKS_PER_REFUSAL && self.observes.is_none() {
+        if self.taken >= MAX_REFUSALS_AT_ONCE * FLOCKS_PER_REFUSAL && !self.observes {
             return ListenerResult::Rests(self.since + PAUSE);
         }
         let call = match sys::receive_call(self.fd.as_fd()) {
@@ -66,16 +71,23 @@ impl SeccompListener {
             Err(_) => return ListenerResult::Over,
         };
         let number = i64::from(call.number);
-        let answer = match self.observes {
-            None if number == libc::SYS_flock => {
+        let (id, caller) = (call.id, call.pid.cast_signed());
+        let [first, second, third, ..] = call.arguments;
+        let answer = match number {
+            _ if self.observes => match syscalls::permits(self.profile, number, call.arguments) {
+                true => CallAnswer::Proceeds,
+                false => CallAnswer::Fails(libc::EPERM),
+            },
+            libc::SYS_flock => {
                 self.taken += 1;
-                let [descriptor, operation, ..] = call.arguments.map(|argument| argument as i32);
-                let (number, caller) = (call.id, call.pid.cast_signed());
-                let arguments = FlockArguments { descriptor, operation };
-                return ListenerResult::Flock(FlockCall { number, caller, arguments });
+                let arguments = FlockArguments { descriptor: first as i32, operation: second as i32 };
+                return ListenerResult::Flock(FlockCall { number: id, caller, arguments });
             }
-            Some(profile) if syscalls::permits(profile, number, call.arguments) => CallAnswer::Proceeds,
-            None | Some(_) => CallAnswer::Fails(libc::EPERM),
+            libc::SYS_inotify_add_watch if self.profile == Profile::Services => {
+                let arguments = WatchArguments { descriptor: first as i32, mask: third as u32, path: second };
+                return ListenerResult::Watch(WatchCall { number: id, caller, arguments });
+            }
+            _ => CallAnswer::Fails(libc::EPERM),
         };
         self.taken = self.taken.saturating_add(FLOCKS_PER_REFUSAL);
         tell(number);

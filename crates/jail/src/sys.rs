@@ -269,8 +269,8 @@ pub(crate) fn can_listen() -> bool {
 pub(crate) enum CallAnswer {
     /// Linux makes the call. Memory behind pointers can have changed since it was looked at.
     Proceeds,
-    /// It was made, and returns 0.
-    Done,
+    /// It was made, and returns this.
+    Returns(i32),
     /// It fails with this error number.
     Fails(i32),
 }
@@ -294,12 +294,12 @@ pub(crate) fn answer_call(listener: BorrowedFd<'_>, id: u64, answer: CallAnswer)
     const SECCOMP_USER_NOTIF_FLAG_CONTINUE: u32 = 1;
     const SECCOMP_IOCTL_NOTIF_SEND: libc::c_ulong = 0xc018_2101;
     const { assert!(size_of::<SeccompResponse>() == 0x18) };
-    let (error, flags) = match answer {
-        CallAnswer::Proceeds => (0, SECCOMP_USER_NOTIF_FLAG_CONTINUE),
-        CallAnswer::Done => (0, 0),
-        CallAnswer::Fails(error) => (-error, 0),
+    let (value, error, flags) = match answer {
+        CallAnswer::Proceeds => (0, 0, SECCOMP_USER_NOTIF_FLAG_CONTINUE),
+        CallAnswer::Returns(value) => (value.into(), 0, 0),
+        CallAnswer::Fails(error) => (0, -error, 0),
     };
-    let response = SeccompResponse { id, value: 0, error, flags };
+    let response = SeccompResponse { id, value, error, flags };
     // JUSTIFICATION: not wrapped. SAFETY: `response` lives for the call, which only reads it.
     let sent = unsafe { libc::ioctl(listener.as_raw_fd(), SECCOMP_IOCTL_NOTIF_SEND as _, &raw const response) };
     match check(sent.into()) {
@@ -335,6 +335,30 @@ pub(crate) fn exit_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
     // JUSTIFICATION: not wrapped. SAFETY: `info` has the size that the request's number says; Linux writes no more than that.
     let asked = unsafe { libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_INFO as _, &raw mut info) };
     (check(asked.into()).is_ok() && info.mask & PIDFD_INFO_EXIT != 0).then_some(info.status)
+}
+
+/// Reads memory of a process, from this address of its own. Reading less than was asked for is no error.
+pub(crate) fn read_memory(process: Pid, address: usize, into: &mut [u8]) -> io::Result<usize> {
+    let ours = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+    let theirs = libc::iovec { iov_base: std::ptr::without_provenance_mut(address), iov_len: into.len() };
+    let process = process.as_raw_nonzero().get();
+    // JUSTIFICATION: not wrapped. SAFETY: Linux writes only to `into`, which lives for the call, and no more than its length; the other
+    // address is the other process's, and an error where there is nothing.
+    let read = unsafe { libc::process_vm_readv(process, &raw const ours, 1, &raw const theirs, 1, 0) };
+    check(read as libc::c_long).map(|count| count as usize)
+}
+
+/// Has Linux check this thread's access to files by another user and group, and nothing else.
+pub(crate) fn access_files_as(user: u32, group: u32) -> io::Result<()> {
+    // JUSTIFICATION: not wrapped. SAFETY: integers only. Neither call can fail; each returns the id before, and changes nothing for one that
+    // does not exist.
+    let now = unsafe {
+        libc::setfsgid(group);
+        libc::setfsuid(user);
+        [libc::setfsgid(libc::gid_t::MAX), libc::setfsuid(libc::uid_t::MAX)]
+    };
+    let wanted = [group, user].map(u32::cast_signed);
+    if now == wanted { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
 }
 
 /// A descriptor of a process that has run the lockdown, by the number that the lockdown gave it.

@@ -349,7 +349,7 @@ const SERVICES: &[Allow] = allow! {
     SYS_ioctl: When::OneOf(1, SERVICE_IOCTLS), "shells in a terminal";
     SYS_accept, "git daemon, and other servers in C; the older form of accept4";
     SYS_inotify_init1, "watching files; charged to the sandbox's memory";
-    SYS_inotify_add_watch, "watching files";
+    SYS_inotify_add_watch, "watching files; of its own files only, where there is a listener";
     SYS_inotify_rm_watch, "watching files";
     SYS_sched_getparam, "the threads of ZeroMQ, which Jupyter's kernels speak";
     SYS_sched_getscheduler, "the threads of ZeroMQ";
@@ -412,6 +412,21 @@ const INIT_CALLS: [i64; 8] = [
     libc::SYS_rt_sigreturn,
     libc::SYS_exit_group,
 ];
+/// Calls of a watcher, which adds watches of files for its sandbox's programs.
+const WATCHER_CALLS: [i64; 12] = [
+    libc::SYS_recvmsg,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_process_vm_readv,
+    libc::SYS_openat2,
+    libc::SYS_read,
+    libc::SYS_fstat,
+    libc::SYS_inotify_add_watch,
+    libc::SYS_sendmsg,
+    libc::SYS_close,
+    libc::SYS_restart_syscall,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_exit_group,
+];
 /// Operations of `flock` that give a lock back. With a listener, a program makes no others itself.
 const UNLOCKING: &[u64] = &[libc::LOCK_UN as u64, (libc::LOCK_UN | libc::LOCK_NB) as u64];
 /// The most calls that are compared one after another. Linux runs the filter on every call number when it is installed, and on each call
@@ -423,10 +438,11 @@ pub(crate) fn filter(profile: Profile) -> Result<BpfProgram, String> {
     compile(list(profile).copied())
 }
 
-/// The filter of a profile with a listener, to which it leaves what it refuses, and the locks that `flock` takes.
+/// The filter of a profile with a listener, to which it leaves what it refuses, the locks that `flock` takes, and watches of files.
 pub(crate) fn reporting(profile: Profile) -> Result<BpfProgram, String> {
     let unlocking = When::OneOf(1, UNLOCKING);
-    let refusing = compile(list(profile).map(|allow| match allow.number {
+    let own = list(profile).filter(|allow| allow.number != libc::SYS_inotify_add_watch);
+    let refusing = compile(own.map(|allow| match allow.number {
         libc::SYS_flock => Allow { when: unlocking, ..*allow },
         _ => *allow,
     }))?;
@@ -497,6 +513,11 @@ fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> sock_filter {
 /// The filter of a sandbox's init.
 pub(crate) fn of_init() -> Result<BpfProgram, String> {
     allowing(INIT_CALLS.map(|number| (number, Vec::new())).into())
+}
+
+/// The filter of a watcher.
+pub(crate) fn of_watcher() -> Result<BpfProgram, String> {
+    allowing(WATCHER_CALLS.map(|number| (number, Vec::new())).into())
 }
 
 /// Calls that a process makes after the last step of the lockdown and before the warden has the listener.
@@ -711,6 +732,7 @@ mod tests {
                         let expected = answer.map_or(listed, |error| ANSWER | error);
                         assert_eq!(verdict(&program, own, number, arguments), expected, "{number} {arguments:x?}");
                         let is_left = expected == REFUSE
+                            || number == libc::SYS_inotify_add_watch
                             || number == libc::SYS_flock && !UNLOCKING.contains(&(arguments[1] & 0xffff_ffff));
                         let expected = if is_left { NOTIFY } else { expected };
                         assert_eq!(verdict(&reporting, own, number, arguments), expected, "{number} {arguments:x?}");
@@ -753,11 +775,12 @@ mod tests {
     }
 
     #[test]
-    fn init_may_take_locks_and_end() {
-        let (program, own) = (of_init().unwrap(), AUDIT_ARCH);
-        for number in 0..1000 {
-            let expected = if INIT_CALLS.contains(&number) { 0x7fff_0000 } else { REFUSE };
-            assert_eq!(verdict(&program, own, number, [0; 6]), expected);
+    fn init_may_take_locks_and_a_watcher_may_watch_and_both_may_end() {
+        for (program, calls) in [(of_init().unwrap(), &INIT_CALLS[..]), (of_watcher().unwrap(), &WATCHER_CALLS)] {
+            for number in 0..1000 {
+                let expected = if calls.contains(&number) { 0x7fff_0000 } else { REFUSE };
+                assert_eq!(verdict(&program, AUDIT_ARCH, number, [0; 6]), expected);
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ mod flocks;
 mod processes;
 mod requests;
 mod timers;
+mod watchers;
 mod watches;
 
 use std::collections::{HashMap, HashSet};
@@ -18,6 +19,7 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use self::flocks::Flocks;
 use self::timers::LateCheckpoint;
+use self::watchers::Watchers;
 use self::watches::{EpollSource, EpollWatch};
 use crate::cgroup::{self, Hierarchy};
 use crate::foreground::Foreground;
@@ -81,6 +83,8 @@ struct WardenServer {
     late_checkpoints: Vec<LateCheckpoint>,
     /// Programs that wait for locks of files.
     flocks: Flocks,
+    /// Programs that wait for watches of files.
+    watchers: Watchers,
     /// Sandboxes that are being stopped, each with the number of its request.
     freezing: HashMap<u64, (u64, Freezing)>,
     /// Time of the next count of locks and sockets.
@@ -115,11 +119,15 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
             (true, true) => RefusalHandling::Observed,
             (false, _) => RefusalHandling::Silent,
         };
-        let flocks = Flocks::default();
+        let (flocks, watchers) = (Flocks::default(), Watchers::default());
         if refusal == RefusalHandling::Silent {
             warnings.push("this Linux does not tell which system calls were refused".into());
         } else if !flocks.can_take {
             warnings.push("pidfd_getfd is not allowed here: locks of whole files are not counted".into());
+        }
+        if refusal == RefusalHandling::Silent || !watchers.can_watch {
+            warnings
+                .push("files that sandboxes for services share can be watched, which tells of their neighbours".into());
         }
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).step("make an epoll")?;
         let locks = LockCounter::start()?;
@@ -148,6 +156,7 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
             foreground: Foreground::default(),
             late_checkpoints: Vec::new(),
             flocks,
+            watchers,
             freezing: HashMap::new(),
             objects_due: Instant::now(),
             locks,
@@ -299,6 +308,7 @@ impl WardenServer {
         let done = self.sandboxes.get(&id).is_some_and(|sandbox| sandbox.is_ending && sandbox.is_over());
         if done && let Some(mut sandbox) = self.sandboxes.remove(&id) {
             self.flocks.forget(id);
+            self.watchers.forget(id);
             for (_, watch) in self.watches.extract_if(|_, watch| watch.sandbox == id).collect::<Vec<_>>() {
                 self.unwatch(watch.what.fd());
                 if let EpollSource::Waking(_, number) = watch.what {

@@ -241,3 +241,43 @@ async fn no_program_sends_the_host_a_descriptor() {
         ["Operation not permitted\n", "Broken pipe\n"].map(|end| format!("[True, True, True, True]\n{end}"));
     assert!(is_refused.contains(&result.stdout), "{result:?}");
 }
+
+/// Programs that print `fine`.
+const WATCHES: [(&str, &str); 6] = [
+    (
+        "a tree of three thousand directories",
+        "paths = [f'/mnt/data/{a}/{b}/{c}' for a in range(3) for b in range(100) for c in range(10)]\nfor path in paths: os.makedirs(path)\nnumbers = {add(path): path for path in paths}; assert len(numbers) == 3000 and min(numbers) > 0\nopen(paths[2999] + '/x', 'w').close()\nassert numbers[struct.unpack_from('i', os.read(instance, 4096))[0]] == paths[2999]; print('fine')",
+    ),
+    (
+        "by threads and processes, each from its own directory",
+        "import concurrent.futures\nfor n in range(8): os.mkdir(f'/tmp/{n}'); os.mkdir(f'/tmp/{n}/here')\ndef by_child(n):\n    if not (child := os.fork()):\n        os.chdir(f'/tmp/{n}'); os._exit(add('here') if n else add('..'))\n    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])\nwith concurrent.futures.ThreadPoolExecutor(8) as pool: numbers = list(pool.map(by_child, range(8)))\nassert len(set(numbers)) == 8 and add('/tmp/3/here') == numbers[3] and add('/tmp') == numbers[0], numbers; print('fine')",
+    ),
+    (
+        "a pipe that nobody opens, a link, a file, a socket",
+        "os.mkfifo('pipe'); os.symlink('nowhere', 'link'); open('file', 'w').close(); s = socket.socket(socket.AF_UNIX); s.bind('socket')\nassert min(add('pipe'), add('link', 0x02000000), add('file'), add('socket')) > 0\nassert error('link') == errno.ENOENT; os.rename('file', 'other'); assert b'' != os.read(instance, 4096); print('fine')",
+    ),
+    (
+        "errors are Linux's",
+        "open('file', 'w').close(); os.mkdir('closed', 0)\nassert error('none') == error('') == errno.ENOENT\nassert error('file', 0x01000000) == error('file/x') == errno.ENOTDIR\nassert error('x' * 300) == error('/'.join('x' * 3000)) == errno.ENAMETOOLONG\nassert error('closed') == errno.EACCES; os.rmdir('closed')\nlibc.inotify_add_watch(instance, 1, 2); assert ctypes.get_errno() == errno.EFAULT\nlibc.inotify_add_watch(99, b'.', 2); assert ctypes.get_errno() == errno.EBADF\nlibc.inotify_add_watch(0, b'.', 2); assert ctypes.get_errno() == errno.EINVAL\nlibc.inotify_add_watch(instance, b'.', 0); assert ctypes.get_errno() == errno.EINVAL; print('fine')",
+    ),
+    (
+        "a path at the end of memory",
+        "import mmap\nm = mmap.mmap(-1, 8192); at = ctypes.addressof(ctypes.c_char.from_buffer(m)); assert libc.mprotect(ctypes.c_void_p(at + 4096), 4096, 0) == 0\nm[4091:4096] = b'/tmp\\0'; assert libc.inotify_add_watch(instance, ctypes.c_void_p(at + 4091), 2) > 0\nctypes.memset(at, ord('x'), 4096); assert libc.inotify_add_watch(instance, ctypes.c_void_p(at + 4091), 2) == -1 and ctypes.get_errno() == errno.EFAULT; print('fine')",
+    ),
+    (
+        "a caller that is ended meanwhile",
+        "import signal\nfor _ in range(50):\n    child = os.fork()\n    if not child:\n        while True: add('/tmp')\n    time.sleep(.002); os.kill(child, signal.SIGKILL); os.wait()\nassert add('/tmp') > 0; print('fine')",
+    ),
+];
+
+#[tokio::test]
+async fn a_program_watches_its_own_files() {
+    let sandbox = services().await;
+    let prelude = "import ctypes, errno, os, socket, struct, time\nlibc = ctypes.CDLL(None, use_errno=True); instance = libc.inotify_init1(0); os.makedirs('/mnt/data/w', exist_ok=True)\n\
+        def add(path, flags=0): return libc.inotify_add_watch(instance, path.encode(), ctypes.c_uint32(0xfff | flags))\n\
+        def error(path, flags=0): assert add(path, flags) == -1, path; return ctypes.get_errno()\nimport shutil; os.chdir('/mnt/data'); shutil.rmtree('w'); os.mkdir('w'); os.chdir('w')\n";
+    for (name, program) in WATCHES {
+        let result = run(&sandbox, &format!("{prelude}{program}")).await;
+        assert_eq!(result.stdout, "fine\n", "{name}: {result:?}");
+    }
+}

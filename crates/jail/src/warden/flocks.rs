@@ -8,9 +8,9 @@ use aludel_ignore::Ignore;
 use rustix::io::Errno;
 
 use super::WardenServer;
-use super::watches::{EpollSource, EpollWatch};
+use super::watches::listener_of;
+use crate::caller;
 use crate::flock::{self, FlockCall};
-use crate::seccomp_listener::SeccompListener;
 use crate::sys::CallAnswer;
 
 /// Calls of one sandbox that are made at once; further ones wait.
@@ -63,7 +63,7 @@ struct WaitingFlocks {
 
 impl Default for Flocks {
     fn default() -> Self {
-        let (can_take, recent_of_all) = (flock::can_copy_descriptors(), RecentCalls::new(Instant::now()));
+        let (can_take, recent_of_all) = (caller::can_copy_descriptors(), RecentCalls::new(Instant::now()));
         Self { sent: HashMap::new(), waiting: HashMap::new(), recent: HashMap::new(), recent_of_all, can_take }
     }
 }
@@ -159,7 +159,7 @@ impl WardenServer {
 
     fn send_to_init(&self, id: u64, ListenedCall { listener, call }: ListenedCall) -> Result<(), Errno> {
         call.arguments.lock()?;
-        let caller = call.caller()?;
+        let caller = caller::open(call.caller)?;
         // Only now it is certain that it is the caller.
         let is_caller =
             listener_of(&self.watches, id, listener).is_some_and(|listener| listener.is_waiting(call.number));
@@ -171,7 +171,7 @@ impl WardenServer {
     pub(super) fn note_answer(&mut self, id: u64, answer: Result<(), Errno>) {
         let Some(call) = self.flocks.sent.get_mut(&id).and_then(VecDeque::pop_front) else { return };
         match answer {
-            Ok(()) => self.answer_call(id, call, CallAnswer::Done),
+            Ok(()) => self.answer_call(id, call, CallAnswer::Returns(0)),
             Err(Errno::WOULDBLOCK) if call.call.arguments.waits() => self.let_wait(id, call),
             Err(error) => self.answer_call(id, call, failure(error)),
         }
@@ -200,16 +200,6 @@ impl WardenServer {
             self.request_lock(id, call);
         }
         self.flocks.waiting.values().map(|waiting| waiting.due).min()
-    }
-}
-
-/// The listener of this number, if it is one of the sandbox's.
-fn listener_of(watches: &HashMap<u64, EpollWatch>, sandbox: u64, listener: u64) -> Option<&SeccompListener> {
-    match watches.get(&listener) {
-        Some(EpollWatch { sandbox: of, what: EpollSource::Refusals { listener, .. } }) if *of == sandbox => {
-            Some(listener)
-        }
-        _ => None,
     }
 }
 

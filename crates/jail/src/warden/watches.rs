@@ -1,5 +1,6 @@
 //! Descriptors of sandboxes that are watched, and their events.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -12,7 +13,7 @@ use super::{NO_CHECKPOINT, Role, WardenServer, invalid};
 use crate::lockdown::RefusalHandling;
 use crate::message::{FIRST_KERNEL, Profile, WardenMessage};
 use crate::seccomp_listener::{ListenerResult, SeccompListener};
-use crate::{flock, sandbox, sys};
+use crate::{flock, inotify, sandbox, sys};
 
 /// Something of a sandbox that is watched.
 pub(super) struct EpollWatch {
@@ -25,7 +26,9 @@ pub(super) enum EpollSource {
     Greeting { socket: OwnedFd, role: Role },
     /// The answers of a sandbox's init to requests for locks.
     Flocks(Rc<OwnedFd>),
-    /// Refused system calls, and those of `flock`, of a kernel and of what it started.
+    /// The answers of a sandbox's watcher to requests for watches of files.
+    Watcher(Rc<OwnedFd>),
+    /// Refused system calls, and those that others make for it, of a kernel and of what it started.
     Refusals { listener: SeccompListener, kernel: u64 },
     /// A woken checkpoint, and the number of the request for it.
     Waking(OwnedFd, u64),
@@ -37,7 +40,7 @@ impl EpollSource {
     pub(super) fn fd(&self) -> &OwnedFd {
         match self {
             Self::Greeting { socket: fd, .. } | Self::Waking(fd, _) | Self::Adopted(fd) => fd,
-            Self::Flocks(fd) => fd,
+            Self::Flocks(fd) | Self::Watcher(fd) => fd,
             Self::Refusals { listener, .. } => listener.fd(),
         }
     }
@@ -59,6 +62,14 @@ impl WardenServer {
 
     fn watch_fd(&self, fd: &OwnedFd, token: u64) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?)
+    }
+
+    /// Takes no call from a listener until then.
+    pub(super) fn pause_listener(&mut self, token: u64, until: Instant) {
+        if let Some(EpollWatch { what: EpollSource::Refusals { listener, .. }, .. }) = self.watches.get(&token) {
+            self.unwatch(listener.fd());
+            self.paused_listeners.push((until, token));
+        }
     }
 
     pub(super) fn watch(&mut self, sandbox: u64, what: EpollSource) {
@@ -84,10 +95,11 @@ impl WardenServer {
                 self.unwatch(listener.fd())
             }
             EpollSource::Refusals { mut listener, kernel } => {
-                let mut flock = None;
+                let (mut flock, mut watch) = (None, None);
                 match listener.take(|number| self.reply(&WardenMessage::CallReported { id, kernel, number })) {
                     ListenerResult::Something => {}
                     ListenerResult::Flock(call) => flock = Some(call),
+                    ListenerResult::Watch(call) => watch = Some(call),
                     ListenerResult::Rests(until) => {
                         self.unwatch(listener.fd());
                         self.paused_listeners.push((until, token));
@@ -99,6 +111,9 @@ impl WardenServer {
                 if let Some(call) = flock {
                     self.note_flock(id, token, call);
                 }
+                if let Some(call) = watch {
+                    self.note_watch(id, token, call);
+                }
             }
             EpollSource::Flocks(socket) => match flock::receive_answer(&*socket) {
                 Ok(answer) => {
@@ -108,16 +123,24 @@ impl WardenServer {
                 // Init has ended, and the sandbox with it.
                 Err(_) => self.unwatch(&socket),
             },
+            EpollSource::Watcher(socket) => match inotify::receive_answer(&*socket) {
+                Ok(answer) => {
+                    self.watches.insert(token, EpollWatch { sandbox: id, what: EpollSource::Watcher(socket) });
+                    self.note_watched(id, answer);
+                }
+                Err(_) => {
+                    self.unwatch(&socket);
+                    self.note_end_of_watcher(id);
+                }
+            },
             EpollSource::Greeting { socket, role } => {
                 self.unwatch(&socket);
                 let Ok(greeting) = sandbox::read_greeting(socket.as_fd()) else { return };
                 let kernel = if let Role::Kernel(kernel) = role { kernel } else { FIRST_KERNEL };
                 if let Some(descriptor) = greeting.descriptor {
                     let profile = self.sandboxes.get(&id).map(|sandbox| sandbox.profile).unwrap_or_default();
-                    let listener = SeccompListener::new(
-                        descriptor,
-                        (self.refusal == RefusalHandling::Observed).then_some(profile),
-                    );
+                    let observes = self.refusal == RefusalHandling::Observed;
+                    let listener = SeccompListener::new(descriptor, profile, observes);
                     self.watch(id, EpollSource::Refusals { listener, kernel });
                 }
                 // Further kernels have no checkpoint.
@@ -160,5 +183,15 @@ impl WardenServer {
                 self.reply(&WardenMessage::Exited { id, kernel: FIRST_KERNEL, status, out_of_memory });
             }
         }
+    }
+}
+
+/// The listener of this number, if it is one of the sandbox's.
+pub(super) fn listener_of(watches: &HashMap<u64, EpollWatch>, sandbox: u64, token: u64) -> Option<&SeccompListener> {
+    match watches.get(&token) {
+        Some(EpollWatch { sandbox: of, what: EpollSource::Refusals { listener, .. } }) if *of == sandbox => {
+            Some(listener)
+        }
+        _ => None,
     }
 }
