@@ -71,6 +71,14 @@ impl IdMap {
         }
     }
 
+    /// The host uid that owns the user namespace, where there is one of the range to do so: it is that of the namespace's root.
+    pub(crate) fn namespace_owner(self) -> Option<u32> {
+        match self {
+            Self::Range { base } => Some(base),
+            Self::Single => None,
+        }
+    }
+
     /// The host uid of slot 0, where slots have their own.
     pub(crate) fn owner_base(self) -> Option<u32> {
         match self {

@@ -188,6 +188,17 @@ pub(crate) fn become_namespace_root() -> Result<(), StepError> {
     rustix::thread::set_thread_res_uid(root_user, root_user, root_user).step("become the namespace's root")
 }
 
+/// Changes the effective user, and keeps all capabilities and this process's memory as they were.
+pub(crate) fn act_as(user: u32) -> std::io::Result<()> {
+    let before = rustix::thread::capabilities(None)?;
+    let user = rustix::process::Uid::from_raw(user);
+    let real = rustix::process::getuid();
+    rustix::thread::set_thread_res_uid(real, user, real)?;
+    // Another user than root has none in effect at first, but may have all that are permitted.
+    rustix::thread::set_capabilities(None, before)?;
+    Ok(rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable)?)
+}
+
 /// Runs in init: waits for its sandbox and sets it up. Returns the Landlock ruleset.
 fn prepare_init(socket: &OwnedFd) -> Result<Option<OwnedFd>, StepError> {
     // Init may wait for long. With its copies of the warden's descriptors, sockets that the warden closes would stay open; copies of other

@@ -281,3 +281,25 @@ async fn a_program_watches_its_own_files() {
         assert_eq!(result.stdout, "fine\n", "{name}: {result:?}");
     }
 }
+
+/// Makes as many instances of inotify as it can, and says how many.
+const INSTANCES: &str = "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True); held = []\nwhile (one := libc.inotify_init1(0)) >= 0: held.append(one)\nprint(len(held), ctypes.get_errno())";
+
+#[tokio::test]
+async fn who_watches_takes_nothing_from_the_host_and_little_from_neighbours() {
+    if !rustix::process::geteuid().is_root() {
+        // They share the user's.
+        return;
+    }
+    let (one, two) = (services().await, services().await);
+    let most = std::fs::read_to_string("/proc/sys/user/max_inotify_instances").unwrap();
+    let most: usize = most.trim().parse().unwrap();
+    let expected = format!("{} 24\n", most / 4);
+    let instance = || rustix::fs::inotify::init(rustix::fs::inotify::CreateFlags::CLOEXEC).ok();
+    let left_to_the_host = || std::iter::from_fn(instance).collect::<Vec<_>>().len();
+    let before = left_to_the_host();
+    assert_eq!(run(&one, INSTANCES).await.stdout, expected);
+    // Other programs of the host may make some meanwhile.
+    assert!(left_to_the_host() + most / 8 > before, "{before} before");
+    assert_eq!(run(&two, INSTANCES).await.stdout, expected);
+}
