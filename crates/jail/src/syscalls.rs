@@ -466,7 +466,7 @@ fn compile(calls: impl Iterator<Item = Allow>) -> Result<BpfProgram, String> {
     let mut program = vec![
         instruction(LOAD, 0, 0, ARCHITECTURE_OFFSET),
         instruction(IF_EQUAL, 1, 0, AUDIT_ARCH),
-        instruction(RETURN, 0, 0, KILL),
+        instruction(RETURN, 0, 0, FOREIGN),
         instruction(LOAD, 0, 0, NUMBER_OFFSET),
     ];
     for (number, error) in ANSWERED {
@@ -501,9 +501,11 @@ const IF_NOT_BELOW: u16 = 0x35;
 const RETURN: u16 = 0x06;
 const NUMBER_OFFSET: u32 = 0;
 const ARCHITECTURE_OFFSET: u32 = 4;
-const KILL: u32 = 0x8000_0000;
 const ANSWER: u32 = 0x0005_0000;
 const REFUSE: u32 = ANSWER | libc::EPERM as u32;
+/// The answer to calls of another architecture. They go to no listener, for which their numbers would mean other calls. To end the process
+/// would have Linux write a line to the audit log each time.
+const FOREIGN: u32 = ANSWER | libc::ENOSYS as u32;
 const NOTIFY: u32 = 0x7fc0_0000;
 
 fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> sock_filter {
@@ -740,7 +742,13 @@ mod tests {
                 }
             }
         }
-        assert_eq!(verdict(&program, own ^ 1, libc::SYS_read, [0; 6]), KILL);
+        for (program, number) in
+            [&program, &reporting].into_iter().flat_map(|program| (-2..1000).map(move |number| (program, number)))
+        {
+            for architecture in [own ^ 1, own ^ 0x4000_0000, 0x4000_0003, 0] {
+                assert_eq!(verdict(program, architecture, number, [0; 6]), FOREIGN, "{number} of {architecture:x}");
+            }
+        }
     }
 
     #[test]
