@@ -10,8 +10,9 @@ use rustix::termios::{Winsize, tcsetwinsize};
 use crate::message::TerminalSize;
 use crate::{Step, StepError};
 
-/// Terminals of one sandbox. Linux takes up to a quarter of a megabyte for each, counted by no control group.
-const MAX_TERMINALS: u32 = 64;
+/// Terminals of one sandbox. Linux takes up to a quarter of a megabyte for each, and for what is written there time of threads of its own,
+/// as many at once; no control group counts either.
+const MAX_TERMINALS: u32 = 16;
 
 /// Makes an instance whose terminals belong to this user id, and returns it as a detached mount.
 pub(crate) fn make_mount(owner: u32) -> Result<OwnedFd, StepError> {

@@ -9,7 +9,7 @@ from first_descendants import kill
 
 MOST_LOCKS = 1000
 MOST_SOCKETS = 10_000
-MOST_TERMINALS = 64
+MOST_TERMINALS = 16
 # Time between two looks at them.
 LOOK_INTERVAL_SECONDS = 0.25
 # The part of the list of locks that is read.

@@ -60,7 +60,7 @@ const SERVICES: [(&str, &str); 5] = [
     ),
     (
         "terminals that are full",
-        "for _ in range(64):\n    ends = os.openpty(); held.append(ends)\n    for end in ends:\n        os.set_blocking(end, False)\n        try:\n            while True: os.write(end, b'x' * 4096)\n        except BlockingIOError: pass",
+        "for _ in range(16):\n    ends = os.openpty(); held.append(ends)\n    for end in ends:\n        os.set_blocking(end, False)\n        try:\n            while True: os.write(end, b'x' * 4096)\n        except BlockingIOError: pass",
     ),
 ];
 
