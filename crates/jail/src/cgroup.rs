@@ -32,8 +32,9 @@ pub enum Hierarchy {
     Absent,
 }
 
-/// Divisor of the memory limit for socket buffers, where Linux counts them apart from other memory (version 1).
-const SOCKETS_SHARE: u64 = 8;
+/// Divisor of the memory limit for socket buffers, where Linux counts them apart from other memory (version 1). All connections of a host
+/// may hold a tenth of its memory together.
+const SOCKETS_SHARE: u64 = 32;
 
 /// Init is a member of the group. The checkpoint is not counted: there is none in the first cell, and `RLIMIT_NPROC` of a sandbox with its
 /// own user id includes it.

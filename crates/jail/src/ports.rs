@@ -12,12 +12,18 @@ use crate::{Step, StepError, message, sys};
 
 /// Connections in TIME_WAIT, which Linux keeps for a minute: 250 bytes each, counted by no control group.
 const REMEMBERED: u32 = 4096;
+/// The least, first and largest size of a connection's buffers, bytes. Linux bounds what all connections of a sandbox hold together, and of
+/// a host, and by itself would let one of them have 38 MB.
+const BUFFERS: [(&str, &str); 2] = [("tcp_rmem", "4096 131072 262144"), ("tcp_wmem", "4096 16384 262144")];
 /// The longest wait before a connection is handed over unfinished. A loopback device answers at once unless the listener's queue is full.
 const WAIT: Duration = Duration::from_millis(20);
 
 /// Starts the loopback device of the calling process's network namespace.
 pub(crate) fn start_loopback() -> Result<(), StepError> {
     fs::write("/proc/sys/net/ipv4/tcp_max_tw_buckets", REMEMBERED.to_string()).step("bound closed connections")?;
+    for (name, sizes) in BUFFERS {
+        fs::write(format!("/proc/sys/net/ipv4/{name}"), sizes).step("bound the buffers of connections")?;
+    }
     sys::raise_loopback().step("start the loopback device")
 }
 

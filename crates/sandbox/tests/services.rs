@@ -303,3 +303,42 @@ async fn who_watches_takes_nothing_from_the_host_and_little_from_neighbours() {
     assert!(left_to_the_host() + most / 8 > before, "{before} before");
     assert_eq!(run(&two, INSTANCES).await.stdout, expected);
 }
+
+/// Closes connections with data that nobody reads, which wait for being read, and says how many.
+const UNREAD: &str = r"
+import os, socket, time
+def fill(place):
+    door = socket.socket(); door.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048); door.bind((f'127.0.0.{place + 2}', 0)); door.listen(); held = []
+    for _ in range(150):
+        client = socket.create_connection(door.getsockname()); client.setblocking(False); held.append(door.accept()[0])
+        try:
+            while True: client.send(bytes(4096))
+        except BlockingIOError: client.close()
+    os.write(told, b'x'); time.sleep(60)
+reading, told = os.pipe()
+for place in range(10):
+    if os.fork() == 0: fill(place)
+while len(os.read(reading, 1)) and (place := place - 1) >= 0: pass
+print('full')";
+
+#[tokio::test]
+async fn what_connections_hold_is_a_small_part_of_the_hosts() {
+    let counts_apart = !std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    if !counts_apart || !rustix::process::geteuid().is_root() {
+        // It is memory of the sandbox, or counted by nobody.
+        return;
+    }
+    let pages = || {
+        let told = std::fs::read_to_string("/proc/net/sockstat").unwrap();
+        let tcp = told.lines().find(|line| line.starts_with("TCP:")).unwrap();
+        tcp.rsplit(' ').next().unwrap().parse::<u64>().unwrap()
+    };
+    let memory = 600 << 20;
+    let sandbox = with_limits(Limits { memory, open_files: 1000, ..limits() }).await;
+    let before = pages();
+    let result = run(&sandbox, UNREAD).await;
+    assert_eq!(result.stdout, "full\n", "{result:?}");
+    let (grown, most) = (pages().saturating_sub(before) * 4096, memory / 32);
+    // Each connection may hold a page or two beyond the limit.
+    assert!(most / 4 < grown && grown < most + 1500 * 8192, "{} MB of {}", grown >> 20, most >> 20);
+}
