@@ -70,6 +70,38 @@ async fn programs_are_parts_in_order_and_the_next_request_goes_on() {
 }
 
 #[tokio::test]
+async fn a_new_file_takes_the_place_of_an_earlier_one_of_its_name() {
+    let data = tempfile::tempdir().unwrap();
+    let script = || vec![Scripted::Python("print('marker-7f3a', 6 * 7)"), Scripted::Text("It is 42.")];
+    let upstream = ScriptedUpstream::start([script(), script(), script()].concat()).await;
+    let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
+    let file = |name: Value, data: &str| json!({ "inlineData": { "mimeType": "text/csv", "data": data, "displayName": name } });
+    let first = json!([{ "text": "?" }, file(json!(null), "b2xk"), file(json!("report.csv"), "b2xk")]);
+    let answer = send(&server, GENERATE, &question(&first)).await.ok();
+    let container = parts(&answer)[0]["executableCode"]["id"].as_str().unwrap().split('.').next().unwrap().to_owned();
+    let files = format!("/v1/containers/{container}/files");
+    let content = async |name: &str| {
+        let listed = server.get(&files).await.ok();
+        let path = json!(format!("/mnt/data/{name}"));
+        let mut listed = listed["data"].as_array().unwrap().iter();
+        let id = listed.find(|file| file["path"] == path).unwrap()["id"].as_str().unwrap().to_owned();
+        String::from_utf8(server.get(&format!("{files}/{id}/content")).await.bytes.to_vec()).unwrap()
+    };
+    // The client keeps the newest messages only, so the new file is the first again.
+    let answered = &answer["candidates"][0]["content"];
+    let again = json!({ "role": "user", "parts": [file(json!(null), "bmV3"), file(json!("report.csv"), "bmV3")] });
+    let body = json!({ "contents": [answered, again], "tools": [{ "codeExecution": {} }] });
+    let more = send(&server, GENERATE, &body).await.ok();
+    assert_eq!((content("input_file_0.csv").await, content("report.csv").await), ("new".into(), "new".into()));
+    // Files of earlier messages are not copied again: a program may have changed them.
+    let old = json!({ "role": "user", "parts": [file(json!("report.csv"), "b2xk")] });
+    let contents = json!([old, more["candidates"][0]["content"], { "parts": { "text": "?" } }]);
+    send(&server, GENERATE, &json!({ "contents": contents, "tools": [{ "codeExecution": {} }] })).await.ok();
+    assert_eq!(content("report.csv").await, "new");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_stream_is_nothing_but_data_and_adds_up_to_the_whole() {
     let data = tempfile::tempdir().unwrap();
     let script = || vec![Scripted::Python("print('marker-7f3a', 6 * 7)"), Scripted::Text("It is 42, I think.")];

@@ -76,8 +76,6 @@ impl Conversation {
                 }
             }
         }
-        // Every request repeats the old ones.
-        conversation.inputs.are_repeated();
         match conversation.open.first() {
             Some((_, name)) => {
                 let message = format!("The call of the function '{name}' has no functionResponse in 'contents'.");
@@ -139,6 +137,8 @@ impl Conversation {
     }
 
     fn model(&mut self, content: &Content, tool: &str, param: &str) -> Result<(), ApiError> {
+        // The request that this answered has copied the files before it. Those after it are new, whatever their names.
+        self.inputs.are_repeated();
         // Outputs of the client's functions come after all calls, those of programs after each.
         let mut calls = Vec::new();
         for (index, part) in content.parts.iter().enumerate() {
