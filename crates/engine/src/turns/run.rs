@@ -91,8 +91,8 @@ pub struct ChoicePlan {
 pub enum SessionRetention {
     /// It stays as it is.
     Keep,
-    /// The session was made for this choice. It is removed if no program ran or the turn was cut; otherwise `lingers` says whether its
-    /// sandbox is kept only for a moment.
+    /// The session was made for this choice. It is removed if no program ran, or if the turn was cut before its client was told of it;
+    /// otherwise `lingers` says whether its sandbox is kept only for a moment.
     Own {
         /// True if its sandbox is kept for a moment only.
         lingers: bool,
@@ -256,6 +256,8 @@ impl Run {
         let ran_code = progress.iter().any(|progress| progress.ran_code);
         let is_cut = self.render.failure().is_some() || self.in_flight.cancel.is_cancelled();
         for (plan, progress) in self.choices.iter_mut().zip(&progress) {
+            // Those who follow it know the session from the first program on, and may name it or follow links into it.
+            let is_known = progress.has_called && (self.is_followed || !is_cut);
             if let Some(gate) = &plan.gate
                 && let Err(error) = gate.cut_off().await
             {
@@ -264,10 +266,8 @@ impl Run {
             }
             plan.reservation = None;
             match (plan.retention, &plan.session) {
-                // A session that is unknown to clients, or whose clients are gone, is of no use.
-                (SessionRetention::Own { .. } | SessionRetention::Shared { .. }, Some(_))
-                    if is_cut || !progress.has_called =>
-                {
+                // A session that is unknown to clients is of no use.
+                (SessionRetention::Own { .. } | SessionRetention::Shared { .. }, Some(_)) if !is_known => {
                     plan.abandon(&self.engine).await;
                 }
                 (

@@ -3,11 +3,12 @@
 use crate::common::{KEYS_FRESH, Server, listen, model, settings};
 use aludel_engine::{Model, ProgramParts};
 use aludel_store::NewKey;
-use aludel_testkit::{Scripted, ScriptedUpstream};
+use aludel_testkit::{End, Scripted, ScriptedUpstream};
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::fmt::{Debug, Write as _};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tracing::field::Field;
 use tracing::{Event, Subscriber};
 use tracing_subscriber::Layer;
@@ -176,5 +177,56 @@ async fn whoever_knows_the_tool_or_wants_the_model_alone_gets_what_it_asked_for(
         ids.push(content.split("<details id=\"").nth(1).unwrap().split('"').next().unwrap().to_owned());
     }
     assert_eq!(ids[0], ids[1]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_container_that_a_client_was_told_of_outlives_an_answer_that_was_cut() {
+    let data = tempfile::tempdir().unwrap();
+    let hello = json!({ "choices": [{ "index": 0, "delta": { "content": "Half" } }] }).to_string();
+    let script = vec![
+        Scripted::Python("x = 1"),
+        Scripted::Drop("Half"),
+        Scripted::Python("x"),
+        Scripted::Text("1"),
+        Scripted::Python("x = 1"),
+        Scripted::Events(vec![hello], End::Hold),
+        Scripted::Python("x"),
+        Scripted::Text("1"),
+        Scripted::Python("x = 1"),
+        Scripted::Drop("Half"),
+    ];
+    let upstream = ScriptedUpstream::start(script).await;
+    let server = listen(data.path(), settings(), vec![interpreting(&upstream, ProgramParts::All)]).await;
+    let question = json!({ "role": "user", "content": "?" });
+    for is_left in [false, true] {
+        let mut body = ask(&json!([question]));
+        body["stream"] = true.into();
+        let mut stream = server.request(Method::POST, "/v1/chat/completions").json(&body).send().await.unwrap();
+        let mut received = String::new();
+        while let Some(piece) = stream.chunk().await.unwrap() {
+            received.push_str(std::str::from_utf8(&piece).unwrap());
+            if is_left && received.contains("Half") {
+                break;
+            }
+        }
+        drop(stream);
+        let chunks = received.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok());
+        let content: String = chunks
+            .filter_map(|chunk: Value| chunk["choices"][0]["delta"]["content"].as_str().map(str::to_owned))
+            .collect();
+        assert_eq!(received.contains("error"), !is_left, "{received}");
+        let container = content.split("<details id=\"").nth(1).unwrap().split('"').next().unwrap();
+        // The answer of a client that left ends at some time.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        server.get(&format!("/v1/containers/{container}")).await.ok();
+        let more = answer(&server, &json!([question, { "role": "assistant", "content": content }, question])).await;
+        let more = more["content"].as_str().unwrap();
+        assert!(more.contains(container) && !more.contains("NameError"), "{more}");
+        server.delete(&format!("/v1/containers/{container}")).await.ok();
+    }
+    // A client that waits for the whole was told nothing.
+    server.post("/v1/chat/completions", ask(&json!([question]))).await.refused(502, "in the middle");
+    assert_eq!(server.get("/v1/containers").await.ok()["data"], json!([]));
     server.stop().await;
 }

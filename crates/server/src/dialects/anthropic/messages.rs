@@ -110,8 +110,9 @@ async fn start_message(
     let (choice, container) = prepare(&app, &tenant, &id, &request, conversation).await?;
     let mut writer = Writer::new(id, request.model, container, request.stream, request.stop);
     resume::tell_lost(&mut writer, &lost, &request.messages);
-    let run =
+    let mut run =
         Run::new(&app.engine, &tenant, in_flight, vec![choice], Box::new(MessageRenderer::new(writer, request_id)));
+    run.is_followed = request.stream;
     app.tasks.spawn(run.run().instrument(span));
     Ok(())
 }

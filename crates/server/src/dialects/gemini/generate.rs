@@ -80,10 +80,11 @@ pub(super) async fn call(
     let (in_flight, mut connection, is_new) = begun.map_err(not_stored)?;
     if is_new {
         let base = links::base(&app, &headers);
+        let is_followed = form == Form::Stream;
         turn::launch(
             &app,
             &in_flight,
-            start_generation(Arc::clone(&app), tenant, model, request, base, Arc::clone(&in_flight)),
+            start_generation(Arc::clone(&app), tenant, model, request, base, is_followed, Arc::clone(&in_flight)),
         )
         .await?;
     }
@@ -109,13 +110,14 @@ fn count(mut fields: Fields) -> Result<Response, ApiError> {
     Ok(Json(TokenCount { total_tokens }).into_response())
 }
 
-/// Validates a request, and starts the turn. Links begin with `base`.
+/// Validates a request, and starts the turn. Links begin with `base`; `is_followed` is true if the client reads a stream.
 async fn start_generation(
     app: Arc<App>,
     tenant: Tenant,
     model: String,
     request: ParsedRequest,
     base: String,
+    is_followed: bool,
     in_flight: Arc<InFlightRequest>,
 ) -> Result<(), ApiError> {
     let id = fresh_id("gen_");
@@ -127,7 +129,8 @@ async fn start_generation(
     let links = session.map(|session| Links::to(secret, &base, &tenant, session.id()));
     let writer = Writer::new(id.clone(), model, links, request.stop, request.tells_thoughts);
     let span = info_span!("answer", api = "gemini", id);
-    let run = Run::new(&app.engine, &tenant, in_flight, vec![choice], Box::new(ContentRenderer::new(writer)));
+    let mut run = Run::new(&app.engine, &tenant, in_flight, vec![choice], Box::new(ContentRenderer::new(writer)));
+    run.is_followed = is_followed;
     app.tasks.spawn(run.run().instrument(span));
     Ok(())
 }

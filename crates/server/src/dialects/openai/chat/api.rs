@@ -141,6 +141,7 @@ async fn start_completion(
     let writer = Writer::new(id, request.model, stream, containers, &request.stop, request.sampling.format.is_some());
     let span = info_span!("answer", api = "chat", id = writer.id());
     let mut run = Run::new(&app.engine, tenant, in_flight, choices, Box::new(CompletionRenderer::new(writer)));
+    run.is_followed = request.stream;
     run.documents = Some(Box::new(Rounds { app: Arc::clone(app), tenant: tenant.clone() }));
     app.tasks.spawn(run.run().instrument(span));
     Ok(())
