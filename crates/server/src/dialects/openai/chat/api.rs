@@ -16,7 +16,7 @@ use super::markdown::Markdown;
 use super::messages::Conversation;
 use super::render::{CompletionRenderer, Rounds, framed};
 use super::request::{Head, ParsedRequest};
-use super::writer::{IncludeUsage, Writer};
+use super::writer::{ERROR, IncludeUsage, Writer};
 use crate::app::App;
 use crate::dialects::forward::{self, ForwardProtocol};
 use crate::dialects::openai::tools::ContainerChoice;
@@ -81,7 +81,7 @@ pub(crate) async fn create(
     if !stream {
         return wait(in_flight, connection, into_text).await;
     }
-    first_failure(&in_flight, &mut connection, |_| false).await?;
+    first_failure(&in_flight, &mut connection, |frame| frame.kind == ERROR).await?;
     Ok(follow(in_flight, None, Some(connection), StreamFormat::of(framed)))
 }
 

@@ -108,8 +108,6 @@ impl CompletionRenderer {
 
     fn close(&mut self) {
         match &self.failure {
-            // A failure before the first word is answered as an error.
-            Some(_) if !self.writer.has_begun() => {}
             Some(failure) => self.writer.fail(&error::body(&failure.clone().into())),
             None => self.writer.end(),
         }
@@ -150,7 +148,36 @@ impl Documents for Rounds {
     }
 }
 
-/// A frame of the stream; frames of this protocol have no names.
+/// A frame of the stream; the protocol has no names of frames.
 pub(super) fn framed(frame: &Frame) -> String {
     format!("data: {}\n\n", frame.text)
+}
+
+#[cfg(test)]
+mod tests {
+    use aludel_engine::turns::FailureKind;
+
+    use super::super::writer::{ERROR, IncludeUsage};
+    use super::*;
+
+    #[test]
+    fn a_failure_before_the_first_word_is_in_the_stream_too() {
+        let choices = vec![(None, None)];
+        let writer = Writer::new("chatcmpl-1".into(), "m".into(), Some(IncludeUsage(true)), choices, &[], false);
+        let mut renderer = CompletionRenderer::new(writer);
+        let failure = Failure::new(FailureKind::RateLimited, "too many");
+        let ended = EventKind::Ended {
+            item: ItemId::new(),
+            ending: EndReason::Failed { failure, cause: None },
+            linked: Vec::new(),
+        };
+        let mut frames = Vec::new();
+        for (sequence, kind) in (0..).zip([ended, EventKind::Closed]) {
+            frames.extend(renderer.render(&TurnEvent { sequence, at_ms: 0, choice: 0, kind }).frames);
+        }
+        // Its status may have been sent long before, as the model's server was asked again and again.
+        let sent: Vec<String> = frames.iter().map(framed).collect();
+        assert!(sent[0].starts_with(r#"data: {"error":{"message":"too many""#), "{sent:?}");
+        assert_eq!((frames[0].kind.as_str(), sent[1..].concat().as_str()), (ERROR, "data: [DONE]\n\n"));
+    }
 }

@@ -15,6 +15,11 @@ use super::rounds;
 use crate::dialects::openai::program::ProgramEnd;
 use crate::dialects::stop_words::StopWords;
 
+/// The kind of a frame with a failure.
+pub(super) const ERROR: &str = "error";
+/// The last frame of a stream.
+const DONE: &str = "[DONE]";
+
 /// A completion that is being written.
 #[derive(Debug)]
 pub(super) struct Writer {
@@ -113,11 +118,6 @@ impl Writer {
         self.usage += usage;
     }
 
-    /// Returns true if the client of a stream has received anything.
-    pub(super) fn has_begun(&self) -> bool {
-        self.sequence > 0
-    }
-
     /// Returns true if this answer is complete.
     pub(super) fn has_finished(&self, index: usize) -> bool {
         self.choices.get(index).is_none_or(|choice| choice.finish.is_some())
@@ -144,11 +144,11 @@ impl Writer {
         if self.stream == Some(IncludeUsage(true)) {
             chunk.insert("usage".into(), usage.unwrap_or_default());
         }
-        self.push(Value::Object(chunk).to_string());
+        self.push("", Value::Object(chunk).to_string());
     }
 
-    fn push(&mut self, text: String) {
-        self.chunks.push(Frame { sequence: self.sequence, kind: String::new(), text });
+    fn push(&mut self, kind: &str, text: String) {
+        self.chunks.push(Frame { sequence: self.sequence, kind: kind.to_owned(), text });
         self.sequence += 1;
     }
 
@@ -358,7 +358,7 @@ impl Writer {
                 if tells {
                     self.chunk(json!([]), Some(usage_of(&self.usage)));
                 }
-                self.push("[DONE]".to_owned());
+                self.push("", DONE.to_owned());
             }
         }
     }
@@ -366,7 +366,8 @@ impl Writer {
     /// Ends a stream with an error.
     pub(super) fn fail(&mut self, error: &aludel_wire::openai::ErrorEnvelope) {
         if self.stream.is_some() {
-            self.push(serde_json::to_string(error).unwrap_or_default());
+            self.push(ERROR, serde_json::to_string(error).unwrap_or_default());
+            self.push("", DONE.to_owned());
         }
     }
 
