@@ -7,6 +7,7 @@
     reason = "a test may panic, and cases need a part of this"
 )]
 
+mod anthropic;
 mod assistants;
 #[path = "../common/mod.rs"]
 mod common;

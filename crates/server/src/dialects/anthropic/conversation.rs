@@ -25,7 +25,7 @@ use crate::http::MemoryCharge;
 
 /// Bytes of a file that the model is shown.
 const MAX_SHOWN: u64 = 8 << 20;
-/// Files in one conversation.
+/// Files in one conversation, each counted once.
 const MAX_FILES: usize = 100;
 /// The result, for the model, of a program that cannot continue.
 const LOST: &str = "The program was lost while it waited for the answers of the user's tools: they came too late, or the server was started \
@@ -47,8 +47,8 @@ pub(super) struct Conversation {
     called: Vec<ProgramCall>,
     /// The program whose calls the last message answers.
     pub(super) pending: Option<PendingProgram>,
-    /// Number of files.
-    files: usize,
+    /// The files that it names, by their ids.
+    files: HashMap<String, Stored>,
 }
 
 /// A file that a message puts into the container.
@@ -251,12 +251,16 @@ impl Conversation {
     }
 
     async fn file(&mut self, reader: &Reader<'_>, id: &str, param: &str) -> Result<Stored, ApiError> {
-        self.files += 1;
-        if self.files > MAX_FILES {
+        if let Some(known) = self.files.get(id) {
+            return Ok(known.clone());
+        }
+        if self.files.len() == MAX_FILES {
             return Err(ApiError::invalid(param, format!("A conversation can name {MAX_FILES} files.")));
         }
         let found = Stored::find(reader.app, reader.tenant, id).await;
-        found.map_err(|error| error.param(format!("{param}.file_id")))
+        let found = found.map_err(|error| error.param(format!("{param}.file_id")))?;
+        self.files.insert(id.to_owned(), found.clone());
+        Ok(found)
     }
 
     async fn image(&mut self, reader: &Reader<'_>, source: ImageSource, param: &str) -> Result<Part, ApiError> {
