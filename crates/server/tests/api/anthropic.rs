@@ -29,3 +29,34 @@ async fn one_file_may_be_named_any_number_of_times() {
     assert_eq!(asked.matches("attached a file: /mnt/data/a.csv").count(), 150);
     server.stop().await;
 }
+
+#[tokio::test]
+async fn messages_of_one_role_in_a_row_are_one() {
+    let data = tempfile::tempdir().unwrap();
+    let upstream = ScriptedUpstream::start(vec![Scripted::Text("fine")]).await;
+    let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
+    let call = |id: &str| {
+        let block = json!({ "type": "tool_use", "id": id, "name": "weather", "input": {} });
+        json!({ "role": "assistant", "content": [block] })
+    };
+    let result = |id: &str| {
+        let block = json!({ "type": "tool_result", "tool_use_id": id, "content": id });
+        json!({ "role": "user", "content": [block] })
+    };
+    let user = |text: &str| json!({ "role": "user", "content": text });
+    let messages = [user("one"), user("two"), call("a"), call("b"), result("a"), result("b"), user("three")];
+    server.post(PATH, request(json!(messages))).await.ok();
+    let seen = upstream.requests()[0]["messages"].as_array().unwrap().clone();
+    let roles: Vec<&str> = seen.iter().map(|message| message["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["user", "assistant", "tool", "tool", "user"], "{seen:?}");
+    assert_eq!(seen[1]["tool_calls"].as_array().unwrap().len(), 2, "{seen:?}");
+    assert!(seen[0].to_string().contains("one") && seen[0].to_string().contains("two"), "{seen:?}");
+    // An error names the message as the client sent it.
+    let refused = server.post(PATH, request(json!([user("one"), call("a"), call("b"), user("x"), result("a")]))).await;
+    assert_eq!(refused.status, 400);
+    let message = refused.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.starts_with("messages.2: ") && message.ends_with("immediately after: b."), "{message}");
+    let refused = server.post(PATH, request(json!([user("one"), call("a"), result("a"), result("c")]))).await;
+    assert!(refused.json()["error"]["message"].as_str().unwrap().contains("messages.3.content.0"), "{refused:?}");
+    server.stop().await;
+}

@@ -83,6 +83,14 @@ pub(super) struct PendingProgram {
     pub(super) unfinished: Vec<String>,
 }
 
+/// A block with its place in the request.
+struct PlacedBlock {
+    block: Block,
+    /// The number of its message.
+    message: usize,
+    param: String,
+}
+
 /// A reader of messages.
 struct Reader<'a> {
     app: &'a App,
@@ -103,6 +111,8 @@ impl Conversation {
     ) -> Result<Self, ApiError> {
         let reader = Reader { app, tenant, tools, memory };
         let mut conversation = Self::default();
+        // Messages of one role in a row are one.
+        let mut turn: Option<(Role, Vec<PlacedBlock>)> = None;
         for (index, message) in messages.iter().enumerate() {
             end_long_step().await;
             let param = format!("messages.{index}");
@@ -112,38 +122,47 @@ impl Conversation {
                 Content::Blocks(blocks) => read_all(&blocks, &format!("{param}.content"))?,
             };
             let param = format!("{param}.content");
-            match message.role {
-                Role::User => conversation.user(&reader, blocks, index, &param).await?,
-                Role::Assistant => conversation.assistant(&reader, blocks, index, &param)?,
-                Role::System => {
-                    let separator = if conversation.instructions.is_empty() { "" } else { "\n\n" };
-                    let text = text_of_blocks(&blocks, &param)?;
-                    conversation.instructions.extend([separator, &text]);
+            if message.role == Role::System {
+                let separator = if conversation.instructions.is_empty() { "" } else { "\n\n" };
+                let text = text_of_blocks(&blocks, &param)?;
+                conversation.instructions.extend([separator, &text]);
+                continue;
+            }
+            let place = |(place, block)| PlacedBlock { block, message: index, param: format!("{param}.{place}") };
+            let blocks = blocks.into_iter().enumerate().map(place);
+            match &mut turn {
+                Some((role, said)) if *role == message.role => said.extend(blocks),
+                _ => {
+                    let before = turn.replace((message.role, blocks.collect()));
+                    conversation.add(&reader, before).await?;
                 }
             }
         }
-        conversation.check_answers(messages.len())?;
+        conversation.add(&reader, turn).await?;
+        conversation.check_answers()?;
         if conversation.pending.is_none() {
             conversation.end_programs();
         }
         Ok(conversation)
     }
 
-    async fn user(
-        &mut self,
-        reader: &Reader<'_>,
-        blocks: Vec<Block>,
-        index: usize,
-        param: &str,
-    ) -> Result<(), ApiError> {
+    /// Adds the messages of one role in a row.
+    async fn add(&mut self, reader: &Reader<'_>, turn: Option<(Role, Vec<PlacedBlock>)>) -> Result<(), ApiError> {
+        match turn {
+            Some((Role::Assistant, blocks)) => self.assistant(reader, blocks),
+            Some((_, blocks)) => self.user(reader, blocks).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn user(&mut self, reader: &Reader<'_>, blocks: Vec<PlacedBlock>) -> Result<(), ApiError> {
         let calls = std::mem::take(&mut self.called);
         if calls.is_empty() {
             self.end_programs();
         }
         let mut answers: HashMap<String, ClientAnswer> = HashMap::new();
         let mut parts = Vec::with_capacity(blocks.len());
-        for (place, block) in blocks.into_iter().enumerate() {
-            let param = format!("{param}.{place}");
+        for PlacedBlock { block, param, .. } in blocks {
             match block {
                 Block::ToolResult { tool_use_id, content, is_error } => {
                     if self.open.remove(&tool_use_id).is_none() {
@@ -167,7 +186,7 @@ impl Conversation {
                 }
             }
         }
-        self.check_answers(index)?;
+        self.check_answers()?;
         self.pending = calls.first().map(|first| {
             let mut unfinished: Vec<String> = self.running.iter().cloned().collect();
             unfinished.sort();
@@ -184,9 +203,9 @@ impl Conversation {
         Ok(())
     }
 
-    /// Checks that calls of the client's tools in earlier messages are answered.
-    fn check_answers(&self, index: usize) -> Result<(), ApiError> {
-        match self.open.iter().find(|(_, place)| **place < index) {
+    /// Checks that calls of the client's tools are answered.
+    fn check_answers(&self) -> Result<(), ApiError> {
+        match self.open.iter().min_by_key(|(_, place)| **place) {
             None => Ok(()),
             Some((id, place)) => {
                 let message =
@@ -306,18 +325,11 @@ impl Conversation {
         }
     }
 
-    fn assistant(
-        &mut self,
-        reader: &Reader<'_>,
-        blocks: Vec<Block>,
-        index: usize,
-        param: &str,
-    ) -> Result<(), ApiError> {
-        self.check_answers(index)?;
+    fn assistant(&mut self, reader: &Reader<'_>, blocks: Vec<PlacedBlock>) -> Result<(), ApiError> {
+        self.check_answers()?;
         self.pending = None;
         self.uploads.iter_mut().for_each(|upload| upload.is_old = true);
-        for (place, block) in blocks.into_iter().enumerate() {
-            let param = format!("{param}.{place}");
+        for PlacedBlock { block, message, param } in blocks {
             match block {
                 Block::Text { text } if text.is_empty() => {}
                 Block::Text { text } => self.items.push(Item::Assistant(text)),
@@ -326,7 +338,7 @@ impl Conversation {
                 // Only the server that made it could read it.
                 Block::RedactedThinking { .. } => {}
                 Block::ToolUse { id, name, input, caller } => {
-                    if self.open.insert(id.clone(), index).is_some() {
+                    if self.open.insert(id.clone(), message).is_some() {
                         return Err(ApiError::invalid(format!("{param}.id"), format!("There are two calls '{id}'.")));
                     }
                     if let Some(Caller::Program(caller)) = caller {
