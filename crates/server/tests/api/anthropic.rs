@@ -1,7 +1,8 @@
 //! Anthropic's dialect over HTTP.
 
-use crate::common::{listen, model, settings};
+use crate::common::{Answer, Server, listen, model, settings};
 use aludel_testkit::{Scripted, ScriptedUpstream};
+use reqwest::Method;
 use serde_json::{Value, json};
 
 const PATH: &str = "/v1/messages";
@@ -12,6 +13,10 @@ fn request(messages: Value) -> Value {
         { "name": "weather", "input_schema": { "type": "object", "properties": {} } },
     ]);
     json!({ "model": "m", "max_tokens": 100, "tools": tools, "messages": messages })
+}
+
+async fn once(server: &Server, body: &Value) -> Answer {
+    server.ask(server.request(Method::POST, PATH).header("idempotency-key", "once").json(body)).await
 }
 
 #[tokio::test]
@@ -58,5 +63,27 @@ async fn messages_of_one_role_in_a_row_are_one() {
     assert!(message.starts_with("messages.2: ") && message.ends_with("immediately after: b."), "{message}");
     let refused = server.post(PATH, request(json!([user("one"), call("a"), result("a"), result("c")]))).await;
     assert!(refused.json()["error"]["message"].as_str().unwrap().contains("messages.3.content.0"), "{refused:?}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_whole_answer_can_be_asked_for_again_as_a_stream() {
+    let data = tempfile::tempdir().unwrap();
+    let script = vec![Scripted::Python("print('marker-7f3a', 6 * 7)"), Scripted::Text("It is 42.")];
+    let upstream = ScriptedUpstream::start(script).await;
+    let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
+    let mut body = request(json!([{ "role": "user", "content": "6 x 7?" }]));
+    let whole = once(&server, &body).await.ok();
+    body["stream"] = true.into();
+    let stream = String::from_utf8(once(&server, &body).await.bytes.to_vec()).unwrap();
+    let events: Vec<Value> =
+        stream.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect();
+    let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds.first(), Some(&"message_start"), "{stream}");
+    assert_eq!(kinds.last(), Some(&"message_stop"), "{stream}");
+    assert_eq!(events[0]["message"]["id"], whole["id"]);
+    let told: String = events.iter().filter_map(|event| event["delta"]["text"].as_str()).collect();
+    assert_eq!(told, "It is 42.");
+    assert_eq!(upstream.requests().len(), 2);
     server.stop().await;
 }

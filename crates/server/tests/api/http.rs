@@ -584,8 +584,14 @@ async fn an_idempotency_key_is_of_one_request() {
     let tool = json!({ "type": "code_interpreter" });
     let messages = json!([{ "role": "user", "content": "hello" }]);
     let chat = json!({ "model": "m", "messages": messages, "tools": [tool] });
-    let completion = ask("/v1/chat/completions", chat).await.ok();
+    let completion = ask("/v1/chat/completions", chat.clone()).await.ok();
     assert_eq!(completion["choices"][0]["message"]["content"], "two");
+    // The repetition may ask for another form.
+    let mut streamed = chat;
+    streamed["stream"] = true.into();
+    let stream = ask("/v1/chat/completions", streamed).await;
+    let stream = String::from_utf8_lossy(&stream.bytes).into_owned();
+    assert!(stream.contains("\"content\":\"two\"") && stream.ends_with("data: [DONE]\n\n"), "{stream}");
     // Equal requests, of which one says that it comes again: the others were answered.
     let retried = server.request(Method::POST, "/v1/responses").header("x-stainless-retry-count", "1");
     let retried = server.ask(retried.json(&json!({ "model": "m", "input": "hello" }))).await.ok();

@@ -61,7 +61,7 @@ pub(super) async fn create(
 
 /// The answer to a request that only warms a cache.
 fn empty(request: ParsedRequest) -> Response {
-    let mut writer = Writer::new(fresh_id("msg_"), request.model, None, request.stream, Vec::new());
+    let mut writer = Writer::new(fresh_id("msg_"), request.model, None, Vec::new());
     writer.finish(StopReason::MaxTokens);
     if !request.stream {
         return Json(writer.message()).into_response();
@@ -90,7 +90,7 @@ async fn start_message(
     if let Some(pending) = pending {
         match resume::take(&app, &tenant, &request, &conversation, &pending).await? {
             Some((suspension, container)) => {
-                let writer = Writer::new(id, request.model, Some(container), request.stream, request.stop);
+                let writer = Writer::new(id, request.model, Some(container), request.stop);
                 let run = Run::new(
                     &app.engine,
                     &tenant,
@@ -108,7 +108,7 @@ async fn start_message(
         }
     }
     let (choice, container) = prepare(&app, &tenant, &id, &request, conversation).await?;
-    let mut writer = Writer::new(id, request.model, container, request.stream, request.stop);
+    let mut writer = Writer::new(id, request.model, container, request.stop);
     resume::tell_lost(&mut writer, &lost, &request.messages);
     let mut run =
         Run::new(&app.engine, &tenant, in_flight, vec![choice], Box::new(MessageRenderer::new(writer, request_id)));

@@ -34,8 +34,6 @@ pub(super) struct Writer {
     id: String,
     model: String,
     container: Option<MessageContainer>,
-    /// True if the client wants events.
-    streams: bool,
     stop: StopWords,
     content: Vec<Block>,
     /// The last block, if it is being written.
@@ -103,18 +101,11 @@ fn words_of(tool: ToolKind) -> (ServerTool, Option<&'static str>) {
 }
 
 impl Writer {
-    pub(super) fn new(
-        id: String,
-        model: String,
-        container: Option<MessageContainer>,
-        streams: bool,
-        stop: Vec<String>,
-    ) -> Self {
+    pub(super) fn new(id: String, model: String, container: Option<MessageContainer>, stop: Vec<String>) -> Self {
         Self {
             id,
             model,
             container,
-            streams,
             stop: StopWords::new(stop),
             content: Vec::new(),
             open: None,
@@ -181,10 +172,8 @@ impl Writer {
         Some(Container { id: id.clone(), expires_at: rfc3339(self.now.saturating_add(left)) })
     }
 
+    /// Adds an event, also to a message that its client wants whole: a repetition of the request may ask for events.
     fn emit(&mut self, event: &Event) {
-        if !self.streams {
-            return;
-        }
         if self.sequence == 0 && !matches!(event, Event::Error { .. }) {
             let message = Message { container: None, content: Vec::new(), stop_reason: None, ..self.message() };
             self.push(&Event::MessageStart { message: Box::new(message) });
@@ -493,7 +482,7 @@ mod tests {
         let container =
             MessageContainer { id: "cntr_1".into(), idle: 60, answers: 5, is_known: false, caller: "programs" };
         let stop = stop.iter().map(|word| (*word).to_owned()).collect();
-        Writer::new("msg_1".into(), "m".into(), Some(container), true, stop)
+        Writer::new("msg_1".into(), "m".into(), Some(container), stop)
     }
 
     /// Puts events together as clients do.

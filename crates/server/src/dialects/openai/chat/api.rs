@@ -137,8 +137,9 @@ async fn start_completion(
         });
         containers.push((session.map(|session| session.id().to_string()), markdown));
     }
-    let stream = request.stream.then_some(IncludeUsage(request.include_usage));
-    let writer = Writer::new(id, request.model, stream, containers, &request.stop, request.sampling.format.is_some());
+    let include_usage = IncludeUsage(request.include_usage);
+    let writer =
+        Writer::new(id, request.model, include_usage, containers, &request.stop, request.sampling.format.is_some());
     let span = info_span!("answer", api = "chat", id = writer.id());
     let mut run = Run::new(&app.engine, tenant, in_flight, choices, Box::new(CompletionRenderer::new(writer)));
     run.is_followed = request.stream;

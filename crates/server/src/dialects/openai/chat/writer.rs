@@ -26,8 +26,7 @@ pub(super) struct Writer {
     id: String,
     created: i64,
     model: String,
-    /// Set if the client wants chunks, with or without the usage.
-    stream: Option<IncludeUsage>,
+    include_usage: IncludeUsage,
     choices: Vec<Choice>,
     usage: TokenUsage,
     sequence: u64,
@@ -72,7 +71,7 @@ impl Writer {
     pub(super) fn new(
         id: String,
         model: String,
-        stream: Option<IncludeUsage>,
+        include_usage: IncludeUsage,
         containers: Vec<(Option<String>, Option<Markdown>)>,
         stop: &[String],
         is_formed: bool,
@@ -96,7 +95,7 @@ impl Writer {
             id,
             created: now(),
             model,
-            stream,
+            include_usage,
             choices: choices.collect(),
             usage: TokenUsage::default(),
             sequence: 0,
@@ -123,8 +122,9 @@ impl Writer {
         self.choices.get(index).is_none_or(|choice| choice.finish.is_some())
     }
 
+    /// Adds a chunk, also to a completion that its client wants whole: a repetition of the request may ask for chunks.
     fn emit(&mut self, index: usize, mut delta: Value, finish: Option<&'static str>) {
-        let Some(choice) = self.choices.get_mut(index).filter(|_| self.stream.is_some()) else { return };
+        let Some(choice) = self.choices.get_mut(index) else { return };
         if !std::mem::replace(&mut choice.has_begun, true)
             && let Some(fields) = delta.as_object_mut()
         {
@@ -141,7 +141,7 @@ impl Writer {
         chunk.insert("created".into(), self.created.into());
         chunk.insert("model".into(), self.model.clone().into());
         chunk.insert("choices".into(), choices);
-        if self.stream == Some(IncludeUsage(true)) {
+        if self.include_usage == IncludeUsage(true) {
             chunk.insert("usage".into(), usage.unwrap_or_default());
         }
         self.push("", Value::Object(chunk).to_string());
@@ -352,23 +352,16 @@ impl Writer {
 
     /// Ends a stream.
     pub(super) fn end(&mut self) {
-        match self.stream {
-            None => {}
-            Some(IncludeUsage(tells)) => {
-                if tells {
-                    self.chunk(json!([]), Some(usage_of(&self.usage)));
-                }
-                self.push("", DONE.to_owned());
-            }
+        if self.include_usage == IncludeUsage(true) {
+            self.chunk(json!([]), Some(usage_of(&self.usage)));
         }
+        self.push("", DONE.to_owned());
     }
 
     /// Ends a stream with an error.
     pub(super) fn fail(&mut self, error: &aludel_wire::openai::ErrorEnvelope) {
-        if self.stream.is_some() {
-            self.push(ERROR, serde_json::to_string(error).unwrap_or_default());
-            self.push("", DONE.to_owned());
-        }
+        self.push(ERROR, serde_json::to_string(error).unwrap_or_default());
+        self.push("", DONE.to_owned());
     }
 
     /// The completion.
