@@ -164,7 +164,8 @@ async fn go_on(app: &App, ticket: &Ticket, headers: &HeaderMap, request: Request
     let gone = || ApiError::not_found("The upload does not exist any more.");
     let upload = app.store.upload(tenant, id).await?.ok_or_else(gone)?;
     let base = links::base(app, headers);
-    if let (Command::Query | Command::Finalize, Some(file)) = (command, &upload.file) {
+    let may_be_last = matches!(command, Command::Query | Command::Finalize | Command::Upload { is_last: true });
+    if let Some(file) = upload.file.as_ref().filter(|_| may_be_last) {
         // The client did not receive the end of the upload.
         let file = app.store.file(tenant, file).await?.ok_or_else(gone)?;
         return Ok(ended(file, &base));
