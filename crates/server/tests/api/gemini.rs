@@ -176,7 +176,7 @@ async fn errors_and_models_are_in_its_words() {
         error(&send(&server, path, &body).await, 400, "INVALID_ARGUMENT", "bad");
     }
     error(&send(&server, "/v1/models/other:generateContent", &body).await, 404, "NOT_FOUND", "other");
-    error(&send(&server, "/v1/models/m:embedContent", &body).await, 404, "NOT_FOUND", "embedContent");
+    error(&send(&server, "/v1beta/models/m:embedContent", &body).await, 404, "NOT_FOUND", "embedContent");
     error(&send(&server, GENERATE, &json!({})).await, 400, "INVALID_ARGUMENT", "contents");
     error(&send(&server, GENERATE, &json!({ "contents": [7] })).await, 400, "INVALID_ARGUMENT", "contents");
     error(&server.get("/v1beta/nothing").await, 404, "NOT_FOUND", "");

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use aludel_wire::gemini::interactions::{CreateInteraction, Interaction, StreamEvent};
 use aludel_wire::gemini::{File, GenerateContentRequest, GenerateContentResponse, UploadedFile};
 use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderValue, Uri};
+use axum::http::{HeaderMap, HeaderValue, Method, Uri};
 
 use super::{Dialect, Manual};
 use crate::http::{BYTES, JSON, MediaType, Routes, bearer};
@@ -114,15 +114,19 @@ fn routes() -> Routes {
 /// Prefix of the paths of interactions, which no other dialect has.
 const INTERACTIONS: &str = "/v1/interactions";
 
+/// The methods of models.
+const METHODS: [&str; 3] = ["generateContent", "streamGenerateContent", "countTokens"];
+
 /// Paths such as `/v1/models` are OpenAI's, too.
 fn claims(request: &Request) -> bool {
     let path = request.uri().path();
-    let names_method = |path: &str| path.rsplit('/').next().is_some_and(|last| last.contains(':'));
+    // Names of models have colons, too, such as `qwen3:8b`.
+    let calls = |path: &str| path.rsplit_once(':').is_some_and(|(_, method)| METHODS.contains(&method));
     path.starts_with("/v1beta/")
         || path.starts_with(upload::PATHS)
         || path.strip_prefix(INTERACTIONS).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         || (path.starts_with("/v1/") && (request.headers().contains_key(API_KEY) || query_key(request.uri()).is_some()))
-        || (path.starts_with("/v1/models/") && names_method(path))
+        || (path.starts_with("/v1/models/") && request.method() == Method::POST && calls(path))
 }
 
 /// Moves the key of a query, where examples for `curl` have it, to the header in which clients send it.
@@ -154,7 +158,9 @@ mod tests {
             ("/v1/models", false, false),
             ("/v1/models", true, true),
             ("/v1/models/m", false, false),
-            ("/v1/models/m:generateContent", false, true),
+            ("/v1/models/qwen3:8b", false, false),
+            ("/v1/models/qwen3:8b", true, true),
+            ("/v1/models/m:generateContent", false, false),
             ("/v1beta/models", false, true),
             ("/v1/files", true, true),
             ("/v1/models?pageSize=1&key=k", false, true),
@@ -168,6 +174,14 @@ mod tests {
             let request = Request::get(path);
             let request = if has_key { request.header(API_KEY, "k") } else { request };
             assert_eq!(claims(&request.body(Body::empty()).unwrap()), expected, "{path} {has_key}");
+        }
+        for (path, expected) in [
+            ("/v1/models/qwen3:8b:generateContent", true),
+            ("/v1/models/m:streamGenerateContent", true),
+            ("/v1/models/m:countTokens", true),
+            ("/v1/models/qwen3:8b", false),
+        ] {
+            assert_eq!(claims(&Request::post(path).body(Body::empty()).unwrap()), expected, "{path}");
         }
     }
 
