@@ -120,9 +120,16 @@ impl Inputs {
             return Err(ApiError::invalid(param, format!("There can be at most {MAX_FILES} files in a conversation.")));
         }
         let is_taken = |name: &str| self.files.iter().any(|file| file.name == name);
-        let name = name
-            .filter(|name| !is_taken(name))
-            .unwrap_or_else(|| format!("input_file_{}.{}", self.files.len(), ending_of(mime).unwrap_or("bin")));
+        let name = name.filter(|name| !is_taken(name)).unwrap_or_else(|| {
+            let (ending, mut number) = (ending_of(mime).unwrap_or("bin"), self.files.len());
+            loop {
+                let name = format!("input_file_{number}.{ending}");
+                if !is_taken(&name) {
+                    return name;
+                }
+                number += 1;
+            }
+        });
         parts.push(mention(&name));
         self.files.push(File { name, mime: mime.to_owned(), content });
         Ok(())
@@ -174,4 +181,20 @@ impl Inputs {
 /// The note by which the model learns of a file.
 fn mention(name: &str) -> Part {
     Part::Text(format!("[The user attached a file: {WORKSPACE}/{name}]"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_a_name_gets_one_that_no_other_has() {
+        let (mut inputs, mut parts) = (Inputs::new(true), Vec::new());
+        for (name, data) in [(Some("input_file_1.csv"), "YQ=="), (None, "Yg=="), (Some("input_file_1.csv"), "Yw==")] {
+            let file = Inline { mime: "text/csv", data, name: name.map(str::to_owned) };
+            inputs.inline(file, "contents[0]", &mut parts).unwrap();
+        }
+        let names: Vec<&str> = inputs.files.iter().map(|file| file.name.as_str()).collect();
+        assert_eq!(names, ["input_file_1.csv", "input_file_2.csv", "input_file_3.csv"]);
+    }
 }
