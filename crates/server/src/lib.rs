@@ -23,6 +23,7 @@ mod serve;
 mod telemetry;
 mod timed_connection;
 mod turn;
+mod workspace_path;
 
 pub use app::{App, ServerSettings};
 pub use auth::Origins;

@@ -7,7 +7,6 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use aludel_engine::SessionFile;
-use aludel_engine::sessions::WORKSPACE;
 use aludel_store::{SessionFileId, SessionId, Tenant, now};
 use axum::Extension;
 use axum::extract::State;
@@ -22,6 +21,7 @@ use sha2::Sha256;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Caller, show};
+use crate::workspace_path::within_workspace;
 
 /// Beginning of every link's path.
 const PATH: &str = "/v1/links/";
@@ -146,7 +146,7 @@ impl FileLink {
 
 /// A file's name as a text of Markdown.
 pub(crate) fn label(file: &SessionFile) -> String {
-    let name = file.path.strip_prefix(WORKSPACE).unwrap_or(&file.path).trim_start_matches('/');
+    let name = within_workspace(&file.path);
     let mut text = String::new();
     for character in name.chars() {
         match character {

@@ -12,9 +12,10 @@ use rmcp::model::{CallToolRequestParams, CallToolResult, ContentBlock};
 
 use super::calls::{failed, read};
 use super::error::ToolError;
-use super::resources::{self, Content, MAX_READ, relative};
+use super::resources::{self, Content, MAX_READ};
 use super::server::Server;
 use super::tools::{Encoding, FilesAction, FilesArguments};
+use crate::workspace_path::within_workspace;
 
 /// Files that are listed.
 const MAX_LISTED: usize = 200;
@@ -78,7 +79,7 @@ async fn read_file(server: &Server, arguments: &FilesArguments) -> Result<Vec<Co
 }
 
 async fn write(server: &Server, arguments: FilesArguments) -> Result<Vec<ContentBlock>, ToolError> {
-    let name = relative(path(&arguments)?).to_owned();
+    let name = within_workspace(path(&arguments)?).to_owned();
     let content = arguments.content.ok_or_else(|| ToolError("Send the `content` to write.".to_owned()))?;
     let bytes = match arguments.encoding {
         None | Some(Encoding::Text) => content.into_bytes(),
@@ -106,7 +107,7 @@ async fn delete(server: &Server, arguments: &FilesArguments) -> Result<Vec<Conte
 }
 
 async fn delete_from(session: &Session, path: &str) -> Result<bool, ToolError> {
-    let inside = format!("{WORKSPACE}/{}", relative(path));
+    let inside = format!("{WORKSPACE}/{}", within_workspace(path));
     let file = session.files().await?.into_iter().find(|file| file.path == inside);
     match file {
         Some(file) => Ok(session.delete_file(&file.id).await?),

@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 
 use aludel_engine::SessionFile;
-use aludel_engine::sessions::WORKSPACE;
 use aludel_store::{Order, PageQuery, SessionId};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -16,6 +15,7 @@ use serde_json::json;
 use super::error::ToolError;
 use super::server::Server;
 use crate::http::MemoryCharge;
+use crate::workspace_path::within_workspace;
 
 /// The beginning of every address.
 const SCHEME: &str = "aludel://sessions/";
@@ -44,7 +44,7 @@ impl Content {
 /// The address of a file, which its path inside names.
 pub(super) fn uri(session: &str, path: &str) -> String {
     let mut uri = format!("{SCHEME}{session}/files/");
-    for byte in relative(path).bytes() {
+    for byte in within_workspace(path).bytes() {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' | b'_' | b'~' | b'/' => uri.push(char::from(byte)),
             _ => {
@@ -74,14 +74,9 @@ fn parse(uri: &str) -> Option<(&str, String)> {
     Some((session, String::from_utf8(bytes).ok()?))
 }
 
-/// The path of a file within the workspace.
-pub(super) fn relative(path: &str) -> &str {
-    path.strip_prefix(WORKSPACE).map_or(path, |path| path.trim_start_matches('/'))
-}
-
 /// The path of a file inside, or the name alone of a picture that was only shown.
 pub(super) fn shown_path(file: &SessionFile) -> &str {
-    if file.was_only_shown() { relative(&file.path) } else { &file.path }
+    if file.was_only_shown() { within_workspace(&file.path) } else { &file.path }
 }
 
 /// A file as a resource.
@@ -104,7 +99,7 @@ pub(super) async fn content(
 ) -> Result<Option<Content>, ToolError> {
     let store = &server.mcp.engine.store;
     let Some(session) = SessionId::parse(session) else { return Ok(None) };
-    let path = relative(path);
+    let path = within_workspace(path);
     let files = store.all_session_files(&server.tenant, &session).await?;
     let Some(file) = files.into_iter().find(|file| file.path == path) else { return Ok(None) };
     if file.bytes > limit {
@@ -179,6 +174,8 @@ fn internal(error: aludel_store::Error) -> ErrorData {
 
 #[cfg(test)]
 mod tests {
+    use aludel_engine::sessions::WORKSPACE;
+
     use super::*;
 
     #[test]

@@ -2,7 +2,6 @@
 
 use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling, ToolChoice};
 use aludel_engine::Environment as Variables;
-use aludel_engine::sessions::WORKSPACE;
 use aludel_store::{InteractionId, SessionId};
 use aludel_wire::Document;
 use aludel_wire::gemini::CallingMode;
@@ -21,6 +20,7 @@ use crate::dialects::openai::environment::environment;
 use crate::dialects::stop_words::StopWords;
 use crate::error::ApiError;
 use crate::http::Fields;
+use crate::workspace_path::within_workspace;
 
 /// Steps of one request.
 const MAX_STEPS: usize = 10_000;
@@ -385,8 +385,7 @@ fn source_file(source: Source, index: usize) -> Result<SourceFile, ApiError> {
         })?,
         _ => content.into_bytes(),
     };
-    let name = target.strip_prefix(WORKSPACE).map(|rest| rest.trim_start_matches('/')).unwrap_or(&target);
-    Ok(SourceFile { name: name.to_owned(), bytes })
+    Ok(SourceFile { name: within_workspace(&target).to_owned(), bytes })
 }
 
 #[cfg(test)]
