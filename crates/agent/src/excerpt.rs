@@ -69,7 +69,10 @@ fn skip_escape(characters: &mut std::iter::Peekable<std::str::Chars<'_>>) {
             characters.find(|c| ('\u{40}'..='\u{7e}').contains(c));
         }
         Some(']') => {
-            characters.find(|c| matches!(c, '\u{7}' | '\u{1b}' | '\n'));
+            // A title ends with a bell, or with an escape and a backslash.
+            if characters.find(|c| matches!(c, '\u{7}' | '\u{1b}' | '\n')) == Some('\u{1b}') {
+                characters.next_if_eq(&'\\');
+            }
         }
         _ => {}
     }
@@ -90,6 +93,7 @@ mod tests {
             ("a\tb\nc", "a\tb\nc"),
             ("\u{1b}[31mred\u{1b}[0m", "red"),
             ("\u{1b}]0;title\u{7}text", "text"),
+            ("\u{1b}]8;;http://a\u{1b}\\link\u{1b}]8;;\u{1b}\\", "link"),
             ("\u{1b}[2J\u{1b}", ""),
             ("10%\r50%\r100%\nnext", "100%\nnext"),
             ("dos\r\nlines\r\n", "dos\nlines\n"),
