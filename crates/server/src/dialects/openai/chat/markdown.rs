@@ -21,6 +21,8 @@ const MAX_LOGS: usize = 16 << 10;
 const SANDBOX: &str = "sandbox:";
 /// Most bytes of such a link.
 const MAX_LINK: usize = 512;
+/// Characters of a sentence that may follow a link.
+const PUNCTUATION: [char; 8] = ['.', ',', ';', ':', '!', '?', '*', ')'];
 /// Most fences in one text that begin no program of ours: each costs a search to the text's end.
 const MAX_OTHERS: usize = 16;
 const DETAILS: &str = "<details id=\"";
@@ -87,48 +89,159 @@ impl Markdown {
     /// A piece of the model's text, with working links to files in place of those that the model wrote.
     pub(crate) fn text(&mut self, piece: &str, files: &[SessionFile]) -> String {
         let whole = std::mem::take(&mut self.pending) + piece;
-        let (mut text, mut shown) = (whole.as_str(), String::new());
-        while let Some(start) = text.find(SANDBOX) {
-            let in_parentheses = text[..start].ends_with('(');
-            let rest = &text[start..];
-            let is_end = |character: char| match character {
-                ')' | '\n' | '"' | '\'' | '<' | '>' | ']' | '`' => true,
-                _ => character.is_whitespace() && !in_parentheses,
-            };
-            let Some(end) = rest.find(is_end) else {
-                if rest.len() > MAX_LINK {
-                    break;
-                }
-                // The character before it decides where the link ends.
-                let kept = if in_parentheses { start - 1 } else { start };
-                self.pending = text[kept..].to_owned();
-                return shown + &text[..kept];
-            };
-            shown.push_str(&text[..start]);
-            shown.push_str(&self.resolved(&rest[..end], files));
-            text = &rest[end..];
-        }
-        // A link may begin at the end, and a parenthesis before it.
-        let begun = (1..SANDBOX.len()).rev().find(|length| text.ends_with(&SANDBOX[..*length])).unwrap_or(0);
-        let start = text.len() - begun;
-        let start = if text[..start].ends_with('(') { start - 1 } else { start };
-        self.pending = text[start..].to_owned();
-        shown + &text[..start]
+        let (shown, held) = self.with_links(&whole, files, false);
+        self.pending = whole[whole.len() - held..].to_owned();
+        shown
     }
 
     /// Ends the text, and returns the rest of it.
     pub(crate) fn end_text(&mut self, files: &[SessionFile]) -> String {
         let held = std::mem::take(&mut self.pending);
-        match held.strip_prefix('(') {
-            Some(link) => format!("({}", self.resolved(link, files)),
-            None => self.resolved(&held, files),
+        self.with_links(&held, files, true).0
+    }
+
+    /// The text with working links, and the number of bytes at its end that may belong to a link which is not complete, unless the text is.
+    fn with_links(&self, mut text: &str, files: &[SessionFile], is_complete: bool) -> (String, usize) {
+        let mut shown = String::new();
+        while let Some(start) = text.find(SANDBOX) {
+            let (before, rest) = text.split_at(start);
+            let place = Place::after(before);
+            let end = match place.end_of(rest) {
+                LinkEnd::At(end) => end,
+                LinkEnd::Unknown if is_complete => rest.len(),
+                // The characters before it decide where it ends.
+                LinkEnd::Unknown => {
+                    let kept = start - place.opening();
+                    return (shown + &text[..kept], text.len() - kept);
+                }
+                LinkEnd::TooFar => SANDBOX.len(),
+            };
+            shown.push_str(before);
+            shown.push_str(&self.resolved(&rest[..end], files));
+            text = &rest[end..];
         }
+        if is_complete {
+            return (shown + text, 0);
+        }
+        // A link may begin at the end, and what opens it before.
+        let begun = (1..SANDBOX.len()).rev().find(|length| text.ends_with(&SANDBOX[..*length])).unwrap_or(0);
+        let start = text.len() - begun;
+        let kept = start - Place::after(&text[..start]).opening();
+        (shown + &text[..kept], text.len() - kept)
     }
 
     fn resolved(&self, link: &str, files: &[SessionFile]) -> String {
-        let path = link.strip_prefix(SANDBOX).map(|path| path.replace("%20", " "));
-        let is_it = |file: &&SessionFile| path.as_ref().is_some_and(|path| *path == file.path);
-        files.iter().find(is_it).map_or_else(|| link.to_owned(), |file| self.links.link(file))
+        let Some(path) = link.strip_prefix(SANDBOX) else { return link.to_owned() };
+        // A title may follow after a space, and in a sentence its punctuation.
+        let ends = [path.len(), path.trim_end().len(), path.trim_end_matches(PUNCTUATION).len()];
+        let found = ends.into_iter().find_map(|end| Some((end, file_of(&path[..end], files)?)));
+        match found {
+            Some((end, file)) => self.links.link(file) + &path[end..],
+            None => link.to_owned(),
+        }
+    }
+}
+
+/// The file that a link of the model's names, however it is written.
+fn file_of<'a>(path: &str, files: &'a [SessionFile]) -> Option<&'a SessionFile> {
+    let find = |path: &str| files.iter().find(|file| file.path == path);
+    let unescaped = unescaped(path);
+    find(path).or_else(|| find(&unescaped)).or_else(|| find(&decoded(&unescaped)?))
+}
+
+/// The text without the backslashes of Markdown.
+fn unescaped(text: &str) -> String {
+    let (mut whole, mut characters) = (String::with_capacity(text.len()), text.chars().peekable());
+    while let Some(character) = characters.next() {
+        let escaped = characters.next_if(|next| character == '\\' && next.is_ascii_punctuation());
+        whole.push(escaped.unwrap_or(character));
+    }
+    whole
+}
+
+/// The text without percent-encoding; `None` if that does not make a text.
+fn decoded(text: &str) -> Option<String> {
+    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
+    while let Some((first, after)) = rest.split_first() {
+        let digits = after.get(..2).filter(|digits| *first == b'%' && digits.iter().all(u8::is_ascii_hexdigit));
+        let byte = digits.and_then(|digits| u8::from_str_radix(str::from_utf8(digits).ok()?, 16).ok());
+        bytes.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { &after[2..] } else { after };
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// The place of a link in a text, which decides where it ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// In parentheses, as the target of a link of Markdown.
+    Parentheses,
+    /// Between `<` and `>`, alone or as such a target.
+    Brackets { in_parentheses: bool },
+    /// Among words.
+    Words,
+}
+
+/// The end of a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LinkEnd {
+    At(usize),
+    /// Not in the text so far.
+    Unknown,
+    /// Farther than a link of ours can reach.
+    TooFar,
+}
+
+impl Place {
+    /// The place of a link that follows this text.
+    fn after(text: &str) -> Self {
+        match text.strip_suffix('<') {
+            Some(before) => Self::Brackets { in_parentheses: before.ends_with('(') },
+            None if text.ends_with('(') => Self::Parentheses,
+            None => Self::Words,
+        }
+    }
+
+    /// The number of bytes before the link that make it this place.
+    fn opening(self) -> usize {
+        match self {
+            Self::Brackets { in_parentheses: true } => 2,
+            Self::Brackets { in_parentheses: false } | Self::Parentheses => 1,
+            Self::Words => 0,
+        }
+    }
+
+    /// The end of a link that stands at the beginning of this text. Parentheses within it come in pairs.
+    fn end_of(self, text: &str) -> LinkEnd {
+        let (mut depth, mut first_closed, mut before) = (0_usize, None, ' ');
+        for (index, character) in text.char_indices() {
+            if index > MAX_LINK {
+                return LinkEnd::TooFar;
+            }
+            let ends = match (character, self) {
+                ('\n' | '`', Self::Parentheses) => return LinkEnd::At(first_closed.unwrap_or(index)),
+                ('\n' | '`' | '<' | '>', _) => true,
+                (_, Self::Brackets { .. }) => false,
+                (')', _) if depth == 0 => true,
+                ('"' | '\'', Self::Parentheses) => before.is_whitespace(),
+                ('"' | '\'' | ']', Self::Words) => true,
+                (_, Self::Words) => character.is_whitespace(),
+                _ => false,
+            };
+            if ends {
+                return LinkEnd::At(index);
+            }
+            match character {
+                '(' => depth += 1,
+                ')' => {
+                    depth = depth.saturating_sub(1);
+                    first_closed.get_or_insert(index);
+                }
+                _ => {}
+            }
+            before = character;
+        }
+        LinkEnd::Unknown
     }
 }
 
@@ -343,23 +456,48 @@ mod tests {
 
     #[test]
     fn links_of_the_model_lead_to_files_however_the_text_is_cut() {
-        let files = [file("my report.csv", 1), file("a.csv", 1)];
-        let text =
-            "See [it](sandbox:/mnt/data/my report.csv), sandbox:/mnt/data/a.csv or (sandbox:/mnt/data/none). sandb(";
-        for size in 1..text.len() {
-            let mut markdown = markdown(ProgramParts::All);
-            let (one, other) = (markdown.links.link(&files[0]), markdown.links.link(&files[1]));
-            let pieces = text.as_bytes().chunks(size).map(|piece| std::str::from_utf8(piece).unwrap());
-            let mut shown: String = pieces.map(|piece| markdown.text(piece, &files)).collect();
-            shown.push_str(&markdown.end_text(&files));
-            assert_eq!(
-                shown,
-                format!("See [it]({one}), {other} or (sandbox:/mnt/data/none). sandb("),
-                "pieces of {size}"
-            );
+        let names = ["my report.csv", "a.csv", "Übersicht (1).csv", "b's.csv", "100%.csv", "open(.csv"];
+        let files = names.map(|name| file(name, 1));
+        for (text, expected) in [
+            ("See [it](sandbox:/mnt/data/my report.csv), ", "See [it]({0}), "),
+            ("sandbox:/mnt/data/a.csv or", "{1} or"),
+            ("(sandbox:/mnt/data/none). sandb(", "(sandbox:/mnt/data/none). sandb("),
+            ("[it](sandbox:/mnt/data/my%20report.csv)", "[it]({0})"),
+            ("[it](sandbox:/mnt/data/%C3%9Cbersicht%20%281%29.csv)", "[it]({2})"),
+            ("[it](sandbox:/mnt/data/Übersicht (1).csv) (or so)", "[it]({2}) (or so)"),
+            ("[it](sandbox:/mnt/data/Übersicht%20\\(1\\).csv)", "[it]({2})"),
+            ("[it](<sandbox:/mnt/data/Übersicht (1).csv>)", "[it](<{2}>)"),
+            ("<sandbox:/mnt/data/my report.csv>", "<{0}>"),
+            ("[it](sandbox:/mnt/data/a.csv \"The data\")", "[it]({1} \"The data\")"),
+            ("[it](sandbox:/mnt/data/b's.csv)", "[it]({3})"),
+            ("[it](sandbox:/mnt/data/100%.csv), [it](sandbox:/mnt/data/100%25.csv)", "[it]({4}), [it]({4})"),
+            ("It is in sandbox:/mnt/data/a.csv.", "It is in {1}."),
+            ("(see sandbox:/mnt/data/a.csv)", "(see {1})"),
+            ("**sandbox:/mnt/data/a.csv**", "**{1}**"),
+            ("[it](sandbox:/mnt/data/open(.csv)\nsandbox:/mnt/data/a.csv\n", "[it]({5})\n{1}\n"),
+            ("[it](sandbox:/mnt/data/%FF.csv)", "[it](sandbox:/mnt/data/%FF.csv)"),
+            ("(sandbox:/mnt/data/a.csv", "({1}"),
+            ("<sandbox:/mnt/data/none).csv>", "<sandbox:/mnt/data/none).csv>"),
+        ] {
+            for size in 1..=text.len() {
+                let mut markdown = markdown(ProgramParts::All);
+                let expected = files.iter().enumerate().fold(expected.to_owned(), |text, (index, file)| {
+                    text.replace(&format!("{{{index}}}"), &markdown.links.link(file))
+                });
+                let mut ends: Vec<usize> =
+                    (0..=text.len()).step_by(size).map(|end| text.floor_char_boundary(end)).collect();
+                ends.push(text.len());
+                let pieces = ends.windows(2).map(|ends| &text[ends[0]..ends[1]]);
+                let mut shown: String = pieces.map(|piece| markdown.text(piece, &files)).collect();
+                shown.push_str(&markdown.end_text(&files));
+                assert_eq!(shown, expected, "pieces of {size}");
+            }
         }
         let mut markdown = markdown(ProgramParts::All);
         let endless = format!("sandbox:{}", "x".repeat(MAX_LINK));
         assert_eq!(markdown.text(&endless, &files), endless);
+        let link = markdown.links.link(&files[1]);
+        let after = markdown.text(&format!("{endless}[it](sandbox:/mnt/data/a.csv) "), &files);
+        assert_eq!(after, format!("{endless}[it]({link}) "));
     }
 }
