@@ -144,18 +144,41 @@ impl FileLink {
     }
 }
 
-/// A file's name as a text of Markdown.
-pub(crate) fn label(file: &SessionFile) -> String {
-    let name = within_workspace(&file.path);
-    let mut text = String::new();
-    for character in name.chars() {
-        match character {
-            _ if character.is_control() => text.push(' '),
-            _ if character.is_ascii_punctuation() && !".-/".contains(character) => text.extend(['\\', character]),
-            _ => text.push(character),
-        }
+/// A file's name as the text of a link in Markdown.
+///
+/// Nothing is escaped by a backslash: chat products take `\(` and `\[` for the beginning of a formula. A name with characters that mean
+/// something is code instead.
+fn label(file: &SessionFile) -> String {
+    let name = name_of(file);
+    if marks_of(&name).next().is_none() {
+        return name;
     }
-    text
+    format!("`{}`", name.replace('`', "'"))
+}
+
+/// A file's name as the description of a picture in Markdown, which products show as it is.
+pub(crate) fn description(file: &SessionFile) -> String {
+    let mut name = name_of(file);
+    let marks: Vec<usize> = marks_of(&name).collect();
+    marks.into_iter().for_each(|mark| name.replace_range(mark..=mark, "-"));
+    name
+}
+
+fn name_of(file: &SessionFile) -> String {
+    within_workspace(&file.path).replace(char::is_control, " ")
+}
+
+/// The places of characters that mean something in Markdown and its usual extensions, each of one byte.
+fn marks_of(name: &str) -> impl Iterator<Item = usize> {
+    let is_inside = |index: usize| {
+        let (before, after) = (name[..index].chars().next_back(), name[index + 1..].chars().next());
+        before.is_some_and(char::is_alphanumeric) && after.is_some_and(char::is_alphanumeric)
+    };
+    name.char_indices().filter_map(move |(index, character)| match character {
+        '_' => (!is_inside(index)).then_some(index),
+        '\\' | '`' | '*' | '[' | ']' | '<' | '>' | '&' | '~' | '$' | '|' | '^' | '{' | '}' | ':' => Some(index),
+        _ => None,
+    })
 }
 
 fn size(bytes: u64) -> String {
@@ -216,6 +239,9 @@ pub(crate) async fn follow(
 
 #[cfg(test)]
 mod tests {
+    use aludel_engine::sessions::WORKSPACE;
+    use aludel_store::FileOrigin;
+
     use super::*;
 
     fn link() -> FileLink {
@@ -236,6 +262,30 @@ mod tests {
         }
         for token in ["", "AAAA", "=", &"A".repeat(MAX_TOKEN + 4)] {
             assert_eq!(FileLink::of_token(token, "secret"), None);
+        }
+    }
+    #[test]
+    fn a_name_is_readable_as_a_link_and_as_a_description() {
+        for (name, as_link, as_description) in [
+            ("Ergebnis Übersicht (1).csv", "Ergebnis Übersicht (1).csv", "Ergebnis Übersicht (1).csv"),
+            ("b x 100%.csv", "b x 100%.csv", "b x 100%.csv"),
+            ("sub/my_file-2.csv", "sub/my_file-2.csv", "sub/my_file-2.csv"),
+            ("_a_.csv", "`_a_.csv`", "-a-.csv"),
+            ("r[1].csv", "`r[1].csv`", "r-1-.csv"),
+            ("](http://evil)[.csv", "`](http://evil)[.csv`", "-(http-//evil)-.csv"),
+            ("$x$ `y`\n&amp;.csv", "`$x$ 'y' &amp;.csv`", "-x- -y- -amp;.csv"),
+        ] {
+            let id = SessionFileId::new();
+            let file = SessionFile {
+                id,
+                path: format!("{WORKSPACE}/{name}"),
+                bytes: 1,
+                mime: "text/csv".into(),
+                source: FileOrigin::Assistant,
+                created_at: 0,
+                published_id: None,
+            };
+            assert_eq!((label(&file).as_str(), description(&file).as_str()), (as_link, as_description));
         }
     }
 }

@@ -11,7 +11,7 @@ use aludel_engine::{ProgramParts, SessionFile};
 use aludel_store::SessionId;
 
 use crate::dialects::openai::program::ProgramEnd;
-use crate::links::{Links, label};
+use crate::links::{Links, description};
 
 /// The fence of programs, longer than fences inside programs.
 const FENCE: &str = "````";
@@ -64,7 +64,7 @@ impl Markdown {
             text.push_str(&self.output(&ended.logs));
         }
         for picture in &ended.pictures {
-            let _ = write!(text, "![{}]({})\n\n", label(picture), self.links.link(picture));
+            let _ = write!(text, "![{}]({})\n\n", description(picture), self.links.link(picture));
         }
         text.truncate(text.trim_end().len());
         text
@@ -447,10 +447,7 @@ mod tests {
         );
         assert!(written(ProgramParts::Files).starts_with("code![a b.png](http://a.example/v1/links/"));
         let list = markdown(ProgramParts::Files).files(&[file("sub/r[1].csv", 2000), file("b", 3 << 20)]);
-        assert!(
-            list.starts_with("- [sub/r\\[1\\].csv](http") && list.contains("/r%5B1%5D.csv) (2 KB)\n- [b]"),
-            "{list}"
-        );
+        assert!(list.starts_with("- [`sub/r[1].csv`](http") && list.contains("/r%5B1%5D.csv) (2 KB)\n- [b]"), "{list}");
         assert!(list.ends_with("/b) (3.0 MB)"), "{list}");
     }
 
