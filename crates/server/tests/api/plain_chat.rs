@@ -230,3 +230,41 @@ async fn a_container_that_a_client_was_told_of_outlives_an_answer_that_was_cut()
     assert_eq!(server.get("/v1/containers").await.ok()["data"], json!([]));
     server.stop().await;
 }
+
+#[tokio::test]
+async fn pictures_of_messages_are_files_for_programs() {
+    let data = tempfile::tempdir().unwrap();
+    let script = || vec![Scripted::Python(PROGRAM), Scripted::Text("42")];
+    let upstream = ScriptedUpstream::start([script(), script(), script()].concat()).await;
+    let server = listen(data.path(), settings(), vec![interpreting(&upstream, ProgramParts::All)]).await;
+    let picture = |url: &str| json!({ "type": "image_url", "image_url": { "url": url } });
+    let (one, two) = ("data:image/png;base64,iVBORw0KGgo=", "data:image/jpeg;base64,/9j/");
+    // Addresses, and pictures in a form that only the model may know, are as before.
+    let others = [picture("https://a.example/a.png"), picture("data:image/svg+xml;utf8,<svg/>")];
+    let text = json!({ "type": "text", "text": "Crop it." });
+    let content = json!([text, picture(one), picture(one), others[0], others[1]]);
+    let question = json!({ "role": "user", "content": content });
+    let first = answer(&server, &json!([question])).await["content"].clone();
+    let container =
+        first.as_str().unwrap().split("<details id=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    let paths = async || {
+        let listed = server.get(&format!("/v1/containers/{container}/files")).await.ok();
+        let listed = listed["data"].as_array().unwrap().iter().map(|file| file["path"].as_str().unwrap().to_owned());
+        let mut paths: Vec<String> = listed.collect();
+        paths.sort();
+        paths
+    };
+    let placed = paths().await;
+    assert_eq!(placed.len(), 1, "{placed:?}");
+    assert!(placed[0].starts_with("/mnt/data/input_") && placed[0].ends_with(".png"), "{placed:?}");
+    let asked = upstream.requests()[0].to_string();
+    assert_eq!(asked.matches(&format!("attached a file: {}]", placed[0])).count(), 2, "{asked}");
+    // The next request brings it again, and another one.
+    let answered = json!({ "role": "assistant", "content": first });
+    let more = json!({ "role": "user", "content": [text, picture(two)] });
+    answer(&server, &json!([question, answered, more])).await;
+    let both = paths().await;
+    assert_eq!(both.len(), 2, "{both:?}");
+    assert!(both.contains(&placed[0]) && both.iter().any(|path| path.ends_with(".jpg")), "{both:?}");
+    server.stop().await;
+}

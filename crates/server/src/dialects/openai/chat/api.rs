@@ -107,7 +107,7 @@ async fn start_completion(
     app.engine.models().find(&request.model)?;
     let memory = MemoryCharge::of(app, tenant)?;
     in_flight.hold(memory.clone());
-    let conversation = Conversation::read(app, tenant, &request.messages, request.shown.is_some(), &memory).await?;
+    let conversation = Conversation::read(app, tenant, &request, &memory).await?;
     // The request itself counts for one answer.
     let further_answers = (request.choices as u64).saturating_sub(1);
     memory.count_file(conversation.bytes().saturating_mul(further_answers) / 2)?;

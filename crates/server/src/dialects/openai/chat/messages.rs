@@ -4,11 +4,14 @@ use std::collections::HashSet;
 
 use aludel_agent::{Call, CallOutput, Item, Part, text_of};
 use aludel_engine::Session;
+use aludel_engine::execution::ending_of;
 use aludel_engine::sessions::WORKSPACE;
 use aludel_store::{FileRecord, SessionId, Tenant};
 use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
 
 use super::markdown::{self, AnswerPart};
+use super::request::ParsedRequest;
 use super::rounds;
 use crate::app::App;
 use crate::dialects::openai::attachment::{check_count, inline_file, stored_file};
@@ -33,6 +36,8 @@ pub(super) struct Conversation {
     old_files: usize,
     /// Calls of the client's functions that are not answered yet.
     open: HashSet<String>,
+    /// True if there is a container for files.
+    has_container: bool,
     /// True if answers of ours have their programs in their text.
     in_text: bool,
 }
@@ -57,16 +62,16 @@ impl AttachedFile {
 }
 
 impl Conversation {
-    /// Parses the messages of a request. `in_text` is true if answers of this server have programs in their text; `memory` counts the
-    /// programs of earlier rounds.
+    /// Parses the messages of a request; `memory` counts the programs of earlier rounds, and pictures.
     pub(super) async fn read(
         app: &App,
         tenant: &Tenant,
-        messages: &[Value],
-        in_text: bool,
+        request: &ParsedRequest,
         memory: &MemoryCharge,
     ) -> Result<Self, ApiError> {
-        let mut conversation = Self { in_text, ..Self::default() };
+        let (has_container, in_text) = (request.interpreter.is_some(), request.shown.is_some());
+        let mut conversation = Self { has_container, in_text, ..Self::default() };
+        let messages = &request.messages;
         let mut recallable = messages.iter().filter(|message| first_call(message).is_some()).count();
         for (index, message) in messages.iter().enumerate() {
             let param = format!("messages[{index}]");
@@ -82,6 +87,7 @@ impl Conversation {
                 }
                 "user" => {
                     let parts = conversation.parts(app, tenant, message.get("content"), &param).await?;
+                    let parts = conversation.with_pictures(parts, memory)?;
                     conversation.items.push(Item::User(parts));
                 }
                 "assistant" => {
@@ -234,8 +240,7 @@ impl Conversation {
                             self.files.len() - 1
                         }
                     };
-                    let name = self.files.get(place).map_or("", AttachedFile::name);
-                    Part::Text(format!("[The user attached a file: {WORKSPACE}/{name}]"))
+                    mention(self.files.get(place).map_or("", AttachedFile::name))
                 }
                 other => {
                     let message = format!("Parts of type '{}' are not understood here.", other.unwrap_or_default());
@@ -244,6 +249,35 @@ impl Conversation {
             });
         }
         Ok(parts)
+    }
+
+    /// Adds the names under which programs find the pictures of a message. One that comes again has the same name, and those that are too
+    /// many are only shown.
+    fn with_pictures(&mut self, parts: Vec<Part>, memory: &MemoryCharge) -> Result<Vec<Part>, ApiError> {
+        if !self.has_container {
+            return Ok(parts);
+        }
+        let mut all = Vec::with_capacity(parts.len());
+        for part in parts {
+            // Whatever is no picture in base64 is for the model to understand.
+            let picture = match &part {
+                Part::ImageUrl(url) => inline_file(None, Some(url), None).ok().flatten(),
+                _ => None,
+            };
+            all.push(part);
+            let Some((_, mime, bytes)) = picture else { continue };
+            let digest: String = Sha256::digest(&bytes).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+            let name = format!("input_{digest}.{}", ending_of(&mime).unwrap_or("bin"));
+            if !self.files.iter().any(|file| file.name() == name) {
+                if check_count(self.files.len() + 1).is_err() {
+                    continue;
+                }
+                memory.count_file(bytes.len() as u64)?;
+                self.files.push(AttachedFile::Inline { name: name.clone(), mime, bytes });
+            }
+            all.push(mention(&name));
+        }
+        Ok(all)
     }
 
     /// Bytes of its texts and images.
@@ -299,6 +333,11 @@ async fn attached(app: &App, tenant: &Tenant, file: &Value, param: &str) -> Resu
         .ok_or_else(|| ApiError::missing(format!("{param}.file.file_data")))?;
     let (name, mime, bytes) = inline;
     Ok(AttachedFile::Inline { name, mime, bytes })
+}
+
+/// The note by which the model learns of a file.
+fn mention(name: &str) -> Part {
+    Part::Text(format!("[The user attached a file: {WORKSPACE}/{name}]"))
 }
 
 /// The id of the first function call in an assistant's message.
