@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use aludel_engine::BackendStatus;
 use axum::extract::{Request, State};
+use axum::http::header::ACCEPT;
 use axum::http::{Method, Uri};
 use axum::middleware::from_fn_with_state;
-use axum::response::Response;
+use axum::response::{IntoResponse, Redirect, Response};
 use axum::{Json, Router};
 use serde_json::json;
 use tower::util::BoxCloneSyncService;
@@ -39,8 +40,25 @@ pub(crate) fn routes(app: &Arc<App>) -> AllRoutes {
     let (claimed, shared): (Arc<[ClaimedRoutes]>, Router) = (claimed.collect(), shared(app));
     BoxCloneSyncService::new(service_fn(move |request: Request| {
         let own = claimed.iter().find(|(claims, _)| claims(&request)).map(|(_, routes)| routes);
-        own.unwrap_or(&shared).clone().oneshot(request)
+        let is_person = own.is_none() && is_browser_at_root(&request);
+        let routes = own.unwrap_or(&shared).clone();
+        async move {
+            match is_person {
+                // Relative, since a proxy may have put a path before it.
+                true => Ok(Redirect::temporary(openapi::DOCS.trim_start_matches('/')).into_response()),
+                false => routes.oneshot(request).await,
+            }
+        }
     }))
+}
+
+/// Returns true for a person who looks at the server's address: there is no API, and nothing else to read.
+fn is_browser_at_root(request: &Request) -> bool {
+    let takes_pages = || {
+        let accepted = request.headers().get(ACCEPT).and_then(|accepted| accepted.to_str().ok());
+        accepted.is_some_and(|accepted| accepted.contains("text/html"))
+    };
+    request.method() == Method::GET && request.uri().path() == "/" && takes_pages()
 }
 
 /// The routes of the server itself, and of the dialects with unique paths.

@@ -27,6 +27,10 @@ async fn every_answer_has_an_id_and_every_error_its_envelope() {
     assert_ne!(first.headers["x-request-id"], second.headers["x-request-id"]);
     server.get("/v1/nothing").await.refused(404, "GET /v1/nothing");
     server.get("/").await.refused(404, "/v1");
+    // A browser is led to a page.
+    let page = server.request(Method::GET, "/").header("accept", "text/html,application/xhtml+xml,*/*;q=0.8");
+    let page = server.ask(page).await;
+    assert!(page.headers["content-type"].to_str().unwrap().starts_with("text/html"), "{page:?}");
     server.post("/v1/models", json!({})).await.refused(405, "POST");
     let error = server.get("/v1/files/file-none").await.refused(404, "file-none");
     assert_eq!(error["type"], "not_found_error");
