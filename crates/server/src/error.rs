@@ -5,6 +5,7 @@ use std::time::Duration;
 use aludel_engine::turns::DISK_FULL;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use base64::DecodeError;
 
 /// A refusal of a request. The client sees only the message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +34,11 @@ pub(crate) enum RefusalKind {
     Server,
 }
 
+/// The words of an error for the end of a sentence.
+pub(crate) fn without_stop(error: &DecodeError) -> String {
+    error.to_string().trim_end_matches('.').to_owned()
+}
+
 impl ApiError {
     fn new(status: StatusCode, kind: RefusalKind, message: impl Into<String>) -> Self {
         Self {
@@ -55,6 +61,13 @@ impl ApiError {
     /// 400: an invalid value of a parameter.
     pub(crate) fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self::bad_request(message).param(param).code("invalid_value")
+    }
+
+    /// 400: a parameter that should be base64, and this is wrong with it.
+    pub(crate) fn not_base64(param: impl Into<String>, error: &DecodeError) -> Self {
+        let param = param.into();
+        let message = format!("The data in '{param}' is not valid base64: {}.", without_stop(error));
+        Self::invalid(param, message)
     }
 
     /// 400: a missing parameter.

@@ -565,6 +565,15 @@ async fn a_request_brings_each_file_once_and_not_too_many() {
         .map(|number| json!({ "type": "file", "file": { "filename": name(number), "file_data": "data:text/plain;base64,YQ==" } }))
         .collect();
     server.post("/v1/chat/completions", chat(inline)).await.refused(400, "at most 200 files");
+    // An error names the place of the file.
+    let odd = json!({ "type": "file", "file": { "filename": "a.txt", "file_data": "abc d" } });
+    let error = server.post("/v1/chat/completions", chat(vec![odd])).await.refused(400, "");
+    let place = "messages[0].content[0].file.file_data";
+    let words = format!("The data in '{place}' is not valid base64: Invalid symbol 32, offset 3.");
+    assert_eq!((&error["message"], &error["param"]), (&json!(words), &json!(place)));
+    let gone = json!({ "type": "file", "file": { "file_id": "file-none" } });
+    let error = server.post("/v1/chat/completions", chat(vec![gone])).await.refused(404, "file-none");
+    assert_eq!(error["param"], "messages[0].content[0].file.file_id");
     server.stop().await;
 }
 

@@ -287,9 +287,8 @@ impl Conversation {
         match source {
             ImageSource::Base64 { media_type, data } => {
                 check_image(&media_type, &param)?;
-                let data = BASE64_STANDARD.decode(data.trim()).map_err(|error| {
-                    ApiError::invalid(format!("{param}.data"), format!("It is not valid base64: {error}."))
-                })?;
+                let data = BASE64_STANDARD.decode(data.trim());
+                let data = data.map_err(|error| ApiError::not_base64(format!("{param}.data"), &error))?;
                 Ok(Part::Image { mime: media_type, data: data.into() })
             }
             ImageSource::Url { url } => Ok(Part::ImageUrl(url)),

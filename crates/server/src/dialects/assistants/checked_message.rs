@@ -56,7 +56,7 @@ impl CheckedMessage {
             return Err(ApiError::invalid(format!("{at}attachments"), message));
         }
         for Attachment { file_id, tools: sent } in &attachments {
-            stored_file(app, tenant, file_id).await.map_err(|error| error.param(format!("{at}attachments")))?;
+            stored_file(app, tenant, file_id, &format!("{at}attachments")).await?;
             tools::Tools::read(sent)?;
         }
         let id = MessageId::new();
@@ -96,7 +96,7 @@ async fn checked_part(app: &App, tenant: &Tenant, part: ContentPart, at: &str) -
     match part {
         ContentPart::Text { text } => checked_text(text.into_text(), at),
         ContentPart::ImageFile { image_file: ImageFile { file_id, detail } } => {
-            let file = stored_file(app, tenant, &file_id).await.map_err(|error| error.param(param()))?;
+            let file = stored_file(app, tenant, &file_id, &param()).await?;
             if !file.mime.starts_with("image/") {
                 let message = format!("The file {file_id} is no image; attach it to code_interpreter instead.");
                 return Err(ApiError::invalid(param(), message));
@@ -106,7 +106,7 @@ async fn checked_part(app: &App, tenant: &Tenant, part: ContentPart, at: &str) -
         ContentPart::ImageUrl { image_url: ImageUrl { url, detail } } => {
             if !url.starts_with("https://") && !url.starts_with("http://") {
                 // Any other URL contains the bytes.
-                let inline = inline_file(None, Some(&url), None).map_err(|error| error.param(param()))?;
+                let inline = inline_file(None, Some(&url), None, &param())?;
                 inline.ok_or_else(|| ApiError::invalid(param(), "Images are taken by 'https:' or 'data:' URLs."))?;
             }
             Ok(Content::ImageUrl { image_url: ImageUrl { url, detail } })

@@ -138,7 +138,7 @@ async fn user_parts(
                     None => Part::Text("[an image that is not there any more]".to_owned()),
                 }
             }
-            Content::ImageUrl { image_url } => match inline_file(None, Some(&image_url.url), None)? {
+            Content::ImageUrl { image_url } => match inline_file(None, Some(&image_url.url), None, "content")? {
                 Some((_, mime, bytes)) => Part::Image { mime, data: Arc::from(bytes) },
                 None => Part::ImageUrl(image_url.url),
             },

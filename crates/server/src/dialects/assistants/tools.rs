@@ -136,7 +136,7 @@ pub(super) async fn resources(app: &App, tenant: &Tenant, sent: NewToolResources
         return Err(ApiError::invalid("tool_resources", message));
     }
     for id in resources.file_ids() {
-        stored_file(app, tenant, id).await.map_err(|error| error.param("tool_resources"))?;
+        stored_file(app, tenant, id, "tool_resources").await?;
     }
     Ok(resources)
 }

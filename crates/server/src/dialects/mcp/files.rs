@@ -15,6 +15,7 @@ use super::error::ToolError;
 use super::resources::{self, Content, MAX_READ};
 use super::server::Server;
 use super::tools::{Encoding, FilesAction, FilesArguments};
+use crate::error::without_stop;
 use crate::workspace_path::within_workspace;
 
 /// Files that are listed.
@@ -85,7 +86,7 @@ async fn write(server: &Server, arguments: FilesArguments) -> Result<Vec<Content
         None | Some(Encoding::Text) => content.into_bytes(),
         Some(Encoding::Base64) => BASE64_STANDARD
             .decode(content.trim())
-            .map_err(|error| ToolError(format!("The `content` is not valid base64: {error}.")))?,
+            .map_err(|error| ToolError(format!("The `content` is not valid base64: {}.", without_stop(&error))))?,
     };
     let session = server.session(arguments.session.as_deref()).await?;
     let (store, tenant, into) = (server.mcp.engine.store.clone(), server.tenant.clone(), Arc::clone(&session));

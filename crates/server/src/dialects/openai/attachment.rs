@@ -18,28 +18,27 @@ pub(crate) fn check_count(count: usize) -> Result<(), ApiError> {
     Err(ApiError::bad_request(format!("A request may bring at most {MAX_FILES} files along; this one has more.")))
 }
 
-/// A file of the Files API, by the id in a part of a message.
-pub(crate) async fn stored_file(app: &App, tenant: &Tenant, id: &str) -> Result<FileRecord, ApiError> {
+/// A file of the Files API, by the id in a part of a message. `param` is its place in the request.
+pub(crate) async fn stored_file(app: &App, tenant: &Tenant, id: &str, param: &str) -> Result<FileRecord, ApiError> {
     let file = match FileId::parse(id) {
         Some(file) => app.store.file(tenant, &file).await?,
         None => None,
     };
-    file.ok_or_else(|| crate::dialects::openai::files::no_file(id).param("input"))
+    file.ok_or_else(|| crate::dialects::openai::files::no_file(id).param(param))
 }
 
 /// Decodes a file inside a request: its name, type and contents. `data` is base64, plain or in a `data:` URL; any other URL contains no
-/// file.
+/// file. `param` is its place in the request.
 pub(crate) fn inline_file(
     data: Option<&str>,
     url: Option<&str>,
     name: Option<&str>,
+    param: &str,
 ) -> Result<Option<(String, String, Vec<u8>)>, ApiError> {
     let data = data.map(|data| data.strip_prefix("data:").unwrap_or(data));
     let Some(data) = data.or_else(|| url?.strip_prefix("data:")) else { return Ok(None) };
     let (mime, encoded) = data.split_once(";base64,").unwrap_or(("application/octet-stream", data));
-    let bytes = BASE64_STANDARD
-        .decode(encoded.trim())
-        .map_err(|error| ApiError::invalid("input", format!("A file in 'input' is not valid base64: {error}.")))?;
+    let bytes = BASE64_STANDARD.decode(encoded.trim()).map_err(|error| ApiError::not_base64(param, &error))?;
     let name = match name {
         Some(name) => name.to_owned(),
         None => format!("{}.{}", aludel_store::fresh_id("input_"), mime.rsplit(['/', '+']).next().unwrap_or("bin")),

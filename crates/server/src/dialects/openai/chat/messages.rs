@@ -261,7 +261,7 @@ impl Conversation {
         for part in parts {
             // Whatever is no picture in base64 is for the model to understand.
             let picture = match &part {
-                Part::ImageUrl(url) => inline_file(None, Some(url), None).ok().flatten(),
+                Part::ImageUrl(url) => inline_file(None, Some(url), None, "messages").ok().flatten(),
                 _ => None,
             };
             all.push(part);
@@ -322,15 +322,16 @@ impl Conversation {
 
 async fn attached(app: &App, tenant: &Tenant, file: &Value, param: &str) -> Result<AttachedFile, ApiError> {
     if let Some(id) = file.get("file_id").and_then(Value::as_str) {
-        return Ok(AttachedFile::Stored(stored_file(app, tenant, id).await?));
+        return Ok(AttachedFile::Stored(stored_file(app, tenant, id, &format!("{param}.file.file_id")).await?));
     }
     if file.get("filename").and_then(Value::as_str).is_none() {
         let message = "Files are taken by 'file_id', or as 'file_data' with a 'filename'.";
         return Err(ApiError::invalid(format!("{param}.file"), message));
     }
     let text = |name: &str| file.get(name).and_then(Value::as_str);
-    let inline = inline_file(text("file_data"), None, text("filename"))?
-        .ok_or_else(|| ApiError::missing(format!("{param}.file.file_data")))?;
+    let place = format!("{param}.file.file_data");
+    let inline = inline_file(text("file_data"), None, text("filename"), &place)?;
+    let inline = inline.ok_or_else(|| ApiError::missing(place))?;
     let (name, mime, bytes) = inline;
     Ok(AttachedFile::Inline { name, mime, bytes })
 }

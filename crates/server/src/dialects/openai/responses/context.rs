@@ -119,8 +119,10 @@ impl Context {
             if let Some(id) = id {
                 count += 1;
                 check_count(count)?;
-                container.add_stored_file(&stored_file(app, tenant, &id).await?).await?;
-            } else if let Some((name, mime, bytes)) = inline_file(data.as_deref(), url.as_deref(), name.as_deref())? {
+                container.add_stored_file(&stored_file(app, tenant, &id, "input").await?).await?;
+            } else if let Some((name, mime, bytes)) =
+                inline_file(data.as_deref(), url.as_deref(), name.as_deref(), "input")?
+            {
                 count += 1;
                 check_count(count)?;
                 container.add_file(&name, &mime, app.store.write_blob(tenant, &bytes).await?).await?;
@@ -447,7 +449,7 @@ impl ModelView {
     /// Converts a file to its name, since programs can read it.
     async fn file(&self, file: InputFile, app: &App, tenant: &Tenant) -> Result<String, ApiError> {
         let name = match (file.file_id, file.filename) {
-            (Some(id), _) => stored_file(app, tenant, &id).await?.filename,
+            (Some(id), _) => stored_file(app, tenant, &id, "input").await?.filename,
             (None, Some(name)) => name,
             (None, None) => {
                 let message = "Files are taken by 'file_id', or as 'file_data' with a 'filename'.";
@@ -523,7 +525,7 @@ fn unknown_item(kind: &str, param: &str) -> ApiError {
 
 async fn image(image: &InputImage, app: &App, tenant: &Tenant, memory: &MemoryCharge) -> Result<Part, ApiError> {
     if let Some(id) = &image.file_id {
-        let file = stored_file(app, tenant, id).await?;
+        let file = stored_file(app, tenant, id, "input").await?;
         memory.count_file(file.bytes)?;
         let content = app.store.read_blob(&file.blob).await?;
         let data = content.read_whole(file.bytes).await.map_err(ApiError::internal)?;
@@ -532,7 +534,7 @@ async fn image(image: &InputImage, app: &App, tenant: &Tenant, memory: &MemoryCh
     let Some(url) = &image.image_url else {
         return Err(ApiError::invalid("input", "An 'input_image' needs an 'image_url' or a 'file_id'."));
     };
-    match inline_file(None, Some(url), image.filename.as_deref())? {
+    match inline_file(None, Some(url), image.filename.as_deref(), "input")? {
         Some((_, mime, bytes)) => Ok(Part::Image { mime, data: Arc::from(bytes) }),
         None => Ok(Part::ImageUrl(url.clone())),
     }
