@@ -10,6 +10,7 @@ use super::error;
 use super::program::{CollectedOutput, ProgramEnd};
 use super::writer::Writer;
 use crate::raw_json::raw_json;
+use crate::turn::CancelReason;
 
 /// The kind of a frame with a failure.
 pub(super) const ERROR: &str = "error";
@@ -24,11 +25,12 @@ pub(super) struct MessageRenderer {
     failure: Option<Failure>,
     /// The request's id, which errors in a stream repeat.
     request_id: Option<String>,
+    cancelled: CancelReason,
 }
 
 impl MessageRenderer {
-    pub(super) fn new(writer: Writer, request_id: Option<String>) -> Self {
-        Self { writer, printed: HashMap::new(), failure: None, request_id }
+    pub(super) fn new(writer: Writer, request_id: Option<String>, cancelled: CancelReason) -> Self {
+        Self { writer, printed: HashMap::new(), failure: None, request_id, cancelled }
     }
 
     fn handle(&mut self, kind: &EventKind) -> Flow {
@@ -115,7 +117,7 @@ impl MessageRenderer {
                 StopReason::ToolUse
             }
             EndReason::Cancelled => {
-                self.failure.get_or_insert_with(Failure::server_ends);
+                self.failure.get_or_insert_with(|| self.cancelled.failure());
                 return Flow::StopAll;
             }
             EndReason::Failed { failure, .. } => {

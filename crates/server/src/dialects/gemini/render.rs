@@ -12,6 +12,7 @@ use super::error;
 use super::program_output::CollectedOutput;
 use super::writer::Writer;
 use crate::raw_json::raw_json;
+use crate::turn::CancelReason;
 
 /// The renderer of one answer.
 pub(super) struct ContentRenderer {
@@ -19,11 +20,12 @@ pub(super) struct ContentRenderer {
     /// Output of programs that run.
     printed: HashMap<ItemId, CollectedOutput>,
     failure: Option<Failure>,
+    cancelled: CancelReason,
 }
 
 impl ContentRenderer {
-    pub(super) fn new(writer: Writer) -> Self {
-        Self { writer, printed: HashMap::new(), failure: None }
+    pub(super) fn new(writer: Writer, cancelled: CancelReason) -> Self {
+        Self { writer, printed: HashMap::new(), failure: None, cancelled }
     }
 
     fn handle(&mut self, kind: &EventKind) -> Flow {
@@ -103,7 +105,7 @@ impl ContentRenderer {
                 FinishReason::Stop
             }
             EndReason::Cancelled => {
-                self.failure.get_or_insert_with(Failure::server_ends);
+                self.failure.get_or_insert_with(|| self.cancelled.failure());
                 return Flow::StopAll;
             }
             EndReason::Failed { failure, .. } => {
