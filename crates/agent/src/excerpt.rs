@@ -70,7 +70,8 @@ fn skip_escape(characters: &mut std::iter::Peekable<std::str::Chars<'_>>) {
         }
         Some(']') => {
             // A title ends with a bell, or with an escape and a backslash.
-            if characters.find(|c| matches!(c, '\u{7}' | '\u{1b}' | '\n')) == Some('\u{1b}') {
+            let end = characters.find(|c| matches!(c, '\u{7}' | '\u{1b}' | '\n'));
+            if end == Some('\u{1b}') {
                 characters.next_if_eq(&'\\');
             }
         }

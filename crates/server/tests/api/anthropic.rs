@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 const PATH: &str = "/v1/messages";
 
-fn request(messages: Value) -> Value {
+fn request(messages: &Value) -> Value {
     let tools = json!([
         { "type": "code_execution_20260120", "name": "code_execution" },
         { "name": "weather", "input_schema": { "type": "object", "properties": {} } },
@@ -26,7 +26,7 @@ async fn one_file_may_be_named_any_number_of_times() {
     let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
     let file = server.upload("a.csv", b"a").await;
     let block = json!({ "type": "container_upload", "file_id": file });
-    let body = request(json!([{ "role": "user", "content": vec![block; 150] }]));
+    let body = request(&json!([{ "role": "user", "content": vec![block; 150] }]));
     server.post(PATH, body).await.ok();
     let container = server.get("/v1/containers").await.ok()["data"][0].clone();
     assert_eq!(container, json!(null), "no program ran");
@@ -50,18 +50,18 @@ async fn messages_of_one_role_in_a_row_are_one() {
     };
     let user = |text: &str| json!({ "role": "user", "content": text });
     let messages = [user("one"), user("two"), call("a"), call("b"), result("a"), result("b"), user("three")];
-    server.post(PATH, request(json!(messages))).await.ok();
+    server.post(PATH, request(&json!(messages))).await.ok();
     let seen = upstream.requests()[0]["messages"].as_array().unwrap().clone();
     let roles: Vec<&str> = seen.iter().map(|message| message["role"].as_str().unwrap()).collect();
     assert_eq!(roles, ["user", "assistant", "tool", "tool", "user"], "{seen:?}");
     assert_eq!(seen[1]["tool_calls"].as_array().unwrap().len(), 2, "{seen:?}");
     assert!(seen[0].to_string().contains("one") && seen[0].to_string().contains("two"), "{seen:?}");
     // An error names the message as the client sent it.
-    let refused = server.post(PATH, request(json!([user("one"), call("a"), call("b"), user("x"), result("a")]))).await;
+    let refused = server.post(PATH, request(&json!([user("one"), call("a"), call("b"), user("x"), result("a")]))).await;
     assert_eq!(refused.status, 400);
     let message = refused.json()["error"]["message"].as_str().unwrap().to_owned();
     assert!(message.starts_with("messages.2: ") && message.ends_with("immediately after: b."), "{message}");
-    let refused = server.post(PATH, request(json!([user("one"), call("a"), result("a"), result("c")]))).await;
+    let refused = server.post(PATH, request(&json!([user("one"), call("a"), result("a"), result("c")]))).await;
     assert!(refused.json()["error"]["message"].as_str().unwrap().contains("messages.3.content.0"), "{refused:?}");
     server.stop().await;
 }
@@ -72,7 +72,7 @@ async fn a_whole_answer_can_be_asked_for_again_as_a_stream() {
     let script = vec![Scripted::Python("print('marker-7f3a', 6 * 7)"), Scripted::Text("It is 42.")];
     let upstream = ScriptedUpstream::start(script).await;
     let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
-    let mut body = request(json!([{ "role": "user", "content": "6 x 7?" }]));
+    let mut body = request(&json!([{ "role": "user", "content": "6 x 7?" }]));
     let whole = once(&server, &body).await.ok();
     body["stream"] = true.into();
     let stream = String::from_utf8(once(&server, &body).await.bytes.to_vec()).unwrap();
