@@ -47,7 +47,8 @@ settings! {
         /// The most requests to it at once. One more falls back, or hears 429.
         requests: OptionalCount = OptionalCount::default();
         /// The code interpreter for clients that do not ask for it, such as chat products: `true` shows programs, output, pictures and
-        /// files in the text, `output` leaves the programs out, `files` all but pictures and files.
+        /// files in the text, `output` leaves the programs out, `files` all but pictures and files. It holds for Chat Completions
+        /// alone; clients of the other APIs ask for the tool.
         code_interpreter: InterpreterSetting = InterpreterSetting::No;
         /// Template of the sandboxes of its programs; `default` for that of `sandbox.template`.
         template: Choice = Choice::Default;
