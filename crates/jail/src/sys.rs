@@ -350,8 +350,8 @@ pub(crate) fn read_memory(process: Pid, address: usize, into: &mut [u8]) -> io::
 
 /// Has Linux check this thread's access to files by another user and group, and nothing else.
 pub(crate) fn access_files_as(user: u32, group: u32) -> io::Result<()> {
-    // JUSTIFICATION: not wrapped. SAFETY: integers only. Neither call can fail; each returns the id before, and changes nothing for one that
-    // does not exist.
+    // JUSTIFICATION: not wrapped. SAFETY: integers only. Neither call can fail; each returns the id before, and changes nothing for one
+    // that does not exist.
     let now = unsafe {
         libc::setfsgid(group);
         libc::setfsuid(user);
