@@ -42,6 +42,11 @@ pub trait Workspace: Any + fmt::Debug + Send + Sync {
     /// Returns its usage and limit.
     fn usage(&self) -> Result<WorkspaceUsage, Error>;
 
+    /// Returns true if a program can make calls on its files last.
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     /// Returns true if it contains so little that visiting everything is cheaper than starting a thread.
     fn is_small(&self) -> bool {
         false
@@ -62,9 +67,8 @@ impl dyn Workspace {
         self: Arc<Self>,
         work: impl FnOnce(&dyn Workspace) -> T + Send + 'static,
     ) -> T {
-        guest_threads::spawn(move || work(&*self))
-            .await
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+        let thread = if self.is_shared() { guest_threads::spawn } else { tokio::task::spawn_blocking };
+        thread(move || work(&*self)).await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
     }
 
     /// Visits at most `most` entries. There may be few, and no program that holds them up, unless it `is_touched`: then they are visited at

@@ -129,6 +129,10 @@ impl Workspace for MemoryWorkspace {
         Ok(WorkspaceUsage { used: files.used(), limit: self.bytes, takes_files })
     }
 
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     fn walk(&self, most: u64, visit: &mut dyn FnMut(WorkspaceEntry)) -> Result<(), Error> {
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         for (path, file) in self.lock().by_path.iter().take(most) {
