@@ -30,6 +30,12 @@ def containers(client):
     return {container.id for container in client.containers.list(limit=100)}
 
 
+def aludel(server, *arguments, check=True):
+    """Runs a command beside a server, on its data."""
+    command = [*shlex.split(os.environ.get("ALUDEL", "aludel")), *arguments, "--data", server.directory.name]
+    return subprocess.run(command, capture_output=True, text=True, check=check)
+
+
 class Server:
     """A server that can be killed and started again on the same data. As a context, it is stopped whatever happens in it."""
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from conftest import Server, eventually
+from conftest import Server, aludel, eventually
 from recorder import Recorder, answers
 from test_chat import chat, programs
 from test_responses import ask, calls, ended
@@ -30,11 +30,6 @@ def holding(upstream, **approval):
     settings = {"mode": '"always"', **approval}
     with Server(upstream, sections="[approval]\n" + "".join(f"{key} = {value}\n" for key, value in settings.items())) as server:
         yield server
-
-
-def aludel(server, *arguments, check=True):
-    command = [*os.environ.get("ALUDEL", "aludel").split(), *arguments, "--data", server.directory.name]
-    return subprocess.run(command, capture_output=True, text=True, check=check)
 
 
 def pending(client):

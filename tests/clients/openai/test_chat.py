@@ -8,7 +8,7 @@ import urllib.request
 import openai
 import pytest
 
-from conftest import Server, containers, eventually
+from conftest import Server, aludel, containers, eventually
 from recorder import Recorder, chunk, runs, says, streams
 
 AUTO = {"type": "code_interpreter", "container": {"type": "auto"}}
@@ -230,7 +230,15 @@ def test_a_client_that_goes_away_stops_its_program(server, client):
         if (chunk.choices[0].delta.model_extra or {}).get("code_interpreter_calls"):
             break
     stream.close()
-    eventually(lambda: containers(client) <= before)
+    # The client was told of its container, which stays. The program would run for 20 s.
+    (kept,) = containers(client) - before
+
+    def ended():
+        log = (json.loads(line) for line in aludel(server, "audit", "--json").stdout.splitlines())
+        return any(entry["container"] == kept and entry["event"] == "ended" for entry in log)
+
+    eventually(ended, seconds=15)
+    assert not [file for file in client.containers.files.list(kept) if file.path.endswith("late.txt")]
 
 
 def test_failures_are_errors(client):

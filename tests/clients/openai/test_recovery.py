@@ -16,8 +16,8 @@ from pathlib import Path
 import openai
 import pytest
 
-from conftest import Server, eventually
-from test_approval import aludel, decide, holding, pending
+from conftest import Server, aludel, eventually
+from test_approval import decide, holding, pending
 from test_responses import ask
 
 ALL = os.environ.get("ALUDEL_KILLS") == "all"
@@ -264,14 +264,14 @@ def readiness(server):
         return error.code
 
 
-def test_it_is_not_ready_without_what_was_left(upstream):
+def test_a_turn_that_cannot_be_read_is_ended(upstream):
     with holding(upstream) as server:
         heard = Heard(server)
         heard.hear(lambda event, _: event.type.endswith("code.done"))
         heard.killed()
         between_writes(server, ("UPDATE turns SET dialect_state = '{' WHERE id = ?", heard.id))
         server.start()
-        assert readiness(server) == 503 and eventually(lambda: any("cannot take up" in line for line in server.said))
+        assert readiness(server) == 200 and eventually(lambda: any("cannot be restored" in line for line in server.said))
 
 
 def test_killed_between_the_start_of_a_program_and_its_event(upstream):
