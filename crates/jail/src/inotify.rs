@@ -1,6 +1,6 @@
 //! Watches of files (inotify), which a **watcher** adds in the place of a sandbox's programs: of the sandbox's own files only.
 //!
-//! Whoever watches a file hears of everybody that uses it, and everybody that uses it pays for that. The template and the devices are the
+//! A watch of a file tells of everybody that uses it, and everybody that uses it pays for that. The template and the devices are the
 //! same for all sandboxes. A filter cannot see the path of a call, so the watcher reads it, opens the file, and watches what it opened.
 //!
 //! It is a process of the sandbox, in its control group, since what it does for a program can take as long as the program likes: reading

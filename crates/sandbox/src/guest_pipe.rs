@@ -166,8 +166,15 @@ impl AsyncRead for GuestReader {
 #[derive(Debug)]
 pub(crate) struct GuestWriter {
     end: GuestEnd,
-    /// A call on its way, with the first bytes that its caller gave.
-    writing: Option<JoinHandle<io::Result<usize>>>,
+    writing: Option<PendingWrite>,
+}
+
+/// A write on its way, which goes on if its caller gives up.
+#[derive(Debug)]
+struct PendingWrite {
+    /// The address and the length of the bytes that its caller gave.
+    given: (usize, usize),
+    call: JoinHandle<(Vec<u8>, io::Result<usize>)>,
 }
 
 impl GuestWriter {
@@ -177,18 +184,23 @@ impl GuestWriter {
     }
 }
 
-/// Whoever drops a write halfway cannot go on with other bytes: the first ones may be written.
 impl AsyncWrite for GuestWriter {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if bytes.is_empty() {
             return Poll::Ready(Ok(0));
         }
+        let given = (bytes.as_ptr().addr(), bytes.len());
         loop {
             let done = match &mut self.writing {
-                Some(writing) => {
-                    let done = ready!(Pin::new(writing).poll(context));
+                Some(PendingWrite { given: before, call }) => {
+                    let (done, is_own) = (ready!(Pin::new(call).poll(context)), *before == given);
                     self.writing = None;
-                    done.map_err(io::Error::other)?
+                    let (piece, written) = done.map_err(io::Error::other)?;
+                    if !is_own || !bytes.starts_with(&piece) {
+                        // Of a caller who gave up: these bytes come after.
+                        continue;
+                    }
+                    written
                 }
                 None => {
                     let Some(descriptor) = &self.end.descriptor else {
@@ -203,8 +215,11 @@ impl AsyncWrite for GuestWriter {
                     let piece = bytes.get(..PIPE_BUFFER).unwrap_or(bytes);
                     if self.end.touched.is_set() {
                         let piece = piece.to_vec();
-                        let writing = guest_threads::spawn(move || Ok(rustix::io::write(&descriptor, &piece)?));
-                        self.writing = Some(writing);
+                        let call = guest_threads::spawn(move || {
+                            let written = rustix::io::write(&descriptor, &piece).map_err(io::Error::from);
+                            (piece, written)
+                        });
+                        self.writing = Some(PendingWrite { given, call });
                         continue;
                     }
                     rustix::io::write(&descriptor, piece).map_err(io::Error::from)
@@ -212,8 +227,7 @@ impl AsyncWrite for GuestWriter {
             };
             match done {
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-                // Another caller's shorter bytes.
-                done => return Poll::Ready(done.map(|count| count.min(bytes.len()))),
+                done => return Poll::Ready(done),
             }
         }
     }
@@ -229,6 +243,7 @@ impl AsyncWrite for GuestWriter {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
     use std::time::{Duration, Instant};
@@ -266,11 +281,15 @@ mod tests {
         let mut reader = GuestReader::new(pipe, touched.clone()).unwrap();
         let begun = Instant::now();
         timeout(Duration::from_millis(100), reader.read()).await.unwrap_err();
-        let ((_other, pipe), begun_to_write) = (held_pipe(), Instant::now());
+        let ((other, pipe), begun_to_write) = (held_pipe(), Instant::now());
         let mut writer = GuestWriter::new(pipe, touched).unwrap();
-        timeout(Duration::from_millis(100), writer.write_all(b"y")).await.unwrap_err();
-        drop(writer);
+        timeout(Duration::from_millis(100), writer.write_all(b"given up")).await.unwrap_err();
         assert!(begun_to_write.elapsed() < HELD / 2, "{:?}", begun_to_write.elapsed());
+        writer.write_all(b", and more").await.unwrap();
+        drop(writer);
+        let mut written = Vec::new();
+        File::from(other).read_to_end(&mut written).unwrap();
+        assert!(written.ends_with(b"xgiven up, and more"), "{}", written.len());
         // Bytes on their way are not lost.
         assert_eq!(reader.read().await.unwrap(), [b'x'; 4095]);
         assert!(begun.elapsed() < 2 * HELD);
