@@ -229,15 +229,17 @@ def test_a_client_that_goes_away_stops_its_program(server, client):
     for chunk in stream:
         if (chunk.choices[0].delta.model_extra or {}).get("code_interpreter_calls"):
             break
-    stream.close()
-    # The client was told of its container, which stays. The program would run for 20 s.
+    # The client is told of its container, which stays. The program would run for 20 s.
     (kept,) = containers(client) - before
 
-    def ended():
+    def has(event):
         log = (json.loads(line) for line in aludel(server, "audit", "--json").stdout.splitlines())
-        return any(entry["container"] == kept and entry["event"] == "ended" for entry in log)
+        return any(entry["container"] == kept and entry["event"] == event for entry in log)
 
-    eventually(ended, seconds=15)
+    # The client is told of a program before it starts.
+    eventually(lambda: has("started"))
+    stream.close()
+    eventually(lambda: has("ended"), seconds=15)
     assert not [file for file in client.containers.files.list(kept) if file.path.endswith("late.txt")]
 
 
