@@ -6,7 +6,7 @@ use std::sync::Arc;
 use aludel_engine::BackendStatus;
 use axum::extract::{Request, State};
 use axum::http::header::ACCEPT;
-use axum::http::{Method, Uri};
+use axum::http::{HeaderMap, Method, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::{Json, Router};
@@ -123,10 +123,11 @@ async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, ApiError> {
 }
 
 /// `GET /metrics`.
-async fn scrape(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
+async fn scrape(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, ApiError> {
+    let accepted = headers.get(ACCEPT).and_then(|accepted| accepted.to_str().ok()).unwrap_or_default();
     let metrics = app.telemetry.metrics.as_ref();
     let metrics = metrics.ok_or_else(|| ApiError::not_found("Metrics are off; set `metrics = true` in [server]."))?;
-    metrics.scrape(&app.engine).map_err(ApiError::internal)
+    metrics.scrape(&app.engine, accepted).map_err(ApiError::internal)
 }
 
 async fn no_route(method: Method, uri: Uri) -> ApiError {

@@ -97,7 +97,10 @@ async fn figures_count_what_a_turn_did_and_say_nothing_of_it() {
     let lines: Vec<String> = expected.iter().map(|(series, count)| format!("{series} {count}")).collect();
     let figures = figures_with(&server, &[lines, vec![ALONE.to_owned()]].concat()).await;
     assert!(!figures.contains(MARKER), "{figures}");
-    assert!(figures.ends_with("# EOF\n"));
+    assert!(figures.contains("# TYPE aludel_turns_total counter\n") && !figures.contains("# EOF"), "{figures}");
+    let open = server.request(Method::GET, "/metrics").header("accept", "application/openmetrics-text; version=1.0.0");
+    let open = open.send().await.unwrap().text().await.unwrap();
+    assert!(open.contains("# TYPE aludel_turns counter\n") && open.ends_with("# EOF\n"), "{open}");
     // The dashboard asks for nothing else.
     let dashboard = include_str!("../../../packaging/grafana/aludel.json");
     assert!(serde_json::from_str::<Value>(dashboard).is_ok());

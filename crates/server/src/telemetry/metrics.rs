@@ -2,6 +2,7 @@
 //!
 //! Every label has few values: route patterns, names of models from the configuration, words of our own enums.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -20,6 +21,9 @@ use super::Traces;
 
 /// The path of the metrics.
 pub(crate) const METRICS: &str = "/metrics";
+
+/// The media type of OpenMetrics' format.
+const OPEN_METRICS: &str = "application/openmetrics-text";
 
 /// All metrics of a server.
 #[derive(Debug)]
@@ -171,9 +175,8 @@ impl Metrics {
         self
     }
 
-    /// Returns the metrics in Prometheus' format, with the engine's present values.
-    pub(crate) fn scrape(&self, engine: &Engine) -> Result<Response, fmt::Error> {
-        const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    /// Returns the metrics with the engine's present values, in OpenMetrics' format for who accepts it, and else in Prometheus' older one.
+    pub(crate) fn scrape(&self, engine: &Engine, accepted: &str) -> Result<Response, fmt::Error> {
         let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.containers_live.set(gauge(engine.sessions.in_use()));
         self.containers_limit.set(gauge(engine.settings.sessions));
@@ -182,6 +185,43 @@ impl Metrics {
         self.backend_degraded.set(i64::from(health.status != BackendStatus::Ready));
         let mut answer = String::new();
         text::encode(&mut answer, &self.registry)?;
-        Ok(([(CONTENT_TYPE, OPEN_METRICS)], answer).into_response())
+        if accepted.contains(OPEN_METRICS) {
+            return Ok(
+                ([(CONTENT_TYPE, format!("{OPEN_METRICS}; version=1.0.0; charset=utf-8"))], answer).into_response()
+            );
+        }
+        Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], in_older_format(&answer)).into_response())
     }
+}
+
+/// Converts metrics in OpenMetrics' format to the one before it: there, families of counters have the name of their series, and there are
+/// no units, no infos and no mark of the end.
+fn in_older_format(metrics: &str) -> String {
+    let mut kinds = HashMap::new();
+    for line in metrics.lines() {
+        if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|line| line.split_once(' ')) {
+            kinds.insert(name, kind);
+        }
+    }
+    let mut older = String::with_capacity(metrics.len());
+    for line in metrics.lines() {
+        let mut words = line.splitn(4, ' ');
+        let (word, name) = match (words.next(), words.next(), words.next()) {
+            (Some("#"), Some(word @ ("HELP" | "TYPE")), Some(name)) => (word, name),
+            (Some("#"), ..) => continue,
+            _ => {
+                older.extend([line, "\n"]);
+                continue;
+            }
+        };
+        let rest = words.next().unwrap_or_default();
+        let (suffix, kind) = match kinds.get(name) {
+            Some(&"counter") => ("_total", "counter"),
+            Some(&"info") => ("_info", "gauge"),
+            _ => ("", rest),
+        };
+        let rest = if word == "TYPE" { kind } else { rest };
+        older.extend(["# ", word, " ", name, suffix, " ", rest, "\n"]);
+    }
+    older
 }
