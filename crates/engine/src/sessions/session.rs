@@ -31,6 +31,11 @@ use crate::{Environment, Error};
 /// Files without a report of an execution that are stored at once.
 const MAX_UNREPORTED: usize = 1000;
 
+/// Longest wait of a turn's program for a permit, if its turn reserved none.
+const ROOM_TIMEOUT: Duration = Duration::from_secs(30);
+/// Interval at which such a program looks for a permit.
+const ROOM_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
 /// A session in use. Holding it keeps it from expiring.
 #[derive(Debug)]
 pub struct Session {
@@ -174,6 +179,19 @@ impl Session {
             *reservation.permit() = Some(permit);
         }
         Ok(reservation)
+    }
+
+    /// Reserves a permit for its sandbox, and waits for a while if there is none.
+    async fn reserve_in_time(&self) -> Result<SessionReservation, Error> {
+        let end = Instant::now() + ROOM_TIMEOUT;
+        loop {
+            match self.reserve().await {
+                Err(Error::SessionsFull { .. } | Error::SessionsShared { .. }) if Instant::now() < end => {
+                    tokio::time::sleep(ROOM_CHECK_INTERVAL).await;
+                }
+                done => return done,
+            }
+        }
     }
 
     /// The reservation that there is, or a new one without a permit. Call it while the state is locked.
@@ -540,7 +558,10 @@ impl Runtime for Session {
     }
 
     fn execute<'a>(&'a self, cell: Cell<'a>) -> BoxFuture<'a, Result<Execution, RuntimeError>> {
-        Box::pin(async move { Ok(Session::execute(self, cell).await?) })
+        Box::pin(async move {
+            let _until_begun = self.reserve_in_time().await?;
+            Ok(Session::execute(self, cell).await?)
+        })
     }
 }
 

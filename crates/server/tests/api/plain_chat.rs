@@ -77,6 +77,20 @@ async fn a_client_without_tools_gets_programs_and_files_in_its_text() {
 }
 
 #[tokio::test]
+async fn an_answer_without_a_program_takes_no_place_of_a_container() {
+    let data = tempfile::tempdir().unwrap();
+    let upstream = ScriptedUpstream::start(vec![Scripted::Text("Hello.")]).await;
+    let settings = settings().engine(|engine| engine.sessions = 0);
+    let server = listen(data.path(), settings, vec![interpreting(&upstream, ProgramParts::All)]).await;
+    let messages = json!([{ "role": "user", "content": "hello" }]);
+    assert_eq!(answer(&server, &messages).await["content"], "Hello.");
+    // A client that asks for the tool is told at once.
+    let asked = json!({ "model": "m", "messages": messages, "tools": [{ "type": "code_interpreter" }] });
+    server.post("/v1/chat/completions", asked).await.refused(429, "server.containers");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_link_that_fails_is_logged_without_its_token() {
     let data = tempfile::tempdir().unwrap();
     let upstream = ScriptedUpstream::start(vec![Scripted::Python("show()"), Scripted::Text("Here.")]).await;

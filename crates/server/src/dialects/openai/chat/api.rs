@@ -175,8 +175,12 @@ async fn prepare(
     let mut choice = spec.plan_choice(&app.engine, tenant, items, Some((Arc::clone(&session), gate)), retention)?;
     let placed = async {
         conversation.place_files(app, &session).await?;
-        // Reserved now, so that a lack of room is reported at once.
-        Ok(choice.reserve().await?)
+        if request.shown.is_none() {
+            // Reserved now, so that a lack of room is reported at once.
+            choice.reserve().await?;
+        }
+        // Else the client asked for no tool, and most of its questions need no program: the first one takes a permit, and waits for it.
+        Ok(())
     };
     if let Err(error) = placed.await {
         choice.abandon(&app.engine).await;
