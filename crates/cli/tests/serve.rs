@@ -286,7 +286,14 @@ fn keys_are_made_listed_and_revoked_while_the_server_runs() {
     assert!(is_served(&third), "{third}");
     wait_until(|| !is_served(&second) && !is_served(key), "a former secret is served for long");
     let key = third.as_str();
+    let early = keys(&["erase", id]);
+    assert!(early.status == Some(2) && early.stderr.contains("revoke"), "{early:#?}");
     assert_eq!(keys(&["revoke", id]).status, Some(0));
+    let listed: serde_json::Value = serde_json::from_str(&keys(&["list", "--json"]).stdout).unwrap();
+    assert!(
+        listed["state"] == "revoked" && listed["name"] == "laptop" && listed["per_day"]["tokens"].is_null(),
+        "{listed}"
+    );
     assert!(keys(&["list"]).stdout.contains("revoked") && keys(&["rotate", id]).status == Some(2));
     let is_refused = || ask(&address, "GET /v1/models", Some(key), "").starts_with("HTTP/1.1 401 ");
     wait_until(is_refused, "a key is served long after it was revoked");

@@ -13,6 +13,7 @@ mod budgets;
 mod conversations;
 mod database;
 mod disk_reserve;
+mod erase;
 mod error;
 mod files;
 mod id;
@@ -52,6 +53,7 @@ pub use budgets::{DailyBudget, UsedUp};
 pub use conversations::ConversationRecord;
 use database::Database;
 pub use database::UpgradeLoss;
+pub use erase::EraseOutcome;
 pub use error::Error;
 pub use files::{FileRecord, NewFile};
 pub use id::{

@@ -464,7 +464,7 @@ pub(crate) fn remove_expired(store: &Store) -> Result<(), Error> {
 }
 
 /// Removes a turn. Its events go before, in pieces.
-fn remove(store: &Store, tenant: Option<&Tenant>, id: &TurnId) -> Result<(), Error> {
+pub(crate) fn remove(store: &Store, tenant: Option<&Tenant>, id: &TurnId) -> Result<(), Error> {
     let query = "DELETE FROM turn_events WHERE turn = ?1 AND sequence IN
                      (SELECT sequence FROM turn_events WHERE turn = ?1 LIMIT ?2)
                  RETURNING octet_length(event)";

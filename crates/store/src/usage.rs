@@ -178,6 +178,7 @@ impl Store {
     }
 }
 
-fn used(database: &Connection, tenant: &Tenant) -> Result<u64, Error> {
+/// Returns a tenant's stored bytes.
+pub(crate) fn used(database: &Connection, tenant: &Tenant) -> Result<u64, Error> {
     Ok(one(database, "SELECT bytes FROM usage WHERE tenant = ?1", [tenant], |row| row.get(0))?.unwrap_or_default())
 }

@@ -1,14 +1,16 @@
 //! `aludel keys`: the keys of the server.
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use aludel_agent::Secret;
-use aludel_store::{DailyBudget, KeyId, KeyRecord, NewKey, Store};
+use aludel_store::{DailyBudget, EraseOutcome, KeyId, KeyRecord, NewKey, Store};
 use anyhow::Context as _;
 use clap::Subcommand;
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
+use serde_json::json;
 
 use crate::config::DurationValue;
 use crate::console::{Console, StandardStream};
@@ -21,7 +23,7 @@ const LEAST: usize = 24;
 /// Columns of names in the list of keys; longer ones shift the rest of their line.
 const MAX_PADDED: usize = 32;
 
-/// Make, list, limit, rotate, expire or revoke the API keys of the server
+/// Make, list, limit, rotate, expire, revoke or erase the API keys of the server
 ///
 /// Each key is a user of its own: files, containers, conversations and responses made with one cannot be seen with another.
 /// Changes hold within a second, also for a server that is running.
@@ -40,7 +42,11 @@ pub(crate) enum KeysCommand {
         expires: Option<ExpiryTime>,
     },
     /// List the keys
-    List,
+    List {
+        /// Print one JSON object a line
+        #[arg(long)]
+        json: bool,
+    },
     /// Change the time from which on a key is refused; one that has expired is served again
     Expire {
         /// Its id, key_…, or its name if no other key has it
@@ -83,6 +89,15 @@ pub(crate) enum KeysCommand {
         #[arg(value_name = "ID|NAME")]
         key: String,
     },
+    /// Delete all that a revoked key stored: files, containers, answers, conversations
+    ///
+    /// This cannot be undone. The audit log keeps the programs that ran; `aludel audit archive` takes old ones out. Counts of work, which
+    /// `aludel usage` shows, stay too.
+    Erase {
+        /// Its id, key_…, or its name if no other revoked key has it
+        #[arg(value_name = "ID|NAME")]
+        key: String,
+    },
 }
 
 pub(crate) async fn run(command: KeysCommand, context: &CommandContext) -> anyhow::Result<Exit> {
@@ -108,8 +123,14 @@ pub(crate) async fn run(command: KeysCommand, context: &CommandContext) -> anyho
             console::status(&format!("made {}; this is the key, which is shown only now:", key.id));
             console.line(StandardStream::Stdout, &key.secret)?;
         }
-        KeysCommand::List => {
+        KeysCommand::List { json } => {
             let keys = state::open_beside(context).await?.keys().await.context("cannot read the keys")?;
+            if json {
+                for key in &keys {
+                    console.line(StandardStream::Stdout, &object(key).to_string())?;
+                }
+                return Ok(Exit::Success);
+            }
             if keys.is_empty() {
                 console::status(
                     "there are no keys: the server serves this machine alone; `aludel keys create` makes one",
@@ -123,7 +144,7 @@ pub(crate) async fn run(command: KeysCommand, context: &CommandContext) -> anyho
         }
         KeysCommand::Expire { key, when: ExpiryTime(at) } => {
             let store = state::open_beside(context).await?;
-            let id = find(&store.keys().await.context("cannot read the keys")?, &key)?;
+            let id = find(&store.keys().await.context("cannot read the keys")?, &key, IS_SERVED)?;
             if !store.set_expiry(id.clone(), at).await.context("cannot change the key")? {
                 return Err(unknown(&key));
             }
@@ -133,7 +154,7 @@ pub(crate) async fn run(command: KeysCommand, context: &CommandContext) -> anyho
         KeysCommand::Limit { key, requests, tokens, program_seconds } => {
             let store = state::open_beside(context).await?;
             let keys = store.keys().await.context("cannot read the keys")?;
-            let id = find(&keys, &key)?;
+            let id = find(&keys, &key, IS_SERVED)?;
             let record = keys.iter().find(|key| key.id == id).ok_or_else(|| unknown(&key))?;
             let changed = |given: Option<BudgetLimit>, before| given.map_or(before, |BudgetLimit(most)| most);
             let budget = DailyBudget {
@@ -155,7 +176,7 @@ pub(crate) async fn run(command: KeysCommand, context: &CommandContext) -> anyho
                 Some(ExpiryTime(None)) => return Err(usage("--former-until: give a time or a day")),
             };
             let store = state::open_beside(context).await?;
-            let id = find(&store.keys().await.context("cannot read the keys")?, &key)?;
+            let id = find(&store.keys().await.context("cannot read the keys")?, &key, IS_SERVED)?;
             let rotated = store.rotate_key(id, former_until).await.context("cannot change the key")?;
             let NewKey { id, secret } = rotated.ok_or_else(|| unknown(&key))?;
             console::status(&format!("{id} has a new secret, which is shown only now:"));
@@ -163,22 +184,52 @@ pub(crate) async fn run(command: KeysCommand, context: &CommandContext) -> anyho
         }
         KeysCommand::Revoke { key } => {
             let store = state::open_beside(context).await?;
-            let id = find(&store.keys().await.context("cannot read the keys")?, &key)?;
+            let id = find(&store.keys().await.context("cannot read the keys")?, &key, IS_SERVED)?;
             if !store.revoke_key(id.clone()).await.context("cannot revoke the key")? {
                 return Err(unknown(&key));
             }
             console.line(StandardStream::Stdout, &format!("revoked {id}"))?;
         }
+        KeysCommand::Erase { key } => {
+            let store = state::open_beside(context).await?;
+            let id = find(&store.keys().await.context("cannot read the keys")?, &key, IS_REVOKED)?;
+            let (bytes, left) = loop {
+                match store.erase_key(id.clone()).await.context("cannot erase it")? {
+                    EraseOutcome::Erased { bytes, left } => break (bytes, left),
+                    EraseOutcome::TooEarly { seconds } => {
+                        console::status(&format!("waiting {seconds} s, until no server serves the key any more"));
+                        tokio::time::sleep(Duration::from_secs(seconds)).await;
+                    }
+                    EraseOutcome::NotRevoked => {
+                        return Err(usage(format!("{id} is still served; `aludel keys revoke {id}` first")));
+                    }
+                    EraseOutcome::Unknown => return Err(unknown(&key)),
+                }
+            };
+            console.line(StandardStream::Stdout, &format!("erased {id}: {}", megabytes(bytes)))?;
+            if left > 0 {
+                let left = megabytes(left);
+                console::status(&format!(
+                    "the audit log has {left} of it; `aludel audit archive` takes old entries out"
+                ));
+            }
+        }
     }
     Ok(Exit::Success)
 }
 
-/// Finds a key by its id, or by its name if only one usable key has it.
-fn find(keys: &[KeyRecord], given: &str) -> anyhow::Result<KeyId> {
+/// The keys that are looked for by their names, except for an erasure.
+const IS_SERVED: fn(&KeyRecord) -> bool = |key| key.revoked_at.is_none();
+
+/// The keys that can be erased.
+const IS_REVOKED: fn(&KeyRecord) -> bool = |key| key.revoked_at.is_some();
+
+/// Finds a key by its id, or by its name if only one such key has it.
+fn find(keys: &[KeyRecord], given: &str, is_meant: fn(&KeyRecord) -> bool) -> anyhow::Result<KeyId> {
     if let Some(id) = KeyId::parse(given) {
         return Ok(id);
     }
-    let named: Vec<_> = keys.iter().filter(|key| key.name == given && key.revoked_at.is_none()).collect();
+    let named: Vec<_> = keys.iter().filter(|key| key.name == given && is_meant(key)).collect();
     match named.as_slice() {
         [key] => Ok(key.id.clone()),
         [] => Err(unknown(given)),
@@ -260,13 +311,35 @@ fn time(seconds: i64) -> String {
     Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
 }
 
-/// A key, with its name in so many columns.
-fn line(key: &KeyRecord, width: usize) -> String {
-    let state = match key {
+/// A number of bytes as people read it.
+fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / f64::from(1 << 20))
+}
+
+/// The word for the state of a key.
+fn state_of(key: &KeyRecord) -> &'static str {
+    match key {
         KeyRecord { revoked_at: Some(_), .. } => "revoked",
         key if key.has_expired() => "expired",
         _ => "active",
-    };
+    }
+}
+
+/// A key as a JSON object: times are seconds since 1970, and bounds of a day without an end are null.
+fn object(key: &KeyRecord) -> serde_json::Value {
+    let KeyRecord { id, name, hint, created_at, revoked_at, expires_at, budget } = key;
+    json!({
+        "id": id.as_str(), "name": name, "hint": hint, "state": state_of(key), "created_at": created_at,
+        "expires_at": expires_at, "revoked_at": revoked_at,
+        "per_day": {
+            "requests": budget.requests, "tokens": budget.tokens, "program_seconds": budget.program_seconds,
+        },
+    })
+}
+
+/// A key, with its name in so many columns.
+fn line(key: &KeyRecord, width: usize) -> String {
+    let state = state_of(key);
     let until = key.expires_at.map(|at| format!("  until {}", time(at))).unwrap_or_default();
     let bounds = bounds(&key.budget);
     let bounds = if bounds.is_empty() { bounds } else { format!("  {bounds}") };
