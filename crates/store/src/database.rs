@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use aludel_ignore::Ignore;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Params, Row, ToSql};
+use tracing::info;
 
 pub use self::formats::UpgradeLoss;
 use self::formats::upgrade;
@@ -26,6 +27,15 @@ const READERS_OF_TENANT: usize = READERS / 2;
 
 /// Rows that are deleted in one transaction.
 const PIECE: usize = 500;
+
+/// Pages that are given back to the file system in one transaction.
+const PAGES: u64 = 256;
+
+/// Least number of unused pages that the file keeps, for rows to come.
+const LEAST_UNUSED: u64 = 1024;
+
+/// Bytes to which the log shrinks once its pages are in the file.
+const LOG_BYTES: i64 = 16 << 20;
 
 /// These parameters of a query and, as the last, the number of rows of one piece.
 pub(crate) fn piece_of<'p>(parameters: &[&'p (dyn ToSql + Sync)], rows: &'p usize) -> Vec<&'p dyn ToSql> {
@@ -66,7 +76,10 @@ impl Database {
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         let mut writer = Connection::open(path)?;
         writer.busy_timeout(BUSY)?;
+        // Of effect on a new file.
+        writer.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
         keep_a_log(&writer)?;
+        writer.pragma_update(None, "journal_size_limit", LOG_BYTES)?;
         // So that a write that a client knows of survives a power cut.
         writer.pragma_update(None, "synchronous", "FULL")?;
         writer.pragma_update(None, "foreign_keys", true)?;
@@ -169,6 +182,44 @@ impl Database {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Gives unused pages back to the file system, except an eighth of the file, in pieces.
+    pub(crate) fn shrink(&self) -> Result<(), Error> {
+        loop {
+            let is_done = self.write(|database| {
+                let count = |name| database.pragma_query_value(None, name, |row| row.get::<_, u64>(0));
+                let unused = count("freelist_count")?;
+                let kept = (count("page_count")? / 8).max(LEAST_UNUSED);
+                let piece = unused.saturating_sub(kept).min(PAGES);
+                if piece > 0 {
+                    // Each row that it returns is a page.
+                    let mut pages = database.prepare(&format!("PRAGMA incremental_vacuum({piece})"))?;
+                    let mut pages = pages.query([])?;
+                    while pages.next()?.is_some() {}
+                }
+                // A file of an older version may not be able to shrink.
+                Ok(piece < PAGES || count("freelist_count")? == unused)
+            })?;
+            if is_done {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes a file of an older version anew, so that it can shrink from then on.
+    pub(crate) fn make_shrinkable(&self) -> Result<(), Error> {
+        let connection = Connection::open(&self.path)?;
+        let count = |name| connection.pragma_query_value(None, name, |row| row.get::<_, u64>(0));
+        if count("auto_vacuum")? > 0 {
+            return Ok(());
+        }
+        let megabytes = (count("page_count")? * count("page_size")?) >> 20;
+        info!(megabytes, "the database is written anew once, so that it can shrink");
+        connection.busy_timeout(BUSY)?;
+        connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+        connection.execute_batch("VACUUM; PRAGMA wal_checkpoint(TRUNCATE)")?;
+        Ok(())
     }
 
     /// Keeps room for deletions on a full disk.
@@ -302,6 +353,58 @@ mod tests {
         database.in_pieces(None, delete, |count| assert!(count <= 50)).unwrap();
         // The first is tried once more, in the room that is kept.
         assert_eq!((left.get(), tried.take()), (0, vec![500, 500, 50, 50, 50]));
+    }
+
+    /// Fills a file with this many rows of a hundred kilobytes, and deletes all but one.
+    fn grow_and_empty(database: &Database, rows: u32) {
+        let insert = "INSERT INTO interactions (id, tenant, created_at, object, input) VALUES (?1, 't', 0, ?2, '')";
+        for number in 0..rows {
+            let row = (number.to_string(), "x".repeat(100_000));
+            database.write(|database| Ok(database.execute(insert, row)?)).unwrap();
+        }
+        database.write(|database| Ok(database.execute("DELETE FROM interactions WHERE id <> '199'", [])?)).unwrap();
+    }
+
+    fn file_bytes(directory: &Path) -> u64 {
+        let connection = Connection::open(directory.join("aludel.db")).unwrap();
+        connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
+        std::fs::metadata(directory.join("aludel.db")).unwrap().len()
+    }
+
+    #[test]
+    fn a_file_shrinks_after_deletions() {
+        let directory = tempfile::tempdir().unwrap();
+        let database = Database::open(&directory.path().join("aludel.db")).unwrap();
+        grow_and_empty(&database, 200);
+        let before = file_bytes(directory.path());
+        database.shrink().unwrap();
+        let after = file_bytes(directory.path());
+        assert!(before > 20_000_000 && after < 6_000_000, "{before}, {after}");
+        database.shrink().unwrap();
+        let found = "SELECT count(*), sum(length(object)) FROM interactions";
+        let found = database.read(None, |database| one(database, found, [], |row| Ok((row.get(0)?, row.get(1)?))));
+        assert_eq!(found.unwrap(), Some((1, 100_000)));
+    }
+
+    #[test]
+    fn a_file_of_an_older_version_is_made_shrinkable_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("aludel.db");
+        // As older versions made it.
+        Connection::open(&path).unwrap().execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE older (id)").unwrap();
+        let database = Database::open(&path).unwrap();
+        grow_and_empty(&database, 200);
+        let before = file_bytes(directory.path());
+        database.shrink().unwrap();
+        assert!(file_bytes(directory.path()) >= before, "it cannot shrink yet");
+        database.make_shrinkable().unwrap();
+        let after = file_bytes(directory.path());
+        assert!(before > 20_000_000 && after < 1_000_000, "{before}, {after}");
+        // The other connections go on, with the file's new shape.
+        grow_and_empty(&database, 199);
+        database.make_shrinkable().unwrap();
+        database.shrink().unwrap();
+        assert!(file_bytes(directory.path()) < 6_000_000);
     }
 
     #[test]

@@ -44,6 +44,7 @@ use std::time::Instant;
 
 use aludel_ignore::Ignore;
 use rusqlite::Connection;
+use tracing::warn;
 
 pub use approvals::{ApprovalRecord, ApprovalStatus, ApprovalUpdate, DecisionOutcome, NewApproval, program_digest};
 pub use audit::{AuditChain, AuditEntry, AuditEvent, AuditRecord, TamperEvidence};
@@ -117,6 +118,9 @@ impl Store {
             let lock = lock(&directory.join("server.lock"))?;
             let store = Self::prepare(&directory, Some(lock))?;
             store.sweep_if_due()?;
+            if let Err(error) = store.0.database.make_shrinkable() {
+                warn!(%error, "the database could not be written anew, and does not shrink; the next start tries again");
+            }
             store.0.database.fill_reserve();
             Ok(store)
         })
