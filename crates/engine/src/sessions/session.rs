@@ -34,7 +34,7 @@ const MAX_UNREPORTED: usize = 1000;
 /// Longest wait of a turn's program for a permit, if its turn reserved none.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval at which such a program looks for a permit.
-const ROOM_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+const ROOM_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A session in use. Holding it keeps it from expiring.
 #[derive(Debug)]
