@@ -55,8 +55,10 @@ async fn reason(host: &str) -> String {
 async fn the_docker_backend_conforms() {
     let data = tempfile::tempdir().unwrap();
     let Some(backend) = start(data.path()).await else { return };
-    let skipped = conformance(&backend, &ConformancePrograms::python()).await;
+    let mut skipped = conformance(&backend, &ConformancePrograms::python()).await;
     backend.shutdown().await;
+    // Without control groups nothing pauses a container.
+    skipped.retain(|skipped| backend.capabilities().pause || *skipped != "a sandbox is paused");
     assert!(skipped.is_empty(), "{skipped:?}");
 }
 

@@ -8,7 +8,9 @@ use aludel_jail::syscalls::SocketMemory;
 
 use bollard::container::{AttachContainerResults, LogOutput};
 use bollard::errors::Error as EngineError;
-use bollard::models::{ContainerCreateBody, SystemInfoCgroupVersionEnum, VolumeCreateRequest};
+use bollard::models::{
+    ContainerCreateBody, SystemInfoCgroupDriverEnum, SystemInfoCgroupVersionEnum, VolumeCreateRequest,
+};
 use bollard::query_parameters::{
     AttachContainerOptions, CreateContainerOptions, CreateImageOptions, InspectContainerOptions, ListContainersOptions,
     ListVolumesOptions, RemoveContainerOptions, RemoveVolumeOptions, StartContainerOptions, StatsOptions,
@@ -37,6 +39,8 @@ pub(super) struct DockerEngine {
     instance: String,
     /// True if the engine enforces limits of memory, processes and processor time.
     pub(super) enforces_resources: bool,
+    /// True if it has control groups, by which containers are paused.
+    pub(super) pauses: bool,
     /// The release of the host's kernel.
     pub(super) kernel: Option<String>,
     /// The fate of the memory of sockets.
@@ -61,11 +65,15 @@ impl DockerEngine {
         let client = client.negotiate_version().await.map_err(failed)?;
         let info = client.info().await.map_err(failed)?;
         let enforces_resources = info.memory_limit == Some(true) && info.pids_limit == Some(true);
+        // Rootless on control groups of version 1, or without systemd: Docker says `none`, and Podman nothing of the kind.
+        let is_rootless = info.security_options.unwrap_or_default().iter().any(|option| option.contains("rootless"));
+        let pauses =
+            info.cgroup_driver != Some(SystemInfoCgroupDriverEnum::NONE) && (enforces_resources || !is_rootless);
         let kernel = info.kernel_version;
         let version = format!("{} at {host}", info.server_version.unwrap_or_default());
         let is_new = info.cgroup_version == Some(SystemInfoCgroupVersionEnum::_2);
         let sockets = if is_new { SocketMemory::Counted } else { SocketMemory::Uncounted };
-        Ok(Self { client, host, instance, enforces_resources, kernel, sockets, version })
+        Ok(Self { client, host, instance, enforces_resources, pauses, kernel, sockets, version })
     }
 
     /// Returns true if an image exists, and an error if it does not and cannot be pulled either.

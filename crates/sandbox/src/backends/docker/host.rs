@@ -45,6 +45,9 @@ impl SandboxHost for ContainerHost {
     }
 
     async fn pause(&self, pauses: bool) -> Result<(), Error> {
+        if !self.engine.pauses {
+            return Err(Error::NotSupported("pausing a container without control groups"));
+        }
         let _alone = self.pausing.lock().await;
         if *self.is_paused.borrow() != pauses {
             self.engine.pause(self.container.name(), pauses).await?;

@@ -104,7 +104,7 @@ impl Docker {
             processes: true,
             terminals: true,
             attach: false,
-            pause: true,
+            pause: engine.pauses,
             fork: false,
             connect: true,
             templates: Vec::new(),
@@ -142,7 +142,9 @@ fn first_number() -> u64 {
 fn warnings(engine: &DockerEngine) -> Vec<String> {
     let missing =
         "the container engine does not enforce memory or processes (rootless without delegated control groups)";
-    if engine.enforces_resources { Vec::new() } else { vec![missing.to_owned()] }
+    let unpaused = "the container engine has no control groups, and pauses nothing";
+    let told = [(engine.enforces_resources, missing), (engine.pauses, unpaused)];
+    told.into_iter().filter(|(is_fine, _)| !is_fine).map(|(_, words)| words.to_owned()).collect()
 }
 
 impl Containers {
