@@ -117,8 +117,6 @@ pub enum Ending {
     Upstream(UpstreamError),
     /// The sandbox failed: our fault or the host's.
     Sandbox(String),
-    /// No sandbox was free in time, in words for the user.
-    NoSandbox(String),
     /// The caller cancelled.
     Cancelled,
 }
@@ -136,7 +134,6 @@ impl Ending {
             Self::AwaitsApproval { .. } => "awaits_approval",
             Self::Upstream(_) => "upstream_failed",
             Self::Sandbox(_) => "sandbox_failed",
-            Self::NoSandbox(_) => "no_sandbox",
             Self::Cancelled => "cancelled",
         }
     }

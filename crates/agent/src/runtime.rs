@@ -21,15 +21,12 @@ pub trait Runtime: Send + Sync {
     fn execute<'a>(&'a self, cell: Cell<'a>) -> BoxFuture<'a, Result<Execution, RuntimeError>>;
 }
 
-/// The reason for which a program could not be started: never a fault of the program.
+/// The reason for which a program could not be started: a fault of the server or the host, never of the program.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
     /// The sandbox's.
     #[error(transparent)]
     Sandbox(#[from] aludel_sandbox::Error),
-    /// No sandbox was free in time, in words for the user.
-    #[error("{0}")]
-    Full(String),
     /// Another, in words for the operator.
     #[error("{0}")]
     Other(String),

@@ -181,9 +181,6 @@ impl From<Error> for RuntimeError {
     fn from(error: Error) -> Self {
         match error {
             Error::Sandbox(error) => Self::Sandbox(error),
-            Error::SessionsFull { limit } | Error::SessionsShared { limit } => Self::Full(format!(
-                "The program could not run: none of the {limit} containers (server.containers) was free for it; try again later."
-            )),
             error => Self::Other(error.to_string()),
         }
     }
@@ -193,7 +190,7 @@ impl From<RuntimeError> for Error {
     fn from(error: RuntimeError) -> Self {
         match error {
             RuntimeError::Sandbox(error) => Self::Sandbox(error),
-            RuntimeError::Full(cause) | RuntimeError::Other(cause) => Self::Internal(cause),
+            RuntimeError::Other(cause) => Self::Internal(cause),
         }
     }
 }

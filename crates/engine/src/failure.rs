@@ -32,7 +32,7 @@ pub struct Failure {
 pub enum FailureKind {
     /// The model is over its rate limit.
     RateLimited,
-    /// The model has its most concurrent requests, or no sandbox is free.
+    /// The model has its most concurrent requests.
     Busy,
     /// The model's server rejected the request.
     Rejected,
@@ -90,11 +90,6 @@ impl Failure {
     pub fn of_sandbox(cause: impl std::fmt::Display) -> Self {
         let message = "The sandbox failed; the server's log says why, under the request's id (x-request-id).";
         Self { cause: Some(cause.to_string()), ..Self::new(FailureKind::Sandbox, message) }
-    }
-
-    /// No sandbox was free in time.
-    pub fn no_sandbox(words: String) -> Self {
-        Self { retry_after_ms: Some(10_000), ..Self::new(FailureKind::Busy, words) }
     }
 
     /// The failure of a model's server.

@@ -13,7 +13,6 @@ use crate::event::{Ending, Event};
 use crate::interpreter::CodeInterpreter;
 use crate::item::Part;
 use crate::observation::Observer;
-use crate::runtime::RuntimeError;
 use crate::shell::{ProgramTool, ToolProgram};
 use crate::trace::ProgramSpan;
 
@@ -166,8 +165,5 @@ impl State {
 }
 
 async fn start(interpreter: &CodeInterpreter, tool: ProgramTool, code: &str) -> Result<Execution, Ending> {
-    interpreter.execute(tool, code).await.map_err(|error| match error {
-        RuntimeError::Full(words) => Ending::NoSandbox(words),
-        error => Ending::Sandbox(error.to_string()),
-    })
+    interpreter.execute(tool, code).await.map_err(|error| Ending::Sandbox(error.to_string()))
 }

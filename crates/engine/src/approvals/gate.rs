@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use aludel_agent::{ApprovalDecision, ApprovalRequest, CodeInterpreter, describe_outcome};
+use aludel_agent::{ApprovalDecision, ApprovalRequest, describe_outcome};
 use aludel_ignore::Ignore;
 use aludel_rules::Decision;
 use aludel_sandbox::{Finished, Language};
@@ -177,15 +177,6 @@ impl Gate {
         }
         self.engine.draining.cancelled().await;
         self.pending_approval.subscribe().wait_for(Option::is_some).await.ignore("the sender is a field of this gate");
-    }
-
-    /// Sends the programs of an interpreter through this gate.
-    pub fn guard(self: &Arc<Self>, interpreter: CodeInterpreter) -> CodeInterpreter {
-        let gate = Arc::clone(self);
-        interpreter.approve(move |program| {
-            let gate = Arc::clone(&gate);
-            async move { gate.pass(program).await }
-        })
     }
 
     /// Decides whether a program may run. The audit log has the program before it runs.

@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_agent::{Runtime, RuntimeError};
 use aludel_sandbox::memory::{Memory as MemoryBackend, ScriptedCell, simple};
 use aludel_sandbox::{Backend, Execution, ExecutionEvent, Finished, Limits, Outcome, VariablesState};
 use aludel_store::{NewFile, SessionId, Store, Tenant};
@@ -445,19 +444,18 @@ async fn a_reservation_is_given_back_with_the_last_turn_that_has_it() {
 }
 
 #[tokio::test]
-async fn a_program_of_a_turn_without_a_reservation_waits_for_a_permit() {
+async fn a_program_waits_for_a_permit() {
     let data = tempfile::tempdir().unwrap();
     let place = TestSessions::enter(data.path(), SessionSettings { sessions: 1, ..settings() }).await;
     let (first, second) = (place.open(auto()).await, place.open(auto()).await);
     let held = first.reserve().await.unwrap();
-    let mut waiting = Runtime::execute(&*second, "print(1)".into());
+    let mut waiting = Box::pin(second.reserve_in_time());
     assert!(tokio::time::timeout(Duration::from_millis(300), &mut waiting).await.is_err(), "there is no permit");
     drop(held);
-    assert_eq!(finish(waiting.await.unwrap()).await.0, "1\n");
+    let _held = waiting.await.unwrap();
     assert_eq!(place.sessions.in_use(), 1);
     tokio::time::pause();
-    let refused = Runtime::execute(&*first, "print(1)".into()).await;
-    assert!(matches!(&refused, Err(RuntimeError::Full(words)) if words.contains("server.containers")), "{refused:?}");
+    assert!(matches!(first.reserve_in_time().await, Err(Error::SessionsFull { limit: 1 })));
 }
 
 #[tokio::test]

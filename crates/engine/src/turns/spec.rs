@@ -1,10 +1,11 @@
 //! The specification of a turn: enough to begin it, and to go on with it after a restart.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use aludel_agent::upstream::{FunctionTool, Sampling, ToolChoice};
-use aludel_agent::{Agent, Budgets, CodeInterpreter, Item};
+use aludel_agent::{Agent, ApprovalDecision, ApprovalRequest, Budgets, CodeInterpreter, Item};
 use aludel_store::Tenant;
+use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use super::run::{ChoicePlan, SessionRetention};
@@ -128,10 +129,34 @@ impl TurnSpec {
             let packages = engine.packages_of(template.as_ref());
             let interpreter = CodeInterpreter::new(Arc::clone(session) as _).packages(packages.iter().cloned());
             let interpreter = interpreter.with_shell(self.has_shell).with_callable(self.callable.clone());
-            agent = agent.code_interpreter(gate.guard(interpreter));
+            agent = agent.code_interpreter(interpreter.approve(gate_with_place(gate, session)));
         }
         let (model, agent, may_wait) = (self.model.clone(), agent.build(), !self.callable.is_empty());
         let (reservation, publish_as) = (None, None);
         Ok(ChoicePlan { model, agent, items, session, reservation, gate, retention, publish_as, may_wait })
+    }
+}
+
+/// Sends programs through the gate once there is a place for the session's sandbox, which is theirs for the rest of the turn.
+fn gate_with_place(
+    gate: &Arc<Gate>,
+    session: &Arc<Session>,
+) -> impl Fn(ApprovalRequest) -> BoxFuture<'static, ApprovalDecision> + Send + Sync + use<> {
+    let (gate, session, place) = (Arc::clone(gate), Arc::clone(session), Arc::new(Mutex::new(None)));
+    move |program| {
+        let (gate, session, place) = (Arc::clone(&gate), Arc::clone(&session), Arc::clone(&place));
+        Box::pin(async move {
+            match session.reserve_in_time().await {
+                Ok(reservation) => *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(reservation),
+                Err(Error::SessionsFull { limit } | Error::SessionsShared { limit }) => {
+                    let reason =
+                        format!("none of the {limit} containers (server.containers) was free for it; try again later");
+                    return ApprovalDecision::Deny { reason };
+                }
+                // Its start fails in the same way, and is told.
+                Err(_) => {}
+            }
+            gate.pass(program).await
+        })
     }
 }

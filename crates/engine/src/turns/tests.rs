@@ -401,6 +401,26 @@ async fn a_program_that_no_sandbox_takes_ends_in_the_audit_log_as_well() {
 }
 
 #[tokio::test]
+async fn a_program_without_a_place_does_not_begin_and_the_model_is_told() {
+    let data = tempfile::tempdir().unwrap();
+    let store = Store::open_beside(data.path()).await.unwrap();
+    let script = vec![Scripted::Python("show()"), Scripted::Text("Later, then.")];
+    let settings = SessionSettings { sessions: 0, ..SessionSettings::default() };
+    let engine = engine_on(store, script, Arc::new(Memory::new(program)), None, settings);
+    let (run, seen, _) = turn(&engine, true).await;
+    tokio::time::pause();
+    run.run().await;
+    let events = seen.0.lock().unwrap().clone();
+    assert_eq!((ending(&events), ran(&events)), (&EndReason::Answered, 0));
+    let denied = events.iter().find_map(|event| match &event.kind {
+        EventKind::ApprovalDecided { denied, .. } => denied.clone(),
+        _ => None,
+    });
+    assert!(denied.as_ref().is_some_and(|reason| reason.contains("server.containers")), "{events:?}");
+    assert!(engine.store.audit_log(0, 10).await.unwrap().is_empty(), "it never began");
+}
+
+#[tokio::test]
 async fn a_program_whose_files_do_not_fit_goes_on_and_its_outcome_says_so() {
     let data = tempfile::tempdir().unwrap();
     let engine = beside(data.path(), vec![Scripted::Python("files()"), Scripted::Text("Done.")]).await;

@@ -345,7 +345,6 @@ impl Run {
             }
             AgentEnding::Upstream(error) => EndReason::failed(Failure::of_upstream(&error)),
             AgentEnding::Sandbox(reason) => EndReason::failed(Failure::of_sandbox(reason)),
-            AgentEnding::NoSandbox(words) => EndReason::failed(Failure::no_sandbox(words)),
             AgentEnding::Cancelled => EndReason::Cancelled,
         }
     }
