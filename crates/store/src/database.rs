@@ -31,6 +31,9 @@ const PIECE: usize = 500;
 /// Pages that are given back to the file system in one transaction.
 const PAGES: u64 = 256;
 
+/// Such transactions in one pass: 64 MB.
+const MAX_SHRINKS: usize = 64;
+
 /// Least number of unused pages that the file keeps, for rows to come.
 const LEAST_UNUSED: u64 = 1024;
 
@@ -184,9 +187,9 @@ impl Database {
         }
     }
 
-    /// Gives unused pages back to the file system, except an eighth of the file, in pieces.
+    /// Gives unused pages back to the file system, except an eighth of the file, in pieces, and not all at once if they are many.
     pub(crate) fn shrink(&self) -> Result<(), Error> {
-        loop {
+        for _ in 0..MAX_SHRINKS {
             let is_done = self.write(|database| {
                 let count = |name| database.pragma_query_value(None, name, |row| row.get::<_, u64>(0));
                 let unused = count("freelist_count")?;
@@ -202,9 +205,10 @@ impl Database {
                 Ok(piece < PAGES || count("freelist_count")? == unused)
             })?;
             if is_done {
-                return Ok(());
+                break;
             }
         }
+        Ok(())
     }
 
     /// Writes a file of an older version anew, so that it can shrink from then on.

@@ -66,8 +66,8 @@ pub enum EraseOutcome {
 }
 
 impl Store {
-    /// Removes what was stored for a revoked key, except the audit log and the counts of its work. If the process ends meanwhile, another
-    /// call goes on.
+    /// Removes what was stored for a revoked key, except the audit log and the counts of its work, and has nothing more stored for it. If
+    /// the process ends meanwhile, another call goes on.
     pub async fn erase_key(&self, id: KeyId) -> Result<EraseOutcome, Error> {
         self.run(move |store| {
             let query = "SELECT revoked_at FROM keys WHERE id = ?1";
@@ -80,6 +80,9 @@ impl Store {
             if let Some(seconds) = u64::try_from(at + GRACE - now()).ok().filter(|seconds| *seconds > 0) {
                 return Ok(EraseOutcome::TooEarly { seconds });
             }
+            // First: what is stored at the moment is stored before this, or not at all.
+            let query = "UPDATE keys SET erased_at = coalesce(erased_at, ?2) WHERE id = ?1";
+            store.0.database.write(|database| Ok(database.execute(query, params![id, now()])?))?;
             store.erase(&Tenant::of_key(&id))
         })
         .await
@@ -211,6 +214,10 @@ mod tests {
         assert!(store.read_blob(&gone_file.blob).await.is_err());
         let content = store.read_blob(&stays_file.blob).await.unwrap().read_whole(100).await.unwrap();
         assert_eq!((content.as_slice(), store.bytes_of(&stays_tenant).await.unwrap()), (&b"rows"[..], stays_bytes));
+        // An upload that began before the key was revoked.
+        let blob = store.write_blob(&gone_tenant, b"late").await.unwrap();
+        let file = NewFile { filename: "b.csv".into(), purpose: "p".into(), mime: "m".into(), expires_at: None };
+        assert!(matches!(store.add_file(&gone_tenant, file, blob).await, Err(Error::Erased)));
         let again = store.erase_key(gone).await.unwrap();
         assert_eq!(again, EraseOutcome::Erased { bytes: 0, left: 0 });
         assert_eq!(store.erase_key(KeyId::new()).await.unwrap(), EraseOutcome::Unknown);

@@ -42,6 +42,9 @@ pub enum Error {
         /// Bytes that the tenant may store.
         limit: u64,
     },
+    /// What was stored for the tenant's key was erased.
+    #[error("the key was revoked and what was stored for it erased, so nothing more is")]
+    Erased,
     /// Another server works on the same data.
     #[error("another server is using {}; end it, or give another directory with --data", .0.display())]
     InUse(PathBuf),

@@ -152,7 +152,6 @@ impl Store {
             turns::remove_expired(store)?;
             if store.0.lock.is_some() {
                 store.0.database.fill_reserve();
-                store.0.database.shrink()?;
             }
             swept
         })

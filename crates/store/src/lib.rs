@@ -147,6 +147,11 @@ impl Store {
         Ok(Self(Arc::new(Inner { database, blobs, scratch, disk, owners, owner, quota, next_sweep, lock })))
     }
 
+    /// Gives room of deleted rows back to the disk, a part of it if it is much.
+    pub async fn shrink(&self) -> Result<(), Error> {
+        self.run(|store| store.0.database.shrink()).await
+    }
+
     /// Returns what the upgrade of an older version's state dropped, for the log.
     pub fn dropped_by_upgrade(&self) -> UpgradeLoss {
         self.0.database.dropped()

@@ -160,7 +160,7 @@ impl Store {
     }
 
     /// Runs `work` in a transaction of the writer. It is rolled back if the tenant's usage grows by more than the `reserved` bytes and
-    /// there is no room for the rest.
+    /// there is no room for the rest, or if it grows at all after what was stored for its key was erased.
     pub(crate) fn write_counted<T>(
         &self,
         tenant: &Tenant,
@@ -170,12 +170,22 @@ impl Store {
         let (done, _until_committed) = self.0.database.write_for(tenant, |database| {
             let before = used(database, tenant)?;
             let done = work(database)?;
-            let added = used(database, tenant)?.saturating_sub(before).saturating_sub(reserved);
+            let grown = used(database, tenant)?.saturating_sub(before);
+            if grown > 0 && is_erased(database, tenant)? {
+                return Err(Error::Erased);
+            }
+            let added = grown.saturating_sub(reserved);
             let room = if added > 0 { Some(self.0.quota.admit(tenant, added..=added, || Ok(before))?) } else { None };
             Ok((done, room))
         })?;
         Ok(done)
     }
+}
+
+/// Returns true if what was stored for a tenant's key was erased.
+fn is_erased(database: &Connection, tenant: &Tenant) -> Result<bool, Error> {
+    let query = "SELECT erased_at IS NOT NULL FROM keys WHERE id = ?1";
+    Ok(one(database, query, [tenant], |row| row.get(0))?.unwrap_or_default())
 }
 
 /// Returns a tenant's stored bytes.

@@ -480,9 +480,11 @@ pub async fn reap(engine: Arc<Engine>) {
         engine.in_flight.forget_old();
         if since_sweep >= SWEEP {
             since_sweep = Duration::ZERO;
+            // On a full disk one may fail, and another make room for it.
             let swept = async {
-                engine.store.remove_expired().await?;
-                engine.store.remove_sessions_unused_for(settings.retention).await
+                let expired = engine.store.remove_expired().await;
+                let unused = engine.store.remove_sessions_unused_for(settings.retention).await;
+                expired.and(unused).and(engine.store.shrink().await)
             };
             if let Err(error) = swept.await {
                 tracing::error!("cannot remove what has expired: {error}");

@@ -42,7 +42,7 @@ macro_rules! counted {
 }
 
 /// Each entry upgrades the format from its index to the next. Entries are only added, never changed.
-const FORMATS: [&str; 19] = [
+const FORMATS: [&str; 20] = [
     "
 CREATE TABLE keys (
     id TEXT PRIMARY KEY, name TEXT NOT NULL, hash TEXT NOT NULL UNIQUE, hint TEXT NOT NULL,
@@ -351,6 +351,9 @@ CREATE TRIGGER programs_are_given_back AFTER DELETE ON programs BEGIN
 ALTER TABLE keys ADD COLUMN former_hash TEXT;
 ALTER TABLE keys ADD COLUMN former_until INTEGER;
 CREATE INDEX keys_by_former_hash ON keys (former_hash) WHERE former_hash IS NOT NULL;
+",
+    "
+ALTER TABLE keys ADD COLUMN erased_at INTEGER;
 ",
 ];
 
