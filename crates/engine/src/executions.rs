@@ -192,7 +192,15 @@ struct Task {
 
 impl Task {
     async fn run(self, permit: Permit) {
-        let end = self.carry_out().await.unwrap_or_else(|end| end);
+        let mut carried_out = pin!(self.carry_out());
+        let end = tokio::select! {
+            end = &mut carried_out => end,
+            () = self.engine.key_ends(&self.program.tenant) => {
+                self.cancel.cancel();
+                carried_out.await
+            }
+        };
+        let end = end.unwrap_or_else(|end| end);
         if let Err(error) = self.gate.cut_off().await {
             error!("{}: it has no end in the audit log yet: {error}", self.program.id);
             self.engine.tasks.spawn(Arc::clone(&self.gate).cut_off_later().in_current_span());

@@ -24,6 +24,7 @@ pub mod execution {
 }
 pub mod permits;
 pub mod processor_time;
+mod revoked;
 pub mod sandboxes;
 pub mod sessions;
 mod settings;
@@ -32,7 +33,6 @@ pub mod transcript;
 pub mod turns;
 
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
-use std::time::Duration;
 
 use aludel_agent::upstream::Upstream;
 use aludel_ignore::Ignore;
@@ -41,7 +41,7 @@ pub use aludel_sandbox::Error as SandboxError;
 pub use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Backend, Health};
 pub use aludel_sandbox::{KernelSpec, Language};
-use aludel_store::Store;
+use aludel_store::{Store, Tenant};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -51,12 +51,10 @@ pub use environment::Environment;
 pub use error::{Error, ErrorKind, Missing};
 pub use meter::{Account, Meter};
 pub use models::{Model, Models, ProgramParts};
+pub use revoked::end_revoked;
 pub use sessions::{Session, SessionFile, Sessions};
 pub use settings::SessionSettings;
 pub use tasks::Tasks;
-
-/// Interval between checks of the key that owns a sandbox or a turn.
-const KEY_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Makes the upstream of a model that takes part in traces.
 pub type Tracer = fn(&Model) -> Arc<dyn Upstream>;
@@ -136,6 +134,11 @@ impl Engine {
             store,
             settings,
         }
+    }
+
+    /// Waits until a tenant's key is revoked or expires.
+    pub async fn key_ends(&self, tenant: &Tenant) {
+        revoked::key_ends(&self.store, tenant).await;
     }
 
     /// The kernel that the programs of every session run in.

@@ -128,7 +128,7 @@ pub async fn serve(
     }
     recover(&app).instrument(app.telemetry.span()).await;
     app.tasks.spawn(turns::renew(Arc::clone(&app.engine)));
-    app.tasks.spawn(turns::cancel_revoked(Arc::clone(&app.engine)));
+    app.tasks.spawn(aludel_engine::end_revoked(Arc::clone(&app.engine)));
     app.tasks.spawn(aludel_engine::sessions::reap(Arc::clone(&app.engine)));
     accept(&app, &mut listener, shutdown).await;
     drop(listener);

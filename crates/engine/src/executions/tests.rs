@@ -257,3 +257,25 @@ async fn executions_are_bounded_in_number_and_programs_in_size() {
     assert_eq!(engine.executions.in_use(), 0);
     assert!(log(&engine).await.is_empty());
 }
+
+#[tokio::test]
+async fn a_program_and_its_sandbox_end_with_the_key() {
+    let data = tempfile::tempdir().unwrap();
+    let (engine, _) = engine(data.path(), ApprovalMode::Never).await;
+    let key = engine.store.create_key("one", None).await.unwrap();
+    let one = engine.store.tenant_of_key(&key.secret).await.unwrap().unwrap();
+    let (session, _) = engine.sessions.create(&one, NewSession::named("s")).await.unwrap();
+    let target = ProgramTarget::Session(session);
+    let mut execution = start(&engine, ClientProgram { tenant: one, ..program(target, "forever()") }).unwrap();
+    while !matches!(execution.next().await, Some(DirectEvent::Output(_))) {}
+    assert_eq!(engine.sessions.in_use(), 1);
+    engine.store.revoke_key(key.id).await.unwrap();
+    tokio::time::pause();
+    let watching = tokio::spawn(crate::end_revoked(Arc::clone(&engine)));
+    finish(execution).await;
+    while engine.sessions.in_use() > 0 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    engine.shutdown.cancel();
+    watching.await.unwrap();
+}

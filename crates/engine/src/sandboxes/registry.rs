@@ -8,13 +8,13 @@ use std::time::{Duration, SystemTime};
 use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Backend, Capabilities, Error as SandboxError, Profile, SandboxId, SandboxSpec};
 use aludel_store::Tenant;
-use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, error, warn};
 
 use super::sandbox::{ClientSandbox, KeptPart, NAME, NewSandbox, Shared};
 use crate::processor_time::ProcessorTime;
-use crate::{Error, KEY_CHECK_INTERVAL, Missing, Sessions, Tasks};
+use crate::revoked::key_ends;
+use crate::{Error, Missing, Sessions, Tasks};
 
 /// Attempts to pause a sandbox with its processes at the end of its time, before its files alone are kept.
 const PAUSE_ATTEMPTS: u32 = 6;
@@ -137,7 +137,8 @@ impl Sandboxes {
                 () = sandbox.ended() => break,
                 () = sandbox.lost() => break,
                 () = self.shutdown.cancelled() => break,
-                () = self.key_ends(sandbox.tenant()) => break,
+                // Then nobody can use or end it.
+                () = key_ends(self.sessions.store(), sandbox.tenant()) => break,
                 () = sandbox.expired() => {}
             }
             if !self.outlives_its_time(&sandbox, &mut failures).await {
@@ -173,17 +174,6 @@ impl Sandboxes {
         sandbox.keep_files().await;
         sandbox.set_timeout(self.lifetime);
         true
-    }
-
-    /// Waits until a tenant's key is revoked or expires: then nobody can use or end its sandboxes.
-    async fn key_ends(&self, tenant: &Tenant) {
-        loop {
-            sleep(KEY_CHECK_INTERVAL).await;
-            // A temporary failure of the store says nothing about the key.
-            if let Ok(false) = self.sessions.store().may_ask(tenant).await {
-                return;
-            }
-        }
     }
 
     /// Pauses a sandbox, to end after `timeout` from now if one is given. Returns false if it is already paused. It is finished even if the

@@ -17,7 +17,7 @@ use crate::error::Missing;
 use crate::event_memories::EventMemories;
 use crate::meter::{Account, Meter, SandboxTime};
 use crate::permits::{NoRoom, Permit, Permits};
-use crate::{Engine, Environment, Error, SessionSettings};
+use crate::{Engine, Environment, Error, SessionSettings, Tasks};
 
 /// Files that can be put into a new session by their ids.
 const MAX_FILES: usize = 50;
@@ -390,6 +390,18 @@ impl Sessions {
         if let Err(error) = self.delete(session.tenant(), session.id()).await {
             // It will expire.
             tracing::error!("cannot remove {}: {error}", session.id());
+        }
+    }
+
+    /// The tenants of the sessions in the table.
+    pub(crate) fn tenants(&self) -> Vec<Tenant> {
+        self.known().values().map(|session| session.tenant().clone()).collect()
+    }
+
+    /// Ends the sandboxes of a tenant's sessions, whatever runs in them.
+    pub(crate) fn end_all_of(&self, tenant: &Tenant, tasks: &Tasks) {
+        for (_, session) in self.known().extract_if(|_, session| session.tenant() == tenant) {
+            tasks.spawn(async move { session.end().await });
         }
     }
 

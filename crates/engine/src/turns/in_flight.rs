@@ -302,12 +302,12 @@ impl InFlightRequests {
     }
 
     /// Tenants with requests under way.
-    pub(super) fn tenants(&self) -> HashSet<Tenant> {
+    pub(crate) fn tenants(&self) -> HashSet<Tenant> {
         self.lock().values().filter(|entry| entry.ended().is_none()).map(|entry| entry.tenant().clone()).collect()
     }
 
     /// Cancels a tenant's requests that are under way.
-    pub(super) fn cancel_all(&self, tenant: &Tenant) {
+    pub(crate) fn cancel_all(&self, tenant: &Tenant) {
         for entry in self.lock().values() {
             if let Entry::InFlight(in_flight) = entry
                 && in_flight.tenant == *tenant

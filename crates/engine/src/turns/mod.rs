@@ -7,7 +7,6 @@ mod journal;
 mod lease;
 mod recover;
 mod render;
-mod revoked;
 mod run;
 mod spec;
 #[cfg(test)]
@@ -25,6 +24,5 @@ pub use journal::{Journal, NewJournal};
 pub use lease::renew;
 pub use recover::{RecoveryOutcome, RestoredRequest, StoredRequests, recover, replay};
 pub use render::{Documents, Flow, Frame, Render, RenderedEvent};
-pub use revoked::cancel_revoked;
 pub use run::{ChoicePlan, Run, SessionRetention, Suspension, Suspensions, TakenSuspension};
 pub use spec::TurnSpec;

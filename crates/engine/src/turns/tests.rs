@@ -501,7 +501,7 @@ async fn a_turn_is_cancelled_when_the_key_of_its_tenant_is_revoked() {
         |tenant, id| engine.in_flight.begin(tenant, RequestFingerprint::none(), TurnId::parse(id).unwrap()).unwrap();
     let (revoked, stays) = (begin(&one, "resp_1"), begin(&Tenant::terminal(), "resp_2"));
     tokio::time::pause();
-    let watching = tokio::spawn(cancel_revoked(Arc::clone(&engine)));
+    let watching = tokio::spawn(crate::end_revoked(Arc::clone(&engine)));
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert!(!revoked.cancel.is_cancelled());
     engine.store.revoke_key(key.id).await.unwrap();
