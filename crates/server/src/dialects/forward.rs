@@ -4,17 +4,21 @@
 //! the protocol's two lists are forwarded.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
-use aludel_agent::upstream::Upstream as _;
 use aludel_agent::upstream::http::{ForwardTarget, ForwardedResponse, HttpUpstream};
+use aludel_agent::upstream::{Upstream as _, UpstreamError};
 use aludel_engine::MeteredWork;
 use aludel_store::Tenant;
+use axum::BoxError;
 use axum::body::{Body, Bytes};
 use axum::http::header::{
     ACCEPT, ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER,
 };
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::Response;
+use futures_util::stream::{self, BoxStream};
+use futures_util::{Stream, StreamExt as _};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tracing::error;
@@ -116,7 +120,11 @@ pub(crate) async fn on(
                 if is_for_the_operator(answer.status) {
                     error!("{name}: the model's server answered {}; the client was told its words", answer.status);
                 }
-                return Ok(Some(respond(answer, passage)));
+                let ForwardedResponse { status, headers, body } = answer;
+                let (engine, tenant) = (Arc::clone(&app.engine), tenant.clone());
+                let key_ends = async move { engine.key_ends(&tenant).await };
+                let body = Body::from_stream(while_served(key_ends, body));
+                return Ok(Some(respond(status, &headers, body, passage)));
             }
             Ok(answer) => error!("{}: {}; the next model is asked", server.name(), answer.status),
             Err(error) if is_last || !error.is_unavailable() => return Err((&error).into()),
@@ -152,11 +160,25 @@ fn with_model(ForwardRequest { body, model, .. }: ForwardRequest<'_>, server: &H
     [&before[..], name.as_bytes(), &after[..]].concat().into()
 }
 
-fn respond(answer: ForwardedResponse, passage: &ForwardProtocol) -> Response {
-    let ForwardedResponse { status, headers, body } = answer;
-    let mut response = Response::new(Body::from_stream(body));
+/// The body of an answer, which breaks off once the key of its tenant ends.
+fn while_served(
+    key_ends: impl Future<Output = ()> + Send + 'static,
+    body: BoxStream<'static, Result<Bytes, UpstreamError>>,
+) -> impl Stream<Item = Result<Bytes, BoxError>> + Send {
+    stream::unfold(Some((body, Box::pin(key_ends))), |state| async move {
+        let (mut body, mut key_ends) = state?;
+        tokio::select! {
+            biased;
+            () = &mut key_ends => Some((Err("the key was revoked or has expired".into()), None)),
+            piece = body.next() => Some((piece?.map_err(BoxError::from), Some((body, key_ends)))),
+        }
+    })
+}
+
+fn respond(status: StatusCode, headers: &HeaderMap, body: Body, passage: &ForwardProtocol) -> Response {
+    let mut response = Response::new(body);
     *response.status_mut() = status;
-    for (name, value) in &headers {
+    for (name, value) in headers {
         let is_own = passage.to_the_client.iter().any(|beginning| name.as_str().starts_with(beginning));
         if is_own || TO_THE_CLIENT.contains(name) {
             response.headers_mut().append(name.clone(), value.clone());
@@ -165,4 +187,29 @@ fn respond(answer: ForwardedResponse, passage: &ForwardProtocol) -> Response {
     // Foreign errors are not rendered again.
     response.extensions_mut().insert(crate::error::RenderedMark);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_breaks_off_when_its_key_ends() {
+        let pieces = |count| {
+            let pieces = stream::iter(0..count).then(async |_| {
+                tokio::time::sleep(Duration::from_secs(3)).await;
+                Ok(Bytes::from_static(b"x"))
+            });
+            pieces.boxed()
+        };
+        let key_ends = || tokio::time::sleep(Duration::from_secs(10));
+        let whole: Vec<_> = while_served(key_ends(), pieces(3)).collect().await;
+        assert!(whole.len() == 3 && whole.iter().all(Result::is_ok));
+        let cut: Vec<_> = while_served(key_ends(), pieces(100)).collect().await;
+        assert!(cut.len() == 4 && cut[..3].iter().all(Result::is_ok) && cut[3].is_err());
+    }
 }
