@@ -1,5 +1,6 @@
 //! Ports of a sandbox's programs: requests are forwarded to them, and their answers are untrusted.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,8 @@ use axum::http::header::{
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, Version};
 use axum::response::Response;
 use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
+use base64::alphabet;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::time::timeout;
@@ -55,7 +57,7 @@ const OURS: [&str; 9] = [
 ];
 
 /// Headers of an answer by which proxies before this server would do something on its behalf, such as serving a file of their own host.
-const FOR_PROXIES: [&str; 10] = [
+const FOR_PROXIES: [&str; 11] = [
     "x-accel-redirect",
     "x-accel-buffering",
     "x-accel-charset",
@@ -63,6 +65,7 @@ const FOR_PROXIES: [&str; 10] = [
     "x-accel-limit-rate",
     "x-lighttpd-send-file",
     "x-lighttpd-send-tempfile",
+    "x-litespeed-location",
     "x-reproxy-url",
     "x-sendfile",
     "x-sendfile2",
@@ -70,6 +73,14 @@ const FOR_PROXIES: [&str; 10] = [
 
 /// Prefixes of this server's keys, in the forms that clients send.
 const KEYS: [&str; 2] = [KEY_PREFIX, "e2b_"];
+
+/// Base64 as clients write it, with padding or without.
+const LENIENT: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true),
+);
 
 /// A failure to forward a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,7 +129,7 @@ async fn speak(
     let driver = AbortOnDropHandle::new(tokio::spawn(share.pace(driver.with_upgrades())));
     let mut tunnel = Tunnel::asked_for(sandbox, &mut request);
     let (mut parts, body) = request.into_parts();
-    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    let path = without_key(parts.uri.path_and_query().map_or("/", |path| path.as_str()));
     parts.uri = path.parse().unwrap_or_else(|_| Uri::from_static("/"));
     without_hops(&mut parts.headers);
     for name in OURS {
@@ -183,9 +194,11 @@ fn without_hops(headers: &mut HeaderMap) {
 fn without_keys(headers: &mut HeaderMap) {
     let contains = |text: &[u8], key: &str| text.windows(key.len()).any(|part| part == key.as_bytes());
     let has_key = |value: &HeaderValue| {
-        let basic = value.as_bytes().strip_prefix(b"Basic ").and_then(|text| BASE64_STANDARD.decode(text).ok());
-        KEYS.iter()
-            .any(|key| [Some(value.as_bytes()), basic.as_deref()].into_iter().flatten().any(|text| contains(text, key)))
+        let words = value.as_bytes().split(u8::is_ascii_whitespace);
+        // User and password after `Basic`, however it is written.
+        let decoded: Vec<Vec<u8>> = words.skip(1).filter_map(|word| LENIENT.decode(word).ok()).collect();
+        let texts = || [value.as_bytes()].into_iter().chain(decoded.iter().map(Vec::as_slice));
+        KEYS.iter().any(|key| texts().any(|text| contains(text, key)))
     };
     let named = headers.iter().filter(|(_, value)| has_key(value)).map(|(name, _)| name.clone());
     for name in named.collect::<Vec<_>>() {
@@ -193,9 +206,30 @@ fn without_keys(headers: &mut HeaderMap) {
     }
 }
 
+/// Removes parameters with a key of this server from a path, as Gemini's clients send it.
+fn without_key(path: &str) -> Cow<'_, str> {
+    let Some((path_alone, query)) = path.split_once('?').filter(|(_, query)| query.contains(KEY_PREFIX)) else {
+        return path.into();
+    };
+    let others: Vec<&str> = query.split('&').filter(|parameter| !parameter.contains(KEY_PREFIX)).collect();
+    if others.is_empty() { path_alone.into() } else { format!("{path_alone}?{}", others.join("&")).into() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_learns_no_key_from_an_address() {
+        for (asked, seen) in [
+            ("/a?key=sk-aludel-0", "/a"),
+            ("/a?x=1&key=sk-aludel-0&y=%20", "/a?x=1&y=%20"),
+            ("/a?x=1&&y", "/a?x=1&&y"),
+            ("/a", "/a"),
+        ] {
+            assert_eq!(without_key(asked), seen);
+        }
+    }
 
     #[test]
     fn a_program_learns_no_key_of_ours() {
@@ -205,6 +239,9 @@ mod tests {
             ("x-api-key", "e2b_0"),
             ("x-other", "sk-aludel-0"),
             ("x-basic", "Basic OnNrLWFsdWRlbC0w"),
+            ("x-lower", "basic  OnNrLWFsdWRlbC0w"),
+            ("x-padded", "BASIC OnNrLWFsdWRlbC0wMA=="),
+            ("x-unpadded", "Basic OnNrLWFsdWRlbC0wMA"),
             ("accept", "text/html"),
             ("cookie", "theirs"),
         ] {
