@@ -34,7 +34,7 @@ const ERASED: [(&str, Blobs); 17] = [
 const AT_ONCE: usize = 50;
 
 /// Seconds after its revocation in which a key may still be served, and its turns end.
-const GRACE: i64 = 10;
+const GRACE: i64 = 30;
 
 /// The blobs of a table's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -118,8 +118,8 @@ impl Store {
             let lock = lock(&directory.join("server.lock"))?;
             let store = Self::prepare(&directory, Some(lock))?;
             store.sweep_if_due()?;
-            if let Err(error) = store.0.database.make_shrinkable() {
-                warn!(%error, "the database could not be written anew, and does not shrink; the next start tries again");
+            if let Err(error) = store.0.database.compact() {
+                warn!(%error, "the database could not be written anew to make it smaller; the next start tries again");
             }
             store.0.database.fill_reserve();
             Ok(store)
