@@ -25,7 +25,7 @@ use crate::tool::Tool;
 use crate::upstream::{FinishReason, FunctionTool, ModelRequest, TokenUsage, ToolChoice, call};
 use aludel_sandbox::{ClientAnswer, KernelSpec};
 use program::{Consent, Halt};
-use reply::ModelReply;
+use reply::{ModelReply, PendingCall};
 
 /// Rounds in which a model may ask for programs beyond their limit. Each time it is told about the limit.
 const MAX_ROUNDS_WITHOUT_PROGRAMS: u32 = 2;
@@ -285,6 +285,9 @@ impl State {
 
     /// Runs the calls of a reply. Returns the ending if the turn is over.
     async fn run_calls(&mut self, reply: ModelReply) -> Option<Ending> {
+        if let Some(ending) = self.refuse_cut_off(&reply).await {
+            return Some(ending);
+        }
         let cut_off = reply.finish == Some(FinishReason::Length);
         let mut for_client: Vec<Call> = Vec::new();
         let mut waiting: Vec<Call> = Vec::new();
@@ -292,7 +295,7 @@ impl State {
             self.rounds_without_programs += 1;
         }
         for call in &reply.calls {
-            if self.parts.client_tools.iter().any(|tool| tool.name == call.name) {
+            if self.is_of_caller(&call.name) {
                 for_client.push(call.item());
                 continue;
             }
@@ -323,6 +326,19 @@ impl State {
         (self.rounds_without_programs == MAX_ROUNDS_WITHOUT_PROGRAMS).then_some(Ending::Budget(Budget::ToolCalls(most)))
     }
 
+    /// Ends the turn if a call of the caller's tools was cut off: the caller would run it with a part of its arguments.
+    async fn refuse_cut_off(&mut self, reply: &ModelReply) -> Option<Ending> {
+        let ending = ending_of(reply);
+        let Ending::CutOff(by) = &ending else { return None };
+        let is_cut_off = |call: &&PendingCall| self.is_of_caller(&call.name) && !call.is_whole();
+        let cut_off: Vec<&PendingCall> = reply.calls.iter().filter(is_cut_off).collect();
+        for call in &cut_off {
+            let parts = self.reject(&call.id, format!("The call was cut off by {by}.")).await;
+            self.observe(&call.id, parts).await;
+        }
+        (!cut_off.is_empty()).then_some(ending)
+    }
+
     /// All tools of the model, ours first.
     fn functions(&self) -> impl Iterator<Item = &FunctionTool> {
         self.tools.iter().map(|tool| &tool.function).chain(self.parts.functions())
@@ -331,6 +347,11 @@ impl State {
     /// Our tool of this name.
     fn ours(&self, name: &str) -> Option<ProgramTool> {
         self.tools.iter().find(|tool| tool.function.name == name).map(|tool| tool.kind)
+    }
+
+    /// Returns true for a tool that the caller runs.
+    fn is_of_caller(&self, name: &str) -> bool {
+        self.parts.client_tools.iter().any(|tool| tool.name == name)
     }
 
     async fn observe(&mut self, call_id: &str, parts: Vec<Part>) {
@@ -449,7 +470,7 @@ impl State {
     }
 }
 
-/// The ending of a turn whose last reply has no calls.
+/// The ending of a turn with this reply, if nothing is to be called.
 fn ending_of(reply: &ModelReply) -> Ending {
     match reply.finish {
         _ if reply.refused => Ending::Refused,

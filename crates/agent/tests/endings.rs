@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling};
 use aludel_agent::{
-    ApprovalDecision, BareSandbox, Budget, Budgets, Call, CodeInterpreter, Ending, Event, Item, Runtime, RuntimeError,
-    Turn,
+    ApprovalDecision, BareSandbox, Budget, Budgets, Call, CodeInterpreter, CutOff, Ending, Event, Item, Runtime,
+    RuntimeError, Turn,
 };
 use aludel_sandbox::{Cell, Execution, ExecutionEvent, FileEntry, KernelSpec, Limits};
 use aludel_testkit::{Bench, End, Scripted, ScriptedTransport};
@@ -262,6 +262,61 @@ async fn a_program_that_the_token_limit_cut_off_is_called_so() {
     let upstream = ScriptedTransport::new(vec![Scripted::Events(events, End::Done), Scripted::Text("Shorter then.")]);
     let turn = agent(&upstream, &bench).build().run("Go").await;
     assert!(observations(&turn)[0].contains("limit of tokens"), "{:?}", observations(&turn));
+    bench.stop().await;
+}
+
+/// The events of an answer that calls these functions and ends for this reason.
+fn calling(calls: &[(&str, &str)], finish: &str) -> Scripted {
+    let call = |(index, (name, arguments)): (usize, &(&str, &str))| {
+        let function = json!({ "name": name, "arguments": arguments });
+        json!({ "index": index, "id": format!("c{index}"), "function": function })
+    };
+    let calls: Vec<_> = calls.iter().enumerate().map(call).collect();
+    let event = json!({ "choices": [{ "index": 0, "delta": { "tool_calls": calls }, "finish_reason": finish }] });
+    Scripted::Events(vec![event.to_string()], End::Done)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_of_the_caller_that_was_cut_off_is_not_handed_over() {
+    let bench = bench().await;
+    let program = ("python", r#"{"code": "print(1)"}"#);
+    for (half, finish, by) in [
+        (r#"{"city": "Bo"#, "length", CutOff::Length),
+        ("", "length", CutOff::Length),
+        ("\"Bo\"", "length", CutOff::Length),
+        (r#"{"city": "#, "content_filter", CutOff::Filter),
+    ] {
+        let calls = [program, ("weather", r#"{"city": "Bonn"}"#), ("weather", half)];
+        let upstream = ScriptedTransport::new(vec![calling(&calls, finish), Scripted::Text("Rain.")]);
+        let agent = agent(&upstream, &bench).client_tool(tool("weather")).build();
+        let (events, turn) = follow(&agent, "Go").await;
+        assert_eq!(turn.ending, Ending::CutOff(by), "{half}");
+        assert_eq!(open_calls(&turn), [""; 0], "{half}");
+        assert!(observations(&turn).contains(&format!("The call was cut off by {by}.")), "{:?}", observations(&turn));
+        assert!(!events.iter().any(|event| matches!(event, Event::CodeWritten { .. })), "nothing has run");
+        assert_eq!(agent.resume(turn.items).wait().await.answer, "Rain.");
+    }
+    let whole = ("weather", r#"{"city": "Bonn"}"#);
+    let upstream = ScriptedTransport::new(vec![calling(&[whole], "length")]);
+    let turn = agent(&upstream, &bench).client_tool(tool("weather")).build().run("Go").await;
+    assert!(matches!(&turn.ending, Ending::ClientTools(calls) if calls[0].arguments == whole.1), "{:?}", turn.ending);
+    bench.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn blank_arguments_are_none() {
+    let bench = bench().await;
+    for blank in ["", " \n"] {
+        let upstream = ScriptedTransport::new(vec![
+            calling(&[("python", blank)], "tool_calls"),
+            calling(&[("weather", blank)], "tool_calls"),
+        ]);
+        let turn = agent(&upstream, &bench).client_tool(tool("weather")).build().run("Go").await;
+        let Ending::ClientTools(calls) = &turn.ending else { panic!("{:?}", turn.ending) };
+        assert_eq!(calls[0].arguments, "{}", "{blank:?}");
+        let sent = &upstream.requests()[1]["messages"].to_string();
+        assert!(sent.contains(r#""arguments":"{}""#) && sent.contains("Send {"), "{sent}");
+    }
     bench.stop().await;
 }
 

@@ -1,6 +1,8 @@
 //! The model's answer in one round: turns deltas into events.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+
+use serde::de::IgnoredAny;
 
 use crate::event::Event;
 use crate::fenced::{FencedPiece, Scanner};
@@ -185,9 +187,16 @@ impl PendingCall {
         self.is_shown
     }
 
+    /// Returns true if its arguments are a complete object.
+    pub(super) fn is_whole(&self) -> bool {
+        serde_json::from_str::<HashMap<String, IgnoredAny>>(&self.arguments).is_ok()
+    }
+
     /// The call as an item of the conversation. Arguments that are not JSON are wrapped, so that the upstream can read its own history.
     pub(super) fn item(&self) -> Call {
-        let arguments = match serde_json::from_str::<serde::de::IgnoredAny>(&self.arguments) {
+        let arguments = match serde_json::from_str::<IgnoredAny>(&self.arguments) {
+            // Some upstreams send an empty text for no arguments.
+            Err(_) if self.arguments.trim().is_empty() => "{}".to_owned(),
             Ok(_) => self.arguments.clone(),
             Err(_) => serde_json::json!({ "malformed": self.arguments }).to_string(),
         };
