@@ -152,6 +152,22 @@ async fn reasons_to_stop_have_many_names() {
 }
 
 #[tokio::test]
+async fn an_empty_reason_to_stop_is_none() {
+    let silent = json!({ "choices": [{ "index": 0, "delta": { "content": "Half of" }, "finish_reason": "" }] });
+    let silent = silent.to_string();
+    let (deltas, error) = ask_scripted(vec![Scripted::Events(vec![silent.clone()], End::Close)]).await;
+    assert_eq!(deltas, [Delta::Text("Half of".into())]);
+    assert!(matches!(error, Some(UpstreamError::Dropped { .. })), "{error:?}");
+    let (deltas, error) = ask_scripted(vec![Scripted::Events(vec![silent, finish("length")], End::Done)]).await;
+    assert_eq!((deltas.last(), error), (Some(&Delta::Finished(FinishReason::Length)), None));
+    let whole = r#"{"choices": [{"message": {"content": "All."}, "finish_reason": ""}]}"#;
+    let whole = Scripted::Status(200, "content-type: application/json\r\n", whole);
+    let (deltas, error) = ask_scripted(vec![whole]).await;
+    assert_eq!(deltas, [Delta::Text("All.".into()), Delta::Finished(FinishReason::Stop)]);
+    assert_eq!(error, None);
+}
+
+#[tokio::test]
 async fn an_error_without_a_message_is_shown_as_it_came() {
     let event = json!({ "error": { "code": "E42" } }).to_string();
     let (_, error) = ask_scripted(vec![Scripted::Events(vec![event], End::Done)]).await;

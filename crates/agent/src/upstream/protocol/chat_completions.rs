@@ -117,7 +117,8 @@ impl Completion {
             answer.call(CallPiece { number: index, id, name: function.name, arguments: function.arguments })?;
         }
         match finish.map(str::to_ascii_lowercase).as_deref() {
-            None => {}
+            // LocalAI and others send an empty one in every chunk but the last.
+            None | Some("") => {}
             Some("error") => return Err(Fault::Failed("it stopped with the finish_reason `error`".to_owned())),
             Some("length" | "max_tokens") => answer.finish(FinishReason::Length),
             Some("content_filter" | "safety") => answer.finish(FinishReason::ContentFilter),
