@@ -39,6 +39,8 @@ class Output:
 
     def begin_cell(self):
         self.turns, self.printed_last, self.libraries_left = 0, 1, self.most_libraries
+        # One that came while an earlier cell failed to show something.
+        self.interrupt_is_pending = False
 
     def is_child(self):
         """Returns true in a process that the program forked: the channel is its parent's."""
@@ -77,8 +79,8 @@ class Output:
             if not self.in_cell:
                 # A thread that goes on between two cells: nobody listens, and the next frame is a program.
                 return None
-            # An interrupt in the middle would leave half an answer in the socket.
-            self.shielded = True
+            # An interrupt in the middle would leave half an answer in the pipe. The main thread alone gets one, so no other puts it off.
+            self.shielded = threading.current_thread() is threading.main_thread()
             try:
                 self.shown += 1
                 self.channel.send({**frame, "number": self.shown})

@@ -147,6 +147,40 @@ class OutputTest(unittest.TestCase):
         self.assertFalse(self.output.shielded)
         self.assertEqual(self.output.channel.number, 1)
 
+    def test_an_interrupt_does_not_wait_for_another_threads_answer(self):
+        self.output.in_cell = True
+        answer = self.output.channel.receive
+        asked, answered = threading.Event(), threading.Event()
+
+        def receive():
+            asked.set()
+            answered.wait()
+            return answer()
+
+        self.output.channel.receive = receive
+        thread = threading.Thread(target=self.output.ask, args=({"type": "display", "data": {}},))
+        thread.start()
+        asked.wait()
+        try:
+            with self.assertRaises(KeyboardInterrupt):
+                self.output.interrupt()
+        finally:
+            answered.set()
+            thread.join()
+        self.output.ask({"type": "flushed"})
+
+    def test_an_interrupt_that_nothing_heard_does_not_end_the_next_cell(self):
+        self.output.in_cell = True
+
+        def interrupted(_frame):
+            self.output.interrupt()
+            raise MemoryError
+
+        with mock.patch.object(self.output.channel, "send", interrupted), self.assertRaises(MemoryError):
+            self.output.ask({"type": "flushed"})
+        self.output.begin_cell()
+        self.output.ask({"type": "flushed"})
+
     def test_a_switch_between_streams_is_told_up_to_a_limit(self):
         self.output.in_cell = True
         with mock.patch.object(kernel_output, "MOST_TURNS", 2):
