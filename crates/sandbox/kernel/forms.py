@@ -6,6 +6,7 @@ Loaded by a kernel whose client wants them, and by no other.
 import datetime
 import functools
 import json
+import math
 import re
 import sys
 
@@ -100,7 +101,7 @@ def plain(value):
         return value.isoformat()
     if hasattr(value, "tolist"):
         value = value.tolist()
-    if isinstance(value, float) and value != value:
+    if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
 

@@ -145,7 +145,7 @@ def encode_bundle(data, most_html=MAX_TEXT):
         if isinstance(value, (bytes, bytearray, memoryview)):
             value = base64.b64encode(value).decode()
         elif not isinstance(value, str):
-            value = json.dumps(value, default=str)
+            value = encode_structure(value)
         if mime == "text/html":
             if len(value) > most_html:
                 omitted = len(value)
@@ -156,6 +156,14 @@ def encode_bundle(data, most_html=MAX_TEXT):
     if omitted and not bundle:
         bundle["text/plain"] = f"[HTML of {omitted >> 20} MB was left out: too large to show; write it to a file instead]"
     return bundle
+
+
+def encode_structure(value):
+    """JSON of a structure. It has no words for infinity and for what is no number: both are null, as JavaScript writes them."""
+    try:
+        return json.dumps(value, default=str, allow_nan=False)
+    except ValueError:
+        return json.dumps(json.loads(json.dumps(value, default=str), parse_constant=lambda _word: None))
 
 
 def flush_streams():

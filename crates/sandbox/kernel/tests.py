@@ -30,6 +30,7 @@ import first_memory
 import first_messages
 import first_process
 import first_streams
+import forms
 import kernel
 import kernel_channel
 import kernel_checkpoint
@@ -195,6 +196,20 @@ class OutputTest(unittest.TestCase):
         )
         self.assertTrue(bundle["text/plain"].endswith("\n[3 more characters were left out]"))
         self.assertEqual({**bundle, "text/plain": ""}, {"text/plain": "", "image/png": "AQ==", "application/json": '{"a": 1}'})
+
+    def test_structures_are_json_whatever_their_numbers(self):
+        structure = {"a": [1.5, float("inf"), float("-inf"), float("nan"), "NaN"], "b": {1}}
+        bundle = kernel_output.encode_bundle({"application/json": structure})
+        self.assertEqual(bundle, {"application/json": '{"a": [1.5, null, null, null, "NaN"], "b": "{1}"}'})
+        structure["a"] = structure
+        with self.assertRaisesRegex(ValueError, "Circular"):
+            kernel_output.encode_bundle({"application/json": structure})
+
+
+class FormsTest(unittest.TestCase):
+    def test_numbers_that_json_has_not_are_none(self):
+        cells = [1, 2.5, float("inf"), float("-inf"), float("nan"), "inf", mock.Mock(spec=["tolist"], tolist=lambda: float("inf"))]
+        self.assertEqual([forms.plain(cell) for cell in cells], [1, 2.5, None, None, None, "inf", None])
 
 
 class ErrorsTest(unittest.TestCase):
