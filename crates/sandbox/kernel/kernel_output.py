@@ -30,7 +30,7 @@ class Output:
         # takes what is meant for the next one.
         self.lock = threading.RLock()
         self.shown = 0
-        self.shielded = False
+        self.shield = Shield()
         self.interrupt_is_pending = False
         self.turns = 0
         self.most_libraries = self.libraries_left = MOST_LIBRARIES
@@ -70,8 +70,10 @@ class Output:
         if self.is_child():
             print(data.get("text/plain", ""), flush=True)
             return
-        with self.lock:
-            self.channel.send({"type": "result", "data": encode_bundle(data)})
+        frame = {"type": "result", "data": encode_bundle(data)}
+        with self.lock, self.shield:
+            self.channel.send(frame)
+        self.heed_interrupt()
 
     def ask(self, frame):
         """Sends a frame and waits until the host has it and all that was printed before it. Returns the host's answer."""
@@ -79,18 +81,18 @@ class Output:
             if not self.in_cell:
                 # A thread that goes on between two cells: nobody listens, and the next frame is a program.
                 return None
-            # An interrupt in the middle would leave half an answer in the pipe. The main thread alone gets one, so no other puts it off.
-            self.shielded = threading.current_thread() is threading.main_thread()
-            try:
+            with self.shield:
                 self.shown += 1
                 self.channel.send({**frame, "number": self.shown})
                 while (answer := self.channel.receive()).get("number") != self.shown:
                     pass
-            finally:
-                self.shielded = False
+        self.heed_interrupt()
+        return answer
+
+    def heed_interrupt(self):
+        """Ends the cell if that was put off."""
         if self.interrupt_is_pending and threading.current_thread() is threading.main_thread():
             self.interrupt()
-        return answer
 
     def keep_order(self, descriptor):
         """Called before a stream is written to: has the host take what is in the other one first."""
@@ -102,8 +104,8 @@ class Output:
 
     def interrupt(self, _number=None, _frame=None):
         """Ends the cell; between cells there is nothing to end, and the signal was meant for one that has just ended by itself."""
-        self.interrupt_is_pending = self.in_cell and self.shielded
-        if self.in_cell and not self.shielded:
+        self.interrupt_is_pending = self.in_cell and self.shield.is_up
+        if self.in_cell and not self.shield.is_up:
             raise KeyboardInterrupt
 
     def open_streams(self):
@@ -124,6 +126,20 @@ class Output:
     def standard_stream(self, descriptor):
         buffered = io.BufferedWriter(StandardStream(self, descriptor))
         return io.TextIOWrapper(buffered, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+
+
+class Shield:
+    """As a context, by whoever holds the lock: an interrupt is put off, which would leave half a frame in a pipe. The main thread alone gets
+    one, so that no other puts it off."""
+
+    def __init__(self):
+        self.is_up = False
+
+    def __enter__(self):
+        self.is_up = threading.current_thread() is threading.main_thread()
+
+    def __exit__(self, *_error):
+        self.is_up = False
 
 
 class StandardStream(io.FileIO):

@@ -145,8 +145,21 @@ class OutputTest(unittest.TestCase):
         self.output.channel.receive = interrupted
         with self.assertRaises(KeyboardInterrupt):
             self.output.ask({"type": "flushed"})
-        self.assertFalse(self.output.shielded)
+        self.assertFalse(self.output.shield.is_up)
         self.assertEqual(self.output.channel.number, 1)
+
+    def test_an_interrupt_leaves_no_half_of_a_result(self):
+        self.output.in_cell = True
+        sent = []
+
+        def send(frame):
+            sent.append("begun")
+            self.output.interrupt()
+            sent.append(frame["type"])
+
+        with mock.patch.object(self.output.channel, "send", send), self.assertRaises(KeyboardInterrupt):
+            self.output.show_result({"text/plain": "1"})
+        self.assertEqual(sent, ["begun", "result"])
 
     def test_an_interrupt_does_not_wait_for_another_threads_answer(self):
         self.output.in_cell = True
