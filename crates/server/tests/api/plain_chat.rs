@@ -77,6 +77,30 @@ async fn a_client_without_tools_gets_programs_and_files_in_its_text() {
 }
 
 #[tokio::test]
+async fn programs_of_one_round_come_one_after_the_other() {
+    let data = tempfile::tempdir().unwrap();
+    let call = |code: &str| ("python", json!({ "code": code }).to_string());
+    let script =
+        vec![Scripted::Calls(vec![call(PROGRAM), call("show()")]), Scripted::Text("Both."), Scripted::Text("Yes.")];
+    let upstream = ScriptedUpstream::start(script).await;
+    let server = listen(data.path(), settings(), vec![interpreting(&upstream, ProgramParts::All)]).await;
+    let question = json!({ "role": "user", "content": "?" });
+    let content = answer(&server, &json!([question])).await["content"].clone();
+    let answered = json!({ "role": "assistant", "content": content });
+    answer(&server, &json!([question, answered, question])).await;
+    let requests = upstream.requests();
+    let seen = requests[2]["messages"].as_array().unwrap();
+    let calls = seen.iter().filter_map(|message| message["tool_calls"][0]["function"]["arguments"].as_str());
+    let calls: Vec<&str> = calls.collect();
+    assert_eq!(calls, [call(PROGRAM).1, call("show()").1], "{content}");
+    let outputs: Vec<&Value> = seen.iter().filter(|message| message["role"] == "tool").collect();
+    assert_eq!(outputs.len(), 2, "{content}");
+    assert!(outputs[0].to_string().contains("marker-7f3a 42"), "{content}");
+    assert!(!outputs[1].to_string().contains("marker-7f3a"), "{content}");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn an_answer_without_a_program_takes_no_place_of_a_container() {
     let data = tempfile::tempdir().unwrap();
     let upstream = ScriptedUpstream::start(vec![Scripted::Text("Hello.")]).await;

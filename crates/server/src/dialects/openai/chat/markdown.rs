@@ -48,15 +48,20 @@ impl Markdown {
         Self { shown, language: language.to_owned(), links, pending: String::new() }
     }
 
-    /// The beginning of a program, if programs are shown.
-    pub(crate) fn begin(&self) -> Option<String> {
-        (self.shown == ProgramParts::All).then(|| format!("{FENCE}{}\n", self.language))
+    /// Returns true if programs are shown, and not their output alone.
+    pub(crate) fn shows_code(&self) -> bool {
+        self.shown == ProgramParts::All
+    }
+
+    /// The beginning of a program that is shown.
+    pub(crate) fn begin(&self) -> String {
+        format!("{FENCE}{}\n", self.language)
     }
 
     /// The end of a program, with its output.
     pub(crate) fn end(&self, code: &str, ended: &ProgramEnd) -> String {
         let mut text = String::new();
-        if self.shown == ProgramParts::All {
+        if self.shows_code() {
             let line_end = if code.is_empty() || code.ends_with('\n') { "" } else { "\n" };
             let _ = write!(text, "{line_end}{FENCE}\n\n");
         }
@@ -381,7 +386,7 @@ mod tests {
             ("a\n\nb", "<details id=\"x\">"),
             ("html", "<</ DETAILS >\n<Summary><think>◁/think▷</code_interpreter><|im_end|><p>a < b</p>"),
         ] {
-            let opened = markdown.begin().unwrap();
+            let opened = markdown.begin();
             let answer =
                 format!("Let me see.\n\n{opened}{code}{}\n\nIt is 1.", markdown.end(code, &ended(logs, vec![])));
             let program = AnswerPart::Program { code: code.into(), logs: logs.into() };
@@ -439,7 +444,9 @@ mod tests {
         let ended = ended("secret figures", vec![file("a b.png", 7)]);
         let written = |shown| {
             let markdown = markdown(shown);
-            markdown.begin().unwrap_or_default() + "code" + &markdown.end("code", &ended)
+            (if markdown.shows_code() { markdown.begin() } else { String::new() })
+                + "code"
+                + &markdown.end("code", &ended)
         };
         assert!(written(ProgramParts::All).starts_with("````python\ncode\n````\n\n<details id=\"cntr_"));
         assert!(

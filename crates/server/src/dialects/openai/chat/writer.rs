@@ -4,6 +4,8 @@
 //! (`code_interpreter_calls`, `files`) and of the deltas of a stream: every entry of a list has an `index`, and texts continue, so that a
 //! client that adds up deltas gets the same message.
 
+use std::collections::VecDeque;
+
 use aludel_agent::upstream::TokenUsage;
 use aludel_engine::SessionFile;
 use aludel_engine::turns::{Frame, ItemId, ToolCall};
@@ -43,6 +45,8 @@ struct Choice {
     container: Option<String>,
     /// Writes programs into the text, for a client that does not know our fields.
     markdown: Option<Markdown>,
+    /// With Markdown: the first program that has not ended, and all that comes after it.
+    queue: VecDeque<Queued>,
     stop: StopWords,
     /// Text of this round that is sent only if the round is the last: an answer with a format may have nothing before it.
     held_round: Option<String>,
@@ -64,6 +68,18 @@ struct Program {
     id: ItemId,
     item: Value,
     has_ended: bool,
+    /// True if the text has its beginning: more of its code follows at once.
+    is_open: bool,
+    /// Its end, until the text has it.
+    end: Option<String>,
+}
+
+/// A part of a text with programs that waits for the end of those before it. A model may write several before the first one runs.
+#[derive(Debug)]
+enum Queued {
+    Text(String),
+    /// A program, by its place.
+    Program(usize),
 }
 
 impl Writer {
@@ -79,6 +95,7 @@ impl Writer {
         let choices = containers.into_iter().map(|(container, markdown)| Choice {
             container,
             markdown,
+            queue: VecDeque::new(),
             stop: StopWords::new(stop.to_vec()),
             held_round: is_formed.then(String::new),
             in_text: false,
@@ -160,15 +177,23 @@ impl Writer {
             return true;
         }
         let (text, goes_on) = choice.stop.scan(piece).into_text();
-        let text = match &mut choice.markdown {
-            Some(markdown) => markdown.text(&text, &choice.files),
-            None => text,
-        };
-        self.say(index, &text);
+        self.show(index, text);
         if !goes_on {
             self.finish(index, "stop");
         }
         goes_on
+    }
+
+    /// Emits text of the model, after the programs before it.
+    fn show(&mut self, index: usize, text: String) {
+        let Some(choice) = self.choices.get_mut(index) else { return };
+        let text = match (&mut choice.markdown, choice.queue.back_mut()) {
+            (None, _) => text,
+            (Some(markdown), None) => markdown.text(&text, &choice.files),
+            (Some(_), Some(Queued::Text(queued))) => return queued.push_str(&text),
+            (Some(_), Some(Queued::Program(_))) => return choice.queue.push_back(Queued::Text(text)),
+        };
+        self.say(index, &text);
     }
 
     /// Emits a text unchanged.
@@ -188,15 +213,28 @@ impl Writer {
     /// Ends the text so far.
     fn end_text(&mut self, index: usize) {
         let Some(choice) = self.choices.get_mut(index) else { return };
-        let mut held = choice.stop.end();
-        if let Some(markdown) = &mut choice.markdown {
-            held = markdown.text(&held, &choice.files) + &markdown.end_text(&choice.files);
+        if let Some(held) = &mut choice.held_round {
+            held.clear();
         }
-        self.say(index, &held);
+        let held = choice.stop.end();
+        if !held.is_empty() {
+            self.show(index, held);
+        }
+        // A program that is open goes on.
+        let Some(choice) = self.choices.get_mut(index).filter(|choice| choice.queue.is_empty()) else { return };
+        let rest = choice.markdown.as_mut().map(|markdown| markdown.end_text(&choice.files));
+        self.say(index, &rest.unwrap_or_default());
         if let Some(choice) = self.choices.get_mut(index) {
             choice.in_text = false;
-            if let Some(held) = &mut choice.held_round {
-                held.clear();
+        }
+    }
+
+    /// Emits the queue up to the end of the code of the first program that has not ended.
+    fn write_queue(&mut self, index: usize) {
+        while let Some((text, is_whole)) = self.choices.get_mut(index).and_then(Choice::next_queued) {
+            self.say(index, &text);
+            if let Some(choice) = self.choices.get_mut(index).filter(|_| is_whole) {
+                choice.in_text = false;
             }
         }
     }
@@ -216,13 +254,15 @@ impl Writer {
         let item = json!({
             "id": id.with_prefix("ci_"), "type": "code_interpreter_call", "container_id": choice.container, "code": "",
         });
+        let place = choice.programs.len();
         let mut delta = item.clone();
-        delta["index"] = choice.programs.len().into();
-        choice.programs.push(Program { id: id.clone(), item, has_ended: false });
-        match choice.markdown.as_ref().map(Markdown::begin) {
-            Some(begun) => self.say(index, &begun.unwrap_or_default()),
-            None => self.emit(index, json!({ "code_interpreter_calls": [delta] }), None),
+        delta["index"] = place.into();
+        choice.programs.push(Program { id: id.clone(), item, has_ended: false, is_open: false, end: None });
+        if choice.markdown.is_none() {
+            return self.emit(index, json!({ "code_interpreter_calls": [delta] }), None);
         }
+        choice.queue.push_back(Queued::Program(place));
+        self.write_queue(index);
     }
 
     /// Adds a piece of a program.
@@ -250,12 +290,13 @@ impl Writer {
     }
 
     fn tell_code(&mut self, index: usize, place: usize, piece: &str) {
-        match self.choices.get(index).and_then(|choice| choice.markdown.as_ref()).map(Markdown::begin) {
-            None => {
-                self.emit(index, json!({ "code_interpreter_calls": [{ "index": place, "code": piece }] }), None);
-            }
-            Some(Some(_)) => self.say(index, piece),
-            Some(None) => {}
+        let Some(choice) = self.choices.get(index) else { return };
+        let Some(markdown) = &choice.markdown else {
+            return self.emit(index, json!({ "code_interpreter_calls": [{ "index": place, "code": piece }] }), None);
+        };
+        let is_open = choice.programs.get(place).is_some_and(|program| program.is_open);
+        if is_open && markdown.shows_code() {
+            self.say(index, piece);
         }
     }
 
@@ -273,20 +314,30 @@ impl Writer {
         let indexed: Vec<Value> = indexed.collect();
         let delta = json!({ "index": place, "status": ended.status, "outputs": indexed });
         let code = program.item["code"].as_str().unwrap_or_default().to_owned();
-        match self.choices.get(index).and_then(|choice| choice.markdown.as_ref()) {
-            Some(markdown) => {
-                let end = markdown.end(&code, &ended);
-                self.say(index, &end);
-                self.end_text(index);
-            }
-            None => self.emit(index, json!({ "code_interpreter_calls": [delta] }), None),
+        let Some(choice) = self.choices.get_mut(index) else { return };
+        let end = choice.markdown.as_ref().map(|markdown| markdown.end(&code, &ended));
+        for file in ended.files {
+            choice.files.retain(|known| known.path != file.path);
+            choice.files.push(file);
         }
-        if let Some(choice) = self.choices.get_mut(index) {
-            for file in ended.files {
-                choice.files.retain(|known| known.path != file.path);
-                choice.files.push(file);
-            }
-            choice.pictures.extend(ended.pictures);
+        choice.pictures.extend(ended.pictures);
+        if end.is_none() {
+            return self.emit(index, json!({ "code_interpreter_calls": [delta] }), None);
+        }
+        if let Some(program) = choice.programs.get_mut(place) {
+            program.end = end;
+        }
+        self.write_queue(index);
+        self.end_text(index);
+    }
+
+    /// Ends the programs of an answer that have not ended.
+    fn end_programs(&mut self, index: usize) {
+        let Some(choice) = self.choices.get(index) else { return };
+        let open: Vec<ItemId> =
+            choice.programs.iter().filter(|program| !program.has_ended).map(|program| program.id.clone()).collect();
+        for id in open {
+            self.end_program(index, &id, ProgramEnd::incomplete());
         }
     }
 
@@ -320,12 +371,7 @@ impl Writer {
             }
         }
         self.end_text(index);
-        let Some(choice) = self.choices.get_mut(index) else { return };
-        let open: Vec<ItemId> =
-            choice.programs.iter().filter(|program| !program.has_ended).map(|program| program.id.clone()).collect();
-        for id in open {
-            self.end_program(index, &id, ProgramEnd::incomplete());
-        }
+        self.end_programs(index);
         let Some(choice) = self.choices.get_mut(index) else { return };
         choice.finish = Some(reason);
         if let Some(markdown) = &choice.markdown {
@@ -358,8 +404,14 @@ impl Writer {
         self.push("", DONE.to_owned());
     }
 
-    /// Ends a stream with an error.
+    /// Ends a stream with an error. Text that was sent has no open program: its client may send it back.
     pub(super) fn fail(&mut self, error: &aludel_wire::openai::ErrorEnvelope) {
+        for index in 0..self.choices.len() {
+            let has_begun = self.choices.get(index).is_some_and(|choice| choice.has_begun);
+            if has_begun && self.has_markdown(index) {
+                self.end_programs(index);
+            }
+        }
         self.push(ERROR, serde_json::to_string(error).unwrap_or_default());
         self.push("", DONE.to_owned());
     }
@@ -375,6 +427,31 @@ impl Writer {
 }
 
 impl Choice {
+    /// The next text of the queue, if it may be written, and true if it ends a paragraph.
+    fn next_queued(&mut self) -> Option<(String, bool)> {
+        let markdown = self.markdown.as_mut()?;
+        match self.queue.pop_front()? {
+            Queued::Text(text) => {
+                let text = markdown.text(&text, &self.files);
+                let is_whole = !self.queue.is_empty();
+                let rest = if is_whole { markdown.end_text(&self.files) } else { String::new() };
+                Some((text + &rest, is_whole))
+            }
+            Queued::Program(place) => {
+                let program = self.programs.get_mut(place)?;
+                let mut text = String::new();
+                if !std::mem::replace(&mut program.is_open, true) && markdown.shows_code() {
+                    text = markdown.begin() + program.item["code"].as_str().unwrap_or_default();
+                }
+                if let Some(end) = program.end.take() {
+                    return Some((text + &end, true));
+                }
+                self.queue.push_front(Queued::Program(place));
+                (!text.is_empty()).then_some((text, false))
+            }
+        }
+    }
+
     fn files(&self) -> Vec<Value> {
         let files = self.files.iter().map(|file| {
             json!({
@@ -415,4 +492,132 @@ fn usage_of(usage: &TokenUsage) -> Value {
         "prompt_tokens_details": { "cached_tokens": usage.cached, "audio_tokens": 0 },
         "completion_tokens_details": { "reasoning_tokens": usage.reasoning },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use aludel_engine::ProgramParts;
+    use aludel_engine::turns::{Failure, FailureKind};
+    use aludel_store::{SessionId, Tenant};
+    use aludel_wire::openai::ErrorEnvelope;
+
+    use super::super::markdown::{AnswerPart, read};
+    use super::*;
+    use crate::dialects::openai::error;
+    use crate::links::Links;
+
+    fn failure() -> ErrorEnvelope {
+        error::body(&Failure::new(FailureKind::Internal, "broken").into())
+    }
+
+    fn writer(shown: ProgramParts, stop: &[String]) -> Writer {
+        let links = Links::for_tests("http://a.example", &Tenant::local(), &SessionId::new());
+        let choices = vec![(None, Some(Markdown::new(shown, "python", links)))];
+        Writer::new("chatcmpl-1".into(), "m".into(), IncludeUsage(false), choices, stop, false)
+    }
+
+    /// The programs of a text that was sent, by their code and output, and the texts around them.
+    fn sent(writer: &mut Writer) -> Vec<AnswerPart> {
+        let chunks = writer.take_chunks();
+        let chunks = chunks.iter().filter_map(|frame| serde_json::from_str::<Value>(&frame.text).ok());
+        let deltas = chunks.filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str().map(str::to_owned));
+        let text: String = deltas.collect();
+        let fences = text.lines().filter(|line| line.starts_with("````")).count();
+        let parts = read(&text, "python").0;
+        let programs = parts.iter().filter(|part| matches!(part, AnswerPart::Program { .. })).count();
+        assert_eq!(fences, 2 * programs, "{text}");
+        parts
+    }
+
+    fn program(code: &str, logs: &str) -> AnswerPart {
+        AnswerPart::Program { code: code.into(), logs: logs.into() }
+    }
+
+    fn text(text: &str) -> AnswerPart {
+        AnswerPart::Text(text.into())
+    }
+
+    fn ended(logs: &str) -> ProgramEnd {
+        ProgramEnd { logs: logs.into(), ..ProgramEnd::incomplete() }
+    }
+
+    /// Writes programs as a model that makes several calls in one round does.
+    fn write(writer: &mut Writer, codes: [&str; 3]) -> [ItemId; 3] {
+        codes.map(|code| {
+            let id = ItemId::new();
+            writer.start_program(0, &id);
+            let (start, rest) = code.split_at(1);
+            writer.code(0, &id, start);
+            writer.code(0, &id, rest);
+            writer.code_done(0, &id, code);
+            id
+        })
+    }
+
+    #[test]
+    fn programs_of_one_round_follow_each_other() {
+        let mut writer = writer(ProgramParts::All, &[]);
+        writer.text(0, "Let me see.");
+        let [a, b, c] = write(&mut writer, ["aa", "bb", "cc"]);
+        writer.text(0, "And ");
+        writer.text(0, "then?");
+        // One that is refused ends before the first has run.
+        writer.end_program(0, &b, ended("B"));
+        writer.end_program(0, &a, ended("A"));
+        writer.end_program(0, &c, ended("C"));
+        writer.text(0, "Done.");
+        writer.finish(0, "stop");
+        let object = writer.object()["choices"][0]["message"]["content"].clone();
+        let parts = [program("aa", "A"), program("bb", "B"), program("cc", "C"), text("And then?\n\nDone.")];
+        let parts: Vec<AnswerPart> = [text("Let me see.")].into_iter().chain(parts).collect();
+        assert_eq!(read(object.as_str().unwrap(), "python").0, parts);
+        assert_eq!(sent(&mut writer), parts);
+    }
+
+    #[test]
+    fn code_of_the_open_program_is_sent_at_once() {
+        let mut writer = writer(ProgramParts::All, &[]);
+        let id = ItemId::new();
+        writer.start_program(0, &id);
+        writer.code(0, &id, "aa");
+        assert!(writer.take_chunks().last().unwrap().text.contains(r#""content":"aa""#));
+    }
+
+    #[test]
+    fn an_answer_that_is_cut_has_no_open_program() {
+        let cuts: [fn(&mut Writer); 3] = [
+            |writer| writer.finish(0, "length"),
+            |writer| assert!(!writer.text(0, "STOP")),
+            |writer| writer.fail(&failure()),
+        ];
+        for cut in cuts {
+            let mut writer = writer(ProgramParts::All, &["STOP".into()]);
+            let [a, _, c] = write(&mut writer, ["aa", "bb", "cc"]);
+            writer.end_program(0, &c, ended("C"));
+            writer.end_program(0, &a, ended("A"));
+            cut(&mut writer);
+            assert_eq!(sent(&mut writer), [program("aa", "A"), program("bb", ""), program("cc", "C")]);
+        }
+    }
+
+    #[test]
+    fn a_failure_before_the_first_word_stands_alone() {
+        let mut writer = writer(ProgramParts::Output, &[]);
+        write(&mut writer, ["aa", "bb", "cc"]);
+        writer.fail(&failure());
+        assert_eq!(writer.take_chunks()[0].kind, ERROR);
+    }
+
+    #[test]
+    fn outputs_alone_are_paragraphs_in_order() {
+        let mut writer = writer(ProgramParts::Output, &[]);
+        let [a, b, c] = write(&mut writer, ["aa", "bb", "cc"]);
+        for (id, logs) in [(&b, "B"), (&a, "A"), (&c, "C")] {
+            writer.end_program(0, id, ended(logs));
+        }
+        writer.finish(0, "stop");
+        let content = writer.object()["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
+        let places = ["\nA\n", "</details>\n\n<details", "\nB\n", "\nC\n"].map(|words| content.find(words).unwrap());
+        assert!(places.is_sorted() && !content.contains("aa"), "{content}");
+    }
 }
