@@ -205,6 +205,45 @@ async fn a_run_can_be_answered_again_after_an_answer_that_failed() {
 }
 
 #[tokio::test]
+async fn pictures_and_files_outlast_answers_of_the_client() {
+    let data = tempfile::tempdir().unwrap();
+    let weather = || Scripted::Calls(vec![("weather", "{}".into())]);
+    let script = vec![
+        Scripted::Python("show(100_000)"),
+        Scripted::Python("x = 1"),
+        weather(),
+        weather(),
+        Scripted::Text("Here."),
+    ];
+    let upstream = ScriptedUpstream::start(script).await;
+    let mut server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
+    let (assistant, thread) = begun(&server).await;
+    let runs = format!("/v1/threads/{thread}/runs");
+    let path = format!("{runs}/{}", id(&post(&server, &runs, &json!({ "assistant_id": assistant })).await.ok()));
+    for _ in 0..2 {
+        let waiting = until(&server, &path, "requires_action").await;
+        assert!(waiting.get("owed").is_none(), "{waiting}");
+        assert_eq!(post(&server, &path, &json!({ "metadata": { "a": "b" } })).await.ok().get("owed"), None);
+        server.stop().await;
+        server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
+        let call = &waiting["required_action"]["submit_tool_outputs"]["tool_calls"][0]["id"];
+        let outputs = json!({ "tool_outputs": [{ "tool_call_id": call, "output": "Sunny." }] });
+        post(&server, &format!("{path}/submit_tool_outputs"), &outputs).await.ok();
+    }
+    until(&server, &path, "completed").await;
+    let steps = get(&server, &format!("{path}/steps?order=asc")).await.to_string();
+    let message = get(&server, &format!("/v1/threads/{thread}/messages")).await["data"][0].clone();
+    let image = message["content"][0]["image_file"]["file_id"].as_str().unwrap_or_else(|| panic!("{message}"));
+    assert!(steps.contains(&format!(r#""image":{{"file_id":"{image}"}}"#)), "{image} in {steps}");
+    assert_eq!(message["content"][1]["text"]["value"], "Here.");
+    let attached = message["attachments"].as_array().unwrap();
+    assert_eq!(attached.len(), 1, "{message}");
+    let file = attached[0]["file_id"].as_str().unwrap();
+    assert!(steps.contains(&format!("[file /mnt/data/made.txt: {file}]")), "{file} in {steps}");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_thread_has_a_bounded_number_of_files() {
     let data = tempfile::tempdir().unwrap();
     let server = listen(data.path(), settings(), Vec::new()).await;

@@ -14,12 +14,14 @@ use aludel_store::{
 use aludel_wire::assistants::{ErrorCode, IncompleteRun, LastError, Message, Run, RunStatus, RunStep, Thread};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::annotations::LinkedFile;
 use super::outcome::{StepEnd, end_of_run};
-use super::writer::Writer;
-use super::written;
+use super::writer::{Owed, Writer};
+use super::{parse_stored, written};
+use crate::error::ApiError;
 use crate::raw_json::raw_json;
 
 /// The name of this dialect in stored requests.
@@ -28,6 +30,8 @@ pub(super) const NAME: &str = "assistants";
 const LINK: &str = "sandbox:";
 /// The error of a run whose server was killed.
 const STOPPED: &str = "The server was stopped before the run was done.";
+/// The field of a stored run with [`Owed`], while it waits for its client. Clients do not see it.
+const OWED: &str = "owed";
 
 /// Initial state of a run's renderer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -38,6 +42,9 @@ pub(super) struct RendererStart {
     pub(super) thread: Option<Thread>,
     /// The step that the client has answered.
     pub(super) answered: Option<RunStep>,
+    /// Left by the leg before.
+    #[serde(default)]
+    pub(super) owed: Owed,
 }
 
 /// The objects that a run makes.
@@ -46,6 +53,8 @@ struct Made {
     run: Option<Run>,
     steps: Vec<RunStep>,
     messages: Vec<Message>,
+    #[serde(default)]
+    owed: Owed,
 }
 
 /// The renderer of one leg of a run: from its start, or its client's answer, to its end or its next question.
@@ -62,7 +71,7 @@ pub(super) struct RunRenderer {
 
 impl RunRenderer {
     pub(super) fn new(start: RendererStart) -> Self {
-        let writer = Writer::new(start.run.clone());
+        let writer = Writer::new(start.run.clone(), start.owed.clone());
         Self { start, writer, waiting: VecDeque::new(), is_interrupted: false, saved: (0, 0) }
     }
 
@@ -207,7 +216,7 @@ impl RunRenderer {
                 EndReason::Budget { words } => format!("I stopped: {words} are used up."),
                 _ => words.to_owned(),
             };
-            if self.writer.open_text().is_none() && (self.writer.owes() || !self.has_answer()) {
+            if self.writer.open_text().is_none() && (!self.writer.owed.is_empty() || !self.has_answer()) {
                 self.writer.text(item, &budget);
             }
         }
@@ -264,7 +273,7 @@ impl Render for RunRenderer {
         let save = (steps > saved_steps).then(|| {
             let steps = self.writer.steps.iter().skip(saved_steps).cloned().collect();
             let messages = self.writer.messages.iter().skip(saved_messages).cloned().collect();
-            raw_json(&Made { run: None, steps, messages })
+            raw_json(&Made { steps, messages, ..Made::default() })
         });
         RenderedEvent { frames: self.writer.take_frames(), save, ..RenderedEvent::default() }
     }
@@ -272,13 +281,27 @@ impl Render for RunRenderer {
     fn document(&self) -> Box<RawValue> {
         let (run, steps, messages) =
             (Some(self.writer.run.clone()), self.writer.steps.clone(), self.writer.messages.clone());
-        raw_json(&Made { run, steps, messages })
+        raw_json(&Made { run, steps, messages, owed: self.writer.owed.clone() })
     }
 
     fn failure(&self) -> Option<Failure> {
         // The client was told of the run before anything of it could fail.
         None
     }
+}
+
+/// The stored form of a run that waits for its client.
+fn waiting(run: &Run, owed: &Owed) -> Value {
+    let mut object = written(run);
+    if !owed.is_empty() {
+        object[OWED] = written(owed);
+    }
+    object
+}
+
+/// Images and files in the stored form of a run that waits, which messages of its next leg have to show.
+pub(super) fn owed(object: &Value) -> Result<Owed, ApiError> {
+    object.get(OWED).map_or_else(|| Ok(Owed::default()), |owed| parse_stored(owed.clone()))
 }
 
 /// The stored objects of a run.
@@ -290,14 +313,18 @@ pub(super) struct Stored {
 
 impl Stored {
     fn put(&self, document: &RawValue, is_end: bool) -> Result<Vec<RowChange>, Error> {
-        let Made { run, steps, messages } = serde_json::from_str::<Made>(document.get()).map_err(Error::internal)?;
+        let Made { run, steps, messages, owed } =
+            serde_json::from_str::<Made>(document.get()).map_err(Error::internal)?;
         if !is_end && steps.is_empty() {
             return Ok(Vec::new());
         }
         let steps = steps.iter().filter_map(|step| Some((StepId::parse(&step.id)?, written(step)))).collect();
         let messages = messages.iter().filter_map(|message| Some((MessageId::parse(&message.id)?, written(message))));
         let has_ended = run.as_ref().is_some_and(|run| is_end && run.status.is_terminal());
-        let object = run.filter(|_| is_end).map(|run| written(&run));
+        let object = run.filter(|_| is_end).map(|run| match run.status {
+            RunStatus::RequiresAction => waiting(&run, &owed),
+            _ => written(&run),
+        });
         let update = RunUpdate { object, has_ended, next: None, steps, messages: messages.collect() };
         Ok(vec![RowChange::run(&self.tenant, &self.run, &self.turn, update)])
     }

@@ -21,10 +21,11 @@ use super::assistant::MAX_INSTRUCTIONS;
 use super::checked_message::CheckedMessage;
 use super::error::none_found;
 use super::outcome::{StepEnd, end_of_run, end_of_step, for_client};
-use super::render::RendererStart;
+use super::render::{RendererStart, owed};
 use super::start::{self, LegStart, RunLeg};
 use super::threads::MAX_MESSAGES;
 use super::tools;
+use super::writer::Owed;
 use super::{Paging, assistant, parse_stored, threads, written};
 use crate::app::App;
 use crate::dialects::openai::conversations::checked_metadata;
@@ -196,7 +197,7 @@ async fn new_leg(
         tool_resources: ToolResources { file_search: None, ..assistant.tool_resources },
         reasoning_effort: sent.reasoning_effort.or(assistant.reasoning_effort),
     };
-    let start = RendererStart { run: run.clone(), thread: created, answered: None };
+    let start = RendererStart { run: run.clone(), thread: created, answered: None, owed: Owed::default() };
     Ok((RunLeg { thread, id, start, from: LegStart::Nothing { messages, files } }, run))
 }
 
@@ -315,7 +316,7 @@ pub(super) async fn submit(
     let step = open_step(&app, &tenant, &id).await?.ok_or_else(|| ApiError::internal("a run waits for no step"))?;
     let answered = answered(step.clone(), tool_outputs)?;
     let run = Run { status: RunStatus::Queued, required_action: None, ..run };
-    let start = RendererStart { run: run.clone(), thread: None, answered: Some(answered) };
+    let start = RendererStart { run: run.clone(), thread: None, answered: Some(answered), owed: owed(&record.object)? };
     let leg = RunLeg { thread, id, start, from: LegStart::Waiting { record, step: Box::new(step) } };
     let in_flight = begin(&app, &tenant, TurnId::new(), memory)?;
     turn::launch(&app, &in_flight, start::run_leg(Arc::clone(&app), tenant, leg, Arc::clone(&in_flight))).await?;

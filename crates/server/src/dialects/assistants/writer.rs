@@ -10,7 +10,7 @@ use aludel_wire::assistants::{
     RequiredAction, Role, Run, RunStatus, RunStep, StepDelta, StepDetails, StepStatus, SubmitAction, Text, TextDelta,
     Thread, Tool, ToolCall, ToolCallDelta, ToolDocument, Usage, WrittenMessage,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::annotations::{LinkedFile, annotations, numbered};
 use super::outcome::{StepEnd, end_of_run, end_of_step, for_client};
@@ -34,13 +34,26 @@ pub(super) struct Writer {
     pub(super) steps: Vec<RunStep>,
     /// Ended messages.
     pub(super) messages: Vec<Message>,
+    pub(super) owed: Owed,
+    frames: Vec<Frame>,
+    sequence: u64,
+    now: i64,
+}
+
+/// Images and files of programs that a later message has to show, also after the client's answer.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(super) struct Owed {
     /// Images that no message has shown yet.
     images: Vec<String>,
     /// Files that programs made and no text has named, by path.
     files: Vec<(String, String)>,
-    frames: Vec<Frame>,
-    sequence: u64,
-    now: i64,
+}
+
+impl Owed {
+    /// Returns true if no image or file needs a message.
+    pub(super) fn is_empty(&self) -> bool {
+        self.images.is_empty() && self.files.is_empty()
+    }
 }
 
 /// The step that is being written.
@@ -51,7 +64,7 @@ enum Open {
 }
 
 impl Writer {
-    pub(super) fn new(run: Run) -> Self {
+    pub(super) fn new(run: Run, owed: Owed) -> Self {
         Self {
             used: run.usage.unwrap_or_default(),
             run,
@@ -59,8 +72,7 @@ impl Writer {
             open: None,
             steps: Vec::new(),
             messages: Vec::new(),
-            images: Vec::new(),
-            files: Vec::new(),
+            owed,
             frames: Vec::new(),
             sequence: 0,
             now: 0,
@@ -204,7 +216,7 @@ impl Writer {
         };
         self.emit(EventName::MessageCreated, &message);
         self.emit(EventName::MessageInProgress, &message);
-        for (index, file_id) in std::mem::take(&mut self.images).into_iter().enumerate() {
+        for (index, file_id) in std::mem::take(&mut self.owed.images).into_iter().enumerate() {
             let image_file = ImageFile { file_id, detail: None };
             let delta = ContentDelta::ImageFile { index, image_file: image_file.clone() };
             self.emit(EventName::MessageDelta, &MessageDelta::new(&id, delta));
@@ -225,7 +237,7 @@ impl Writer {
     pub(super) fn end_message(&mut self, linked: &[LinkedFile], is_last: bool, end: &StepEnd) {
         let open = self.open.take();
         let Some(Open::Message { step, mut message, text, .. }) = open else { return self.open = open };
-        self.files.retain(|(path, _)| !linked.iter().any(|file| file.path == *path));
+        self.owed.files.retain(|(path, _)| !linked.iter().any(|file| file.path == *path));
         let annotations = annotations(&text, linked);
         if !annotations.is_empty() {
             let text = TextDelta { value: None, annotations: Some(numbered(&annotations)) };
@@ -235,7 +247,7 @@ impl Writer {
         message.content.push(Content::Text { text: Text { value: text, annotations } });
         if is_last {
             let tools = vec![ToolDocument::from(written(&Tool::CodeInterpreter {}))];
-            let files = std::mem::take(&mut self.files).into_iter();
+            let files = std::mem::take(&mut self.owed.files).into_iter();
             message.attachments = files.map(|(_, file_id)| Attachment { file_id, tools: tools.clone() }).collect();
         }
         let reason = match end {
@@ -344,12 +356,12 @@ impl Writer {
         call.outputs.push(output.clone());
         let outputs = Some(vec![CodeOutputDelta { index, output }]);
         self.tell_code(&id, None, CodeDelta { input: None, outputs });
-        self.images.push(file_id);
+        self.owed.images.push(file_id);
     }
 
     /// Records a file that the program made, and adds a line about it to its output.
     pub(super) fn file(&mut self, path: &str, file_id: String) {
-        if self.images.contains(&file_id) {
+        if self.owed.images.contains(&file_id) {
             return;
         }
         // A result ends without a line's end.
@@ -361,8 +373,8 @@ impl Writer {
             _ => "",
         };
         self.logs(&format!("{begun}[file {path}: {file_id}]\n"));
-        self.files.retain(|(other, _)| other != path);
-        self.files.push((path.to_owned(), file_id));
+        self.owed.files.retain(|(other, _)| other != path);
+        self.owed.files.push((path.to_owned(), file_id));
     }
 
     /// Ends the program.
@@ -420,10 +432,5 @@ impl Writer {
             }
         });
         self.tell_text(EventName::Done, "[DONE]".to_owned());
-    }
-
-    /// Returns true if an image or a file still needs a message.
-    pub(super) fn owes(&self) -> bool {
-        !self.images.is_empty() || !self.files.is_empty()
     }
 }
