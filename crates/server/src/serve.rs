@@ -38,8 +38,10 @@ pub(crate) const MAX_HEAD: usize = 64 << 10;
 pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 /// The longest that a new connection may take to send the head of its first request.
 pub(crate) const FIRST_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time for which requests may continue during shutdown.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time for which requests may continue during shutdown. With what follows, less than the minute that our packages give a server.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(40);
+/// Time that cancelled requests have for their ends, and tasks after them.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause of a listener when the system is out of descriptors.
 pub const NO_DESCRIPTORS_PAUSE: Duration = Duration::from_millis(200);
 
@@ -113,7 +115,7 @@ pub enum ServeError {
 /// Serves until `shutdown` completes, then lets requests finish and ends everything that runs.
 pub async fn serve(
     app: impl Into<Arc<App>>,
-    mut listener: impl Listener,
+    listener: impl Listener,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), ServeError> {
     let app = app.into();
@@ -130,11 +132,10 @@ pub async fn serve(
     app.tasks.spawn(turns::renew(Arc::clone(&app.engine)));
     app.tasks.spawn(aludel_engine::end_revoked(Arc::clone(&app.engine)));
     app.tasks.spawn(aludel_engine::sessions::reap(Arc::clone(&app.engine)));
-    accept(&app, &mut listener, shutdown).await;
-    drop(listener);
+    accept(&app, listener, shutdown).await;
     app.shutdown.cancel();
     app.tasks.close();
-    timeout(DRAIN_TIMEOUT, app.tasks.wait()).await.ignore("tasks that have not ended end with the process");
+    timeout(END_TIMEOUT, app.tasks.wait()).await.ignore("tasks that have not ended end with the process");
     app.engine.sessions.close_all().await;
     app.engine.meter.flush().await;
     app.telemetry.finish().await;
@@ -158,7 +159,8 @@ async fn recover(app: &Arc<App>) {
     }
 }
 
-async fn accept<L: Listener>(app: &Arc<App>, listener: &mut L, shutdown: impl Future<Output = ()> + Send) {
+/// Accepts connections until `shutdown` completes, and waits for them.
+async fn accept<L: Listener>(app: &Arc<App>, mut listener: L, shutdown: impl Future<Output = ()> + Send) {
     let service = TowerToHyperService::new(router::routes(app));
     let connections = Connections::new(MAX_CONNECTIONS);
     let open = TaskTracker::new();
@@ -216,15 +218,17 @@ async fn accept<L: Listener>(app: &Arc<App>, listener: &mut L, shutdown: impl Fu
             }
         });
     }
+    // Nobody connects to a server that no longer answers.
+    drop(listener);
     app.draining.cancel();
     open.close();
     app.engine.socket_connections.close();
     let mut drained = pin!(async {
         tokio::join!(open.wait(), app.engine.socket_connections.wait());
     });
-    if timeout(DRAIN_TIMEOUT / 2, &mut drained).await.is_err() {
+    if timeout(DRAIN_TIMEOUT, &mut drained).await.is_err() {
         // Cancels the turns that still run; their clients get the end.
         app.shutdown.cancel();
-        timeout(DRAIN_TIMEOUT / 2, drained).await.ignore("connections that have not ended are cut off");
+        timeout(END_TIMEOUT, drained).await.ignore("connections that have not ended are cut off");
     }
 }
