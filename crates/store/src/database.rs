@@ -11,7 +11,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Params, Row,
 use tracing::info;
 
 pub use self::formats::UpgradeLoss;
-use self::formats::upgrade;
+use self::formats::{is_older, upgrade};
 use crate::disk_reserve::DiskReserve;
 use crate::writer::WriteConnection;
 use crate::{Error, Tenant};
@@ -103,6 +103,16 @@ impl Database {
             writer: WriteConnection::new(writer),
             reserve: DiskReserve::new(path.with_file_name("reserve")),
         })
+    }
+
+    /// Returns true if there is a file of an older format, which opening it upgrades.
+    pub(crate) fn is_older(path: &Path) -> Result<bool, Error> {
+        if !path.exists() {
+            return Ok(false);
+        }
+        let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+        connection.busy_timeout(BUSY)?;
+        Ok(is_older(&connection)?)
     }
 
     /// Runs `work` in a transaction, which is committed if it succeeds. Prepare texts before and remove files after it, because other

@@ -48,6 +48,11 @@ pub enum Error {
     /// Another server works on the same data.
     #[error("another server is using {}; end it, or give another directory with --data", .0.display())]
     InUse(PathBuf),
+    /// A server of an older version works on the same data.
+    #[error(
+        "a server of an older version is running on this data; use its program, or end it first: this one changes the data's format"
+    )]
+    OlderServer,
     /// The database was made by a newer version.
     #[error("the database has format {found}, but this version knows only up to {known}; use a newer version")]
     Newer {

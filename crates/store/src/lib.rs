@@ -85,6 +85,12 @@ pub use usage::{FILE_COST, QuotaCheck, Reservation};
 #[derive(Debug, Clone)]
 pub struct Store(Arc<Inner>);
 
+/// The file that a server locks.
+const LOCK: &str = "server.lock";
+
+/// The database's file.
+const DATABASE: &str = "aludel.db";
+
 #[derive(Debug)]
 struct Inner {
     database: Database,
@@ -115,7 +121,7 @@ impl Store {
         let directory = directory.to_path_buf();
         blocking(move || {
             make_directory(&directory)?;
-            let lock = lock(&directory.join("server.lock"))?;
+            let lock = lock(&directory.join(LOCK))?;
             let store = Self::prepare(&directory, Some(lock))?;
             store.sweep_if_due()?;
             if let Err(error) = store.0.database.compact() {
@@ -132,6 +138,12 @@ impl Store {
         let directory = directory.to_path_buf();
         blocking(move || {
             make_directory(&directory)?;
+            let _alone = if Database::is_older(&directory.join(DATABASE))? {
+                let alone = lock(&directory.join(LOCK));
+                Some(alone.map_err(|error| if matches!(error, Error::InUse(_)) { Error::OlderServer } else { error })?)
+            } else {
+                None
+            };
             Self::prepare(&directory, None)
         })
         .await
@@ -141,7 +153,7 @@ impl Store {
         let (blobs, scratch, owners) = (directory.join("blobs"), directory.join("scratch"), directory.join("owners"));
         make_directory(&blobs)?;
         make_directory(&scratch)?;
-        let database = Database::open(&directory.join("aludel.db"))?;
+        let database = Database::open(&directory.join(DATABASE))?;
         let owner = Owner::new(owners.clone());
         let (quota, next_sweep, disk) = Default::default();
         Ok(Self(Arc::new(Inner { database, blobs, scratch, disk, owners, owner, quota, next_sweep, lock })))

@@ -371,6 +371,12 @@ pub(super) fn upgrade(connection: &mut Connection) -> Result<UpgradeLoss, Error>
     upgrade_to(connection, &FORMATS)
 }
 
+/// Returns true if the file has a format before the newest, but for a new file.
+pub(super) fn is_older(connection: &Connection) -> rusqlite::Result<bool> {
+    let format = connection.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0))?;
+    Ok((1..FORMATS.len() as i64).contains(&format))
+}
+
 /// The same to the newest of these formats.
 fn upgrade_to(connection: &mut Connection, formats: &[&str]) -> Result<UpgradeLoss, Error> {
     let known = formats.len() as i64;

@@ -180,6 +180,20 @@ async fn a_blob_that_no_row_took_is_removed() {
 }
 
 #[tokio::test]
+async fn a_command_of_a_newer_version_changes_nothing_under_a_server() {
+    let directory = tempfile::tempdir().unwrap();
+    let serving = Store::open(directory.path()).await.unwrap();
+    let database = rusqlite::Connection::open(directory.path().join("aludel.db")).unwrap();
+    database.execute_batch("ALTER TABLE keys DROP COLUMN erased_at; PRAGMA user_version = 19").unwrap();
+    let version = || database.query_row("PRAGMA user_version", [], |row| row.get::<_, i64>(0)).unwrap();
+    assert!(matches!(Store::open_beside(directory.path()).await, Err(Error::OlderServer)));
+    assert_eq!(version(), 19);
+    drop(serving);
+    Store::open_beside(directory.path()).await.unwrap();
+    assert_eq!(version(), 20);
+}
+
+#[tokio::test]
 async fn one_server_serves_a_directory() {
     let directory = tempfile::tempdir().unwrap();
     let store = Store::open(directory.path()).await.unwrap();
