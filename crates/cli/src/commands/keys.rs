@@ -232,7 +232,16 @@ fn find(keys: &[KeyRecord], given: &str, is_meant: fn(&KeyRecord) -> bool) -> an
     let named: Vec<_> = keys.iter().filter(|key| key.name == given && is_meant(key)).collect();
     match named.as_slice() {
         [key] => Ok(key.id.clone()),
-        [] => Err(unknown(given)),
+        [] => match keys.iter().rfind(|key| key.name == given) {
+            Some(KeyRecord { id, revoked_at: Some(_), .. }) => {
+                Err(usage(format!("{} ({id}) is revoked", terminal::name(given))))
+            }
+            Some(KeyRecord { id, .. }) => {
+                let name = terminal::name(given);
+                Err(usage(format!("{name} ({id}) is still served; `aludel keys revoke {id}` first")))
+            }
+            None => Err(unknown(given)),
+        },
         several => {
             let ids: Vec<_> = several.iter().map(|key| format!("{} {}", key.id, key.hint)).collect();
             Err(usage(format!("several keys are called {}: {}; give the id", terminal::name(given), ids.join(", "))))
