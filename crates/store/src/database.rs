@@ -86,8 +86,10 @@ impl Database {
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         let mut writer = Connection::open(path)?;
         writer.busy_timeout(BUSY)?;
-        // Of effect on a new file.
-        writer.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+        // Of effect on a new file. One that has it is not written to: the disk may be full.
+        if writer.pragma_query_value(None, "auto_vacuum", |row| row.get::<_, i64>(0))? == 0 {
+            writer.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+        }
         keep_a_log(&writer)?;
         writer.pragma_update(None, "journal_size_limit", LOG_BYTES)?;
         // So that a write that a client knows of survives a power cut.

@@ -82,7 +82,7 @@ impl Store {
             }
             // First: what is stored at the moment is stored before this, or not at all.
             let query = "UPDATE keys SET erased_at = coalesce(erased_at, ?2) WHERE id = ?1";
-            store.0.database.write(|database| Ok(database.execute(query, params![id, now()])?))?;
+            store.0.database.delete(None, |database| Ok(database.execute(query, params![id, now()])?))?;
             store.erase(&Tenant::of_key(&id))
         })
         .await

@@ -88,7 +88,7 @@ impl Store {
     /// Sets or removes the expiry of a key, seconds since 1970. Returns false if there is no such key.
     pub async fn set_expiry(&self, id: KeyId, expires_at: Option<i64>) -> Result<bool, Error> {
         let query = "UPDATE keys SET expires_at = ?2 WHERE id = ?1";
-        self.write(move |database| Ok(database.execute(query, params![id, expires_at])? > 0)).await
+        self.change_key(move |database| Ok(database.execute(query, params![id, expires_at])? > 0)).await
     }
 
     /// Returns all keys, revoked ones too, oldest first.
@@ -101,7 +101,15 @@ impl Store {
     /// Revokes a key. The data of its tenant stays. Returns false if there was no such key.
     pub async fn revoke_key(&self, id: KeyId) -> Result<bool, Error> {
         let query = "UPDATE keys SET revoked_at = coalesce(revoked_at, ?2) WHERE id = ?1";
-        self.write(move |database| Ok(database.execute(query, params![id, now()])? > 0)).await
+        self.change_key(move |database| Ok(database.execute(query, params![id, now()])? > 0)).await
+    }
+
+    /// Changes a key, also on a full disk.
+    async fn change_key(
+        &self,
+        change: impl Fn(&Connection) -> Result<bool, Error> + Send + 'static,
+    ) -> Result<bool, Error> {
+        self.run(move |store| store.0.database.delete(None, change)).await
     }
 
     /// Gives a key that is not revoked a new secret. The former one is served until `former_until`, seconds since 1970, but none before it.

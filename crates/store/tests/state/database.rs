@@ -180,6 +180,18 @@ async fn a_blob_that_no_row_took_is_removed() {
 }
 
 #[tokio::test]
+async fn an_opening_writes_nothing_so_that_a_full_disk_stops_no_command() {
+    let directory = tempfile::tempdir().unwrap();
+    let _serving = Store::open(directory.path()).await.unwrap();
+    let database = rusqlite::Connection::open(directory.path().join("aludel.db")).unwrap();
+    // It changes with each commit of another connection.
+    let version = || database.query_row("PRAGMA data_version", [], |row| row.get::<_, i64>(0)).unwrap();
+    let before = version();
+    Store::open_beside(directory.path()).await.unwrap();
+    assert_eq!(version(), before);
+}
+
+#[tokio::test]
 async fn a_command_of_a_newer_version_changes_nothing_under_a_server() {
     let directory = tempfile::tempdir().unwrap();
     let serving = Store::open(directory.path()).await.unwrap();
