@@ -42,7 +42,7 @@ pub enum Error {
         /// Bytes that the tenant may store.
         limit: u64,
     },
-    /// What was stored for the tenant's key was erased.
+    /// The tenant's key was revoked, and its data erased.
     #[error("the key was revoked and what was stored for it erased, so nothing more is")]
     Erased,
     /// Another server works on the same data.

@@ -25,6 +25,8 @@ pub struct KeyRecord {
     pub revoked_at: Option<i64>,
     /// Time from which it is refused, seconds since 1970; `None` for no expiry.
     pub expires_at: Option<i64>,
+    /// Time up to which its former secret is served too, seconds since 1970.
+    pub former_until: Option<i64>,
     /// The most that is done for it on a day.
     pub budget: DailyBudget,
 }
@@ -46,7 +48,8 @@ impl KeyRecord {
             created_at: row.get(3)?,
             revoked_at: row.get(4)?,
             expires_at: row.get(5)?,
-            budget: DailyBudget::read(row, 6)?,
+            former_until: row.get(6)?,
+            budget: DailyBudget::read(row, 7)?,
         })
     }
 
@@ -93,9 +96,10 @@ impl Store {
 
     /// Returns all keys, revoked ones too, oldest first.
     pub async fn keys(&self) -> Result<Vec<KeyRecord>, Error> {
-        let query = "SELECT id, name, hint, created_at, revoked_at, expires_at, requests_per_day, tokens_per_day, \
+        let query = "SELECT id, name, hint, created_at, revoked_at, expires_at, \
+                     iif(former_until > ?1 AND revoked_at IS NULL, former_until, NULL), requests_per_day, tokens_per_day, \
                      program_seconds_per_day FROM keys ORDER BY id";
-        self.read_any(move |database| all(database, query, [], KeyRecord::read)).await
+        self.read_any(move |database| all(database, query, [now()], KeyRecord::read)).await
     }
 
     /// Revokes a key. The data of its tenant stays. Returns false if there was no such key.
@@ -181,7 +185,9 @@ mod tests {
         for secret in [&first.secret, &second.secret] {
             assert!(tenant.is_some() && store.tenant_of_key(secret).await.unwrap() == tenant);
         }
+        assert!(store.keys().await.unwrap()[0].former_until.is_some_and(|until| until > now()));
         let third = store.rotate_key(first.id.clone(), 0).await.unwrap().unwrap();
+        assert_eq!(store.keys().await.unwrap()[0].former_until, None);
         assert_eq!(store.tenant_of_key(&third.secret).await.unwrap(), tenant);
         for secret in [&first.secret, &second.secret] {
             assert_eq!(store.tenant_of_key(secret).await.unwrap(), None);

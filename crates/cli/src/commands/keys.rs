@@ -336,10 +336,10 @@ fn state_of(key: &KeyRecord) -> &'static str {
 
 /// A key as a JSON object: times are seconds since 1970, and bounds of a day without an end are null.
 fn object(key: &KeyRecord) -> serde_json::Value {
-    let KeyRecord { id, name, hint, created_at, revoked_at, expires_at, budget } = key;
+    let KeyRecord { id, name, hint, created_at, revoked_at, expires_at, former_until, budget } = key;
     json!({
         "id": id.as_str(), "name": name, "hint": hint, "state": state_of(key), "created_at": created_at,
-        "expires_at": expires_at, "revoked_at": revoked_at,
+        "expires_at": expires_at, "revoked_at": revoked_at, "former_until": former_until,
         "per_day": {
             "requests": budget.requests, "tokens": budget.tokens, "program_seconds": budget.program_seconds,
         },
@@ -350,10 +350,11 @@ fn object(key: &KeyRecord) -> serde_json::Value {
 fn line(key: &KeyRecord, width: usize) -> String {
     let state = state_of(key);
     let until = key.expires_at.map(|at| format!("  until {}", time(at))).unwrap_or_default();
+    let former = key.former_until.map(|at| format!("  former secret until {}", time(at))).unwrap_or_default();
     let bounds = bounds(&key.budget);
     let bounds = if bounds.is_empty() { bounds } else { format!("  {bounds}") };
     let name = terminal::name(&key.name);
-    format!("{}  {:8}{state:9}{name:width$}{until}{bounds}", key.id, key.hint).trim_end().to_owned()
+    format!("{}  {:8}{state:9}{name:width$}{until}{former}{bounds}", key.id, key.hint).trim_end().to_owned()
 }
 
 #[cfg(test)]

@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_key_is_called_by_its_name_and_the_end_of_its_secret() {
-        let (created_at, revoked_at, expires_at, budget) = Default::default();
+        let (created_at, revoked_at, expires_at, former_until, budget) = Default::default();
         let key = |name: &str| KeyRecord {
             id: KeyId::new(),
             name: name.to_owned(),
@@ -211,6 +211,7 @@ mod tests {
             created_at,
             revoked_at,
             expires_at,
+            former_until,
             budget,
         };
         assert_eq!(["", "laptop"].map(|name| label(&key(name))), ["…12ab", "laptop …12ab"]);
