@@ -58,6 +58,8 @@ pub struct Gate {
     survives_restart: bool,
     /// Programs that run, by their calls.
     running: Mutex<HashMap<String, String>>,
+    /// True while a request for approval is stored or undecided. Somebody may see it before this process knows that it is stored.
+    is_asking: watch::Sender<bool>,
     /// The stored and undecided request for approval, if there is one.
     pub(crate) pending_approval: watch::Sender<Option<ApprovalRecord>>,
     /// True once the person at the terminal has allowed everything that the rules do not refuse.
@@ -153,6 +155,7 @@ impl Gate {
             terminal: None,
             survives_restart: false,
             running: Mutex::default(),
+            is_asking: watch::Sender::default(),
             pending_approval: watch::Sender::default(),
             allows_all: AtomicBool::new(false),
             failure: watch::Sender::default(),
@@ -176,7 +179,7 @@ impl Gate {
             return pending().await;
         }
         self.engine.draining.cancelled().await;
-        self.pending_approval.subscribe().wait_for(Option::is_some).await.ignore("the sender is a field of this gate");
+        self.is_asking.subscribe().wait_for(|asks| *asks).await.ignore("the sender is a field of this gate");
     }
 
     /// Decides whether a program may run. The audit log has the program before it runs.
@@ -344,9 +347,11 @@ impl Gate {
         // A turn that goes on after a restart finds its earlier request.
         let before = store.approval_of_call(&self.request, &program.call_id).await?;
         let is_new = before.is_none();
+        // From here on the request may be seen, so the turn outlives the process.
+        self.is_asking.send_replace(true);
+        let _asking = AskingGuard(&self.is_asking);
         let mut waiting = ApprovalWait::new(&self.engine, self.asking(program, reasons, before), self.survives_restart);
         let asked = waiting.request().await?;
-        // From here on the request may have been seen, so the turn outlives the process.
         self.pending_approval.send_replace(Some(asked.clone()));
         if is_new && let Some(webhook) = policy.webhook.clone() {
             let telling = webhook.deliver(Arc::clone(&self.engine), asked.clone());
@@ -507,6 +512,15 @@ impl Gate {
             outcome: outcome.to_owned(),
         };
         Ok(self.engine.store.audit(&self.tenant, vec![entry]).await?)
+    }
+}
+
+/// Notes the end of a question when it is dropped.
+struct AskingGuard<'a>(&'a watch::Sender<bool>);
+
+impl Drop for AskingGuard<'_> {
+    fn drop(&mut self) {
+        self.0.send_replace(false);
     }
 }
 
