@@ -39,9 +39,11 @@ pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 /// The longest that a new connection may take to send the head of its first request.
 pub(crate) const FIRST_HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for which requests may continue during shutdown. With what follows, less than the minute that our packages give a server.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(40);
-/// Time that cancelled requests have for their ends, and tasks after them.
-const END_TIMEOUT: Duration = Duration::from_secs(5);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time that cancelled requests have for their ends.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time that tasks have after them.
+const END_TIMEOUT: Duration = Duration::from_secs(20);
 /// Pause of a listener when the system is out of descriptors.
 pub const NO_DESCRIPTORS_PAUSE: Duration = Duration::from_millis(200);
 
@@ -229,6 +231,6 @@ async fn accept<L: Listener>(app: &Arc<App>, mut listener: L, shutdown: impl Fut
     if timeout(DRAIN_TIMEOUT, &mut drained).await.is_err() {
         // Cancels the turns that still run; their clients get the end.
         app.shutdown.cancel();
-        timeout(END_TIMEOUT, drained).await.ignore("connections that have not ended are cut off");
+        timeout(CANCEL_TIMEOUT, drained).await.ignore("connections that have not ended are cut off");
     }
 }

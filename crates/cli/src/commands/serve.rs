@@ -27,7 +27,7 @@ use crate::{color, console, memory, socket, state, upstream};
 /// Prints `listening on http://ADDRESS` when it is ready. Files, containers, conversations and responses are kept in the data directory.
 /// SIGHUP reads the models of the configuration again, the rules and who is asked; what is going on keeps to what it began with. Other
 /// settings, `approval.mode` among them, need a restart.
-/// SIGTERM or Ctrl-C lets requests finish for 40 s, and ends; a second one does not wait. Without API keys (`aludel keys create`) it
+/// SIGTERM or Ctrl-C lets requests finish for 30 s, and ends; a second one does not wait. Without API keys (`aludel keys create`) it
 /// serves this machine alone.
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
