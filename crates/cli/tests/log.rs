@@ -77,15 +77,16 @@ fn script() -> Vec<Scripted> {
     ]
 }
 
-/// A turn with a program, one that fails, one in the background, and a path that nobody serves.
-fn everything(address: &str) -> [String; 4] {
+/// A turn with a program, one that fails, one in the background, a path that nobody serves, and a model that there is not.
+fn everything(address: &str) -> [String; 5] {
     let streamed = turn(address, &json!({ "stream": true }));
     let failed = turn(address, &json!({}));
     let background = turn(address, &json!({ "background": true }));
     let object: Value = serde_json::from_str(background.split_once("\r\n\r\n").unwrap().1).unwrap();
     let path = format!("GET /v1/responses/{}", object["id"].as_str().unwrap());
     wait_until(|| ask(address, &path, &Value::Null).contains("\"completed\""), "the background's end");
-    [streamed, failed, background, ask(address, "GET /v1/\u{9b}31m", &Value::Null)]
+    let misspelt = turn(address, &json!({ "model": MARKER }));
+    [streamed, failed, background, ask(address, "GET /v1/\u{9b}31m", &Value::Null), misspelt]
 }
 
 /// The values of a line that are the same every time.
@@ -128,6 +129,9 @@ async fn json_is_one_line_for_every_request_with_its_id_and_without_what_was_sai
     assert_eq!((&ended["message"], &ended["ending"]), (&json!("turn"), &json!("answered")));
     assert!(ended["answer"].is_string() && ended["answer"] == line["answer"]);
     assert!(answers[3].starts_with("HTTP/1.1 404 "), "{}", answers[3]);
+    let [line] = about(id_of(&answers[4]))[..] else { panic!("{said}") };
+    let told = (&line["status"], &line["code"], &line["param"]);
+    assert_eq!(told, (&json!(404), &json!("model_not_found"), &json!("model")));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -85,6 +85,7 @@ pub(crate) async fn middleware(
         if let Some(cause) = &refusal.cause {
             span.in_scope(|| error!("{line}: {cause}"));
         }
+        scope.note_refusal(refusal.code, refusal.param.as_deref());
         response = refused(&refusal, dialect, scope.id());
     }
     if is_stranger {

@@ -19,6 +19,9 @@ use super::{Telemetry, Traces, attach};
 /// Headers with the trace that a request belongs to.
 const TRACE: [HeaderName; 2] = [HeaderName::from_static("traceparent"), HeaderName::from_static("tracestate")];
 
+/// Characters of a refused parameter's name in the log.
+const MAX_PARAM: usize = 100;
+
 /// The status of a request whose client disconnected before one, as in other servers.
 const GONE: u16 = 499;
 
@@ -45,6 +48,8 @@ struct Inner {
 pub(super) struct Facts {
     tenant: Option<Tenant>,
     status: Option<u16>,
+    /// The code of its refusal, and the parameter that is wrong.
+    refused: (Option<&'static str>, Option<String>),
     pub(super) model: Option<Arc<str>>,
     /// The dialect in which it is answered.
     pub(super) api: Option<Arc<str>>,
@@ -192,6 +197,12 @@ impl Scope {
         self.0.telemetry.contents
     }
 
+    /// Notes the code and the parameter of a refusal. Its message may have what the client sent.
+    pub(crate) fn note_refusal(&self, code: Option<&'static str>, param: Option<&str>) {
+        let param = param.map(|param| param.chars().take(MAX_PARAM).collect());
+        self.facts().refused = (code, param);
+    }
+
     /// The holder of the request's span.
     pub(super) fn context(&self) -> &Context {
         &self.0.context
@@ -259,6 +270,8 @@ impl Scope {
             .with("method", inner.method)
             .with("route", &*inner.route)
             .with("status", facts.status)
+            .with("code", facts.refused.0)
+            .with("param", facts.refused.1.as_deref())
             .with("seconds", inner.began.elapsed().as_secs_f64())
             .with("tenant", facts.tenant.as_ref().map(Tenant::as_str))
             .with("model", facts.model.as_deref())
