@@ -1,5 +1,6 @@
 //! `aludel backends`: where programs can run, and where they do.
 
+use aludel_sandbox::probe::CheckStatus;
 use clap::Args;
 use serde_json::json;
 
@@ -51,8 +52,12 @@ fn show(all: &[BackendCheck], used: Option<&str>, reason: &str, is_ready: bool) 
     for found in all {
         let BackendCheck { place, detail, .. } = found;
         let name = place.name();
-        let word = if found.is_ready() { color::good("ready  ") } else { color::faint("missing") };
-        console.line(StandardStream::Stdout, &hanging(&format!("{word}  {name:11}  {detail}"), 22))?;
+        let word = match found.status {
+            CheckStatus::Ok => color::good("ready   "),
+            CheckStatus::Degraded => color::warning("degraded"),
+            CheckStatus::Missing => color::faint("missing "),
+        };
+        console.line(StandardStream::Stdout, &hanging(&format!("{word}  {name:11}  {detail}"), 23))?;
     }
     let verdict = match used {
         Some(name) if is_ready => color::good(&format!("Programs run in {name} sandboxes: {reason}.")),
