@@ -211,21 +211,20 @@ impl Database {
         for _ in 0..MAX_SHRINKS {
             let is_done = self.write(|database| {
                 let begun = Instant::now();
-                let spare = || Ok::<_, Error>(unused_pages(database)?.saturating_sub(kept_pages(database)?));
-                let before = spare()?;
-                let mut left = before;
-                while left > 0 && begun.elapsed() < SHRINK_TIME {
+                let mut unused = unused_pages(database)?;
+                while unused > kept_pages(database)? && begun.elapsed() < SHRINK_TIME {
                     // Each row that it returns is a page.
                     let mut pages = database.prepare_cached("PRAGMA incremental_vacuum(1)")?;
                     let mut pages = pages.query([])?;
                     while pages.next()?.is_some() {}
-                    left = spare()?;
-                    if left == before {
+                    let left = unused_pages(database)?;
+                    if left == unused {
                         // A file of an older version, which cannot shrink.
                         return Ok(true);
                     }
+                    unused = left;
                 }
-                Ok(left == 0)
+                Ok(unused <= kept_pages(database)?)
             })?;
             if is_done {
                 break;
