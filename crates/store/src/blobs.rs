@@ -29,7 +29,7 @@ use crate::usage::FILE_COST;
 use crate::{Error, Reservation, Store, Tenant};
 
 /// The tables that name blobs.
-const NAMING_BLOBS: [&str; 4] = ["files", "upload_parts", "container_files", "turn_blobs"];
+pub(crate) const NAMING_BLOBS: [&str; 4] = ["files", "upload_parts", "container_files", "turn_blobs"];
 
 /// Most files that are synced one by one. For more, syncing the whole file system is faster.
 const SYNCED_ONE_BY_ONE: usize = 4;

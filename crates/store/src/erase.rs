@@ -4,30 +4,31 @@ use std::cell::Cell;
 
 use rusqlite::{Connection, params};
 
+use crate::blobs::NAMING_BLOBS;
 use crate::database::{all, one};
 use crate::usage::used;
 use crate::{BlobName, Error, KeyId, Store, Tenant, TurnId, now, turns};
 
-/// The tables that are emptied, those before whose rows others go with. Turns are removed in their own way. What is left is the audit log,
+/// The tables that are emptied, rows that refer to others before those. Turns are removed in their own way. What is left is the audit log,
 /// which can only be archived, and the counts of what was done.
-const ERASED: [(&str, Blobs); 17] = [
-    ("upload_parts", Blobs::Named),
-    ("uploads", Blobs::None),
-    ("files", Blobs::Named),
-    ("container_files", Blobs::Named),
-    ("container_variables", Blobs::None),
-    ("containers", Blobs::None),
-    ("conversation_items", Blobs::None),
-    ("conversations", Blobs::None),
-    ("interactions", Blobs::None),
-    ("run_steps", Blobs::None),
-    ("messages", Blobs::None),
-    ("runs", Blobs::None),
-    ("threads", Blobs::None),
-    ("assistants", Blobs::None),
-    ("response_items", Blobs::None),
-    ("responses", Blobs::None),
-    ("approvals", Blobs::None),
+const ERASED: [&str; 17] = [
+    "upload_parts",
+    "uploads",
+    "files",
+    "container_files",
+    "container_variables",
+    "containers",
+    "conversation_items",
+    "conversations",
+    "interactions",
+    "run_steps",
+    "messages",
+    "runs",
+    "threads",
+    "assistants",
+    "response_items",
+    "responses",
+    "approvals",
 ];
 
 /// Rows of one transaction; other writers run in between.
@@ -35,14 +36,6 @@ const AT_ONCE: usize = 50;
 
 /// Seconds after its revocation in which a key may still be served, and its turns end.
 const GRACE: i64 = 30;
-
-/// The blobs of a table's rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Blobs {
-    None,
-    /// In the column `blob`.
-    Named,
-}
 
 /// Outcome of an erasure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,22 +89,23 @@ impl Store {
         for id in self.0.database.read(None, found)? {
             turns::remove(self, Some(tenant), &id)?;
         }
-        for (table, blobs) in ERASED {
-            self.empty(table, blobs, tenant)?;
+        for table in ERASED {
+            self.empty(table, tenant)?;
         }
         let left = bytes()?;
         Ok(EraseOutcome::Erased { bytes: before.saturating_sub(left), left })
     }
 
     /// Removes a tenant's rows of a table, with their blobs.
-    fn empty(&self, table: &str, blobs: Blobs, tenant: &Tenant) -> Result<(), Error> {
+    fn empty(&self, table: &str, tenant: &Tenant) -> Result<(), Error> {
         // Found by a reader: no index leads to some tables' rows of a tenant, and writers wait for no search.
         let (key, values) = if table == "response_items" { ("id", "DISTINCT id") } else { ("rowid", "rowid") };
         let query = format!("SELECT {values} FROM {table} WHERE tenant = ?1");
         let read =
             |database: &Connection| all(database, &query, [tenant], |row| row.get::<_, rusqlite::types::Value>(0));
         let found = self.0.database.read(None, read)?;
-        let returned = if blobs == Blobs::Named { " RETURNING blob" } else { "" };
+        let has_blobs = NAMING_BLOBS.contains(&table);
+        let returned = if has_blobs { " RETURNING blob" } else { "" };
         let query = format!("DELETE FROM {table} WHERE tenant = ?1 AND {key} = ?2{returned}");
         let left = Cell::new(found.as_slice());
         let delete = |database: &Connection, rows: usize| {
@@ -119,9 +113,10 @@ impl Store {
             let mut removed: Vec<BlobName> = Vec::new();
             for value in piece {
                 let row = params![tenant, value];
-                match blobs {
-                    Blobs::Named => removed.extend(all(database, &query, row, |row| row.get::<_, BlobName>(0))?),
-                    Blobs::None => drop(database.prepare_cached(&query)?.execute(row)?),
+                if has_blobs {
+                    removed.extend(all(database, &query, row, |row| row.get::<_, BlobName>(0))?);
+                } else {
+                    database.prepare_cached(&query)?.execute(row)?;
                 }
             }
             Ok((piece.len(), (piece.len(), removed)))
@@ -152,7 +147,7 @@ mod tests {
         let query = "SELECT tables.name FROM sqlite_master AS tables, pragma_table_info(tables.name) AS columns
                      WHERE tables.type = 'table' AND columns.name = 'tenant' ORDER BY tables.name";
         let found = store.0.database.read(None, |database| all(database, query, [], |row| row.get::<_, String>(0)));
-        let mut known: Vec<&str> = ERASED.iter().map(|(table, _)| *table).chain(LEFT).chain(["turns"]).collect();
+        let mut known: Vec<&str> = ERASED.into_iter().chain(LEFT).chain(["turns"]).collect();
         known.sort_unstable();
         assert_eq!(found.unwrap(), known);
     }
@@ -204,7 +199,7 @@ mod tests {
 
         let bytes = store.bytes_of(&gone_tenant).await.unwrap();
         assert_eq!(store.erase_key(gone.clone()).await.unwrap(), EraseOutcome::Erased { bytes, left: 0 });
-        for (table, _) in ERASED.into_iter().chain([("turns", Blobs::None)]) {
+        for table in ERASED.into_iter().chain(["turns"]) {
             let query = format!("SELECT count(*) FROM {table} WHERE tenant = ?1");
             let count = |tenant| {
                 store.0.database.read(None, |database| one(database, &query, [tenant], |row| row.get::<_, u64>(0)))
