@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use aludel_agent::Secret;
+use aludel_agent::{Secret, size};
 use aludel_store::{DailyBudget, EraseOutcome, KeyId, KeyRecord, NewKey, Store};
 use anyhow::Context as _;
 use clap::Subcommand;
@@ -206,9 +206,9 @@ pub(crate) async fn run(command: KeysCommand, context: &CommandContext) -> anyho
                     EraseOutcome::Unknown => return Err(unknown(&key)),
                 }
             };
-            console.line(StandardStream::Stdout, &format!("erased {id}: {}", megabytes(bytes)))?;
+            console.line(StandardStream::Stdout, &format!("erased {id}: {}", size(bytes)))?;
             if left > 0 {
-                let left = megabytes(left);
+                let left = size(left);
                 console::status(&format!(
                     "the audit log has {left} of it; `aludel audit archive` takes old entries out"
                 ));
@@ -318,11 +318,6 @@ fn bounds(budget: &DailyBudget) -> String {
 /// A time as people and programs read it.
 fn time(seconds: i64) -> String {
     Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
-}
-
-/// A number of bytes as people read it.
-fn megabytes(bytes: u64) -> String {
-    format!("{:.1} MB", bytes as f64 / f64::from(1 << 20))
 }
 
 /// The word for the state of a key.
