@@ -175,7 +175,7 @@ impl Metrics {
         self
     }
 
-    /// Returns the metrics with the engine's present values, in OpenMetrics' format for who accepts it, and else in Prometheus' older one.
+    /// Returns the metrics with the engine's present values, in OpenMetrics' format where that is accepted, else in Prometheus' older one.
     pub(crate) fn scrape(&self, engine: &Engine, accepted: &str) -> Result<Response, fmt::Error> {
         let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.containers_live.set(gauge(engine.sessions.in_use()));
