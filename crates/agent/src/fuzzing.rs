@@ -54,6 +54,7 @@ pub fn upstream(bytes: &[u8]) {
                 retries += 1;
                 assert!(retries < ATTEMPTS && calls == 0 && size == 0, "something was told before");
             }
+            Ok(Delta::FellBack { .. }) => panic!("a single model fell back"),
             Ok(Delta::Usage(_)) => {}
             Ok(Delta::Finished(_)) | Err(_) => assert_eq!(place + 1, whole.len(), "something comes after the end"),
         }

@@ -68,7 +68,7 @@ fn with_fallback(
     for name in &model.fallback.0 {
         // The configuration was checked, so it exists.
         for other in models.iter().filter(|other| **other.name == *name) {
-            others.push(self::upstream(endpoint(other, host)?));
+            others.push((other.name.as_str().into(), self::upstream(endpoint(other, host)?)));
         }
     }
     if others.is_empty() {

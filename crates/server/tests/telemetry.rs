@@ -9,8 +9,10 @@
 mod collector;
 mod common;
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use aludel_agent::upstream::Fallback;
 use aludel_engine::approvals::{ApprovalMode, ApprovalPolicy};
 use aludel_server::Traces;
 use aludel_testkit::{Scripted, ScriptedUpstream};
@@ -311,6 +313,40 @@ async fn a_turn_that_goes_on_after_a_restart_is_a_trace_and_is_counted() {
     let call = spans.iter().filter(|span| span.name == "chat scripted").find(|call| call.parent == resumed.id);
     let head = &upstream.heads()[1];
     assert!(head.contains(&format!("traceparent: 00-{}-{}-01", resumed.trace, call.unwrap().id)), "{head}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_model_that_fails_and_the_one_that_stands_in_are_counted_by_their_own_names() {
+    let data = tempfile::tempdir().unwrap();
+    let collector = Collector::start().await;
+    let busy = ScriptedUpstream::start(vec![Scripted::Status(400, "", "no"), Scripted::Text(ANSWER)]).await;
+    let mut first = model("first", busy.url());
+    // Nobody listens there.
+    let dead = model("dead", "http://127.0.0.1:9/v1".to_owned()).upstream;
+    first.upstream = Arc::new(Fallback::new(dead, vec![("second".into(), first.upstream.clone())]).unwrap());
+    first.endpoint = None;
+    let traces = Some(Traces::to(&collector.url()).unwrap());
+    let settings = measured().server(|server| server.traces = traces);
+    let server = listen(data.path(), settings, vec![first, model("second", busy.url())]).await;
+    let call = |model: &str, result: &str, count: u8| {
+        format!("aludel_model_calls_total{{model=\"{model}\",result=\"{result}\"}} {count}")
+    };
+    figures_with(&server, &[call("first", "unreachable", 0), call("second", "answered", 0)]).await;
+    let mut body = response();
+    body["model"] = "first".into();
+    server.post("/v1/responses", body.clone()).await.refused(400, "rejected");
+    server.post("/v1/responses", body).await.ok();
+    let expected = [
+        call("first", "unreachable", 2),
+        call("first", "answered", 0),
+        call("second", "rejected", 1),
+        call("second", "answered", 1),
+    ];
+    figures_with(&server, &expected).await;
+    server.stop().await;
+    let spans = collector.spans();
+    let names = |name: &str| spans.iter().filter(|span| span.name == name).count();
+    assert_eq!((names("chat first"), names("chat second")), (2, 2));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -1,6 +1,7 @@
 //! The model's answer in one round: turns deltas into events.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use serde::de::IgnoredAny;
 
@@ -96,6 +97,10 @@ impl ModelReply {
     pub(super) fn read(&mut self, delta: Delta) -> Vec<Event> {
         match delta {
             Delta::Retrying { wait, reason } => vec![Event::Retrying { wait, reason }],
+            Delta::FellBack { error, model, .. } => {
+                let reason = format!("{error}; asking `{model}` instead");
+                vec![Event::Retrying { wait: Duration::ZERO, reason }]
+            }
             Delta::Text(text) => match &mut self.scanner {
                 Some(scanner) => {
                     let pieces = scanner.push(&text);

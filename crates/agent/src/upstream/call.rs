@@ -11,6 +11,24 @@ use tracing::{Span, info_span, record_all};
 use super::{Delta, ModelRequest, TokenUsage, Upstream, UpstreamError};
 use crate::contents::{self, Excerpt, messages};
 
+/// All results that a call's span ends with.
+pub const RESULTS: [&str; 14] = [
+    "answered",
+    "left",
+    "unauthorized",
+    "not_found",
+    "rate_limited",
+    "busy",
+    "rejected",
+    "server_error",
+    "unreachable",
+    "dropped",
+    "not_understood",
+    "reported",
+    "idle",
+    "too_large",
+];
+
 /// Calls a model in a span of its own.
 pub(crate) fn call(upstream: &dyn Upstream, request: ModelRequest) -> BoxStream<'static, Result<Delta, UpstreamError>> {
     let mut call = ModelCall::begin(upstream.name(), upstream.provider());
@@ -36,10 +54,15 @@ pub struct ModelCall {
 impl ModelCall {
     /// Begins a call.
     pub fn begin(model: &str, provider: &str) -> Self {
+        Self::start(model, provider, false)
+    }
+
+    fn start(model: &str, provider: &str, stands_in: bool) -> Self {
         let span = info_span!(
             "chat",
             model,
             provider,
+            stands_in,
             first_piece = Empty,
             input_tokens = Empty,
             output_tokens = Empty,
@@ -83,6 +106,10 @@ impl ModelCall {
     fn record(&mut self, delta: &Result<Delta, UpstreamError>) {
         match delta {
             Ok(Delta::Retrying { .. }) => {}
+            Ok(Delta::FellBack { error, model, provider }) => {
+                self.fails(error);
+                self.goes_on_with(model, provider);
+            }
             Ok(Delta::Usage(usage)) => self.costs(*usage),
             Ok(Delta::Finished(_)) => self.result = "answered",
             Ok(delta) => {
@@ -93,6 +120,13 @@ impl ModelCall {
             }
             Err(error) => self.fails(error),
         }
+    }
+
+    /// Ends this call, and begins one of another model with the same conversation.
+    fn goes_on_with(&mut self, model: &str, provider: &str) {
+        let asked = self.contents.as_ref().map(|(asked, _)| asked.clone());
+        *self = Self::start(model, provider, true);
+        self.contents = asked.map(|asked| (asked, Excerpt::default()));
     }
 
     /// Records a piece of the answer.

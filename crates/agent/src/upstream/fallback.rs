@@ -1,7 +1,6 @@
 //! A model with fallbacks.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
@@ -14,15 +13,18 @@ use crate::future_stream::FutureStream;
 #[derive(Clone)]
 pub struct Fallback {
     first: Arc<dyn Upstream>,
-    others: Vec<Arc<dyn Upstream>>,
+    others: Vec<NamedModel>,
 }
+
+/// A model and its name in the configuration.
+pub type NamedModel = (Arc<str>, Arc<dyn Upstream>);
 
 impl Fallback {
     /// Arranges the models. All must agree in function calling; the error names one that differs.
-    pub fn new(first: Arc<dyn Upstream>, others: Vec<Arc<dyn Upstream>>) -> Result<Self, String> {
+    pub fn new(first: Arc<dyn Upstream>, others: Vec<NamedModel>) -> Result<Self, String> {
         let calls = first.capabilities().function_calling;
-        match others.iter().find(|other| other.capabilities().function_calling != calls) {
-            Some(other) => {
+        match others.iter().find(|(_, other)| other.capabilities().function_calling != calls) {
+            Some((_, other)) => {
                 Err(format!("`{}` and `{}` differ in whether they can call functions", first.name(), other.name()))
             }
             None => Ok(Self { first, others }),
@@ -57,19 +59,19 @@ impl Upstream for Fallback {
                         Err(error) if !has_begun && error.is_unavailable() => failure = Some(error),
                         delta => {
                             // Counted tokens are no answer yet; the last count is used.
-                            has_begun |= !matches!(delta, Ok(Delta::Retrying { .. } | Delta::Usage(_)));
+                            has_begun |=
+                                !matches!(delta, Ok(Delta::Retrying { .. } | Delta::FellBack { .. } | Delta::Usage(_)));
                             sink.send(delta).await;
                         }
                     }
                 }
                 let Some(error) = failure else { return };
-                let Some(next) = left.next() else {
+                let Some((name, next)) = left.next() else {
                     sink.send(Err(error)).await;
                     return;
                 };
-                warn!(model = model.name(), error = %error, "`{}` is asked instead", next.name());
-                let reason = format!("{error}; asking `{}` instead", next.name());
-                sink.send(Ok(Delta::Retrying { wait: Duration::ZERO, reason })).await;
+                warn!(model = model.name(), error = %error, "`{name}` is asked instead");
+                sink.send(Ok(Delta::FellBack { error, model: name, provider: next.provider() })).await;
                 model = next;
             }
         });

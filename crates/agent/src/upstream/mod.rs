@@ -6,6 +6,7 @@
 pub mod demo;
 pub mod http;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_wire::JsonText;
@@ -15,9 +16,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::item::Item;
 
-pub use call::ModelCall;
+pub use call::{ModelCall, RESULTS};
 pub use error::{Unreachable, UpstreamError};
-pub use fallback::Fallback;
+pub use fallback::{Fallback, NamedModel};
 
 mod adapter;
 mod answer;
@@ -167,6 +168,15 @@ pub enum Delta {
         wait: Duration,
         /// The failure, in words.
         reason: String,
+    },
+    /// The model failed before its answer began, and another one is asked instead.
+    FellBack {
+        /// The failure.
+        error: UpstreamError,
+        /// Name of the next model in the configuration.
+        model: Arc<str>,
+        /// Provider of the next model.
+        provider: &'static str,
     },
     /// Text of the answer.
     Text(String),

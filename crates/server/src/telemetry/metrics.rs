@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+use aludel_agent::upstream::RESULTS;
 use aludel_engine::{BackendStatus, Engine};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
@@ -183,6 +184,13 @@ impl Metrics {
         let health = engine.backend_health();
         self.sandboxes_ready.set(gauge(health.pooled));
         self.backend_degraded.set(i64::from(health.status != BackendStatus::Ready));
+        // A rate cannot tell of the first failure if its series begins with it.
+        for model in engine.models().iter() {
+            for result in RESULTS {
+                let labels = CallLabels { model: model.name.as_str().into(), result: result.into() };
+                drop(self.model_calls.get_or_create(&labels));
+            }
+        }
         let mut answer = String::new();
         text::encode(&mut answer, &self.registry)?;
         if accepted.contains(OPEN_METRICS) {

@@ -150,8 +150,9 @@ pub(super) fn ended(watched: &TrackedSpan, result: &str, values: &Values) {
     span.end();
 }
 
-/// Returns the name of the model of a call: the configuration's name if the client used one, rather than the server's.
+/// Returns the name of the model of a call: the configuration's name, if there is one, rather than that of the model's server.
 fn name(scope: &Scope, values: &Values) -> Arc<str> {
-    let asked = scope.facts().model.clone();
+    // A model that stands in for the client's has its own name, the configuration's.
+    let asked = scope.facts().model.clone().filter(|_| !values.is("stands_in"));
     asked.unwrap_or_else(|| values.text("model").unwrap_or_default().into())
 }

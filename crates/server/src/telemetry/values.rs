@@ -22,6 +22,10 @@ impl Values {
         self.get(name)?.as_u64()
     }
 
+    pub(super) fn is(&self, name: &str) -> bool {
+        self.get(name).and_then(Value::as_bool).unwrap_or_default()
+    }
+
     fn get(&self, name: &str) -> Option<&Value> {
         self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
     }
