@@ -121,13 +121,17 @@ impl HttpUpstream {
         UpstreamError::Idle { endpoint: self.endpoint.shown(), after: self.options.idle_timeout }
     }
 
-    /// A short form of what came from outside, without our keys.
+    /// A short form of what came from outside, without our keys and without a full stop: a sentence goes on with it.
     fn detail(&self, text: &str) -> String {
         // A short value is no secret, and may be part of many words.
         let headers = self.options.headers.iter().map(|(_, value)| value).filter(|value| value.expose().len() >= 8);
         let secrets = self.options.key.iter().chain(headers);
         let text = secrets.fold(text.to_owned(), |text, secret| secret.redact(&text));
-        excerpt::line(&text, MAX_DETAIL)
+        let mut line = excerpt::line(&text, MAX_DETAIL);
+        if line.ends_with('.') && !line.ends_with("..") {
+            line.pop();
+        }
+        line
     }
 }
 
