@@ -356,7 +356,10 @@ async fn each_failure_of_the_upstream_has_its_own_words() {
     let said = r#"{"error": {"message": "Incorrect API key sk-very-secret", "type": "x"}}"#;
     for (script, words) in [
         (vec![Status(401, json, said)], "Check the key in env:TEST_KEY"),
-        (vec![Status(404, json, r#"{"error": {"message": "no such model."}}"#)], "no such model. Check the model's name (`scripted`)"),
+        (
+            vec![Status(404, json, r#"{"error": {"message": "no such model."}}"#)],
+            "no such model. Check the model's name (`scripted`)",
+        ),
         (vec![Status(429, "retry-after: 3600\r\n", "slow down")], "It asks to wait 3600 s"),
         (vec![Status(400, json, r#"{"error": "bad tools"}"#)], "rejected the request (400): bad tools"),
         (vec![Status(500, "", "oops"), Status(502, "", "oops"), Status(503, "", "oops")], "failed (503): oops"),
