@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn the_kernel_programs_own_tests_pass() {
-        let run = "import sys, unittest; sys.path.insert(0, '.'); unittest.main('tests', argv=['tests'])";
+        let run = "import sys, unittest; sys.path.insert(0, '.'); unittest.main(None, argv=['', 'discover', '-p', 'tests_*.py'])";
         let ran = Command::new("python3").args(["-I", "-B", "-c", run]).current_dir(DIRECTORY).output().unwrap();
         let output = String::from_utf8_lossy(&ran.stderr);
         assert!(ran.status.success() && output.contains("OK") && !output.contains("Ran 0"), "{output}");
