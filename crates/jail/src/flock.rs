@@ -3,32 +3,16 @@
 //! Linux names the process that took such a lock, and keeps the lock as long as anybody has the open file. A program could have locks taken
 //! by children that end, and they would be in nobody's count. Init lives as long as its sandbox, so the lock counter finds them all.
 
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::fs::FlockOperation;
-use rustix::io::{Errno, retry_on_intr};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    recvmsg, sendmsg,
-};
+use rustix::io::Errno;
 use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
 
-use crate::sys;
-
-/// The largest error number of Linux.
-const MAX_ERROR: i32 = 4095;
+use crate::held_call::{self, CallArguments, HeldCall};
 
 /// A call of `flock` that waits for its answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FlockCall {
-    /// The call's number at its listener.
-    pub(crate) number: u64,
-    /// The thread that made it.
-    pub(crate) caller: i32,
-    pub(crate) arguments: FlockArguments,
-}
+pub(crate) type FlockCall = HeldCall<FlockArguments>;
 
 /// The arguments of `flock`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,67 +41,28 @@ impl FlockArguments {
     }
 }
 
-/// Sends a call to init, with the pidfd of its caller. The warden itself has no copy of a program's descriptor: closing it can take as long
-/// as a program likes.
-pub(crate) fn send(socket: impl AsFd, call: FlockCall, caller: BorrowedFd<'_>) -> Result<(), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let descriptors = [caller];
-    ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
-    let FlockArguments { descriptor, operation } = call.arguments;
-    let [descriptor, operation] = [descriptor, operation].map(i32::to_ne_bytes);
-    let bytes = [IoSlice::new(&descriptor), IoSlice::new(&operation)];
-    retry_on_intr(|| sendmsg(&socket, &bytes, &mut ancillary, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)).map(drop)
-}
+impl CallArguments for FlockArguments {
+    type Bytes = [u8; 8];
 
-/// Receives init's answer to the oldest call that it has not answered. An error where init has gone.
-pub(crate) fn receive_answer(socket: impl AsFd) -> Result<Result<(), Errno>, Errno> {
-    let mut bytes = [0; 4];
-    let (_, length) = retry_on_intr(|| rustix::net::recv(&socket, &mut bytes, RecvFlags::DONTWAIT))?;
-    match i32::from_ne_bytes(bytes) {
-        0 if length == bytes.len() => Ok(Ok(())),
-        error @ 1..=MAX_ERROR if length == bytes.len() => Ok(Err(Errno::from_raw_os_error(error))),
-        _ => Err(Errno::PIPE),
+    fn to_bytes(&self) -> Self::Bytes {
+        let ([a, b, c, d], [e, f, g, h]) = (self.descriptor.to_ne_bytes(), self.operation.to_ne_bytes());
+        [a, b, c, d, e, f, g, h]
+    }
+
+    fn from_bytes([a, b, c, d, e, f, g, h]: Self::Bytes) -> Self {
+        Self { descriptor: i32::from_ne_bytes([a, b, c, d]), operation: i32::from_ne_bytes([e, f, g, h]) }
     }
 }
 
-/// Runs in init: takes locks until the warden hangs up. Init's filter allows few calls, so nothing is allocated here.
+/// Runs in init: takes locks until the warden hangs up.
 pub(crate) fn serve(socket: BorrowedFd<'_>) -> ! {
-    loop {
-        let Ok((arguments, caller)) = receive(socket) else { sys::exit(1) };
-        let error = lock(arguments, caller).err().map_or(0, Errno::raw_os_error);
-        let (bytes, mut nothing) = (error.to_ne_bytes(), SendAncillaryBuffer::default());
-        let sent = retry_on_intr(|| sendmsg(socket, &[IoSlice::new(&bytes)], &mut nothing, SendFlags::NOSIGNAL));
-        if sent.is_err() {
-            sys::exit(1);
-        }
-    }
-}
-
-/// Receives the arguments of a call, and the pidfd of its caller.
-fn receive(socket: BorrowedFd<'_>) -> Result<(FlockArguments, Option<OwnedFd>), Errno> {
-    let (mut descriptor, mut operation) = ([0; 4], [0; 4]);
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let received = retry_on_intr(|| {
-        let mut bytes = [IoSliceMut::new(&mut descriptor), IoSliceMut::new(&mut operation)];
-        recvmsg(socket, &mut bytes, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
-    })?;
-    let mut caller = None;
-    for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            caller = rights.last();
-        }
-    }
-    let [descriptor, operation] = [descriptor, operation].map(i32::from_ne_bytes);
-    let arguments = FlockArguments { descriptor, operation };
-    if received.bytes == size_of::<FlockArguments>() { Ok((arguments, caller)) } else { Err(Errno::PIPE) }
+    held_call::serve(socket, |arguments, caller| take(arguments, &caller).map(|()| 0))
 }
 
 /// Takes the lock, without waiting for it.
-fn lock(arguments: FlockArguments, caller: Option<OwnedFd>) -> Result<(), Errno> {
+fn take(arguments: FlockArguments, caller: &OwnedFd) -> Result<(), Errno> {
     let lock = arguments.lock()?;
-    let file = pidfd_getfd(caller.ok_or(Errno::SRCH)?, arguments.descriptor, PidfdGetfdFlags::empty())?;
+    let file = pidfd_getfd(caller, arguments.descriptor, PidfdGetfdFlags::empty())?;
     rustix::fs::flock(&file, lock)
 }
 
@@ -125,27 +70,23 @@ fn lock(arguments: FlockArguments, caller: Option<OwnedFd>) -> Result<(), Errno>
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic and explains itself")]
 
-    use std::os::fd::AsRawFd;
+    use std::os::fd::{AsFd, AsRawFd};
 
     use super::*;
     use crate::caller;
 
     #[test]
-    fn a_call_arrives_with_its_caller_and_is_answered() {
+    fn a_call_arrives_with_its_caller_and_is_made() {
         let (ours, theirs) = crate::message::socket_pair().unwrap();
         let file = std::fs::File::open("/dev/null").unwrap();
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
         let arguments = FlockArguments { descriptor: file.as_raw_fd(), operation: libc::LOCK_SH | libc::LOCK_NB };
-        let caller = || caller::open(thread).unwrap();
-        let call = FlockCall { number: 7, caller: thread, arguments };
-        send(&ours, call, caller().as_fd()).unwrap();
-        let (received, copy) = receive(theirs.as_fd()).unwrap();
+        let caller = caller::open(thread).unwrap();
+        held_call::send(&ours, &arguments, caller.as_fd()).unwrap();
+        let (received, copy) = held_call::receive(theirs.as_fd()).unwrap();
         assert_eq!(received, arguments);
-        assert_eq!(lock(received, copy), Ok(()));
-        assert_eq!(lock(FlockArguments { descriptor: -1, ..received }, Some(caller())), Err(Errno::BADF));
-        assert_eq!(receive_answer(&ours), Err(Errno::AGAIN));
-        drop(theirs);
-        assert!(receive_answer(&ours).is_err_and(|error| error != Errno::AGAIN));
+        assert_eq!(take(received, &copy.unwrap()), Ok(()));
+        assert_eq!(take(FlockArguments { descriptor: -1, ..received }, &caller), Err(Errno::BADF));
     }
 
     #[test]

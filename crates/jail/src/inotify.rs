@@ -7,19 +7,15 @@
 //! the program's memory, or closing the copy of a descriptor. Init could not end the sandbox meanwhile.
 
 use std::ffi::CStr;
-use std::io::{IoSlice, IoSliceMut, Write};
-use std::mem::MaybeUninit;
+use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, inotify, openat2};
 use rustix::io::{Errno, retry_on_intr};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    recvmsg, sendmsg,
-};
 use rustix::process::{Pid, PidfdGetfdFlags, Signal, pidfd_getfd};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
+use crate::held_call::{self, CallArguments, HeldCall};
 use crate::{Step, StepError, lockdown, namespaces, sys};
 
 /// The file systems that are a sandbox's own, by a directory of each.
@@ -28,18 +24,9 @@ const OWN: [&CStr; 3] = [c"/mnt/data", c"/tmp", c"/home"];
 const MAX_PATH: usize = 4096;
 /// A length of which no part lies in two pages of memory.
 const PAGE: usize = 4096;
-/// The largest error number of Linux, negative.
-const LEAST_ANSWER: i32 = -4095;
 
 /// A call of `inotify_add_watch` that waits for its answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct WatchCall {
-    /// The call's number at its listener.
-    pub(crate) number: u64,
-    /// The thread that made it.
-    pub(crate) caller: i32,
-    pub(crate) arguments: WatchArguments,
-}
+pub(crate) type WatchCall = HeldCall<WatchArguments>;
 
 /// The arguments of `inotify_add_watch`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +38,20 @@ pub(crate) struct WatchArguments {
     pub(crate) path: u64,
 }
 
+impl CallArguments for WatchArguments {
+    type Bytes = [u8; 16];
+
+    fn to_bytes(&self) -> Self::Bytes {
+        let numbers = u64::from(self.descriptor.cast_unsigned()) << 32 | u64::from(self.mask);
+        (u128::from(numbers) << 64 | u128::from(self.path)).to_ne_bytes()
+    }
+
+    fn from_bytes(bytes: Self::Bytes) -> Self {
+        let all = u128::from_ne_bytes(bytes);
+        Self { descriptor: (all >> 96) as i32, mask: (all >> 64) as u32, path: all as u64 }
+    }
+}
+
 /// The place of a watcher.
 pub(crate) struct WatcherPlace<'a> {
     pub(crate) init: BorrowedFd<'a>,
@@ -58,29 +59,6 @@ pub(crate) struct WatcherPlace<'a> {
     pub(crate) user: Option<u32>,
     /// The membership files of the control group.
     pub(crate) joins: &'a [OwnedFd],
-}
-
-/// Sends a call to the watcher, with the pidfd of its caller.
-pub(crate) fn send(socket: impl AsFd, call: WatchCall, caller: BorrowedFd<'_>) -> Result<(), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let descriptors = [caller];
-    ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
-    let WatchArguments { descriptor, mask, path } = call.arguments;
-    let (descriptor, mask, path) = (descriptor.to_ne_bytes(), mask.to_ne_bytes(), path.to_ne_bytes());
-    let bytes = [IoSlice::new(&descriptor), IoSlice::new(&mask), IoSlice::new(&path)];
-    retry_on_intr(|| sendmsg(&socket, &bytes, &mut ancillary, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)).map(drop)
-}
-
-/// Receives the watcher's answer to the oldest call that it has not answered: the number of the watch. An error where the watcher has gone.
-pub(crate) fn receive_answer(socket: impl AsFd) -> Result<Result<i32, Errno>, Errno> {
-    let mut bytes = [0; 4];
-    let (_, length) = retry_on_intr(|| rustix::net::recv(&socket, &mut bytes, RecvFlags::DONTWAIT))?;
-    match i32::from_ne_bytes(bytes) {
-        number @ 0.. if length == bytes.len() => Ok(Ok(number)),
-        error @ LEAST_ANSWER..0 if length == bytes.len() => Ok(Err(Errno::from_raw_os_error(-error))),
-        _ => Err(Errno::PIPE),
-    }
 }
 
 /// Forks the watcher of a sandbox, by way of a process that joins the sandbox's namespaces: its children start inside. The watcher is a
@@ -115,7 +93,7 @@ fn become_watcher(place: &WatcherPlace<'_>, socket: &OwnedFd) -> Result<(), Step
         sys::Fork::Parent(_) => Ok(()),
         sys::Fork::Child => {
             let own = enter(place, socket)?;
-            serve(socket.as_fd(), own)
+            held_call::serve(socket.as_fd(), |arguments, caller| add(arguments, &caller, &own))
         }
     }
 }
@@ -148,42 +126,6 @@ fn enter(place: &WatcherPlace<'_>, socket: &OwnedFd) -> Result<[u64; OWN.len()],
     sys::close_all_but(socket.as_fd()).step("close all other descriptors")?;
     sys::install_filter(&lockdown::watcher_filter()?).step("apply seccomp to the watcher")?;
     Ok(own)
-}
-
-/// Adds watches until the warden hangs up. The filter allows few calls, so nothing is allocated here.
-fn serve(socket: BorrowedFd<'_>, own: [u64; OWN.len()]) -> ! {
-    loop {
-        let Ok((arguments, caller)) = receive(socket) else { sys::exit(1) };
-        let answer = match caller.map_or(Err(Errno::SRCH), |caller| add(arguments, &caller, &own)) {
-            Ok(number) => number,
-            Err(error) => -error.raw_os_error(),
-        };
-        let (bytes, mut nothing) = (answer.to_ne_bytes(), SendAncillaryBuffer::default());
-        let sent = retry_on_intr(|| sendmsg(socket, &[IoSlice::new(&bytes)], &mut nothing, SendFlags::NOSIGNAL));
-        if sent.is_err() {
-            sys::exit(1);
-        }
-    }
-}
-
-/// Receives the arguments of a call, and the pidfd of its caller.
-fn receive(socket: BorrowedFd<'_>) -> Result<(WatchArguments, Option<OwnedFd>), Errno> {
-    let (mut descriptor, mut mask, mut path) = ([0; 4], [0; 4], [0; 8]);
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let received = retry_on_intr(|| {
-        let mut bytes = [&mut descriptor[..], &mut mask, &mut path].map(IoSliceMut::new);
-        recvmsg(socket, &mut bytes, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
-    })?;
-    let mut caller = None;
-    for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            caller = rights.last();
-        }
-    }
-    let (descriptor, mask) = (i32::from_ne_bytes(descriptor), u32::from_ne_bytes(mask));
-    let arguments = WatchArguments { descriptor, mask, path: u64::from_ne_bytes(path) };
-    if received.bytes == size_of::<WatchArguments>() { Ok((arguments, caller)) } else { Err(Errno::PIPE) }
 }
 
 /// Adds the watch, if the file is on one of the sandbox's own file systems, and returns its number.
@@ -272,9 +214,8 @@ mod tests {
         let (ours, theirs) = crate::message::socket_pair().unwrap();
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
         let arguments = WatchArguments { descriptor, mask, path };
-        let call = WatchCall { number: 7, caller: thread, arguments };
-        send(&ours, call, caller::open(thread).unwrap().as_fd()).unwrap();
-        let (received, copy) = receive(theirs.as_fd()).unwrap();
+        held_call::send(&ours, &arguments, caller::open(thread).unwrap().as_fd()).unwrap();
+        let (received, copy) = held_call::receive(theirs.as_fd()).unwrap();
         assert_eq!(received, arguments);
         add(received, &copy.unwrap(), own)
     }
@@ -326,21 +267,5 @@ mod tests {
         assert_eq!(ask_at(-1, path, 2, &own), Err(Errno::BADF));
         let root = std::os::unix::fs::MetadataExt::dev(&std::path::Path::new("/").metadata().unwrap());
         assert_eq!(ask_at(std::fs::File::open("/").unwrap().as_raw_fd(), path, 2, &[root]), Err(Errno::INVAL));
-    }
-
-    #[test]
-    fn an_answer_is_a_number_or_an_error() {
-        let (ours, theirs) = crate::message::socket_pair().unwrap();
-        let answer = |bytes: &[u8]| {
-            rustix::net::send(&theirs, bytes, SendFlags::empty()).unwrap();
-            receive_answer(&ours)
-        };
-        assert_eq!(answer(&5_i32.to_ne_bytes()), Ok(Ok(5)));
-        assert_eq!(answer(&(-13_i32).to_ne_bytes()), Ok(Err(Errno::ACCESS)));
-        assert_eq!(answer(&i32::MIN.to_ne_bytes()), Err(Errno::PIPE));
-        assert_eq!(answer(b"no"), Err(Errno::PIPE));
-        assert_eq!(receive_answer(&ours), Err(Errno::AGAIN));
-        drop(theirs);
-        assert!(receive_answer(&ours).is_err_and(|error| error != Errno::AGAIN));
     }
 }

@@ -27,6 +27,7 @@ mod fork_server;
 mod freezer;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
+mod held_call;
 mod idmap;
 mod inotify;
 mod landlock;

@@ -10,7 +10,8 @@ use rustix::io::Errno;
 use super::WardenServer;
 use super::watches::listener_of;
 use crate::caller;
-use crate::flock::{self, FlockCall};
+use crate::flock::{FlockArguments, FlockCall};
+use crate::held_call::{self, ListenedCall};
 use crate::sys::CallAnswer;
 
 /// Calls of one sandbox that are made at once; further ones wait.
@@ -31,7 +32,7 @@ const PAUSE_OF_ALL: Duration = Duration::from_micros(500);
 /// The calls that are not yet answered, by sandbox.
 pub(super) struct Flocks {
     /// Calls that init has, the oldest first.
-    sent: HashMap<u64, VecDeque<ListenedCall>>,
+    sent: HashMap<u64, VecDeque<ListenedCall<FlockArguments>>>,
     waiting: HashMap<u64, WaitingFlocks>,
     /// The calls of each sandbox.
     recent: HashMap<u64, RecentCalls>,
@@ -47,16 +48,9 @@ struct RecentCalls {
     count: u32,
 }
 
-/// A call, with the number of its listener.
-#[derive(Clone, Copy)]
-struct ListenedCall {
-    listener: u64,
-    call: FlockCall,
-}
-
 /// The calls of one sandbox that wait, the next one first.
 struct WaitingFlocks {
-    calls: VecDeque<ListenedCall>,
+    calls: VecDeque<ListenedCall<FlockArguments>>,
     due: Instant,
     pause: Duration,
 }
@@ -98,7 +92,7 @@ impl Flocks {
     }
 
     /// Lets a call wait. Returns false if too many do.
-    fn add(&mut self, sandbox: u64, call: ListenedCall, now: Instant) -> bool {
+    fn add(&mut self, sandbox: u64, call: ListenedCall<FlockArguments>, now: Instant) -> bool {
         let first = || WaitingFlocks { calls: VecDeque::new(), due: now + SHORTEST_PAUSE, pause: SHORTEST_PAUSE };
         let waiting = self.waiting.entry(sandbox).or_insert_with(first);
         let has_room = waiting.calls.len() < MAX_WAITING;
@@ -116,7 +110,11 @@ impl Flocks {
     }
 
     /// Removes the calls to try now, one of each sandbox. Those whose callers have gone are left out.
-    fn due(&mut self, now: Instant, is_waiting: impl Fn(u64, ListenedCall) -> bool) -> Vec<(u64, ListenedCall)> {
+    fn due(
+        &mut self,
+        now: Instant,
+        is_waiting: impl Fn(u64, ListenedCall<FlockArguments>) -> bool,
+    ) -> Vec<(u64, ListenedCall<FlockArguments>)> {
         let mut due = Vec::new();
         let least = PAUSE_OF_ALL.saturating_mul(u32::try_from(self.waiting.len()).unwrap_or(u32::MAX));
         self.waiting.retain(|sandbox, waiting| {
@@ -148,7 +146,7 @@ impl WardenServer {
     }
 
     /// Has a lock taken by the sandbox's init.
-    fn request_lock(&mut self, id: u64, call: ListenedCall) {
+    fn request_lock(&mut self, id: u64, call: ListenedCall<FlockArguments>) {
         match self.send_to_init(id, call) {
             Ok(()) => self.flocks.sent.entry(id).or_default().push_back(call),
             // Init has much to do.
@@ -157,33 +155,42 @@ impl WardenServer {
         }
     }
 
-    fn send_to_init(&self, id: u64, ListenedCall { listener, call }: ListenedCall) -> Result<(), Errno> {
+    fn send_to_init(
+        &self,
+        id: u64,
+        ListenedCall { listener, call }: ListenedCall<FlockArguments>,
+    ) -> Result<(), Errno> {
         call.arguments.lock()?;
         let caller = caller::open(call.caller)?;
         // Only now it is certain that it is the caller.
         let is_caller =
             listener_of(&self.watches, id, listener).is_some_and(|listener| listener.is_waiting(call.number));
         let sandbox = self.sandboxes.get(&id).filter(|_| is_caller).ok_or(Errno::SRCH)?;
-        flock::send(&*sandbox.init_socket, call, caller.as_fd())
+        held_call::send(&*sandbox.init_socket, &call.arguments, caller.as_fd())
     }
 
     /// Handles init's answer to its oldest call.
-    pub(super) fn note_answer(&mut self, id: u64, answer: Result<(), Errno>) {
+    pub(super) fn note_answer(&mut self, id: u64, answer: Result<i32, Errno>) {
         let Some(call) = self.flocks.sent.get_mut(&id).and_then(VecDeque::pop_front) else { return };
         match answer {
-            Ok(()) => self.answer_call(id, call, CallAnswer::Returns(0)),
+            Ok(_) => self.answer_call(id, call, CallAnswer::Returns(0)),
             Err(Errno::WOULDBLOCK) if call.call.arguments.waits() => self.let_wait(id, call),
             Err(error) => self.answer_call(id, call, failure(error)),
         }
     }
 
-    fn let_wait(&mut self, id: u64, call: ListenedCall) {
+    fn let_wait(&mut self, id: u64, call: ListenedCall<FlockArguments>) {
         if !self.flocks.add(id, call, Instant::now()) {
             self.answer_call(id, call, CallAnswer::Fails(libc::ENOLCK));
         }
     }
 
-    fn answer_call(&mut self, id: u64, ListenedCall { listener, call }: ListenedCall, answer: CallAnswer) {
+    fn answer_call(
+        &mut self,
+        id: u64,
+        ListenedCall { listener, call }: ListenedCall<FlockArguments>,
+        answer: CallAnswer,
+    ) {
         if let Some(listener) = listener_of(&self.watches, id, listener) {
             listener.answer(call.number, answer).ignore("its program may be gone");
         }
@@ -193,7 +200,7 @@ impl WardenServer {
     /// Tries again what waits; returns the time of the next attempt.
     pub(super) fn retry_locks(&mut self, now: Instant) -> Option<Instant> {
         let Self { flocks, watches, .. } = self;
-        let is_waiting = |id, ListenedCall { listener, call }: ListenedCall| {
+        let is_waiting = |id, ListenedCall { listener, call }: ListenedCall<FlockArguments>| {
             listener_of(watches, id, listener).is_some_and(|listener| listener.is_waiting(call.number))
         };
         for (id, call) in flocks.due(now, is_waiting) {
@@ -215,11 +222,9 @@ fn failure(error: Errno) -> CallAnswer {
 
 #[cfg(test)]
 mod tests {
-    use crate::flock::FlockArguments;
-
     use super::*;
 
-    fn call(number: u64) -> ListenedCall {
+    fn call(number: u64) -> ListenedCall<FlockArguments> {
         let arguments = FlockArguments { descriptor: 0, operation: libc::LOCK_EX };
         ListenedCall { listener: 5, call: FlockCall { number, caller: 1, arguments } }
     }

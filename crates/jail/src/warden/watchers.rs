@@ -10,7 +10,8 @@ use rustix::io::Errno;
 
 use super::WardenServer;
 use super::watches::{EpollSource, listener_of};
-use crate::inotify::{self, WatchCall, WatcherPlace};
+use crate::held_call::{self, ListenedCall};
+use crate::inotify::{self, WatchArguments, WatchCall, WatcherPlace};
 use crate::lockdown::Identity;
 use crate::sys::CallAnswer;
 use crate::{Step, StepError, caller, message};
@@ -44,16 +45,9 @@ struct Watcher {
     socket: Option<Rc<OwnedFd>>,
     made: u32,
     /// Calls that it has, the oldest first.
-    sent: VecDeque<WatchingCall>,
-    waiting: VecDeque<WatchingCall>,
+    sent: VecDeque<ListenedCall<WatchArguments>>,
+    waiting: VecDeque<ListenedCall<WatchArguments>>,
     allowance: Allowance,
-}
-
-/// A call, with the number of its listener.
-#[derive(Clone, Copy)]
-struct WatchingCall {
-    listener: u64,
-    call: WatchCall,
 }
 
 /// The time up to which calls have used what they may use.
@@ -92,7 +86,7 @@ impl Watchers {
     }
 
     /// Lets a call wait for its turn. Returns false if too many do.
-    fn add(&mut self, sandbox: u64, call: WatchingCall) -> bool {
+    fn add(&mut self, sandbox: u64, call: ListenedCall<WatchArguments>) -> bool {
         let waiting = &mut self.sandboxes.entry(sandbox).or_default().waiting;
         let has_room = waiting.len() < MAX_WAITING;
         if has_room {
@@ -102,7 +96,7 @@ impl Watchers {
     }
 
     /// Removes the call whose turn it is, if the watcher takes one.
-    fn next(&mut self, sandbox: u64) -> Option<WatchingCall> {
+    fn next(&mut self, sandbox: u64) -> Option<ListenedCall<WatchArguments>> {
         let watcher = self.sandboxes.get_mut(&sandbox).filter(|watcher| watcher.sent.len() < MAX_SENT)?;
         watcher.waiting.pop_front()
     }
@@ -111,7 +105,7 @@ impl Watchers {
 impl WardenServer {
     /// Handles a new call.
     pub(super) fn note_watch(&mut self, id: u64, listener: u64, call: WatchCall) {
-        let call = WatchingCall { listener, call };
+        let call = ListenedCall { listener, call };
         if !self.watchers.can_watch {
             return self.answer_watching(id, call, CallAnswer::Proceeds);
         }
@@ -139,7 +133,11 @@ impl WardenServer {
         }
     }
 
-    fn try_to_watch(&mut self, id: u64, WatchingCall { listener, call }: WatchingCall) -> Result<(), StepError> {
+    fn try_to_watch(
+        &mut self,
+        id: u64,
+        ListenedCall { listener, call }: ListenedCall<WatchArguments>,
+    ) -> Result<(), StepError> {
         let caller = caller::open(call.caller).step("open the caller")?;
         // Only now it is certain that it is the caller.
         let is_caller =
@@ -147,7 +145,7 @@ impl WardenServer {
         if !is_caller {
             return Err(Errno::SRCH).step("open the caller");
         }
-        inotify::send(&*self.watcher_of(id)?, call, caller.as_fd()).step("send to the watcher")
+        held_call::send(&*self.watcher_of(id)?, &call.arguments, caller.as_fd()).step("send to the watcher")
     }
 
     /// The socket of a sandbox's watcher, which is made if there is none.
@@ -201,7 +199,12 @@ impl WardenServer {
         self.send_to_watcher(id);
     }
 
-    fn answer_watching(&self, id: u64, WatchingCall { listener, call }: WatchingCall, answer: CallAnswer) {
+    fn answer_watching(
+        &self,
+        id: u64,
+        ListenedCall { listener, call }: ListenedCall<WatchArguments>,
+        answer: CallAnswer,
+    ) {
         if let Some(listener) = listener_of(&self.watches, id, listener) {
             listener.answer(call.number, answer).ignore("its program may be gone");
         }
@@ -210,13 +213,11 @@ impl WardenServer {
 
 #[cfg(test)]
 mod tests {
-    use crate::inotify::WatchArguments;
-
     use super::*;
 
-    fn call(number: u64) -> WatchingCall {
+    fn call(number: u64) -> ListenedCall<WatchArguments> {
         let arguments = WatchArguments { descriptor: 0, mask: 2, path: 0 };
-        WatchingCall { listener: 5, call: WatchCall { number, caller: 1, arguments } }
+        ListenedCall { listener: 5, call: WatchCall { number, caller: 1, arguments } }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::{NO_CHECKPOINT, Role, WardenServer, invalid};
 use crate::lockdown::RefusalHandling;
 use crate::message::{FIRST_KERNEL, Profile, WardenMessage};
 use crate::seccomp_listener::{ListenerResult, SeccompListener};
-use crate::{flock, inotify, sandbox, sys};
+use crate::{held_call, sandbox, sys};
 
 /// Something of a sandbox that is watched.
 pub(super) struct EpollWatch {
@@ -115,7 +115,7 @@ impl WardenServer {
                     self.note_watch(id, token, call);
                 }
             }
-            EpollSource::Flocks(socket) => match flock::receive_answer(&*socket) {
+            EpollSource::Flocks(socket) => match held_call::receive_answer(&*socket) {
                 Ok(answer) => {
                     self.watches.insert(token, EpollWatch { sandbox: id, what: EpollSource::Flocks(socket) });
                     self.note_answer(id, answer);
@@ -123,7 +123,7 @@ impl WardenServer {
                 // Init has ended, and the sandbox with it.
                 Err(_) => self.unwatch(&socket),
             },
-            EpollSource::Watcher(socket) => match inotify::receive_answer(&*socket) {
+            EpollSource::Watcher(socket) => match held_call::receive_answer(&*socket) {
                 Ok(answer) => {
                     self.watches.insert(token, EpollWatch { sandbox: id, what: EpollSource::Watcher(socket) });
                     self.note_watched(id, answer);
