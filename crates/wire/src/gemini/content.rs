@@ -59,6 +59,9 @@ pub struct Part {
     /// Its output.
     #[serde(default, alias = "code_execution_result", skip_serializing_if = "Option::is_none")]
     pub code_execution_result: Option<CodeExecutionResult>,
+    /// Base64 that its server can read, and its clients repeat with the part.
+    #[serde(default, alias = "thought_signature", skip_serializing_if = "Option::is_none")]
+    pub thought_signature: Option<String>,
 }
 
 impl Part {

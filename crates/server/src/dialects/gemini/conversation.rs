@@ -3,6 +3,8 @@
 use aludel_agent::{Call, CallOutput, Item, Part, framed};
 use aludel_store::SessionId;
 use aludel_wire::gemini::{self, CodeExecutionResult, Content, ExecutableCode, FunctionCall, FunctionResponse, Role};
+use base64::Engine as _;
+use base64::prelude::{BASE64_STANDARD, BASE64_STANDARD_NO_PAD, BASE64_URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
 
 use super::attachments::{AttachedFiles, NamedFile};
@@ -18,7 +20,7 @@ const NOT_REPEATED: &str = "The client did not repeat its output.";
 #[derive(Debug)]
 pub(super) struct Conversation {
     pub(super) items: Vec<Item>,
-    /// The session of its last program, taken from the program's id.
+    /// The session of its last program, from the program's id or from a signature.
     pub(super) session: Option<SessionId>,
     /// Its files.
     pub(super) inputs: Inputs,
@@ -40,6 +42,23 @@ struct Program {
 /// The id of a program: its session, and a number of its own.
 pub(super) fn program_id(session: &SessionId, item: &str) -> String {
     format!("{session}.{item}")
+}
+
+/// The session in the id of a program.
+pub(super) fn session_of_program(id: &str) -> Option<SessionId> {
+    SessionId::parse(id.split_once('.')?.0)
+}
+
+/// A signature that names a session.
+pub(super) fn signature_of(session: &SessionId) -> String {
+    BASE64_STANDARD.encode(session.as_str())
+}
+
+/// The session that a signature names, in either alphabet of base64. Those of other servers name none.
+fn session_of_signature(signature: &str) -> Option<SessionId> {
+    let signature = signature.trim_end_matches('=');
+    let bytes = BASE64_STANDARD_NO_PAD.decode(signature).or_else(|_| BASE64_URL_SAFE_NO_PAD.decode(signature)).ok()?;
+    SessionId::parse(str::from_utf8(&bytes).ok()?)
 }
 
 /// A program that a client repeats as the call of a function without a result, as Vercel's does.
@@ -142,6 +161,8 @@ impl Conversation {
         // Outputs of the client's functions come after all calls, those of programs after each.
         let mut calls = Vec::new();
         for (index, part) in content.parts.iter().enumerate() {
+            let signed = part.thought_signature.as_deref().and_then(session_of_signature);
+            self.session = signed.or(self.session.take());
             if let Some(result) = &part.code_execution_result {
                 self.result(result, &format!("{param}.parts[{index}]"))?;
                 continue;
@@ -181,7 +202,7 @@ impl Conversation {
     }
 
     fn program(&mut self, code: &ExecutableCode, tool: &str) {
-        let named = code.id.as_deref().and_then(|id| SessionId::parse(id.split_once('.')?.0));
+        let named = code.id.as_deref().and_then(session_of_program);
         self.session = named.or(self.session.take());
         // Models' servers accept only short ids.
         let id = self.make_up("program");
@@ -224,6 +245,24 @@ mod tests {
     fn read(contents: Value) -> Result<Conversation, ApiError> {
         let contents: Vec<Content> = serde_json::from_value(contents).unwrap();
         Conversation::read(&contents, &AttachedFiles::default(), Some("python"))
+    }
+
+    #[test]
+    fn a_signature_leads_to_the_session_whatever_part_it_is_repeated_with() {
+        let session = SessionId::new();
+        let signature = signature_of(&session);
+        let url_safe = signature.replace('+', "-").replace('/', "_").trim_end_matches('=').to_owned();
+        for signature in [&signature, &url_safe] {
+            for part in [
+                json!({ "text": "It is 42.", "thoughtSignature": signature }),
+                json!({ "text": "", "thought_signature": signature }),
+                json!({ "executableCode": { "code": "x" }, "thoughtSignature": signature }),
+            ] {
+                let other = json!({ "text": "More.", "thoughtSignature": "CpcBAdHtim8x" });
+                let contents = json!([{ "role": "model", "parts": [part, other] }]);
+                assert_eq!(read(contents).unwrap().session, Some(session.clone()));
+            }
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use aludel_wire::gemini::{
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
-use super::conversation::program_id;
+use super::conversation::{program_id, signature_of};
 use super::program_output::ProgramImage;
 use crate::dialects::stop_words::StopWords;
 use crate::links::Links;
@@ -115,8 +115,16 @@ impl Writer {
 
     fn say(&mut self, text: String) {
         if !text.is_empty() {
-            self.emit(Part::text(text));
+            let thought_signature = self.signature();
+            self.emit(Part { thought_signature, ..Part::text(text) });
         }
+    }
+
+    /// The signature by which clients that drop the ids of programs lead back to the session.
+    fn signature(&self) -> Option<String> {
+        let has_programs = self.parts.iter().any(|part| part.executable_code.is_some());
+        let begins = self.parts.last().is_none_or(|part| part.text.is_none() || part.thought == Some(true));
+        self.links.as_ref().filter(|_| has_programs && begins).map(|links| signature_of(links.container()))
     }
 
     /// Adds a program that the model wrote.
@@ -124,7 +132,8 @@ impl Writer {
         self.end_text();
         self.running.push(item.clone());
         let code = ExecutableCode { id: Some(self.id_of(item)), language: Language::Python, code: code.to_owned() };
-        self.emit(Part { executable_code: Some(code), ..Part::default() });
+        let thought_signature = self.links.as_ref().map(|links| signature_of(links.container()));
+        self.emit(Part { executable_code: Some(code), thought_signature, ..Part::default() });
     }
 
     /// Adds a program's end. If it never began for the client, it begins first.

@@ -158,7 +158,7 @@ pub struct ResponseFormat {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Environment {
-    /// The one of this id.
+    /// The one of this id, or a new one by the word `remote`.
     Id(String),
     /// One as it is described.
     Object(EnvironmentObject),
@@ -170,6 +170,9 @@ pub struct EnvironmentObject {
     /// `remote`.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
+    /// The party that runs it: `on_demand` is the server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
     /// The id of one that is there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment_id: Option<String>,

@@ -15,6 +15,7 @@ use sha2::{Digest, Sha256};
 use super::request::{ParsedRequest, no_previous};
 use crate::app::App;
 use crate::dialects::gemini::attachments::{AttachedFiles, NamedFile};
+use crate::dialects::gemini::conversation::session_of_program;
 use crate::dialects::gemini::inputs::{Inline, Inputs};
 use crate::dialects::reasoning::unwrapped;
 use crate::dialects::stored::{Length, answered};
@@ -55,10 +56,10 @@ impl Context {
         for (index, step) in request.steps.iter().enumerate() {
             reader.read(step, &format!("input[{index}]"))?;
         }
-        let Reader { items, functions, programs, inputs, .. } = reader;
+        let Reader { items, functions, programs, inputs, session: named, .. } = reader;
         let programs: HashSet<String> = programs.into_values().collect();
         let items = answered(items, |id| functions.contains(id) || programs.contains(id));
-        Ok(Self { items, session, inputs })
+        Ok(Self { items, session: named.or(session), inputs })
     }
 }
 
@@ -129,14 +130,16 @@ struct Reader<'a> {
     /// Programs without a result: their ids, and the ids for the model.
     programs: HashMap<String, String>,
     count: usize,
+    /// The session that the ids of programs name last.
+    session: Option<SessionId>,
     /// True for steps of this request.
     is_new: bool,
 }
 
 impl<'a> Reader<'a> {
     fn new(attached: &'a AttachedFiles, tool: &'a str, has_place: bool) -> Self {
-        let (items, functions, programs, count, is_new) = Default::default();
-        Self { attached, tool, inputs: Inputs::new(has_place), items, functions, programs, count, is_new }
+        let (items, functions, programs, count, session, is_new) = Default::default();
+        Self { attached, tool, inputs: Inputs::new(has_place), items, functions, programs, count, session, is_new }
     }
 
     fn read(&mut self, step: &Step, param: &str) -> Result<(), ApiError> {
@@ -163,6 +166,7 @@ impl<'a> Reader<'a> {
             Step::CodeExecutionCall { id, arguments } => {
                 // Models' servers accept only short ids.
                 self.count += 1;
+                self.session = session_of_program(id).or(self.session.take());
                 let known_as = format!("program-{}", self.count);
                 let arguments = aludel_agent::arguments_of(arguments.code.as_deref().unwrap_or_default());
                 self.items.push(Item::Call(Call { id: known_as.clone(), name: self.tool.to_owned(), arguments }));
@@ -180,6 +184,8 @@ impl<'a> Reader<'a> {
                 self.items.push(Item::output(known_as, text));
             }
             Step::FunctionCall { id, name, arguments } => {
+                // Vercel's client repeats programs as calls.
+                self.session = session_of_program(id).or(self.session.take());
                 let arguments = Value::Object(arguments.clone()).to_string();
                 self.items.push(Item::Call(Call { id: id.clone(), name: name.clone(), arguments }));
                 if !self.functions.insert(id.clone()) && self.is_new {
@@ -283,6 +289,18 @@ mod tests {
             reader.read(step, &format!("input[{index}]"))?;
         }
         Ok(reader.items)
+    }
+
+    #[test]
+    fn ids_of_programs_lead_to_the_session_also_as_those_of_calls() {
+        let (session, attached) = (SessionId::new(), AttachedFiles::default());
+        let id = crate::dialects::gemini::conversation::program_id(&session, "1");
+        for kind in ["code_execution_call", "function_call"] {
+            let step = json!({ "type": kind, "id": id, "name": "code_execution", "arguments": { "code": "1" } });
+            let mut reader = Reader::new(&attached, "python", true);
+            reader.read(&serde_json::from_value(step).unwrap(), "input[0]").unwrap();
+            assert_eq!(reader.session, Some(session.clone()), "{kind}");
+        }
     }
 
     #[test]

@@ -24,6 +24,8 @@ use crate::workspace_path::within_workspace;
 
 /// Steps of one request.
 const MAX_STEPS: usize = 10_000;
+/// The kind of all environments, and the word for a new one.
+const REMOTE: &str = "remote";
 /// Settings for kinds of answers that models here do not give.
 const OTHER_ANSWERS: [&str; 4] = ["image_config", "speech_config", "video_config", "transcription_config"];
 
@@ -317,6 +319,7 @@ fn read_environment(
 ) -> Result<(Option<SessionId>, Vec<SourceFile>, Variables), ApiError> {
     let object = match environment {
         None => return Ok((None, Vec::new(), Variables::default())),
+        Some(Environment::Id(word)) if word == REMOTE => EnvironmentObject::default(),
         Some(Environment::Id(id)) => EnvironmentObject { environment_id: Some(id), ..EnvironmentObject::default() },
         Some(Environment::Object(object)) => object,
     };
@@ -324,9 +327,12 @@ fn read_environment(
     if !runs_code {
         return invalid("environment", "'environment' needs the tool 'code_execution', whose programs run there.");
     }
-    let EnvironmentObject { kind, environment_id, sources, network, env } = object;
-    if kind.is_some_and(|kind| kind != "remote") {
+    let EnvironmentObject { kind, mode, environment_id, sources, network, env } = object;
+    if kind.is_some_and(|kind| kind != REMOTE) {
         return invalid("environment.type", "'environment.type' can only be 'remote'.");
+    }
+    if mode.is_some_and(|mode| mode != "on_demand") {
+        return invalid("environment.mode", "'environment.mode' can only be 'on_demand': programs run at this server.");
     }
     let is_empty = |list: Option<&Value>| list.is_none_or(|list| list.is_null() || *list == json!([]));
     let has_network = match &network {
@@ -473,6 +479,7 @@ mod tests {
             (json!({ "environment": "cntr_1" }), "environment"),
             (with(json!("env")), "environment.environment_id"),
             (with(json!({ "type": "local" })), "environment.type"),
+            (with(json!({ "type": "remote", "mode": "self_hosted" })), "environment.mode"),
             (with(json!({ "env": { "A": { "credential": "c" } } })), "environment.env.A.credential"),
             (with(json!({ "env": { "A": 1 } })), "environment.env"),
             (with(json!({ "env": { "A=B": "1" } })), "environment.env"),

@@ -13,6 +13,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Map, Value};
 
+use crate::dialects::gemini::conversation::program_id;
 use crate::dialects::gemini::program_output::ProgramImage;
 use crate::dialects::reasoning::wrapped;
 use crate::dialects::rfc3339::rfc3339;
@@ -222,7 +223,8 @@ impl Writer {
         self.end_text();
         self.running.push(item.clone());
         let arguments = CodeArguments { code: Some(code.to_owned()), language: Some("python".to_owned()) };
-        let call = |arguments| Step::CodeExecutionCall { id: id_of(item), arguments };
+        let id = self.id_of(item);
+        let call = |arguments| Step::CodeExecutionCall { id: id.clone(), arguments };
         let delta = Delta::CodeExecutionCall { arguments: arguments.clone() };
         self.whole(call(CodeArguments::default()), delta, call(arguments));
     }
@@ -233,12 +235,20 @@ impl Writer {
         self.running.retain(|running| running != item);
         self.end_text();
         let result = |result: String, is_error| Step::CodeExecutionResult {
-            call_id: id_of(item),
+            call_id: self.id_of(item),
             result: result.into(),
             is_error,
         };
         let delta = Delta::CodeExecutionResult { result: output.clone(), is_error };
         self.whole(result(String::new(), None), delta, result(output, Some(is_error)));
+    }
+
+    /// The id of a program, by which a client that keeps the conversation itself leads back to the session.
+    fn id_of(&self, item: &ItemId) -> String {
+        match &self.links {
+            Some(links) => program_id(links.container(), &item.with_prefix("")),
+            None => item.with_prefix("code_"),
+        }
     }
 
     /// Shows pictures.
@@ -332,11 +342,6 @@ impl Writer {
         self.frames.push(Frame { sequence, kind, text });
         self.sequence += 1;
     }
-}
-
-/// The id of a program.
-fn id_of(item: &ItemId) -> String {
-    item.with_prefix("code_")
 }
 
 #[cfg(test)]
