@@ -43,6 +43,13 @@ pub(super) enum FilesOperation {
     Listen { port: u16 },
 }
 
+impl FilesOperation {
+    /// Returns true if its answer is the handle of something that is to be closed.
+    pub(super) fn opens(&self) -> bool {
+        matches!(self, Self::Open { .. } | Self::Create { .. } | Self::Watch { .. })
+    }
+}
+
 #[derive(Serialize)]
 struct Header<'a> {
     id: u64,

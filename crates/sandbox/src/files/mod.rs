@@ -140,8 +140,6 @@ pub struct Files(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     calls: mpsc::Sender<FilesRequest>,
-    /// Handles that are no longer in use.
-    closes: mpsc::UnboundedSender<u64>,
     pending: Arc<PendingAnswers>,
     last: AtomicU64,
     over: CancellationToken,
@@ -150,10 +148,13 @@ struct Inner {
 
 /// Requests that wait for an answer, by number.
 #[derive(Debug, Default)]
-struct PendingAnswers(Mutex<HashMap<u64, oneshot::Sender<(FilesAnswer, Bytes)>>>);
+struct PendingAnswers(Mutex<HashMap<u64, oneshot::Sender<ReceivedAnswer>>>);
+
+/// An answer, its data, and the file or watch that it opened.
+type ReceivedAnswer = (FilesAnswer, Bytes, Option<OpenHandle>);
 
 impl PendingAnswers {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<(FilesAnswer, Bytes)>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<ReceivedAnswer>>> {
         // No code that holds it can panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -180,8 +181,8 @@ impl Files {
         let (closes, closed) = mpsc::unbounded_channel();
         let (pending, over) = (Arc::<PendingAnswers>::default(), CancellationToken::new());
         let end = over.clone().drop_guard();
-        tokio::spawn(drive(process, receiver, closed, Arc::clone(&pending), over.clone()));
-        Self(Arc::new(Inner { calls, closes, pending, last: AtomicU64::new(0), over, _end: end }))
+        tokio::spawn(drive(process, receiver, (closes, closed), Arc::clone(&pending), over.clone()));
+        Self(Arc::new(Inner { calls, pending, last: AtomicU64::new(0), over, _end: end }))
     }
 
     /// Returns true until the program has ended.
@@ -242,26 +243,25 @@ impl Files {
 
     /// Opens a regular file for reading, from `offset` on.
     pub async fn open(&self, path: &str, offset: u64) -> Result<OpenFile, FilesError> {
-        let answer = self.send(FilesOperation::Open { path: path.to_owned(), offset }).await?;
-        let (size, modified) = (answer.size, answer.modified);
-        Ok(OpenFile { handle: self.handle(&answer)?, size, modified })
+        let (handle, answer) = self.open_handle(FilesOperation::Open { path: path.to_owned(), offset }).await?;
+        Ok(OpenFile { handle, size: answer.size, modified: answer.modified })
     }
 
     /// Makes a file or empties an existing one, and sets exactly these attributes. Makes directories above it.
     pub async fn create(&self, path: &str, metadata: BTreeMap<String, String>) -> Result<FileWriter, FilesError> {
-        let answer = self.send(FilesOperation::Create { path: path.to_owned(), metadata }).await?;
-        Ok(FileWriter { handle: self.handle(&answer)? })
+        let operation = FilesOperation::Create { path: path.to_owned(), metadata };
+        Ok(FileWriter { handle: self.open_handle(operation).await?.0 })
     }
 
     /// Watches a directory, and everything below it if `recursive`. With `entries`, each change comes with a [`PathInfo`].
     pub async fn watch(&self, path: &str, recursive: bool, entries: bool) -> Result<DirectoryWatch, FilesError> {
-        let answer = self.send(FilesOperation::Watch { path: path.to_owned(), recursive, entries }).await?;
-        Ok(DirectoryWatch { handle: self.handle(&answer)? })
+        let operation = FilesOperation::Watch { path: path.to_owned(), recursive, entries };
+        Ok(DirectoryWatch { handle: self.open_handle(operation).await?.0 })
     }
 
-    fn handle(&self, answer: &FilesAnswer) -> Result<Handle, FilesError> {
-        let number = answer.handle.ok_or_else(misunderstood)?;
-        Ok(Handle { files: self.clone(), number, is_open: true })
+    async fn open_handle(&self, operation: FilesOperation) -> Result<(Handle, FilesAnswer), FilesError> {
+        let (answer, _, open) = self.call(operation, Bytes::new(), Some(ANSWER_TIMEOUT)).await?;
+        Ok((Handle { files: self.clone(), open: open.ok_or_else(misunderstood)? }, answer))
     }
 
     async fn send(&self, operation: FilesOperation) -> Result<FilesAnswer, FilesError> {
@@ -274,10 +274,11 @@ impl Files {
         operation: FilesOperation,
         data: Bytes,
         limit: Option<Duration>,
-    ) -> Result<(FilesAnswer, Bytes), FilesError> {
+    ) -> Result<ReceivedAnswer, FilesError> {
         let id = self.0.last.fetch_add(1, Ordering::Relaxed) + 1;
         let (sender, receiver) = oneshot::channel();
-        let _waiting = PendingAnswer { pending: &self.0.pending, id };
+        let opens = operation.opens();
+        let mut waiting = PendingAnswer { pending: &self.0.pending, id, outlives_caller: false };
         {
             let mut pending = self.0.pending.lock();
             if pending.len() >= MAX_PENDING {
@@ -288,6 +289,7 @@ impl Files {
         }
         let asked = async {
             self.0.calls.send(FilesRequest { id, operation, data }).await.ok()?;
+            waiting.outlives_caller = opens;
             tokio::select! {
                 answer = receiver => answer.ok(),
                 () = self.0.over.cancelled() => None,
@@ -303,10 +305,10 @@ impl Files {
                 }
             },
         };
-        let (answer, data) = answer.ok_or_else(gone)?;
+        let (answer, data, open) = answer.ok_or_else(gone)?;
         match answer.problem {
             Some(problem) => Err(FilesError::Refused { problem, message: answer.message }),
-            None => Ok((answer, data)),
+            None => Ok((answer, data, open)),
         }
     }
 }
@@ -323,30 +325,40 @@ fn misunderstood() -> FilesError {
     Error::KernelGone("the program that serves files is not understood".into()).into()
 }
 
-/// The wait for an answer. Dropping it ends it.
+/// The wait for an answer. Dropping it ends it, except for one that opens something: that is to be closed.
 struct PendingAnswer<'a> {
     pending: &'a PendingAnswers,
     id: u64,
+    outlives_caller: bool,
 }
 
 impl Drop for PendingAnswer<'_> {
     fn drop(&mut self) {
-        self.pending.lock().remove(&self.id);
+        if !self.outlives_caller {
+            self.pending.lock().remove(&self.id);
+        }
     }
 }
 
 /// Something that is open in the program. Dropping it closes it.
 #[derive(Debug)]
 struct Handle {
+    open: OpenHandle,
     files: Files,
-    number: u64,
-    is_open: bool,
 }
 
-impl Drop for Handle {
+/// The number of something that is open in the program. Dropping it closes it.
+#[derive(Debug)]
+struct OpenHandle {
+    number: u64,
+    is_open: bool,
+    closes: mpsc::UnboundedSender<u64>,
+}
+
+impl Drop for OpenHandle {
     fn drop(&mut self) {
         if self.is_open {
-            self.files.0.closes.send(self.number).ignore("without the program, nothing is open");
+            self.closes.send(self.number).ignore("without the program, nothing is open");
         }
     }
 }
@@ -364,8 +376,8 @@ pub struct OpenFile {
 impl OpenFile {
     /// Reads the next bytes, at most [`CHUNK`]; none at the end.
     pub async fn read(&mut self) -> Result<Bytes, FilesError> {
-        let operation = FilesOperation::Read { handle: self.handle.number, count: CHUNK };
-        let (_, data) = self.handle.files.call(operation, Bytes::new(), Some(ANSWER_TIMEOUT)).await?;
+        let operation = FilesOperation::Read { handle: self.handle.open.number, count: CHUNK };
+        let (_, data, _) = self.handle.files.call(operation, Bytes::new(), Some(ANSWER_TIMEOUT)).await?;
         Ok(data)
     }
 }
@@ -381,7 +393,7 @@ impl FileWriter {
     pub async fn write(&mut self, mut data: Bytes) -> Result<(), FilesError> {
         while !data.is_empty() {
             let chunk = data.split_to(data.len().min(CHUNK));
-            let operation = FilesOperation::Write { handle: self.handle.number };
+            let operation = FilesOperation::Write { handle: self.handle.open.number };
             self.handle.files.call(operation, chunk, Some(ANSWER_TIMEOUT)).await?;
         }
         Ok(())
@@ -389,8 +401,8 @@ impl FileWriter {
 
     /// Closes it.
     pub async fn finish(mut self) -> Result<PathInfo, FilesError> {
-        let answer = self.handle.files.send(FilesOperation::Close { handle: self.handle.number }).await?;
-        self.handle.is_open = false;
+        let answer = self.handle.files.send(FilesOperation::Close { handle: self.handle.open.number }).await?;
+        self.handle.open.is_open = false;
         entry(answer)
     }
 }
@@ -404,14 +416,14 @@ pub struct DirectoryWatch {
 impl DirectoryWatch {
     /// Returns the changes since the last call, and the number of dropped ones, without waiting.
     pub async fn changes(&self) -> Result<(Vec<Change>, u64), FilesError> {
-        let answer = self.handle.files.send(FilesOperation::Events { handle: self.handle.number }).await?;
+        let answer = self.handle.files.send(FilesOperation::Events { handle: self.handle.open.number }).await?;
         Ok((answer.events, answer.dropped))
     }
 
     /// Waits until there are changes. Dropping the future may lose changes that are in its answer.
     pub async fn next(&mut self) -> Result<(Vec<Change>, u64), FilesError> {
-        let operation = FilesOperation::Wait { handle: self.handle.number };
-        let (answer, _) = self.handle.files.call(operation, Bytes::new(), None).await?;
+        let operation = FilesOperation::Wait { handle: self.handle.open.number };
+        let (answer, ..) = self.handle.files.call(operation, Bytes::new(), None).await?;
         Ok((answer.events, answer.dropped))
     }
 }
@@ -420,7 +432,7 @@ impl DirectoryWatch {
 async fn drive(
     mut process: Process,
     mut calls: mpsc::Receiver<FilesRequest>,
-    mut closes: mpsc::UnboundedReceiver<u64>,
+    (closes, mut closed): (mpsc::UnboundedSender<u64>, mpsc::UnboundedReceiver<u64>),
     pending: Arc<PendingAnswers>,
     over: CancellationToken,
 ) {
@@ -431,7 +443,7 @@ async fn drive(
         loop {
             let request = tokio::select! {
                 request = calls.recv() => request,
-                handle = closes.recv() => {
+                handle = closed.recv() => {
                     handle.map(|handle| FilesRequest { id: 0, operation: FilesOperation::Close { handle }, data: Bytes::new() })
                 }
             };
@@ -445,7 +457,8 @@ async fn drive(
         while let Ok((answer, data)) = read_answer(&mut process.stdout).await {
             let waiter = pending.lock().remove(&answer.id);
             if let Some(waiter) = waiter {
-                waiter.send((answer, data)).ignore("the caller has given up");
+                let open = answer.handle.map(|number| OpenHandle { number, is_open: true, closes: closes.clone() });
+                drop(waiter.send((answer, data, open)));
             }
         }
     };

@@ -38,6 +38,34 @@ fn start(home: &Path) -> Files {
     })
 }
 
+#[tokio::test]
+async fn what_a_caller_that_left_has_opened_is_closed() {
+    let home = tempfile::tempdir().unwrap();
+    let files = start(home.path());
+    write(&files, "a", b"1").await;
+    // More than may be open at once. Some are sent and leave before the answer, some before they are sent.
+    for number in 0..1500 {
+        let opening = async {
+            match number % 3 {
+                0 => drop(files.open("a", 0).await),
+                1 => drop(files.create("b", BTreeMap::new()).await),
+                _ => drop(files.watch(".", false, false).await),
+            }
+        };
+        tokio::select! {
+            biased;
+            () = opening => {}
+            () = async { for _ in 0..number % 5 { tokio::task::yield_now().await } } => {}
+        }
+    }
+    while !files.0.pending.lock().is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(read(&files, "a", 0).await, b"1");
+    let watch = files.watch(".", false, false).await.unwrap();
+    drop(watch);
+}
+
 fn problem<T: std::fmt::Debug>(result: Result<T, FilesError>) -> Problem {
     match result.unwrap_err() {
         FilesError::Refused { problem, .. } => problem,
