@@ -232,9 +232,9 @@ pub(crate) async fn follow(
     Extension(link): Extension<FileLink>,
 ) -> Result<Response, ApiError> {
     let FileLink { tenant, container, file, .. } = link;
-    let file = app.store.session_file(&tenant, &container, &file).await?;
-    let file = file.ok_or_else(|| ApiError::not_found("The file of this link is not kept any more."))?;
-    show(&app.store, &file.blob, file.bytes, &file.mime, &file.path).await
+    let open = app.store.open_session_file(&tenant, &container, &file).await?;
+    let (file, content) = open.ok_or_else(|| ApiError::not_found("The file of this link is not kept any more."))?;
+    Ok(show(content, file.bytes, &file.mime, &file.path))
 }
 
 #[cfg(test)]

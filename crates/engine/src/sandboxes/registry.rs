@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use aludel_ignore::Ignore;
 use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Backend, Capabilities, Error as SandboxError, Profile, SandboxId, SandboxSpec};
 use aludel_store::Tenant;
@@ -289,7 +290,7 @@ impl Sandboxes {
         own
     }
 
-    /// Ends a sandbox of a tenant, with everything in it. Returns false if there was none.
+    /// Ends a sandbox of a tenant, with everything in it. Returns false if there was none. It is finished even if the future is dropped.
     pub async fn kill(&self, tenant: &Tenant, id: &str) -> bool {
         let Some(sandbox) = self.get(tenant, id) else { return false };
         self.end(&sandbox).await;
@@ -304,7 +305,10 @@ impl Sandboxes {
             is_known && known.remove(sandbox.id()).is_some()
         };
         if is_removed {
-            sandbox.close().await;
+            // Nobody else would close it, if the caller left in between.
+            let sandbox = Arc::clone(sandbox);
+            let closing = self.tasks.spawn(async move { sandbox.close().await }.in_current_span());
+            closing.await.ignore("a panic is logged");
         }
     }
 

@@ -449,6 +449,26 @@ async fn the_process_waits_for_the_ends_of_commands() {
 }
 
 #[tokio::test]
+async fn a_sandbox_ends_although_the_client_that_ends_it_leaves() {
+    let data = tempfile::tempdir().unwrap();
+    let (engine, _backend) = engine_on(Memory::with_commands(simple), data.path(), SessionSettings::default()).await;
+    let (me, sandboxes) = (Tenant::local(), &engine.sandboxes);
+    let sandbox = sandboxes.create(&me, new(60)).await.unwrap();
+    let id = sandbox.id().to_owned();
+    let mut view = sandbox.processes().start(command()).await.unwrap();
+    drop(sandbox);
+    let mut killing = Box::pin(sandboxes.kill(&me, &id));
+    assert!(futures_util::poll!(&mut killing).is_pending());
+    drop(killing);
+    let ended = tokio::time::timeout(Duration::from_secs(10), view.next()).await.unwrap();
+    assert_eq!(ended, Some(ProcessEvent::Ended(ProcessEnd::SandboxEnded)));
+    drop(view);
+    while engine.sessions.in_use() > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
 async fn the_end_of_a_command_does_not_wait_for_its_input() {
     let data = tempfile::tempdir().unwrap();
     let (engine, _backend) = engine_on(Memory::with_commands(simple), data.path(), SessionSettings::default()).await;
@@ -458,7 +478,6 @@ async fn the_end_of_a_command_does_not_wait_for_its_input() {
     let mut sending = Box::pin(process.send(&[b'x'; 4096]));
     assert!(futures_util::poll!(&mut sending).is_pending(), "it does not read");
     process.kill();
-    // Input waits for at most 30 s.
     let (sent, end) =
         tokio::time::timeout(Duration::from_secs(10), async { tokio::join!(sending, view.next()) }).await.unwrap();
     assert!(matches!(end, Some(ProcessEvent::Ended(ProcessEnd::Status(ExitStatus::Signal(SIGKILL))))), "{end:?}");

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use aludel_store::{BlobName, Store};
+use aludel_store::{BlobName, BlobReader, Store};
 use axum::body::Body;
 use axum::http::HeaderValue;
 use axum::http::header::{
@@ -25,32 +25,30 @@ pub(crate) async fn download(
     mime: &str,
     path: &str,
 ) -> Result<Response, ApiError> {
-    let file = store.read_blob(blob).await?;
-    let mut response = Response::new(Body::from_stream(ReaderStream::with_capacity(file.take(bytes), 64 << 10)));
+    Ok(attachment(store.read_blob(blob).await?, bytes, mime, path))
+}
+
+/// Answers with the content of an open blob.
+pub(crate) fn attachment(content: BlobReader, bytes: u64, mime: &str, path: &str) -> Response {
+    let mut response = Response::new(Body::from_stream(ReaderStream::with_capacity(content.take(bytes), 64 << 10)));
     let headers = response.headers_mut();
     headers.insert(CONTENT_LENGTH, bytes.into());
     let mime = HeaderValue::from_str(mime).unwrap_or(HeaderValue::from_static("application/octet-stream"));
     headers.insert(CONTENT_TYPE, mime);
     headers.insert(CONTENT_DISPOSITION, disposition("attachment", path));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    Ok(response)
+    response
 }
 
-/// Answers with the content of a blob for people: pictures that cannot contain scripts are shown.
-pub(crate) async fn show(
-    store: &Store,
-    blob: &BlobName,
-    bytes: u64,
-    mime: &str,
-    path: &str,
-) -> Result<Response, ApiError> {
-    let mut response = download(store, blob, bytes, mime, path).await?;
+/// Answers with the content of an open blob for people: pictures that cannot contain scripts are shown.
+pub(crate) fn show(content: BlobReader, bytes: u64, mime: &str, path: &str) -> Response {
+    let mut response = attachment(content, bytes, mime, path);
     if PICTURES.contains(&mime) {
         let headers = response.headers_mut();
         headers.insert(CONTENT_DISPOSITION, disposition("inline", path));
         headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'; sandbox"));
     }
-    Ok(response)
+    response
 }
 
 /// The name to save under: the last part of the path, encoded so that any character is allowed (RFC 6266).

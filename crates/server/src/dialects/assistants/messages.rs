@@ -29,13 +29,17 @@ pub(super) async fn create(
     // Counted until everything made of it is gone.
     let _memory = fields.memory();
     let CheckedMessage { id, message, files } = CheckedMessage::of(&app, &tenant, &thread, fields.read()?, "").await?;
-    let files = threads::add_files(&app, &tenant, &thread, &files).await?;
-    let added = app.store.add_message(&tenant, &thread, id, &written(&message)).await.map_err(ApiError::from);
-    let added = added.and_then(|added| added_message(added, &thread));
-    if added.is_err() {
-        threads::take_files(&app, &tenant, &thread, &files).await?;
-    }
-    added?;
+    let (shared, text) = (Arc::clone(&app), written(&message));
+    let adding = async move {
+        let files = threads::add_files(&shared, &tenant, &thread, &files).await?;
+        let added = shared.store.add_message(&tenant, &thread, id, &text).await.map_err(ApiError::from);
+        let added = added.and_then(|added| added_message(added, &thread));
+        if added.is_err() {
+            threads::take_files(&shared, &tenant, &thread, &files).await?;
+        }
+        added
+    };
+    app.finish(adding).await?;
     Ok(Json(message))
 }
 

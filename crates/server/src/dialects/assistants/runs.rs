@@ -55,19 +55,25 @@ pub(super) async fn create_with_thread(
     Caller(tenant): Caller,
     fields: Fields,
 ) -> Result<Response, ApiError> {
+    // A thread whose client left is to be removed, if its run is refused.
+    let shared = Arc::clone(&app);
+    app.finish(async move { begin_with_thread(&shared, tenant, fields).await }).await
+}
+
+async fn begin_with_thread(app: &Arc<App>, tenant: Tenant, fields: Fields) -> Result<Response, ApiError> {
     let memory = fields.memory();
     let CreateThreadAndRun { thread, tool_resources } = fields.clone().read()?;
     let sent = CreateRun { additional_messages: None, additional_instructions: None, ..fields.read()? };
-    let mut found = assistant::find(&app, &tenant, &sent.assistant_id).await?;
+    let mut found = assistant::find(app, &tenant, &sent.assistant_id).await?;
     if let Some(sent) = tool_resources {
-        found.tool_resources = tools::resources(&app, &tenant, sent).await?;
+        found.tool_resources = tools::resources(app, &tenant, sent).await?;
     }
-    let thread = threads::add(&app, &tenant, thread.unwrap_or_default()).await?;
+    let thread = threads::add(app, &tenant, thread.unwrap_or_default()).await?;
     let id = threads::parse(&thread.id)?;
-    let answer = begun(&app, &tenant, memory, found, sent, id.clone(), Some(thread)).await;
+    let answer = begun(app, &tenant, memory, found, sent, id.clone(), Some(thread)).await;
     if answer.is_err() {
         // The client never got its id.
-        threads::remove(&app, &tenant, &id).await?;
+        threads::remove(app, &tenant, &id).await?;
     }
     answer
 }

@@ -18,7 +18,7 @@ use crate::app::App;
 use crate::dialects::openai::environment::environment;
 use crate::dialects::openai::files::{MAX_FILE, no_file};
 use crate::error::ApiError;
-use crate::http::{Caller, Fields, MultipartForm, Params, Upload, download};
+use crate::http::{Caller, Fields, MultipartForm, Params, Upload, attachment};
 
 /// 404, in the words by which clients know it.
 pub(crate) fn no_container(id: &str) -> ApiError {
@@ -132,7 +132,8 @@ pub(crate) async fn delete(
     Path(id): Path<String>,
 ) -> Result<Json<Deleted>, ApiError> {
     let parsed = SessionId::parse(&id).ok_or_else(|| no_container(&id))?;
-    if !app.engine.sessions.delete(&tenant, &parsed).await? {
+    let engine = Arc::clone(&app.engine);
+    if !app.finish(async move { Ok(engine.sessions.delete(&tenant, &parsed).await?) }).await? {
         return Err(no_container(&id));
     }
     Ok(Json(Deleted::new(id, "container.deleted")))
@@ -197,8 +198,10 @@ pub(crate) async fn file_content(
     Caller(tenant): Caller,
     Path((container, file)): Path<(String, String)>,
 ) -> Result<Response, ApiError> {
-    let (_, file) = find_file(&app, &tenant, &container, &file).await?;
-    download(&app.store, &file.blob, file.bytes, &file.mime, &file.path).await
+    let (id, found) = find_file(&app, &tenant, &container, &file).await?;
+    let open = app.store.open_session_file(&tenant, &id, &found.id).await?;
+    let (file, content) = open.ok_or_else(|| no_file_in(&id, &file))?;
+    Ok(attachment(content, file.bytes, &file.mime, &file.path))
 }
 
 pub(crate) async fn delete_file(
@@ -207,9 +210,14 @@ pub(crate) async fn delete_file(
     Path((container, file)): Path<(String, String)>,
 ) -> Result<Json<Deleted>, ApiError> {
     let (id, record) = find_file(&app, &tenant, &container, &file).await?;
-    // Files can be deleted after the end, too.
-    let container = app.engine.sessions.open(&tenant, SessionChoice::Reuse(id.clone())).await?;
-    if !app.finish(async move { Ok(container.delete_file(&record.id).await?) }).await? {
+    let is_removed = if app.engine.sessions.status(&find(&app, &tenant, &container).await?) == SessionStatus::Running {
+        let container = app.engine.sessions.open(&tenant, SessionChoice::Reuse(id.clone())).await?;
+        app.finish(async move { Ok(container.delete_file(&record.id).await?) }).await?
+    } else {
+        // It stays expired.
+        app.store.delete_session_files(&tenant, &id, vec![record.id]).await? > 0
+    };
+    if !is_removed {
         return Err(no_file_in(&id, &file));
     }
     Ok(Json(Deleted::new(file, "container.file.deleted")))
