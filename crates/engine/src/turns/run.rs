@@ -184,11 +184,13 @@ impl ChoicePlan {
 impl Run {
     /// Makes the request known, so that clients with its id find it.
     pub async fn create(&mut self, background: bool) -> Result<(), Failure> {
-        self.emit(0, EventKind::Created { background }).await;
+        self.queue(0, EventKind::Created { background }).await;
         if let Some(failure) = self.unstored.take() {
             return Err(failure);
         }
         self.begin_document().await?;
+        // A repetition of the request waits for the first frame, and reads the document.
+        self.publish_if_followed().await;
         if self.is_followed { self.store_events(None).await } else { Ok(()) }
     }
 

@@ -7,5 +7,5 @@ mod stored;
 
 pub(crate) use cancel_reason::CancelReason;
 pub(crate) use delivery::{Delivery, StreamFormat, fingerprint, first_failure, follow, framed, stop, wait};
-pub(crate) use start::{BeginRefusal, begin, launch, not_stored, spawn_run};
+pub(crate) use start::{BeginRefusal, begin, launch, not_stored, spawn_run, started};
 pub(crate) use stored::{cancel, replay_stored, stop_and_forget};

@@ -126,6 +126,17 @@ pub(crate) async fn launch(
     app.finish(share.pace(task)).await
 }
 
+/// Waits until a request that an earlier one with the same key began can be found. Fails as its start did.
+pub(crate) async fn started(in_flight: &InFlightRequest) -> Result<(), ApiError> {
+    if in_flight.frame(0).await.is_some() {
+        return Ok(());
+    }
+    match in_flight.ended().await {
+        Some(RequestEnd { failure: Some(failure), .. }) => Err(failure.into()),
+        Some(_) | None => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tokio::time::Instant;

@@ -658,6 +658,24 @@ async fn images_of_a_stored_response_are_blobs_that_go_with_it() {
 }
 
 #[tokio::test]
+async fn a_request_in_the_background_is_repeated_while_it_starts() {
+    let data = tempfile::tempdir().unwrap();
+    let upstream = ScriptedUpstream::start((0..20).map(|_| Scripted::Text("hello")).collect()).await;
+    let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
+    for (path, key) in [("/v1/responses", "id"), ("/v1beta/interactions", "id")] {
+        for number in 0..10 {
+            let body = json!({ "model": "m", "input": "hello", "background": true });
+            let once = format!("{path} {number}");
+            let ask = || server.ask(server.request(Method::POST, path).header("idempotency-key", &once).json(&body));
+            let (one, two, three) = tokio::join!(ask(), ask(), ask());
+            let [one, two, three] = [one, two, three].map(|answer| answer.ok()[key].clone());
+            assert!(one == two && two == three && one.is_string(), "{one} {two} {three}");
+        }
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_stored_response_is_repeated_from_the_store() {
     let data = tempfile::tempdir().unwrap();
     let script = vec![

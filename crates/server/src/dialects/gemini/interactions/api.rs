@@ -57,6 +57,9 @@ pub(in crate::dialects::gemini) async fn create(
     match (stream, background) {
         (true, _) => Ok(follow(in_flight, None, Some(connection), StreamFormat::of(framed))),
         (false, true) => {
+            if !is_new {
+                turn::started(&in_flight).await?;
+            }
             let begun = current(&app, &tenant, &parse(in_flight.id.as_str())?).await;
             connection.note_answered();
             let (begun, _memory) = begun?;

@@ -61,6 +61,9 @@ pub(crate) async fn create(
     match (stream, background) {
         (true, _) => Ok(follow(in_flight, None, Some(connection), StreamFormat::of(framed))),
         (false, true) => {
+            if !is_new {
+                turn::started(&in_flight).await?;
+            }
             let begun = current(&app, &tenant, &parse(in_flight.id.as_str())?).await;
             connection.note_answered();
             let (begun, _memory) = begun?;
