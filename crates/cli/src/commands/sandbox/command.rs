@@ -83,7 +83,13 @@ pub(super) async fn exec(server: &RemoteServer, args: ExecArgs, context: &Comman
     }
     let input = async {
         if args.interactive {
-            hand_on(&sandbox, pid).await.ignore("a command may end without reading everything");
+            // A command may end without reading everything.
+            if let Err(error) = hand_on(&sandbox, pid).await {
+                console::status(&format!("the rest of the input is not sent: {error:#}"));
+                let process = Selector::Pid(pid);
+                let closed = sandbox.call::<Value>("/process.Process/CloseStdin", &SelectRequest { process }).await;
+                closed.map(drop).ignore("it may have ended");
+            }
         }
         std::future::pending::<()>().await;
     };

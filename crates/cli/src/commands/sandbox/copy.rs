@@ -63,7 +63,9 @@ pub(super) async fn run(server: &RemoteServer, args: &CopyArgs) -> anyhow::Resul
             let metadata = std::fs::metadata(from);
             let metadata = metadata.map_err(|error| usage(format!("{}: {error}", from.display())))?;
             let sandbox = server.find(sandbox).await?;
-            let name = from.canonicalize()?.file_name().map(|name| name.to_string_lossy().into_owned());
+            // Without a name, as `.` is, it has that of its directory.
+            let whole = from.canonicalize()?;
+            let name = from.file_name().or(whole.file_name()).map(|name| name.to_string_lossy().into_owned());
             let path = if path.is_empty() { "." } else { path };
             let into = path.ends_with('/') || is_directory(sandbox.stat(path).await?.as_ref());
             let to = if into { below(path, &name.unwrap_or_default()) } else { path.to_owned() };

@@ -46,12 +46,15 @@ pub(super) async fn run(server: &RemoteServer, args: PortArgs) -> anyhow::Result
     console::status(&format!("requests go to port {} of {}; Ctrl-C ends this", args.port, sandbox.id));
     let places = std::sync::Arc::new(Semaphore::new(CONNECTIONS));
     loop {
-        let permit = std::sync::Arc::clone(&places).acquire_owned().await?;
-        let stream = tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
+        let accepted = async {
+            let permit = std::sync::Arc::clone(&places).acquire_owned().await?;
+            anyhow::Ok((permit, listener.accept().await))
+        };
+        let (permit, stream) = tokio::select! {
+            accepted = accepted => match accepted? {
+                (permit, Ok((stream, _))) => (permit, stream),
                 // The client disconnected.
-                Err(_) => continue,
+                (_, Err(_)) => continue,
             },
             () = signals.next() => return Ok(Exit::Interrupted),
         };

@@ -10,7 +10,7 @@ use aludel_store::AuditEvent;
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedSemaphorePermit, mpsc, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::ProcessSpec;
@@ -26,8 +26,6 @@ const CHUNK_BYTES: usize = 32 << 10;
 const UNFOLLOWED_SPEED: f64 = (8 << 20) as f64;
 /// Time for reading the rest of a command's pipes after its end: its children may hold them open for ever.
 const FINAL_OUTPUT_TIMEOUT: Duration = Duration::from_millis(300);
-/// The longest wait for a command to read its input.
-const INPUT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Something that a command did.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -184,7 +182,8 @@ impl SandboxProcess {
         Ok(ProcessView { process: Arc::clone(self), follower, has_sent_end: false })
     }
 
-    /// Sends input. Fails if its stdin does not exist or is closed, if it does not read, or if it ends.
+    /// Sends input, and waits until the command reads it: as long as the caller does. Fails if its stdin does not exist or is closed, or if it
+    /// ends.
     pub async fn send(&self, bytes: &[u8]) -> Result<(), Error> {
         let invalid = |reason: &str| Error::InvalidSandbox { field: "input", reason: reason.to_owned() };
         let writing = async {
@@ -194,9 +193,7 @@ impl SandboxProcess {
         };
         tokio::select! {
             biased;
-            sent = timeout(INPUT_TIMEOUT, writing) => {
-                sent.unwrap_or_else(|_| Err(invalid("the command does not read its input")))
-            }
+            sent = writing => sent,
             // A child of it may hold the pipe open, and never read.
             () = self.ended() => Err(invalid("the command has ended")),
         }
