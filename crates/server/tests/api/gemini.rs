@@ -128,6 +128,7 @@ async fn a_stream_is_nothing_but_data_and_adds_up_to_the_whole() {
     let without_ids = |parts: &[Value]| {
         let mut parts = parts.to_vec();
         for part in &mut parts {
+            part.as_object_mut().unwrap().remove("thoughtSignature");
             for kind in ["executableCode", "codeExecutionResult"] {
                 part.get_mut(kind).and_then(Value::as_object_mut).map(|part| part.remove("id"));
             }

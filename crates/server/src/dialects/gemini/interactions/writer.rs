@@ -246,7 +246,7 @@ impl Writer {
     /// The id of a program, by which a client that keeps the conversation itself leads back to the session.
     fn id_of(&self, item: &ItemId) -> String {
         match &self.links {
-            Some(links) => program_id(links.container(), &item.with_prefix("")),
+            Some(links) => program_id(links.container(), &item.with_prefix("code_")),
             None => item.with_prefix("code_"),
         }
     }
