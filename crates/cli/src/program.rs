@@ -87,8 +87,8 @@ pub(crate) struct LoadedProgram {
     pub(crate) notebook: Option<(String, Notebook)>,
     /// The files that it works on, itself among them.
     pub(crate) inputs: Vec<InputFile>,
-    /// Command line and environment for its kernel, if there are any.
-    pub(crate) options: Option<KernelOptions>,
+    /// Command line and environment for its kernel.
+    pub(crate) options: KernelOptions,
     /// True if it may ask the person at the terminal.
     pub(crate) asks: bool,
     /// Stdin, which one of the files refers to.
@@ -138,28 +138,39 @@ impl LoadedProgram {
                 (code, name.or_else(|| script.clone()).unwrap_or_default(), script, true)
             }
         };
-        let names_input = READERS.iter().any(|word| code.contains(word)) || arguments.iter().any(|word| word == "-");
+        let names_input = reads_input
+            && (READERS.iter().any(|word| code.contains(word))
+                || arguments.iter().any(|word| word == "-")
+                || inputs.0.iter().any(module_reads_input));
         let asks = reads_input && io::stdin().is_terminal() && ASKERS.iter().any(|word| code.contains(word));
-        let input = if reads_input && names_input { standard_input()? } else { None };
+        let input = if names_input { standard_input()? } else { None };
         if let Some(file) = &input {
             inputs.push(InputFile::new(INPUT, format!("/proc/self/fd/{}", file.as_raw_fd())), "standard input")?;
         }
-        let command_line = (!arguments.is_empty() || script.is_some() || input.is_some()).then(|| CommandLine {
-            arguments: std::iter::once(name).chain(arguments).collect(),
-            script,
-            input: input.is_some().then(|| INPUT.to_owned()),
-        });
-        let options = (command_line.is_some() || !environment.is_empty()).then(|| KernelOptions {
-            environment,
-            command_line,
-            ..KernelOptions::default()
-        });
         let cells = match &mut notebook {
             Some((_, notebook)) => notebook.programs(),
             None => vec![code],
         };
+        let command_line = Some(CommandLine {
+            arguments: std::iter::once(name).chain(arguments).collect(),
+            script,
+            input: input.is_some().then(|| INPUT.to_owned()),
+            cells: cells.len(),
+        });
+        let options = KernelOptions { environment, command_line, ..KernelOptions::default() };
         Ok(Self { cells, notebook, inputs: inputs.0, options, asks, _input: input })
     }
+}
+
+/// Returns true if a file is a module of Python that reads standard input.
+fn module_reads_input(file: &InputFile) -> bool {
+    if !file.name().ends_with(".py") {
+        return false;
+    }
+    let mut text = Vec::new();
+    let read = File::open(file.path()).and_then(|file| file.take(MAX_PROGRAM).read_to_end(&mut text));
+    let text = String::from_utf8_lossy(&text);
+    read.is_ok() && READERS.iter().any(|word| text.contains(word))
 }
 
 /// The language of a program that is not in Python, by the ending of its name; `None` if its first line names Python.

@@ -40,6 +40,56 @@ fn a_program_in_another_language_is_refused_by_its_name() {
 }
 
 #[test]
+fn a_program_ends_as_an_interpreter_does() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = r"
+import atexit, gzip, multiprocessing, threading, time
+from concurrent.futures import ThreadPoolExecutor
+open_file = open('log.txt', 'w'); open_file.write('never closed')
+packed = gzip.open('a.gz', 'wt'); packed.write('hello')
+def late():
+    time.sleep(0.3); print('late'); open('late.txt', 'w').write('x')
+threading.Thread(target=late).start()
+ThreadPoolExecutor(1).submit(print, 'pooled')
+multiprocessing.Process(target=print, args=('child',)).start()
+_ = atexit.register(print, 'bye')
+";
+    std::fs::write(directory.path().join("a.py"), program).unwrap();
+    std::fs::write(directory.path().join("b.py"), format!("{program}\n1 / 0")).unwrap();
+    for (name, status) in [("a.py", 0), ("b.py", 1)] {
+        let ran = said(aludel(directory.path()).args(["run", "--no-server", name, "--out", name.trim_end_matches(".py")]));
+        assert_eq!(ran.status, Some(status), "{ran:#?}");
+        let mut lines: Vec<&str> = ran.stdout.lines().collect();
+        assert_eq!(lines.pop(), Some("bye"), "{ran:#?}");
+        lines.sort_unstable();
+        assert_eq!(lines, ["child", "late", "pooled"], "{ran:#?}");
+        let made = directory.path().join(name.trim_end_matches(".py"));
+        assert_eq!(std::fs::read(made.join("log.txt")).unwrap(), b"never closed");
+        assert_eq!(std::fs::read(made.join("late.txt")).unwrap(), b"x");
+        // With its last eight bytes, which have the length.
+        assert!(std::fs::read(made.join("a.gz")).unwrap().ends_with(&[5, 0, 0, 0]));
+    }
+}
+
+#[test]
+fn a_module_of_a_program_reads_its_input() {
+    let directory = tempfile::tempdir().unwrap();
+    let project = directory.path().join("project");
+    std::fs::create_dir(&project).unwrap();
+    std::fs::write(project.join("__main__.py"), "import solve").unwrap();
+    std::fs::write(project.join("solve.py"), "print(sum(map(int, open(0).read().split())))").unwrap();
+    let mut child = aludel(directory.path())
+        .args(["run", "--no-server", "project"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"5 6\n").unwrap();
+    let ran = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&ran.stdout), "11\n");
+}
+
+#[test]
 fn a_misspelt_option_that_goes_to_the_program_is_told() {
     let directory = tempfile::tempdir().unwrap();
     let run = |code: &str, arguments: &[&str]| {

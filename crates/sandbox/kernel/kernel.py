@@ -48,6 +48,8 @@ class Kernel:
         self.generator = None
         # The file that the next cell is read from.
         self.script_path = None
+        # The number of the last cell of a whole program.
+        self.last_cell = None
 
     def prepare(self, imports_all, modules=()):
         """Runs in the zygote, once. For a single program, what it does not import itself need not be imported."""
@@ -199,9 +201,10 @@ class Kernel:
         self.send({"type": "configured"})
         relay.run()
 
-    def take_command_line(self, arguments, script=None, input=None):
-        """Makes the cells to come see the arguments, the file and the input of a program."""
+    def take_command_line(self, arguments, script=None, input=None, cells=0):
+        """Makes the cells to come see the arguments, the file and the input of a program. After so many, or one that fails, it ends."""
         sys.argv[:] = arguments
+        self.last_cell = self.cell_number + cells if cells else None
         if script is not None:
             self.script_path = self.shell.user_ns["__file__"] = os.path.abspath(script)
             # As Python has it: what lies beside a script comes before everything else.
@@ -263,9 +266,28 @@ class Kernel:
             error.__traceback__ = None
             kind = "memory_error" if isinstance(error, MemoryError) else "error"
             self.send({"type": kind, **described})
+        if self.last_cell is not None and (error is not None or self.cell_number >= self.last_cell):
+            error = self.shell.shown_error = None
+            self.end_program()
         error = self.shell.shown_error = None
         sys.last_traceback = sys.last_value = sys.last_type = None
         self.send({"type": "done"})
+
+
+    def end_program(self):
+        """Ends a whole program within its last cell."""
+        output = self.output
+        try:
+            output.in_cell = True
+            load_beside("kernel_exit").end_program(self.shell)
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
+            output.in_cell = False
+            self.send({"type": "error", **describe_error(error)})
+        finally:
+            output.in_cell = False
+        with output.lock:
+            pass
+        flush_streams()
 
 
 class Variables:

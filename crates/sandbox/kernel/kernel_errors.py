@@ -1,13 +1,19 @@
 """Exceptions as people read them: the user's own frames, and cells by their number."""
 
+import builtins
 import os
 import traceback
 
 # The directory of the kernel's own programs.
 OWN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 MAX_TRACEBACK = 16 << 10
+# Characters. Clients carry values of their programs in it.
+MAX_VALUE = 1 << 20
 MAX_FRAMES_SHOWN = 12
 MAX_ERRORS_SHOWN = 4
+MAX_GROUPS_SHOWN = 3
+# From Python 3.11 on.
+ExceptionGroups = getattr(builtins, "BaseExceptionGroup", ())
 
 
 def describe_error(error):
@@ -25,10 +31,10 @@ def describe_error(error):
     if len(text) > MAX_TRACEBACK:
         half = MAX_TRACEBACK // 2
         text = f"{text[:half]}\n[…]\n{text[-half:]}"
-    return {"name": name, "value": value[:MAX_TRACEBACK], "traceback": text}
+    return {"name": name, "value": value[:MAX_VALUE], "traceback": text}
 
 
-def chain_of(error):
+def chain_of(error, depth=0):
     """The causes, first to last, each as lines. Of a long chain the first one is kept, and those nearest to the error."""
     errors, seen = [(error, None)], {id(error)}
     while True:
@@ -46,7 +52,7 @@ def chain_of(error):
     hidden = len(errors) - len(nearest) - len(first)
     parts = []
     for error, words in [*first, *reversed(nearest)]:
-        parts.append(describe_one(error))
+        parts.append(describe_one(error, depth))
         if words is not None:
             parts.append([f"\n{words}\n\n"])
         if hidden:
@@ -55,7 +61,7 @@ def chain_of(error):
     return parts
 
 
-def describe_one(error):
+def describe_one(error, depth):
     if isinstance(error, (SystemExit, KeyboardInterrupt)) and error.__traceback__ is None:
         return [f"{type(error).__name__}\n"]
     frames = [
@@ -69,7 +75,22 @@ def describe_one(error):
         lines.append("Traceback (most recent call last):\n")
         lines.extend(describe_frames(frames[first_own:]))
     lines.extend(traceback.format_exception_only(type(error), error))
-    return [rename_cells(line) for line in lines]
+    lines = [rename_cells(line) for line in lines]
+    return lines + members_of(error, depth) if isinstance(error, ExceptionGroups) else lines
+
+
+def members_of(group, depth):
+    """The exceptions of a group, each with its causes, indented."""
+    shown = group.exceptions[:MAX_ERRORS_SHOWN] if depth < MAX_GROUPS_SHOWN else ()
+    lines = []
+    for number, member in enumerate(shown, 1):
+        lines.append(f"  --- {number} of {len(group.exceptions)} ---\n")
+        text = "".join(line for part in chain_of(member, depth + 1) for line in part)
+        lines.extend(f"  {line}\n" for line in text.splitlines())
+    hidden = len(group.exceptions) - len(shown)
+    if hidden:
+        lines.append(f"  [{hidden} exception{'s' if hidden > 1 else ''} not shown]\n")
+    return lines
 
 
 def is_own(entry):

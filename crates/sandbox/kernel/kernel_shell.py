@@ -77,6 +77,11 @@ def build_shell(output, memory, name_of_cell):
             # Modules that a program imports find them, too.
             self.builtin_trap.auto_builtins.update(exit=self.exiter, quit=self.exiter)
 
+        def init_user_ns(self):
+            super().init_user_ns()
+            # IPython's refuses open(0), which programs read their input by. A kernel's channels are not among the first three.
+            self.user_ns.pop("open", None)
+
         # The last cell that needed no transforming, and whether it awaits something.
         plain_cell = (None, False)
 

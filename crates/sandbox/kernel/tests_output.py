@@ -2,6 +2,7 @@
 
 import os
 import threading
+import sys
 import unittest
 from unittest import mock
 
@@ -135,6 +136,27 @@ class ErrorsTest(unittest.TestCase):
         self.assertEqual((told["name"], told["value"]), ("ZeroDivisionError", "division by zero"))
         self.assertIn("Cell 3, line 3, in <module>", told["traceback"])
         self.assertNotIn("tests_output.py", told["traceback"])
+
+    @unittest.skipIf(sys.version_info < (3, 11), "groups are newer")
+    def test_a_group_tells_its_members(self):
+        told = self.described(
+            "import asyncio\nasync def f(n):\n    raise ValueError(f'reason {n}')\n"
+            "async def main():\n    async with asyncio.TaskGroup() as group:\n"
+            "        for n in range(6): group.create_task(f(n))\nasyncio.run(main())"
+        )
+        self.assertIn("ExceptionGroup: unhandled errors in a TaskGroup (6 sub-exceptions)", told["traceback"])
+        self.assertIn("  --- 1 of 6 ---\n  Traceback (most recent call last):\n", told["traceback"])
+        self.assertIn("  ValueError: reason 0\n", told["traceback"])
+        self.assertIn("  [2 exceptions not shown]", told["traceback"])
+        deep = ValueError("deepest")
+        for _ in range(100):
+            deep = ExceptionGroup("more", [deep])
+        told = kernel_errors.describe_error(deep)
+        self.assertIn("[1 exception not shown]", told["traceback"])
+        self.assertLess(len(told["traceback"]), 2000)
+
+    def test_a_value_is_whole(self):
+        self.assertEqual(len(kernel_errors.describe_error(ValueError("q" * 200_000))["value"]), 200_000)
 
     def test_frames_of_libraries_are_counted(self):
         told = self.described("import json\njson.loads('{')")

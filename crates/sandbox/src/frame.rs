@@ -30,8 +30,10 @@ const LAST_BYTES: usize = 40;
 pub(crate) const MAX_FRAME: usize = 25 << 20;
 /// The longest name of an exception, bytes.
 const MAX_NAME: usize = 200;
-/// The longest message or traceback, bytes. The kernel program stays below it.
+/// The longest reason or traceback, bytes. The kernel program stays below it.
 const MAX_ERROR: usize = 64 << 10;
+/// The longest message of an exception, bytes. The kernel program stays below it.
+const MAX_VALUE: usize = 4 << 20;
 /// The longest plain text of a display, bytes. The kernel program stays below it.
 const MAX_PLAIN: usize = 4 << 20;
 /// The most representations that one bundle may have.
@@ -358,7 +360,7 @@ pub(crate) fn parse(bytes: &[u8]) -> io::Result<FromKernel> {
         kind @ ("error" | "memory_error") => {
             let error = ProgramError {
                 name: shortened(frame.name.ok_or_else(missing)?, MAX_NAME),
-                value: shortened(frame.value.ok_or_else(missing)?, MAX_ERROR),
+                value: shortened(frame.value.ok_or_else(missing)?, MAX_VALUE),
                 traceback: shortened(frame.traceback.ok_or_else(missing)?, MAX_ERROR),
             };
             if kind == "error" { FromKernel::Error(error) } else { FromKernel::MemoryError(error) }

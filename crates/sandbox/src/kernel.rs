@@ -90,6 +90,10 @@ pub struct CommandLine {
     /// A file in the working directory that becomes its stdin. The file is removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<String>,
+    /// The number of its cells, after the last of which it ends as an interpreter does: threads are waited for, functions that are
+    /// registered for the exit run, and files are written. With 0 the kernel goes on.
+    #[serde(default)]
+    pub cells: usize,
 }
 
 /// Checks that these can be names of functions.

@@ -79,7 +79,7 @@ const FORK: (&str, &str) = ("kernel_fork.py", include_str!("../kernel/kernel_for
 const CHANNEL: (&str, &str) = ("kernel_channel.py", include_str!("../kernel/kernel_channel.py"));
 
 /// The kernel's scripts for Python.
-const PYTHON_SCRIPTS: [(&str, &str); 21] = [
+const PYTHON_SCRIPTS: [(&str, &str); 22] = [
     ZYGOTE,
     HEAP,
     IMMORTAL,
@@ -89,6 +89,7 @@ const PYTHON_SCRIPTS: [(&str, &str); 21] = [
     ("kernel_charts.py", include_str!("../kernel/kernel_charts.py")),
     ("kernel_checkpoint.py", include_str!("../kernel/kernel_checkpoint.py")),
     ("kernel_errors.py", include_str!("../kernel/kernel_errors.py")),
+    ("kernel_exit.py", include_str!("../kernel/kernel_exit.py")),
     ("kernel_fonts.py", include_str!("../kernel/kernel_fonts.py")),
     ("kernel_jupyter.py", include_str!("../kernel/kernel_jupyter.py")),
     ("kernel_limits.py", include_str!("../kernel/kernel_limits.py")),

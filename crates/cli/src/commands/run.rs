@@ -29,7 +29,7 @@ use input::LineRead;
 ///
 /// The program's output is streamed; the value of its last expression is shown; images that it displays are saved. It works in a directory
 /// of its own (/mnt/data) that holds itself and the files given with --file, without network, and what it made is copied out at its end.
-/// Standard input is read to its end, 64 MB at most, and handed over if the program's text has stdin, input(, fileinput or open(0, or an
+/// Standard input is read to its end, 64 MB at most, and handed over if its text or that of a module given with it has stdin, input(, fileinput or open(0, or an
 /// argument is -; at a terminal, input() asks there. Ctrl-C interrupts the program, a second one kills it.
 #[derive(Debug, Args)]
 #[command(override_usage = "aludel run [OPTIONS] <FILE | DIR | - | -c CODE> [ARG]... [-- ARG...]")]
@@ -205,9 +205,7 @@ async fn in_session(
         SessionSandbox::create(None, engine.backend.clone(), sandbox.limits(), None, sandbox.env.0.clone()).await;
     let mut session = session.context("cannot make a sandbox")?;
     inputs::add(&session, &program.inputs).await?;
-    if let Some(options) = &program.options {
-        session.configure(options).await.context("cannot hand over the program's arguments")?;
-    }
+    session.configure(&program.options).await.context("cannot hand over the program's arguments")?;
     let mut signals = Signals::listen().context("cannot listen to signals")?;
     let (mut made, mut cells) = (Vec::new(), program.cells.iter().peekable());
     let tools: Vec<String> = program.asks.then(|| INPUT.to_owned()).into_iter().collect();

@@ -111,9 +111,7 @@ impl ClientConnection<'_> {
                 return self.send(&ServerMessage::Failed(message)).await;
             }
         }
-        if let Some(options) = options
-            && let Err(error) = session.sandbox().configure(&options).await
-        {
+        if let Err(error) = session.sandbox().configure(&options).await {
             return self.send(&failed(error)).await;
         }
         let last = self.run(cells, session).await?;

@@ -21,8 +21,8 @@ pub(super) struct ProgramRequest {
     pub(super) limits: Limits,
     /// The program, in pieces that run one after another until one fails.
     pub(super) cells: Vec<String>,
-    /// Command line and environment for its kernel, if there are any.
-    pub(super) options: Option<KernelOptions>,
+    /// Command line and environment for its kernel.
+    pub(super) options: KernelOptions,
     /// Names of files in the workspace.
     pub(super) files: Vec<String>,
 }
