@@ -57,7 +57,8 @@ _ = atexit.register(print, 'bye')
     std::fs::write(directory.path().join("a.py"), program).unwrap();
     std::fs::write(directory.path().join("b.py"), format!("{program}\n1 / 0")).unwrap();
     for (name, status) in [("a.py", 0), ("b.py", 1)] {
-        let ran = said(aludel(directory.path()).args(["run", "--no-server", name, "--out", name.trim_end_matches(".py")]));
+        let ran =
+            said(aludel(directory.path()).args(["run", "--no-server", name, "--out", name.trim_end_matches(".py")]));
         assert_eq!(ran.status, Some(status), "{ran:#?}");
         let mut lines: Vec<&str> = ran.stdout.lines().collect();
         assert_eq!(lines.pop(), Some("bye"), "{ran:#?}");

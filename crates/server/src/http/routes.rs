@@ -61,6 +61,16 @@ impl Routes {
         self.on(MethodFilter::POST, Method::POST, path, handler, summary)
     }
 
+    /// Adds a `PUT`.
+    pub(crate) fn put<H: Handler<T, Arc<App>> + Described<T>, T: 'static>(
+        self,
+        path: &str,
+        handler: H,
+        summary: &'static str,
+    ) -> Self {
+        self.on(MethodFilter::PUT, Method::PUT, path, handler, summary)
+    }
+
     /// Adds a `PATCH`.
     pub(crate) fn patch<H: Handler<T, Arc<App>> + Described<T>, T: 'static>(
         self,

@@ -467,3 +467,36 @@ async fn frames_that_are_none_are_refused() {
     }
     server.stop().await;
 }
+
+#[tokio::test]
+async fn rules_for_a_network_let_nothing_out_and_secrets_are_refused_in_its_own_form() {
+    let data = tempfile::tempdir().unwrap();
+    let server = listen(data.path(), settings(), Vec::new()).await;
+    let sandbox = create(&server, json!({ "network": { "denyOut": ["0.0.0.0/0"], "rules": {} } })).await;
+    let path = format!("/sandboxes/{}/network", sandbox["sandboxID"].as_str().unwrap());
+    let put = async |path: &str, body: Value| server.ask(server.request(Method::PUT, path).json(&body)).await;
+    for body in [json!({ "denyOut": ["0.0.0.0/0"] }), json!({ "allow_internet_access": false, "allowOut": [] })] {
+        assert_eq!(put(&path, body).await.status, 204);
+    }
+    let wanted = [
+        json!({ "allowOut": ["1.1.1.1"] }),
+        json!({ "allow_internet_access": true }),
+        json!({ "rules": { "a.example": [] } }),
+        json!({ "egressProxy": { "url": "http://a" } }),
+    ];
+    for body in wanted {
+        let refused = put(&path, body.clone()).await;
+        assert_eq!(refused.status, 400, "{body}");
+        assert!(refused.json()["message"].as_str().unwrap().contains("no network"), "{refused:?}");
+        if body.get("allow_internet_access").is_none() {
+            let made = server.post("/v2/sandboxes", json!({ "templateID": "base", "network": body })).await;
+            assert_eq!(made.status, 400, "{body}");
+        }
+    }
+    assert_eq!(put("/sandboxes/none/network", json!({})).await.status, 404);
+    for path in ["/secrets", "/secrets/a", "/templates"] {
+        let refused = server.get(path).await;
+        assert_eq!((refused.status.as_u16(), refused.json()["code"].as_i64()), (400, Some(400)), "{path}");
+    }
+    server.stop().await;
+}

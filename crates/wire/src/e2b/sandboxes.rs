@@ -72,6 +72,20 @@ pub struct Network {
     /// The name that its programs see in requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mask_request_host: Option<String>,
+    /// True if it may reach the internet.
+    #[serde(
+        default,
+        rename = "allow_internet_access",
+        alias = "allowInternetAccess",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub allow_internet_access: Option<bool>,
+    /// Changes of its requests to hosts, by host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rules: Option<serde_json::Value>,
+    /// The proxy that its requests go through.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress_proxy: Option<serde_json::Value>,
 }
 
 /// A request that sets the time until a sandbox ends.

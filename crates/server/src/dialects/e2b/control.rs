@@ -10,6 +10,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
 
 use super::describe;
 use super::error::{refused, unknown};
@@ -79,9 +80,7 @@ async fn create_sandbox(
         return cannot("volumeMounts");
     }
     let network = asked.network.unwrap_or_default();
-    if network.allow_out.is_some_and(|allowed| !allowed.is_empty()) {
-        return cannot("network.allowOut: sandboxes have no network, and it");
-    }
+    check_network(&network)?;
     let shown_host = network.mask_request_host.filter(|host| !host.is_empty());
     if shown_host.as_ref().is_some_and(|host| host.len() > MAX_HOST || HeaderValue::from_str(host).is_err()) {
         return Err(ApiError::bad_request(format!(
@@ -109,6 +108,38 @@ async fn create_sandbox(
     };
     let sandbox = app.engine.sandboxes.create(tenant, new).await.map_err(refused)?;
     Ok((StatusCode::CREATED, Json(describe::sandbox(&sandbox, describe::domain(headers)))).into_response())
+}
+
+/// Checks that rules for a network let nothing out.
+fn check_network(network: &e2b::Network) -> Result<(), ApiError> {
+    let is_given = |rules: Option<&Value>| {
+        rules.is_some_and(|rules| !(rules.is_null() || *rules == json!([]) || *rules == json!({})))
+    };
+    let wanted = match network {
+        e2b::Network { allow_out: Some(allowed), .. } if !allowed.is_empty() => "allowOut",
+        e2b::Network { rules, .. } if is_given(rules.as_ref()) => "rules",
+        e2b::Network { egress_proxy, .. } if is_given(egress_proxy.as_ref()) => "egressProxy",
+        _ => return Ok(()),
+    };
+    let message = format!("network.{wanted}: sandboxes have no network, and it is not supported by this server");
+    Err(ApiError::bad_request(message))
+}
+
+/// `PUT /sandboxes/{id}/network`: rules that let nothing out are in force already.
+pub(super) async fn set_network(
+    State(app): State<Arc<App>>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+    body: Fields,
+) -> Result<StatusCode, ApiError> {
+    let network: e2b::Network = body.read()?;
+    app.engine.sandboxes.get(&tenant, &id).ok_or_else(|| unknown(&id))?;
+    if network.allow_internet_access == Some(true) {
+        let message = "allow_internet_access: sandboxes have no network, and it is not supported by this server";
+        return Err(ApiError::bad_request(message));
+    }
+    check_network(&network)?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Names of all templates, first those of the usual one.

@@ -66,6 +66,11 @@ pub(super) async fn no_builds() -> ApiError {
     )
 }
 
+/// The refusal of a secret.
+pub(super) async fn no_secrets() -> ApiError {
+    ApiError::bad_request("secrets are not kept by this server; sandboxes have no network to use them in")
+}
+
 /// The refusal of a volume.
 pub(super) async fn no_volumes() -> ApiError {
     ApiError::bad_request("volumes are not supported by this server; pause the sandbox, or copy its files")

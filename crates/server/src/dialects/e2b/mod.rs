@@ -23,7 +23,9 @@ use self::connect::FRAMES;
 use aludel_wire::e2b::code::{CreateContext, ExecuteRequest, Line};
 use aludel_wire::e2b::filesystem::{ListDirResponse, WatchMessage, WatcherEvents};
 use aludel_wire::e2b::process::{EventMessage, ListResponse};
-use aludel_wire::e2b::{Connect, ListedSandbox, NewSandbox, Pause, Refresh, Resume, Sandbox, TemplateAlias, Timeout};
+use aludel_wire::e2b::{
+    Connect, ListedSandbox, Network, NewSandbox, Pause, Refresh, Resume, Sandbox, TemplateAlias, Timeout,
+};
 use axum::extract::Request;
 use axum::http::HeaderMap;
 use axum::middleware::from_fn;
@@ -52,7 +54,7 @@ pub(crate) const E2B: Dialect = Dialect {
 };
 
 /// Beginnings of the paths that are this dialect's alone.
-const PATHS: [&str; 12] = [
+const PATHS: [&str; 13] = [
     "/sandboxes",
     "/v2/sandboxes",
     "/templates",
@@ -60,6 +62,7 @@ const PATHS: [&str; 12] = [
     "/v3/templates",
     "/snapshots",
     "/volumes",
+    "/secrets",
     "/execute",
     "/contexts",
     "/files",
@@ -107,6 +110,12 @@ fn routes() -> Routes {
         .delete("/sandboxes/{id}", control::kill, "End a sandbox")
         .post("/sandboxes/{id}/timeout", control::set_timeout, "Set the end of a sandbox")
         .takes::<Timeout>()
+        .put(
+            "/sandboxes/{id}/network",
+            control::set_network,
+            "Set the rules of a sandbox's network, of which none may let anything out",
+        )
+        .takes::<Network>()
         .post("/sandboxes/{id}/refreshes", control::refresh, "Put off the end of a sandbox")
         .takes::<Refresh>()
         .post("/sandboxes/{id}/connect", control::connect, "Connect to a sandbox, resuming it")
@@ -168,10 +177,13 @@ fn routes() -> Routes {
         .post("/filesystem.Filesystem/GetWatcherEvents", filesystem::watcher_events, "Read what a watcher saw")
         .gives::<WatcherEvents>()
         .post("/filesystem.Filesystem/RemoveWatcher", filesystem::remove_watcher, "End a watcher")
+        .refuse("/templates", error::no_builds)
         .refuse("/v2/templates", error::no_builds)
         .refuse("/v2/templates/{*path}", error::no_builds)
         .refuse("/v3/templates", error::no_builds)
         .refuse("/v3/templates/{*path}", error::no_builds)
+        .refuse("/secrets", error::no_secrets)
+        .refuse("/secrets/{*path}", error::no_secrets)
         .refuse("/volumes", error::no_volumes)
         .refuse("/volumes/{*path}", error::no_volumes)
         .refuse("/process.Process/{method}", connect::unknown_method)

@@ -121,6 +121,7 @@ fn routes() -> Routes {
         .streams::<StreamEvent>("text/event-stream")
         .post("/v1/responses/input_tokens", responses::input_tokens, "Estimate the tokens of an input")
         .takes::<Request>()
+        .refuse("/v1/responses/compact", responses::no_compaction)
         .get("/v1/responses/{response}", responses::retrieve, "Retrieve a response")
         .asks(&["stream", "starting_after", "include"])
         .gives::<Response>()

@@ -314,6 +314,8 @@ fn of_responses() -> Vec<Case> {
                 json!({ "max_tool_calls": -1 }),
                 json!({ "max_output_tokens": "x" }),
                 json!({ "temperature": 3 }),
+                json!({ "prompt": { "id": "pmpt_1" } }),
+                json!({ "moderation": { "model": "m" } }),
                 json!({ "temperature": "hot" }),
                 json!({ "top_p": -1 }),
                 json!({ "reasoning": "hard" }),

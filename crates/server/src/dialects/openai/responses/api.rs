@@ -98,6 +98,13 @@ fn host(headers: &HeaderMap) -> &str {
     headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default()
 }
 
+/// `POST /v1/responses/compact`: a refusal.
+pub(crate) async fn no_compaction() -> ApiError {
+    ApiError::bad_request(
+        "Conversations are not compacted by this server: go on without, or with `truncation: \"auto\"`, which leaves out the oldest part.",
+    )
+}
+
 /// `GET /v1/responses/{id}`.
 pub(crate) async fn retrieve(
     State(app): State<Arc<App>>,

@@ -10,5 +10,5 @@ mod request;
 mod start;
 mod writer;
 
-pub(crate) use api::{cancel, create, delete, input_items, input_tokens, retrieve};
+pub(crate) use api::{cancel, create, delete, input_items, input_tokens, no_compaction, retrieve};
 pub(crate) use render::stored_requests;

@@ -88,6 +88,13 @@ impl ParsedRequest {
 
     /// Checks a request. `host` is the client's name for this server.
     pub(super) fn of(request: Request, host: &str, kernel: &KernelSpec) -> Result<Self, ApiError> {
+        if request.prompt.is_some() {
+            let message = "Prompts are not kept by this server: send 'instructions' and 'input' in place of 'prompt'.";
+            return Err(ApiError::invalid("prompt", message));
+        }
+        if request.moderation.is_some() {
+            return Err(ApiError::invalid("moderation", "This server checks nothing by 'moderation': leave it out."));
+        }
         let input = items(request.input)?;
         let (previous, conversation) =
             predecessor(request.previous_response_id.as_deref(), request.conversation.as_ref())?;
