@@ -1,8 +1,8 @@
 //! System calls that wait for an answer while another process makes them in the place of their callers: by messages between the warden and
 //! a process of the sandbox.
 //!
-//! A message has the arguments of a call and the pidfd of its caller. The warden itself has no copy of a program's descriptor: closing it can
-//! take as long as a program likes.
+//! A message has the arguments of a call and the pidfd of its caller. The warden itself has no copy of a program's descriptor: closing it
+//! can take as long as a program likes.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -55,7 +55,8 @@ pub(crate) fn send<A: CallArguments>(socket: impl AsFd, arguments: &A, caller: B
     retry_on_intr(|| sendmsg(&socket, &bytes, &mut ancillary, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)).map(drop)
 }
 
-/// Receives the answer to the oldest call that has none: a number from 0 up, or an error. An error of its own where nobody answers any more.
+/// Receives the answer to the oldest call that has none: a number from 0 up, or an error. An error of its own where nobody answers any
+/// more.
 pub(crate) fn receive_answer(socket: impl AsFd) -> Result<Result<i32, Errno>, Errno> {
     let mut bytes = [0; 4];
     let (_, length) = retry_on_intr(|| rustix::net::recv(&socket, &mut bytes, RecvFlags::DONTWAIT))?;

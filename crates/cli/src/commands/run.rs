@@ -29,8 +29,8 @@ use input::LineRead;
 ///
 /// The program's output is streamed; the value of its last expression is shown; images that it displays are saved. It works in a directory
 /// of its own (/mnt/data) that holds itself and the files given with --file, without network, and what it made is copied out at its end.
-/// Standard input is read to its end, 64 MB at most, and handed over if its text or that of a module given with it has stdin, input(, fileinput or open(0, or an
-/// argument is -; at a terminal, input() asks there. Ctrl-C interrupts the program, a second one kills it.
+/// Standard input is read to its end, 64 MB at most, and handed over if its text or that of a module given with it has stdin, input(,
+/// fileinput or open(0, or an argument is -; at a terminal, input() asks there. Ctrl-C interrupts the program, a second one kills it.
 #[derive(Debug, Args)]
 #[command(override_usage = "aludel run [OPTIONS] <FILE | DIR | - | -c CODE> [ARG]... [-- ARG...]")]
 #[command(after_long_help = format!("{}\n\n{}", json::PROGRAM_HELP, crate::exit::HELP))]

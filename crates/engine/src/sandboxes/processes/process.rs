@@ -182,8 +182,8 @@ impl SandboxProcess {
         Ok(ProcessView { process: Arc::clone(self), follower, has_sent_end: false })
     }
 
-    /// Sends input, and waits until the command reads it: as long as the caller does. Fails if its stdin does not exist or is closed, or if it
-    /// ends.
+    /// Sends input, and waits until the command reads it: as long as the caller does. Fails if its stdin does not exist or is closed,
+    /// or if it ends.
     pub async fn send(&self, bytes: &[u8]) -> Result<(), Error> {
         let invalid = |reason: &str| Error::InvalidSandbox { field: "input", reason: reason.to_owned() };
         let writing = async {
