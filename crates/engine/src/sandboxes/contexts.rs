@@ -26,13 +26,18 @@ const MAX_CONTEXTS: usize = 256;
 
 /// The contexts of one sandbox, the default one first.
 pub struct Contexts {
-    sandbox: Arc<dyn Sandbox>,
+    starter: Arc<KernelStarter>,
     leftovers: Arc<Leftovers>,
-    sandbox_id: String,
-    environment: Vec<(String, String)>,
     known: Mutex<Vec<Arc<Context>>>,
     /// Held while a language's own context is looked for and made.
     making: Mutex<()>,
+}
+
+/// The means of starting kernels in one sandbox.
+struct KernelStarter {
+    sandbox: Arc<dyn Sandbox>,
+    sandbox_id: String,
+    environment: Vec<(String, String)>,
 }
 
 /// A context: a kernel that can be restarted.
@@ -57,7 +62,7 @@ struct Running {
 
 impl fmt::Debug for Contexts {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Contexts").field("sandbox", &self.sandbox_id).finish_non_exhaustive()
+        formatter.debug_struct("Contexts").field("sandbox", &self.starter.sandbox_id).finish_non_exhaustive()
     }
 }
 
@@ -109,17 +114,8 @@ impl Contexts {
         let kernel_names = KernelNames::of_language(sandbox_id, None);
         let running = Running { kernel: sandbox.first_kernel(), is_configured: false, kernel_names };
         let known = Mutex::new(vec![Context::new(Some(running), HOME, None)]);
-        Self { sandbox, leftovers, sandbox_id: sandbox_id.to_owned(), environment, known, making: Mutex::default() }
-    }
-
-    fn options(&self, directory: &str, language: Option<&Language>) -> KernelOptions {
-        KernelOptions {
-            directory: Some(directory.to_owned()),
-            environment: self.environment.clone(),
-            forms: true,
-            command_line: None,
-            language: language.cloned(),
-        }
+        let starter = Arc::new(KernelStarter { sandbox, sandbox_id: sandbox_id.to_owned(), environment });
+        Self { starter, leftovers, known, making: Mutex::default() }
     }
 
     /// The language of this name; `None` if it is the sandbox's own.
@@ -127,14 +123,14 @@ impl Contexts {
         let language: Language = name
             .parse()
             .map_err(|error: NoLanguage| Error::InvalidSandbox { field: "language", reason: error.to_string() })?;
-        Ok((language.as_str() != self.sandbox.kernel().language).then_some(language))
+        Ok((language.as_str() != self.starter.sandbox.kernel().language).then_some(language))
     }
 
     /// Starts a further kernel; without a language, of the sandbox's own.
     pub async fn create(&self, directory: Option<&str>, language: Option<Language>) -> Result<Arc<Context>, Error> {
         let directory = directory.unwrap_or(HOME);
         self.release_dead_kernels().await?;
-        let running = self.start(directory, language.as_ref()).await?;
+        let running = self.starter.start(directory, language.as_ref()).await?;
         let context = Context::new(Some(running), directory, language);
         self.known.lock().await.push(Arc::clone(&context));
         Ok(context)
@@ -144,7 +140,7 @@ impl Contexts {
     pub async fn list_further(&self) {
         let _one_at_a_time = self.making.lock().await;
         let mut known = self.known.lock().await;
-        for language in &self.sandbox.kernel().further {
+        for language in &self.starter.sandbox.kernel().further {
             if !known.iter().any(|context| context.language.as_ref() == Some(language)) {
                 known.push(Context::new(None, HOME, Some(language.clone())));
             }
@@ -198,21 +194,8 @@ impl Contexts {
         if let Some(before) = running.take() {
             before.kernel.close().await;
         }
-        *running = Some(self.fresh(&context).await?);
+        *running = Some(self.starter.fresh(&context).await?);
         Ok(())
-    }
-
-    async fn fresh(&self, context: &Context) -> Result<Running, Error> {
-        let running = self.start(&context.directory, context.language.as_ref()).await?;
-        context.executions.store(0, Ordering::Relaxed);
-        Ok(running)
-    }
-
-    async fn start(&self, directory: &str, language: Option<&Language>) -> Result<Running, Error> {
-        let started = self.sandbox.start_kernel(self.options(directory, language)).await;
-        let kernel = started.map_err(|error| refused(error, language))?;
-        let kernel_names = KernelNames::of_language(&self.sandbox_id, language.cloned());
-        Ok(Running { kernel, is_configured: true, kernel_names })
     }
 
     /// Ends a context. The default context exists again on its next use.
@@ -232,26 +215,52 @@ impl Contexts {
     /// The target of a program with these variables in a context. Replaces a kernel that has died.
     pub async fn target(
         &self,
-        context: &Context,
+        context: &Arc<Context>,
         environment: BTreeMap<String, String>,
     ) -> Result<ProgramTarget, Error> {
         check_names(&environment)?;
         let mut running = context.running.lock().await;
         let running = match &mut *running {
             Some(running) if running.kernel.is_alive() => running,
-            running => running.insert(self.fresh(context).await?),
+            running => running.insert(self.starter.fresh(context).await?),
         };
         if !running.is_configured {
-            let options = self.options(&context.directory, context.language.as_ref());
+            let options = self.starter.options(&context.directory, context.language.as_ref());
             let language = context.language.as_ref();
             running.kernel.configure(&options).await.map_err(|error| refused(error, language))?;
             running.is_configured = true;
         }
         let Running { kernel, kernel_names, .. } = running.clone();
         let environment = environment.into_iter().collect();
-        let (sandbox, leftovers) = (Arc::clone(&self.sandbox), Arc::clone(&self.leftovers));
-        let runtime = ContextRuntime { sandbox, leftovers, kernel, environment };
+        let (starter, leftovers) = (Arc::clone(&self.starter), Arc::clone(&self.leftovers));
+        let runtime = ContextRuntime { starter, leftovers, context: Arc::clone(context), kernel, environment };
         Ok(ProgramTarget::Kernel { runtime: Arc::new(runtime), kernel_names })
+    }
+}
+
+impl KernelStarter {
+    fn options(&self, directory: &str, language: Option<&Language>) -> KernelOptions {
+        KernelOptions {
+            directory: Some(directory.to_owned()),
+            environment: self.environment.clone(),
+            forms: true,
+            command_line: None,
+            language: language.cloned(),
+        }
+    }
+
+    /// Starts a kernel for a context anew.
+    async fn fresh(&self, context: &Context) -> Result<Running, Error> {
+        let running = self.start(&context.directory, context.language.as_ref()).await?;
+        context.executions.store(0, Ordering::Relaxed);
+        Ok(running)
+    }
+
+    async fn start(&self, directory: &str, language: Option<&Language>) -> Result<Running, Error> {
+        let started = self.sandbox.start_kernel(self.options(directory, language)).await;
+        let kernel = started.map_err(|error| refused(error, language))?;
+        let kernel_names = KernelNames::of_language(&self.sandbox_id, language.cloned());
+        Ok(Running { kernel, is_configured: true, kernel_names })
     }
 }
 
@@ -272,19 +281,20 @@ fn refused(error: SandboxError, language: Option<&Language>) -> Error {
 
 /// A kernel with the variables of one program.
 struct ContextRuntime {
-    sandbox: Arc<dyn Sandbox>,
+    starter: Arc<KernelStarter>,
     leftovers: Arc<Leftovers>,
+    context: Arc<Context>,
     kernel: Arc<dyn Kernel>,
     environment: Vec<(String, String)>,
 }
 
 impl Runtime for ContextRuntime {
     fn limits(&self) -> &Limits {
-        self.sandbox.limits()
+        self.starter.sandbox.limits()
     }
 
     fn kernel(&self) -> &KernelSpec {
-        self.sandbox.kernel()
+        self.starter.sandbox.kernel()
     }
 
     /// Never asked for: the client manages its files.
@@ -294,6 +304,25 @@ impl Runtime for ContextRuntime {
 
     fn execute<'a>(&'a self, cell: Cell<'a>) -> BoxFuture<'a, Result<Execution, RuntimeError>> {
         let cell = Cell { environment: &self.environment, ..cell };
-        Box::pin(async move { Ok(self.kernel.execute(cell).await?.holding(self.leftovers.attend())) })
+        Box::pin(async move {
+            let execution = match self.kernel.execute(cell).await {
+                // It died of its last program, after this one was accepted; nothing of it ran.
+                Err(SandboxError::KernelGone(_)) => self.replace_kernel().await?.execute(cell).await,
+                result => result,
+            };
+            Ok(execution?.holding(self.leftovers.attend()))
+        })
+    }
+}
+
+impl ContextRuntime {
+    /// The context's new kernel in place of the one that has gone.
+    async fn replace_kernel(&self) -> Result<Arc<dyn Kernel>, RuntimeError> {
+        let mut running = self.context.running.lock().await;
+        let running = match &mut *running {
+            Some(other) if !Arc::ptr_eq(&other.kernel, &self.kernel) && other.kernel.is_alive() => other,
+            running => running.insert(self.starter.fresh(&self.context).await?),
+        };
+        Ok(Arc::clone(&running.kernel))
     }
 }
