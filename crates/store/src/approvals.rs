@@ -217,7 +217,7 @@ impl Store {
         .await
     }
 
-    /// Returns a page of approvals, of all tenants if none is given. One past its time has expired, even if no server ran to record that.
+    /// Returns a page of approvals, of all tenants if none is given.
     pub async fn approvals(
         &self,
         tenant: Option<&Tenant>,
@@ -228,18 +228,10 @@ impl Store {
         self.read_for(tenant, move |database| {
             // With these conditions an index has all that is asked for: a row's program is not read to pass it over.
             let of_owner = if owner.is_some() { "tenant = ?1" } else { "?1 IS NULL" };
-            let of_status = match status {
-                None => "?2 IS NULL",
-                Some(word) if word == ApprovalStatus::Pending.word() => "status = ?2 AND expires_at > unixepoch()",
-                Some(_) => "status = ?2",
-            };
+            let of_status = if status.is_some() { "status = ?2" } else { "?2 IS NULL" };
             let query =
                 format!("SELECT {COLUMNS} FROM approvals WHERE decider = 'operator' AND {of_owner} AND {of_status}");
-            page.read(database, (&query, "id"), vec![&owner, &status], page.after(), |row| {
-                let found = ApprovalRecord::read(row)?;
-                let is_late = found.status == ApprovalStatus::Pending && found.expires_at <= now();
-                Ok(if is_late { ApprovalRecord { status: ApprovalStatus::Expired, ..found } } else { found })
-            })
+            page.read(database, (&query, "id"), vec![&owner, &status], page.after(), ApprovalRecord::read)
         })
         .await
     }
