@@ -25,8 +25,8 @@ def end_program(shell):
             try:
                 if not thing.closed:
                     thing.flush()
-            except (OSError, ValueError):
-                pass
+            except Exception:
+                pass  # a class of the program's own may do anything
 
 
 def forget(shell):
@@ -37,5 +37,7 @@ def forget(shell):
     for name in [name for name in shell.user_ns if name not in kept and name not in ("In", "Out")]:
         del shell.user_ns[name]
     for module in list(sys.modules.values()):
-        if (getattr(module, "__file__", None) or "").startswith(OWN):
-            module.__dict__.clear()
+        # Not by its attribute, which a lazy one would import something for.
+        names = getattr(module, "__dict__", {})
+        if type(names) is dict and str(names.get("__file__") or "").startswith(OWN):
+            names.clear()
