@@ -161,7 +161,7 @@ def real_body(kind, body, parts):
     if kind == "responses":
         body["model"] = MODEL
         body.setdefault("input", "hello")
-        for name in ("previous_response_id", "conversation", "prompt"):
+        for name in ("previous_response_id", "conversation", "prompt", "moderation"):
             body.pop(name, None)
         body["tools"] = [tool for tool in body.get("tools", []) if tool.get("type") == "function"]
         for name, most in (("temperature", 2), ("top_p", 1)):
