@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use aludel_ignore::Ignore;
 use futures_util::future::BoxFuture;
-use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, watch};
+use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use self::cell_run::CellRun;
@@ -127,7 +127,7 @@ impl<L: Link> Driver<L> {
         let Cell { code, environment, tools, event_memory } = cell;
         kernel::check_environment(environment)?;
         kernel::check_tools(tools)?;
-        let mut kernel = self.lock().await?;
+        let kernel = self.lock().await?;
         let _of_earlier_ones = self.control.take_refused_calls();
         let cpu_before = match self.limits.cpu_time {
             Some(_) => self.control.usage().await.cpu,
@@ -135,17 +135,6 @@ impl<L: Link> Driver<L> {
         };
         let most = most_entries(&self.limits);
         let before = Arc::clone(&self.workspace).walk_async(most, self.control.is_touched(), Snapshot::of).await?;
-        // If the caller gives up, a partial frame is left, whose program must not run later, unobserved.
-        let unsent = KillUnless { sent: false, kernel: &mut kernel, control: &*self.control };
-        // A kernel whose loop an earlier cell stopped does not read.
-        match timeout(SEND_TIMEOUT, unsent.kernel.link.send(&ToKernel::Execute { code, environment, tools })).await {
-            Ok(Ok(())) => unsent.disarm(),
-            Ok(Err(error)) => return Err(Error::KernelGone(error.to_string())),
-            Err(_) => return Err(Error::KernelGone("it no longer listens".into())),
-        }
-        self.control.cell_started();
-        kernel.cells += 1;
-        let number = kernel.cells;
         let (events, receiver) = event_queue();
         let (answers, answered) = mpsc::unbounded_channel();
         let (interrupter, interrupted) = watch::channel(false);
@@ -156,46 +145,38 @@ impl<L: Link> Driver<L> {
             (tools.to_vec(), event_memory.cloned()),
             (events, answered, interrupted),
         );
-        tokio::spawn(run.drive(DrivenKernel { kernel, control: Arc::clone(&self.control) }));
+        let (code, environment, tools) = (code.to_owned(), environment.to_vec(), tools.to_vec());
+        let (sender, sent) = oneshot::channel();
+        let mut kernel = DrivenKernel { kernel, control: Arc::clone(&self.control) };
+        // In a task: if the caller gave up halfway, a partial frame would be left, and the kernel would have to end. The program is
+        // interrupted then.
+        tokio::spawn(async move {
+            if sender.is_closed() {
+                return;
+            }
+            match kernel.send(&ToKernel::Execute { code: &code, environment: &environment, tools: &tools }).await {
+                Ok(()) => {
+                    kernel.control.cell_started();
+                    kernel.cells += 1;
+                    sender.send(Ok(kernel.cells)).ignore("a caller who gave up has dropped the interrupter, too");
+                    run.drive(kernel).await;
+                }
+                Err(error) => sender.send(Err(error)).ignore("nobody waits for it"),
+            }
+        });
+        let number = sent.await.unwrap_or_else(|_| Err(Error::KernelGone("its program could not be sent".into())))?;
         Ok(Execution::new(receiver, answers, interrupter, number))
     }
 
     /// Sets the working directory and variables for later cells.
     pub(crate) async fn configure(&self, options: &KernelOptions) -> Result<(), Error> {
-        let KernelOptions { directory, environment, forms, command_line, language } = options;
-        kernel::check_environment(environment)?;
-        let mut kernel = self.lock().await?;
-        let unsent = KillUnless { sent: false, kernel: &mut kernel, control: &*self.control };
-        let frame = ToKernel::Configure {
-            directory: directory.as_deref(),
-            environment,
-            forms: *forms,
-            command_line: command_line.as_ref(),
-            language: language.as_ref().map(Language::as_str),
-        };
-        match timeout(SEND_TIMEOUT, unsent.kernel.link.send(&frame)).await {
-            Ok(Ok(())) => unsent.disarm(),
-            Ok(Err(error)) => return Err(Error::KernelGone(error.to_string())),
-            Err(_) => return Err(Error::KernelGone("it no longer listens".into())),
-        }
-        let answer = async {
-            loop {
-                match kernel.link.receive().await {
-                    Ok(LinkInput::Frame(FromKernel::Configured, _)) => return Ok(()),
-                    Ok(LinkInput::Frame(FromKernel::Failed(reason), _)) => return Err(Error::Start(reason)),
-                    // Output of a thread between two cells.
-                    Ok(
-                        LinkInput::LongFrame(_)
-                        | LinkInput::SkippedFrame(_)
-                        | LinkInput::Frame(..)
-                        | LinkInput::Printed(..),
-                    ) => {}
-                    Ok(LinkInput::Closed) | Err(_) => return Err(Error::KernelGone("it ended meanwhile".into())),
-                }
-            }
-        };
-        let patience = if language.is_some() { LANGUAGE_TIMEOUT } else { SEND_TIMEOUT };
-        timeout(patience, answer).await.unwrap_or_else(|_| Err(Error::KernelGone("it no longer answers".into())))
+        kernel::check_environment(&options.environment)?;
+        let kernel = self.lock().await?;
+        let mut kernel = DrivenKernel { kernel, control: Arc::clone(&self.control) };
+        let options = options.clone();
+        // In a task, as with a program.
+        let configuring = tokio::spawn(async move { kernel.configure(&options).await });
+        configuring.await.unwrap_or_else(|_| Err(Error::KernelGone("it could not be set up".into())))
     }
 
     /// Ends the kernel, whatever runs in it, and waits until it has ended.
@@ -235,29 +216,7 @@ impl<L: Link> kernel::Kernel for Driver<L> {
     }
 }
 
-/// Kills the kernel if it is dropped before a program was sent as a whole.
-struct KillUnless<'a, L: Link> {
-    sent: bool,
-    kernel: &'a mut KernelState<L>,
-    control: &'a L::Control,
-}
-
-impl<L: Link> KillUnless<'_, L> {
-    fn disarm(mut self) {
-        self.sent = true;
-    }
-}
-
-impl<L: Link> Drop for KillUnless<'_, L> {
-    fn drop(&mut self) {
-        if !self.sent {
-            self.kernel.is_doomed = true;
-            self.control.signal(Signal::Kill);
-        }
-    }
-}
-
-/// A kernel while a cell runs in it. After a panic nobody knows what its next frames would mean: it is killed.
+/// A kernel in use. After a panic nobody knows what its next frames would mean: it is killed.
 struct DrivenKernel<L: Link> {
     kernel: OwnedMutexGuard<KernelState<L>>,
     control: Arc<L::Control>,
@@ -280,9 +239,57 @@ impl<L: Link> DerefMut for DrivenKernel<L> {
 impl<L: Link> Drop for DrivenKernel<L> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.kernel.is_doomed = true;
-            self.control.signal(Signal::Kill);
+            self.doom();
         }
+    }
+}
+
+impl<L: Link> DrivenKernel<L> {
+    /// Sends a frame. If that fails, a part of it may have been sent, and the kernel is killed.
+    async fn send(&mut self, frame: &ToKernel<'_>) -> Result<(), Error> {
+        // A kernel whose loop an earlier cell stopped does not read.
+        let reason = match timeout(SEND_TIMEOUT, self.kernel.link.send(frame)).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "it no longer listens".to_owned(),
+        };
+        self.doom();
+        Err(Error::KernelGone(reason))
+    }
+
+    async fn configure(&mut self, options: &KernelOptions) -> Result<(), Error> {
+        let KernelOptions { directory, environment, forms, command_line, language } = options;
+        self.send(&ToKernel::Configure {
+            directory: directory.as_deref(),
+            environment,
+            forms: *forms,
+            command_line: command_line.as_ref(),
+            language: language.as_ref().map(Language::as_str),
+        })
+        .await?;
+        let answer = async {
+            loop {
+                match self.link.receive().await {
+                    Ok(LinkInput::Frame(FromKernel::Configured, _)) => return Ok(()),
+                    Ok(LinkInput::Frame(FromKernel::Failed(reason), _)) => return Err(Error::Start(reason)),
+                    // Output of a thread between two cells.
+                    Ok(
+                        LinkInput::LongFrame(_)
+                        | LinkInput::SkippedFrame(_)
+                        | LinkInput::Frame(..)
+                        | LinkInput::Printed(..),
+                    ) => {}
+                    Ok(LinkInput::Closed) | Err(_) => return Err(Error::KernelGone("it ended meanwhile".into())),
+                }
+            }
+        };
+        let patience = if language.is_some() { LANGUAGE_TIMEOUT } else { SEND_TIMEOUT };
+        timeout(patience, answer).await.unwrap_or_else(|_| Err(Error::KernelGone("it no longer answers".into())))
+    }
+
+    fn doom(&mut self) {
+        self.kernel.is_doomed = true;
+        self.control.signal(Signal::Kill);
     }
 }
 
