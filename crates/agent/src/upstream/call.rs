@@ -11,23 +11,58 @@ use tracing::{Span, info_span, record_all};
 use super::{Delta, ModelRequest, TokenUsage, Upstream, UpstreamError};
 use crate::contents::{self, Excerpt, messages};
 
-/// All results that a call's span ends with.
-pub const RESULTS: [&str; 14] = [
-    "answered",
-    "left",
-    "unauthorized",
-    "not_found",
-    "rate_limited",
-    "busy",
-    "rejected",
-    "server_error",
-    "unreachable",
-    "dropped",
-    "not_understood",
-    "reported",
-    "idle",
-    "too_large",
-];
+macro_rules! call_results {
+    ($($(#[$doc:meta])* $result:ident $name:literal,)*) => {
+        /// The end of a model call, as logs and figures name it.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum CallResult {
+            $($(#[$doc])* $result,)*
+        }
+
+        impl CallResult {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$result,)*];
+
+            /// The name.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$result => $name,)*
+                }
+            }
+        }
+    };
+}
+
+call_results! {
+    /// The model answered.
+    Answered "answered",
+    /// Nobody waited for the end of its answer.
+    Left "left",
+    /// Its server refused the key.
+    Unauthorized "unauthorized",
+    /// There is no such model.
+    NotFound "not_found",
+    /// It is over its rate limit.
+    RateLimited "rate_limited",
+    /// It is called as often as its settings allow already.
+    Busy "busy",
+    /// The request is at fault.
+    Rejected "rejected",
+    /// Its server failed.
+    ServerError "server_error",
+    /// There is no connection.
+    Unreachable "unreachable",
+    /// The connection ended in the middle.
+    Dropped "dropped",
+    /// The answer is not of the protocol.
+    NotUnderstood "not_understood",
+    /// The answer has an error in it.
+    Reported "reported",
+    /// Nothing came for too long.
+    Idle "idle",
+    /// The answer exceeds a bound.
+    TooLarge "too_large",
+}
 
 /// Calls a model in a span of its own.
 pub(crate) fn call(upstream: &dyn Upstream, request: ModelRequest) -> BoxStream<'static, Result<Delta, UpstreamError>> {
@@ -48,7 +83,7 @@ pub struct ModelCall {
     usage: Option<TokenUsage>,
     /// The conversation and the answer, if a subscriber wants them.
     contents: Option<(String, Excerpt)>,
-    result: &'static str,
+    result: CallResult,
 }
 
 impl ModelCall {
@@ -72,7 +107,7 @@ impl ModelCall {
         );
         let contents = contents::are_wanted().then(Default::default);
         // A caller that stops early has cancelled, has used up a budget, or has the whole program of a text.
-        Self { span, began: Instant::now(), has_begun: false, usage: None, contents, result: "left" }
+        Self { span, began: Instant::now(), has_begun: false, usage: None, contents, result: CallResult::Left }
     }
 
     /// The span.
@@ -83,19 +118,19 @@ impl ModelCall {
     /// Records that the model's server answers, with this status.
     pub fn answers(&mut self, status: StatusCode) {
         self.result = match status.as_u16() {
-            200..=299 => "answered",
-            401 | 403 => "unauthorized",
-            404 => "not_found",
-            429 => "rate_limited",
-            500.. => "server_error",
-            _ => "rejected",
+            200..=299 => CallResult::Answered,
+            401 | 403 => CallResult::Unauthorized,
+            404 => CallResult::NotFound,
+            429 => CallResult::RateLimited,
+            500.. => CallResult::ServerError,
+            _ => CallResult::Rejected,
         };
         self.speaks();
     }
 
     /// Records that it failed.
     pub fn fails(&mut self, error: &UpstreamError) {
-        self.result = error.name();
+        self.result = error.result();
     }
 
     /// Notes what it cost.
@@ -111,7 +146,7 @@ impl ModelCall {
                 self.goes_on_with(model, provider);
             }
             Ok(Delta::Usage(usage)) => self.costs(*usage),
-            Ok(Delta::Finished(_)) => self.result = "answered",
+            Ok(Delta::Finished(_)) => self.result = CallResult::Answered,
             Ok(delta) => {
                 self.speaks();
                 if let (Some((_, answer)), Delta::Text(text) | Delta::Refusal(text)) = (&mut self.contents, delta) {
@@ -150,7 +185,7 @@ impl Drop for ModelCall {
             output_tokens = self.usage.map(|usage| usage.output),
             input = input,
             output = output,
-            result = self.result,
+            result = self.result.name(),
         );
     }
 }

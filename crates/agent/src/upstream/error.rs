@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::CallResult;
+
 /// A failure of a call of an upstream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UpstreamError {
@@ -134,21 +136,21 @@ pub enum UpstreamError {
 }
 
 impl UpstreamError {
-    /// Returns its name in logs and figures.
-    pub(crate) fn name(&self) -> &'static str {
+    /// Returns the result of a call that ended with it.
+    pub(crate) fn result(&self) -> CallResult {
         match self {
-            Self::Unauthorized { .. } => "unauthorized",
-            Self::NotFound { .. } => "not_found",
-            Self::RateLimited { .. } => "rate_limited",
-            Self::Busy { .. } => "busy",
-            Self::Rejected { .. } => "rejected",
-            Self::Server { .. } => "server_error",
-            Self::Unreachable { .. } => "unreachable",
-            Self::Dropped { .. } => "dropped",
-            Self::NotUnderstood { .. } => "not_understood",
-            Self::Reported { .. } => "reported",
-            Self::Idle { .. } => "idle",
-            Self::TooLarge { .. } => "too_large",
+            Self::Unauthorized { .. } => CallResult::Unauthorized,
+            Self::NotFound { .. } => CallResult::NotFound,
+            Self::RateLimited { .. } => CallResult::RateLimited,
+            Self::Busy { .. } => CallResult::Busy,
+            Self::Rejected { .. } => CallResult::Rejected,
+            Self::Server { .. } => CallResult::ServerError,
+            Self::Unreachable { .. } => CallResult::Unreachable,
+            Self::Dropped { .. } => CallResult::Dropped,
+            Self::NotUnderstood { .. } => CallResult::NotUnderstood,
+            Self::Reported { .. } => CallResult::Reported,
+            Self::Idle { .. } => CallResult::Idle,
+            Self::TooLarge { .. } => CallResult::TooLarge,
         }
     }
 

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::item::Item;
 
-pub use call::{ModelCall, RESULTS};
+pub use call::{CallResult, ModelCall};
 pub use error::{Unreachable, UpstreamError};
 pub use fallback::{Fallback, NamedModel};
 

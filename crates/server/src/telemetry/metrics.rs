@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use aludel_agent::upstream::RESULTS;
+use aludel_agent::upstream::CallResult;
 use aludel_engine::{BackendStatus, Engine};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
@@ -186,8 +186,8 @@ impl Metrics {
         self.backend_degraded.set(i64::from(health.status != BackendStatus::Ready));
         // A rate cannot tell of the first failure if its series begins with it.
         for model in engine.models().iter() {
-            for result in RESULTS {
-                let labels = CallLabels { model: model.name.as_str().into(), result: result.into() };
+            for result in CallResult::ALL {
+                let labels = CallLabels { model: model.name.as_str().into(), result: result.name().into() };
                 drop(self.model_calls.get_or_create(&labels));
             }
         }
