@@ -194,6 +194,7 @@ pub(crate) fn turn(
         | EventKind::TextEnded { .. }
         | EventKind::ToolStarted { .. }
         | EventKind::ApprovalRequested { .. }
+        | EventKind::ApprovalPending { .. }
         | EventKind::ToolResumed { .. }
         | EventKind::ToolRunning { .. }
         | EventKind::Ended { .. }

@@ -275,6 +275,7 @@ impl TurnView {
             | EventKind::RoundStarted { .. }
             | EventKind::TextEnded { .. }
             | EventKind::ApprovalRequested { .. }
+            | EventKind::ApprovalPending { .. }
             | EventKind::ApprovalDecided { denied: None, .. }
             | EventKind::ToolResumed { .. }
             | EventKind::ToolRunning { .. }

@@ -26,9 +26,10 @@ from test_responses import ask, calls, ended
 
 
 @contextlib.contextmanager
-def holding(upstream, **approval):
+def holding(upstream, models=None, **approval):
     settings = {"mode": '"always"', **approval}
-    with Server(upstream, sections="[approval]\n" + "".join(f"{key} = {value}\n" for key, value in settings.items())) as server:
+    sections = "[approval]\n" + "".join(f"{key} = {value}\n" for key, value in settings.items())
+    with Server(upstream, models=models, sections=sections) as server:
         yield server
 
 
@@ -90,6 +91,22 @@ def test_approve_and_refuse(upstream, api):
         assert [event["event"] for event in events] == ["asked", "approved", "started", "ended", "asked", "refused"]
         assert {event["code"] for event in events} == {"2**20"} and events[-1]["outcome"] == "not on a Saturday"
         assert "6 entries, unchanged" in aludel(server, "audit", "--verify").stdout
+
+
+@pytest.mark.parametrize("mode", ["always", "rules"])
+def test_a_chat_without_tools_shows_which_program_waits(upstream, mode):
+    model = {"api": '"chat"', "url": f'"http://127.0.0.1:{upstream}/v1"', "key": '"sk-test"', "code_interpreter": "true"}
+    with holding(upstream, {"scripted": model}, mode=f'"{mode}"') as server:
+        client = server.client()
+        stream = client.chat.completions.create(model="scripted", messages=[{"role": "user", "content": "2**20"}], stream=True)
+        text = ""
+        for chunk in stream:
+            text += chunk.choices[0].delta.content or "" if chunk.choices else ""
+            if "needs an approval" in text and "<details" not in text:
+                (approval,) = client.get("/approvals", cast_to=object, options={"params": {"status": "pending"}})["data"]
+                assert text.index(approval["code"]) < text.index("needs an approval")
+                decide(client, approval)
+        assert "1048576" in text and text.count("needs an approval") == (1 if mode == "always" else 0), text
 
 
 def test_a_key_does_not_decide_for_the_operator(upstream):

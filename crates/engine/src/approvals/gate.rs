@@ -16,6 +16,7 @@ use aludel_store::{
     now,
 };
 use futures_util::future::BoxFuture;
+use futures_util::stream::{self, BoxStream, StreamExt};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -170,6 +171,20 @@ impl Gate {
     /// Returns true if programs may wait here for the operator's decision.
     pub fn may_wait(&self) -> bool {
         self.terminal.is_none() && !matches!(self.policy.mode, ApprovalMode::Never)
+    }
+
+    /// The ids of the calls about which the operator is being asked, from now on.
+    pub(crate) fn pending_calls(&self) -> BoxStream<'static, String> {
+        let calls = stream::unfold(self.pending_approval.subscribe(), async |mut pending| {
+            loop {
+                pending.changed().await.ok()?;
+                let call = pending.borrow_and_update().as_ref().map(|record| record.call_id.clone());
+                if let Some(call) = call {
+                    return Some((call, pending));
+                }
+            }
+        });
+        calls.boxed()
     }
 
     /// Waits for the process's shutdown while a stored request for approval is undecided. That request outlives the process, so the turn

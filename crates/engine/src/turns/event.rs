@@ -175,6 +175,11 @@ pub enum EventKind {
         /// The call.
         item: ItemId,
     },
+    /// A person or a program of the operator's has been asked, and has yet to decide.
+    ApprovalPending {
+        /// The call.
+        item: ItemId,
+    },
     /// The decision.
     ApprovalDecided {
         /// The call.

@@ -171,6 +171,13 @@ impl Run {
         Ok(flow)
     }
 
+    /// Tells that the operator has been asked about a call.
+    pub(super) async fn approval_pending(&mut self, call_id: &str, progress: &[ChoiceProgress]) {
+        let calls = progress.iter().map(|progress| progress.calls.get(call_id));
+        let Some((choice, call)) = calls.enumerate().find_map(|(choice, call)| Some((choice, call?))) else { return };
+        self.emit(choice, EventKind::ApprovalPending { item: call.item.clone() }).await;
+    }
+
     async fn approval_decided(
         &mut self,
         choice: usize,

@@ -88,6 +88,7 @@ impl MessageRenderer {
             | EventKind::RoundStarted { .. }
             | EventKind::Retrying { .. }
             | EventKind::ApprovalRequested { .. }
+            | EventKind::ApprovalPending { .. }
             | EventKind::ApprovalDecided { denied: None, .. }
             | EventKind::ToolRunning { .. }
             | EventKind::ToolRejected { item: None, .. }

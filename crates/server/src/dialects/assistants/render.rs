@@ -99,6 +99,7 @@ impl RunRenderer {
             | EventKind::Retrying { .. }
             | EventKind::Reasoning { .. }
             | EventKind::ApprovalRequested { .. }
+            | EventKind::ApprovalPending { .. }
             | EventKind::ApprovalDecided { denied: None, .. }
             | EventKind::ToolResumed { .. }
             | EventKind::ToolRunning { .. }

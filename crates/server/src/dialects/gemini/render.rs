@@ -57,6 +57,7 @@ impl ContentRenderer {
             | EventKind::ToolStarted { .. }
             | EventKind::ToolInput { .. }
             | EventKind::ApprovalRequested { .. }
+            | EventKind::ApprovalPending { .. }
             | EventKind::ApprovalDecided { denied: None, .. }
             | EventKind::ToolResumed { .. }
             | EventKind::ToolRunning { .. }

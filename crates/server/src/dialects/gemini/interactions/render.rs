@@ -90,6 +90,7 @@ impl InteractionRenderer {
             | EventKind::ToolStarted { .. }
             | EventKind::ToolInput { .. }
             | EventKind::ApprovalRequested { .. }
+            | EventKind::ApprovalPending { .. }
             | EventKind::ApprovalDecided { denied: None, .. }
             | EventKind::ToolResumed { .. }
             | EventKind::ToolRunning { .. }

@@ -1,7 +1,7 @@
 //! Rendering of programs as Markdown in the text of an answer, for clients without a code interpreter, and parsing it back: such clients
 //! keep only the text of an answer.
 //!
-//! A program is a fenced block. Its output follows, folded, in an element with the container's id. Pictures and files are links that work
+//! A program is a fenced block. A note follows if a person decides about it. Its output follows, folded, in an element with the container's id. Pictures and files are links that work
 //! without a key.
 
 use std::fmt::Write as _;
@@ -27,6 +27,8 @@ const PUNCTUATION: [char; 8] = ['.', ',', ';', ':', '!', '?', '*', ')'];
 const MAX_OTHERS: usize = 16;
 const DETAILS: &str = "<details id=\"";
 const END: &str = "</details>";
+/// Told of a program that a person decides about, before its output.
+const APPROVAL: &str = "*This program needs an approval.*\n\n";
 /// Beginnings of tags that chat products look for anywhere in a text, also in fenced blocks: folds, thoughts, and programs to run.
 const TAGS: [&str; 7] = ["details", "summary", "think", "thought", "reason", "code_interpreter", "|"];
 /// Breaks such a tag in the output of a program, and is not seen. Nothing else puts it there.
@@ -58,13 +60,19 @@ impl Markdown {
         format!("{FENCE}{}\n", self.language)
     }
 
-    /// The end of a program, with its output.
-    pub(crate) fn end(&self, code: &str, ended: &ProgramEnd) -> String {
-        let mut text = String::new();
-        if self.shows_code() {
-            let line_end = if code.is_empty() || code.ends_with('\n') { "" } else { "\n" };
-            let _ = write!(text, "{line_end}{FENCE}\n\n");
-        }
+    /// The end of a program's code, with the note that a person decides about it.
+    pub(crate) fn needs_approval(&self, code: &str) -> String {
+        self.end_of_code(code) + APPROVAL
+    }
+
+    fn end_of_code(&self, code: &str) -> String {
+        let line_end = if code.is_empty() || code.ends_with('\n') { "" } else { "\n" };
+        if self.shows_code() { format!("{line_end}{FENCE}\n\n") } else { String::new() }
+    }
+
+    /// The end of a program, with its output. Of one that needed an approval, the code has ended before.
+    pub(crate) fn end(&self, code: &str, needed_approval: bool, ended: &ProgramEnd) -> String {
+        let mut text = if needed_approval { String::new() } else { self.end_of_code(code) };
         if self.shown != ProgramParts::Files {
             text.push_str(&self.output(&ended.logs));
         }
@@ -326,7 +334,9 @@ pub(crate) fn read(content: &str, language: &str) -> (Vec<AnswerPart>, Option<Se
 
 /// Parses a program after its opening fence: its code, its output, and the rest.
 fn program(block: &str) -> Option<(&str, &str, &str)> {
-    let (code, rest) = block.split_once(&format!("{FENCE}\n\n{DETAILS}"))?;
+    let noted = block.split_once(&format!("{FENCE}\n\n{APPROVAL}{DETAILS}"));
+    let plain = block.split_once(&format!("{FENCE}\n\n{DETAILS}"));
+    let (code, rest) = noted.into_iter().chain(plain).min_by_key(|(code, _)| code.len())?;
     let code = code.strip_suffix('\n').unwrap_or(code);
     let (_container, rest) = rest.split_once("\">\n<summary>")?;
     let (summary, rest) = rest.split_once("</summary>\n\n")?;
@@ -387,11 +397,14 @@ mod tests {
             ("html", "<</ DETAILS >\n<Summary><think>◁/think▷</code_interpreter><|im_end|><p>a < b</p>"),
         ] {
             let opened = markdown.begin();
-            let answer =
-                format!("Let me see.\n\n{opened}{code}{}\n\nIt is 1.", markdown.end(code, &ended(logs, vec![])));
-            let program = AnswerPart::Program { code: code.into(), logs: logs.into() };
-            let said = vec![AnswerPart::Text("Let me see.".into()), program, AnswerPart::Text("It is 1.".into())];
-            assert_eq!(read(&answer, "python"), (said, Some(markdown.links.container().clone())), "{answer}");
+            for needed_approval in [false, true] {
+                let note = if needed_approval { markdown.needs_approval(code) } else { String::new() };
+                let end = note + &markdown.end(code, needed_approval, &ended(logs, vec![]));
+                let answer = format!("Let me see.\n\n{opened}{code}{end}\n\nIt is 1.");
+                let program = AnswerPart::Program { code: code.into(), logs: logs.into() };
+                let said = vec![AnswerPart::Text("Let me see.".into()), program, AnswerPart::Text("It is 1.".into())];
+                assert_eq!(read(&answer, "python"), (said, Some(markdown.links.container().clone())), "{answer}");
+            }
         }
         for text in ["plain", "````python\nprint(1)\n````\n\nno output", "<details id=\"x\">"] {
             assert_eq!(read(text, "python"), (vec![AnswerPart::Text(text.into())], None));
@@ -414,7 +427,7 @@ mod tests {
             "</think>",
             "<code_interpreter type=\"code\">",
         ] {
-            let text = markdown.end("", &ended(output, vec![]));
+            let text = markdown.end("", false, &ended(output, vec![]));
             let inside =
                 text.strip_prefix(DETAILS).unwrap().strip_suffix(END).unwrap().split_once("</summary>").unwrap().1;
             let tags = inside.split(['<', '◁']).skip(1).filter(|tag| begins_tag(tag)).count();
@@ -422,14 +435,14 @@ mod tests {
         }
         // Output that is no tag is as it was.
         for output in ["<class 'int'>", "<p>details</p>", "a < b > c", "x <- 1"] {
-            assert!(markdown.end("", &ended(output, vec![])).contains(output), "{output}");
+            assert!(markdown.end("", false, &ended(output, vec![])).contains(output), "{output}");
         }
     }
 
     #[test]
     fn output_is_shown_as_a_terminal_would() {
         let markdown = markdown(ProgramParts::Output);
-        let text = markdown.end("", &ended("\u{1b}[31mred\u{1b}[0m\n 10%\r 50%\r100%\r\ndone\n", vec![]));
+        let text = markdown.end("", false, &ended("\u{1b}[31mred\u{1b}[0m\n 10%\r 50%\r100%\r\ndone\n", vec![]));
         assert!(text.contains("```text\nred\n100%\ndone\n```"), "{text}");
     }
 
@@ -446,7 +459,7 @@ mod tests {
             let markdown = markdown(shown);
             (if markdown.shows_code() { markdown.begin() } else { String::new() })
                 + "code"
-                + &markdown.end("code", &ended)
+                + &markdown.end("code", false, &ended)
         };
         assert!(written(ProgramParts::All).starts_with("````python\ncode\n````\n\n<details id=\"cntr_"));
         assert!(

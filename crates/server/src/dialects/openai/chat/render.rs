@@ -49,6 +49,7 @@ impl CompletionRenderer {
             EventKind::ToolStarted { item, .. } => self.writer.start_program(index, item),
             EventKind::ToolInput { item, delta } => self.writer.code(index, item, delta),
             EventKind::ToolReady { item, input, .. } => self.writer.code_done(index, item, input),
+            EventKind::ApprovalPending { item } => self.writer.ask_approval(index, item),
             EventKind::Output { item, output } => self.printed.entry(item.clone()).or_default().record(output),
             EventKind::ToolEnded { item, outcome } => {
                 let ended = self.printed.remove(item).unwrap_or_default().end(outcome);

@@ -70,6 +70,8 @@ struct Program {
     has_ended: bool,
     /// True if the text has its beginning: more of its code follows at once.
     is_open: bool,
+    /// True if a person decides about it, and the text says so after its code.
+    needs_approval: bool,
     /// Its end, until the text has it.
     end: Option<String>,
 }
@@ -257,7 +259,14 @@ impl Writer {
         let place = choice.programs.len();
         let mut delta = item.clone();
         delta["index"] = place.into();
-        choice.programs.push(Program { id: id.clone(), item, has_ended: false, is_open: false, end: None });
+        choice.programs.push(Program {
+            id: id.clone(),
+            item,
+            has_ended: false,
+            is_open: false,
+            needs_approval: false,
+            end: None,
+        });
         if choice.markdown.is_none() {
             return self.emit(index, json!({ "code_interpreter_calls": [delta] }), None);
         }
@@ -282,6 +291,20 @@ impl Writer {
         program.item["code"] = code.into();
         if !was_told && self.has_markdown(index) {
             self.tell_code(index, place, code);
+        }
+    }
+
+    /// Tells that a person decides about a complete program.
+    pub(super) fn ask_approval(&mut self, index: usize, id: &ItemId) {
+        let Some((place, program)) = self.program(index, id) else { return };
+        if std::mem::replace(&mut program.needs_approval, true) {
+            return;
+        }
+        let Some(choice) = self.choices.get(index) else { return };
+        let open = choice.programs.get(place).filter(|program| program.is_open);
+        if let (Some(markdown), Some(program)) = (&choice.markdown, open) {
+            let note = markdown.needs_approval(program.code());
+            self.say(index, &note);
         }
     }
 
@@ -313,9 +336,10 @@ impl Writer {
         });
         let indexed: Vec<Value> = indexed.collect();
         let delta = json!({ "index": place, "status": ended.status, "outputs": indexed });
-        let code = program.item["code"].as_str().unwrap_or_default().to_owned();
+        let code = program.code().to_owned();
+        let needed_approval = program.needs_approval;
         let Some(choice) = self.choices.get_mut(index) else { return };
-        let end = choice.markdown.as_ref().map(|markdown| markdown.end(&code, &ended));
+        let end = choice.markdown.as_ref().map(|markdown| markdown.end(&code, needed_approval, &ended));
         for file in ended.files {
             choice.files.retain(|known| known.path != file.path);
             choice.files.push(file);
@@ -426,6 +450,12 @@ impl Writer {
     }
 }
 
+impl Program {
+    fn code(&self) -> &str {
+        self.item["code"].as_str().unwrap_or_default()
+    }
+}
+
 impl Choice {
     /// The next text of the queue, if it may be written, and true if it ends a paragraph.
     fn next_queued(&mut self) -> Option<(String, bool)> {
@@ -440,8 +470,12 @@ impl Choice {
             Queued::Program(place) => {
                 let program = self.programs.get_mut(place)?;
                 let mut text = String::new();
-                if !std::mem::replace(&mut program.is_open, true) && markdown.shows_code() {
-                    text = markdown.begin() + program.item["code"].as_str().unwrap_or_default();
+                let began = !std::mem::replace(&mut program.is_open, true);
+                if began && markdown.shows_code() {
+                    text = markdown.begin() + program.code();
+                }
+                if began && program.needs_approval {
+                    text.push_str(&markdown.needs_approval(program.code()));
                 }
                 if let Some(end) = program.end.take() {
                     return Some((text + &end, true));
@@ -597,6 +631,35 @@ mod tests {
             writer.end_program(0, &a, ended("A"));
             cut(&mut writer);
             assert_eq!(sent(&mut writer), [program("aa", "A"), program("bb", ""), program("cc", "C")]);
+        }
+    }
+
+    #[test]
+    fn a_person_sees_which_program_needs_an_approval() {
+        let note = "*This program needs an approval.*";
+        let notes = |writer: &mut Writer| {
+            let chunks = writer.take_chunks();
+            chunks.iter().map(|chunk| chunk.text.matches(note).count()).sum::<usize>()
+        };
+        for shown in [ProgramParts::All, ProgramParts::Output] {
+            let mut writer = writer(shown, &[]);
+            let [a, b, c] = write(&mut writer, ["aa", "bb", "cc"]);
+            for id in [&a, &a, &c] {
+                writer.ask_approval(0, id);
+            }
+            assert_eq!(notes(&mut writer), 1, "of the first program, at once");
+            writer.end_program(0, &a, ended("A"));
+            assert_eq!(notes(&mut writer), 0);
+            writer.end_program(0, &b, ended("B"));
+            assert_eq!(notes(&mut writer), 1, "of the last one, in its place");
+            writer.end_program(0, &c, ended("C"));
+            writer.finish(0, "stop");
+            let content = writer.object()["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
+            assert_eq!(content.matches(note).count(), 2, "{content}");
+            if shown == ProgramParts::All {
+                let parts = [program("aa", "A"), program("bb", "B"), program("cc", "C")];
+                assert_eq!(read(&content, "python").0, parts, "{content}");
+            }
         }
     }
 

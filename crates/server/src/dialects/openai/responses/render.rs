@@ -138,6 +138,7 @@ impl ResponseRenderer {
             | EventKind::RoundStarted { .. }
             | EventKind::Retrying { .. }
             | EventKind::ApprovalRequested { .. }
+            | EventKind::ApprovalPending { .. }
             | EventKind::ApprovalDecided { denied: None, .. }
             | EventKind::ToolRejected { item: None, .. }
             | EventKind::Observed { .. } => {}
