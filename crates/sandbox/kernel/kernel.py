@@ -50,6 +50,8 @@ class Kernel:
         self.script_path = None
         # The number of the last cell of a whole program.
         self.last_cell = None
+        # The name of the last module that was loaded before any program.
+        self.last_module = None
 
     def prepare(self, imports_all, modules=()):
         """Runs in the zygote, once. For a single program, what it does not import itself need not be imported."""
@@ -147,6 +149,7 @@ class Kernel:
     def start_fresh(self):
         """Undoes what forks of one process would share."""
         gc.enable()
+        self.last_module = next(reversed(sys.modules))
         # The standard library's generator is reseeded in a fork; numpy's global one is not.
         if self.generator is not None:
             ctypes.memmove(self.generator, os.urandom(MERSENNE_STATE), MERSENNE_STATE)
@@ -279,7 +282,7 @@ class Kernel:
         output = self.output
         try:
             output.in_cell = True
-            load_beside("kernel_exit").end_program(self.shell)
+            load_beside("kernel_exit").end_program(self.shell, self.last_module)
         except (Exception, KeyboardInterrupt, SystemExit) as error:
             output.in_cell = False
             self.send({"type": "error", **describe_error(error)})
