@@ -1,8 +1,8 @@
 //! Rendering of programs as Markdown in the text of an answer, for clients without a code interpreter, and parsing it back: such clients
 //! keep only the text of an answer.
 //!
-//! A program is a fenced block. A note follows if a person decides about it. Its output follows, folded, in an element with the container's id. Pictures and files are links that work
-//! without a key.
+//! A program is a fenced block. A note follows if a person decides about it, then its output, folded, in an element with the container's
+//! id. Pictures and files are links that work without a key.
 
 use std::fmt::Write as _;
 
