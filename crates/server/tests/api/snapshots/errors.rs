@@ -314,7 +314,7 @@ fn of_responses() -> Vec<Case> {
                 json!({ "max_tool_calls": -1 }),
                 json!({ "max_output_tokens": "x" }),
                 json!({ "temperature": 3 }),
-                json!({ "prompt": { "id": "pmpt_1" } }),
+                json!({ "prompt": { "id": "pmpt_1" }, "model": null }),
                 json!({ "moderation": { "model": "m" } }),
                 json!({ "temperature": "hot" }),
                 json!({ "top_p": -1 }),

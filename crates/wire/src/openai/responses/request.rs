@@ -84,9 +84,6 @@ pub struct Request {
     /// Repeated in the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<Value>,
-    /// A prompt that OpenAI keeps; refused.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub prompt: Option<Value>,
     /// A check of the input and the answer by OpenAI; refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moderation: Option<Value>,

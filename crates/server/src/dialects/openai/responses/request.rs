@@ -83,15 +83,17 @@ impl Include {
 impl ParsedRequest {
     /// Reads the body of a request.
     pub(super) fn read(fields: Fields, host: &str, kernel: &KernelSpec) -> Result<Self, ApiError> {
+        // Before the fields that it stands in for are missed.
+        if fields.map.get("prompt").is_some_and(|prompt| !prompt.is_null()) {
+            let message =
+                "Prompts are not kept by this server: send 'model', 'instructions' and 'input' in place of 'prompt'.";
+            return Err(ApiError::invalid("prompt", message));
+        }
         Self::of(fields.read()?, host, kernel)
     }
 
     /// Checks a request. `host` is the client's name for this server.
     pub(super) fn of(request: Request, host: &str, kernel: &KernelSpec) -> Result<Self, ApiError> {
-        if request.prompt.is_some() {
-            let message = "Prompts are not kept by this server: send 'instructions' and 'input' in place of 'prompt'.";
-            return Err(ApiError::invalid("prompt", message));
-        }
         if request.moderation.is_some() {
             return Err(ApiError::invalid("moderation", "This server checks nothing by 'moderation': leave it out."));
         }
