@@ -154,7 +154,11 @@ impl<L: Link> Driver<L> {
             if sender.is_closed() {
                 return;
             }
-            match kernel.send(&ToKernel::Execute { code: &code, environment: &environment, tools: &tools }).await {
+            let frame = ToKernel::Execute { code: &code, environment: &environment, tools: &tools };
+            let result = kernel.send(&frame).await;
+            // Many long programs may run.
+            drop((code, environment, tools));
+            match result {
                 Ok(()) => {
                     kernel.control.cell_started();
                     kernel.cells += 1;
