@@ -45,6 +45,8 @@ const ASIDE: &str = "aludel-host";
 /// Attempts to find processes that have to be moved.
 const MOVES: usize = 20;
 
+/// Memory that a sandbox may have beyond its limit while its checkpoint takes over.
+const WAKING_MEMORY: u64 = 32 << 20;
 const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
 
 impl Hierarchy {
@@ -249,6 +251,24 @@ impl Cgroup {
             Hierarchy::Absent => {}
         }
         Ok(())
+    }
+
+    /// Lets the sandbox have [`WAKING_MEMORY`] beyond its limit while its checkpoint takes over, or no longer. What the programs had that are
+    /// being ended counts until the system has taken it back, and the checkpoint would be ended in their place.
+    pub(crate) fn allow_for_waking(&self, is_waking: bool) -> io::Result<()> {
+        let limit = (self.limit + if is_waking { WAKING_MEMORY } else { 0 }).to_string();
+        match &self.hierarchy {
+            Hierarchy::V1 { memory: Some(memory), .. } => {
+                // The second limit is never below the first.
+                let mut files = ["memory.memsw.limit_in_bytes", "memory.limit_in_bytes"];
+                if !is_waking {
+                    files.reverse();
+                }
+                files.into_iter().try_for_each(|file| write_if_present(memory, file, &limit))
+            }
+            Hierarchy::V2 { parent, .. } => write(parent, "memory.max", &limit),
+            Hierarchy::V1 { memory: None, .. } | Hierarchy::Absent => Ok(()),
+        }
     }
 
     /// Limits the buffers of TCP and UDP sockets. Version 2 counts them as memory; version 1 has a limit of their own, if any.

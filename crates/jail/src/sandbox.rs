@@ -129,9 +129,19 @@ impl JailSandbox {
         let Some(socket) = &self.wake else { return false };
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        ancillary.push(SendAncillaryMessage::ScmRights(&pipes))
+        self.cgroup.allow_for_waking(true).ignore("it may be ended for the memory of others then");
+        let is_sent = ancillary.push(SendAncillaryMessage::ScmRights(&pipes))
             && sendmsg(socket, &[IoSlice::new(b"restore")], &mut ancillary, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
-                .is_ok()
+                .is_ok();
+        if !is_sent {
+            self.end_of_waking();
+        }
+        is_sent
+    }
+
+    /// Takes back the memory that it had for waking.
+    pub(crate) fn end_of_waking(&self) {
+        self.cgroup.allow_for_waking(false).ignore("the sandbox has that little more");
     }
 
     /// Sets the OOM score of the latest process that greeted as the checkpoint, and of no other: other forks between two cells are killed

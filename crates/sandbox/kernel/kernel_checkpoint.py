@@ -66,6 +66,8 @@ class Checkpoints:
             message, descriptors, _flags, _address = socket.recv_fds(warden, 16, 2)
             if message != b"restore" or len(descriptors) != 2:
                 os._exit(0)
+            # Before anything is written: the others may have used up the memory.
+            end_the_others()
             if hooks_are_due:
                 run_hooks()
             for descriptor, place in zip(descriptors, (FROM_HOST_FD, TO_HOST_FD)):
@@ -74,7 +76,6 @@ class Checkpoints:
             self.pid = None
             self.ended.clear()
             self.output.owner = os.getpid()
-            end_the_others()
             warden.send(b"restored")
         self.output.channel.send({"type": "restored"})
 

@@ -162,6 +162,7 @@ impl WardenServer {
                     return self.watch(id, EpollSource::Waking(socket, number));
                 }
                 let woken = greeting.and_then(|greeting| sandbox.woken(&greeting));
+                sandbox.end_of_waking();
                 sandbox.forget_checkpoint();
                 sandbox.wake = Some(socket);
                 match woken.and_then(|kernel| Some((kernel.pidfd.try_clone().ok()?, kernel))) {
