@@ -44,9 +44,9 @@ const OUR_PROCESSES: u32 = 1;
 const ASIDE: &str = "aludel-host";
 /// Attempts to find processes that have to be moved.
 const MOVES: usize = 20;
-
 /// Memory that a sandbox may have beyond its limit while its checkpoint takes over.
 const WAKING_MEMORY: u64 = 32 << 20;
+
 const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
 
 impl Hierarchy {
