@@ -98,15 +98,19 @@ def test_a_chat_without_tools_shows_which_program_waits(upstream, mode):
     model = {"api": '"chat"', "url": f'"http://127.0.0.1:{upstream}/v1"', "key": '"sk-test"', "code_interpreter": "true"}
     with holding(upstream, {"scripted": model}, mode=f'"{mode}"') as server:
         client = server.client()
-        stream = client.chat.completions.create(model="scripted", messages=[{"role": "user", "content": "2**20"}], stream=True)
-        text = ""
-        for chunk in stream:
-            text += chunk.choices[0].delta.content or "" if chunk.choices else ""
-            if "needs an approval" in text and "<details" not in text:
-                (approval,) = client.get("/approvals", cast_to=object, options={"params": {"status": "pending"}})["data"]
-                assert text.index(approval["code"]) < text.index("needs an approval")
-                decide(client, approval)
-        assert "1048576" in text and text.count("needs an approval") == (1 if mode == "always" else 0), text
+        messages = [{"role": "user", "content": "2**20"}]
+        texts, waiting = ["", ""], None
+        for chunk in client.chat.completions.create(model="scripted", messages=messages, n=2, stream=True):
+            for choice in chunk.choices:
+                texts[choice.index] += choice.delta.content or ""
+            if waiting is None and all("needs an approval" in text for text in texts):
+                waiting = client.get("/approvals", cast_to=object, options={"params": {"status": "pending"}})["data"]
+                assert all(text.endswith("2**20\n````\n\n*This program needs an approval.*\n\n") for text in texts), texts
+                for approval in waiting:
+                    decide(client, approval)
+        assert len(waiting or []) == (2 if mode == "always" else 0)
+        for text in texts:
+            assert "1048576" in text and text.count("needs an approval") == (1 if waiting else 0), text
 
 
 def test_a_key_does_not_decide_for_the_operator(upstream):

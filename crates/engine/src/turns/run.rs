@@ -17,7 +17,7 @@ use aludel_agent::{
 };
 use aludel_store::{MeteredWork, Tenant, TurnState};
 use futures_util::StreamExt;
-use futures_util::stream::{self, BoxStream, SelectAll, select_all};
+use futures_util::stream::{BoxStream, SelectAll, select_all};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, error};
 
@@ -334,7 +334,9 @@ impl Run {
             Some(gate) => gate.failed().await,
             None => pending().await,
         };
-        let mut pending_calls = gate.as_ref().map_or_else(|| stream::empty().boxed(), |gate| gate.pending_calls());
+        let gates = self.choices.iter().enumerate().filter_map(|(choice, plan)| Some((choice, plan.gate.as_ref()?)));
+        let mut pending_calls =
+            select_all(gates.map(|(choice, gate)| gate.pending_calls().map(move |call_id| (choice, call_id)).boxed()));
         let mut cancelled = false;
         let mut is_left = false;
         loop {
@@ -351,8 +353,8 @@ impl Run {
                     self.end_choice(0, EndReason::failed(failure), progress).await;
                     None
                 }
-                Some(call_id) = pending_calls.next() => {
-                    self.approval_pending(&call_id, progress).await;
+                Some((choice, call_id)) = pending_calls.next() => {
+                    self.approval_pending(choice, &call_id, progress).await;
                     continue;
                 }
                 next = agents.streams.next() => Some(next),

@@ -172,9 +172,8 @@ impl Run {
     }
 
     /// Tells that the operator has been asked about a call.
-    pub(super) async fn approval_pending(&mut self, call_id: &str, progress: &[ChoiceProgress]) {
-        let calls = progress.iter().map(|progress| progress.calls.get(call_id));
-        let Some((choice, call)) = calls.enumerate().find_map(|(choice, call)| Some((choice, call?))) else { return };
+    pub(super) async fn approval_pending(&mut self, choice: usize, call_id: &str, progress: &[ChoiceProgress]) {
+        let Some(call) = progress.get(choice).and_then(|progress| progress.calls.get(call_id)) else { return };
         self.emit(choice, EventKind::ApprovalPending { item: call.item.clone() }).await;
     }
 
