@@ -201,13 +201,15 @@ impl Contexts {
     /// Ends a context. The default context exists again on its next use.
     pub async fn remove(&self, id: &str) -> Result<(), Error> {
         let context = self.get(Some(id)).await?;
-        if let Some(running) = &*context.running.lock().await {
-            running.kernel.close().await;
-        }
+        // Before its kernel ends: a caller that gives up meanwhile leaves no context that has lost its variables.
         let mut known = self.known.lock().await;
         let is_default = known.first().is_some_and(|default| default.id == context.id);
         if !is_default {
             known.retain(|known| known.id != context.id);
+        }
+        drop(known);
+        if let Some(running) = &*context.running.lock().await {
+            running.kernel.close().await;
         }
         Ok(())
     }
@@ -265,7 +267,7 @@ impl KernelStarter {
 }
 
 fn too_many() -> Error {
-    Error::InvalidSandbox { field: "context", reason: "there are as many as there may be".into() }
+    Error::InvalidSandbox { field: "context", reason: "there are as many as there may be; remove one first".into() }
 }
 
 /// The error in terms of the request for a kernel.
