@@ -253,8 +253,8 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Lets the sandbox have [`WAKING_MEMORY`] beyond its limit while its checkpoint takes over, or no longer. What the programs had that are
-    /// being ended counts until the system has taken it back, and the checkpoint would be ended in their place.
+    /// Lets the sandbox have [`WAKING_MEMORY`] beyond its limit while its checkpoint takes over, or no longer. What the ended programs had
+    /// counts until the system has taken it back, and the checkpoint would be ended in their place.
     pub(crate) fn allow_for_waking(&self, is_waking: bool) -> io::Result<()> {
         let limit = (self.limit + if is_waking { WAKING_MEMORY } else { 0 }).to_string();
         match &self.hierarchy {
