@@ -154,13 +154,14 @@ impl<L: Link> Driver<L> {
             if sender.is_closed() {
                 return;
             }
+            // Before the program can run out of memory, which is told from what ran out of it earlier.
+            kernel.control.cell_started();
             let frame = ToKernel::Execute { code: &code, environment: &environment, tools: &tools };
             let result = kernel.send(&frame).await;
             // Many long programs may run.
             drop((code, environment, tools));
             match result {
                 Ok(()) => {
-                    kernel.control.cell_started();
                     kernel.cells += 1;
                     sender.send(Ok(kernel.cells)).ignore("a caller who gave up has dropped the interrupter, too");
                     run.drive(kernel).await;
