@@ -74,6 +74,8 @@ pub(crate) struct JailSandbox {
     pub(crate) is_ending: bool,
     /// Numbers of the requests to answer once the sandbox is gone.
     pub(crate) closers: Vec<u64>,
+    /// True once a cell has begun.
+    pub(crate) has_run: bool,
 }
 
 impl JailSandbox {

@@ -115,6 +115,7 @@ impl WardenServer {
             workspace,
             is_ending: false,
             closers: Vec::new(),
+            has_run: false,
         };
         self.watch(id, EpollSource::Flocks(namespaces.socket));
         let Some(forking) = forking else {
