@@ -70,7 +70,7 @@ impl WardenServer {
             WardenRequest::SignalProcess { id, process, signal } => self.signal_process(id, process, signal),
             WardenRequest::Foreground { id } => {
                 self.rank_checkpoint_of_cell(id);
-                // Nothing has run out of memory before the first cell, which may be out of it by now where processors are short.
+                // Before the first cell there are commands at most; and it may be out of memory by now, where processors are short.
                 if let Some(sandbox) = self.sandboxes.get_mut(&id)
                     && std::mem::replace(&mut sandbox.has_run, true)
                 {
