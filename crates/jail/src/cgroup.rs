@@ -219,8 +219,7 @@ impl Cgroup {
     }
 
     fn set_limits(&self, limits: &JailLimits) -> io::Result<()> {
-        const PERIOD: u64 = 100_000;
-        let quota = u64::from(limits.millicpus) * PERIOD / 1000;
+        let (quota, period) = limits.quota();
         let processes = (limits.processes + OUR_PROCESSES).to_string();
         match &self.hierarchy {
             Hierarchy::V1 { memory, pids, cpu } => {
@@ -234,7 +233,7 @@ impl Cgroup {
                     write(pids, "pids.max", &processes)?;
                 }
                 if let Some(cpu) = cpu {
-                    write_if_present(cpu, "cpu.cfs_period_us", &PERIOD.to_string())?;
+                    write_if_present(cpu, "cpu.cfs_period_us", &period.to_string())?;
                     write_if_present(cpu, "cpu.cfs_quota_us", &quota.to_string())?;
                 }
             }
@@ -245,7 +244,7 @@ impl Cgroup {
                     write(parent, "pids.max", &processes)?;
                 }
                 if controllers.iter().any(|name| name == "cpu") {
-                    write(parent, "cpu.max", &format!("{quota} {PERIOD}"))?;
+                    write(parent, "cpu.max", &format!("{quota} {period}"))?;
                 }
             }
             Hierarchy::Absent => {}

@@ -56,6 +56,14 @@ pub struct JailLimits {
     pub open_files: u32,
 }
 
+impl JailLimits {
+    /// The processor time in each period, and the period, both in microseconds.
+    pub(crate) fn quota(&self) -> (u64, u64) {
+        const PERIOD: u64 = 100_000;
+        (u64::from(self.millicpus) * PERIOD / 1000, PERIOD)
+    }
+}
+
 /// A sandbox to make.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct JailSpec {

@@ -182,6 +182,8 @@ pub(crate) fn enter_shell(
     mount("proc", "/proc", "proc", restricted() | MountFlags::NOEXEC, Some(c"subset=pid")).step("mount /proc")?;
     // One tmpfs for both directories, so that one size limits both.
     tmpfs("/tmp", limits.tmp, limits.tmp_inodes, "0755")?;
+    attach(workspace, "/mnt/data")?;
+    tell_limits(limits)?;
     if terminals.is_some() {
         name_user(user)?;
     }
@@ -192,7 +194,6 @@ pub(crate) fn enter_shell(
             .step(format!("open {source}"))?;
         mount_bind(&source, target).step(format!("mount {target}"))?;
     }
-    attach(workspace, "/mnt/data")?;
     if terminals.is_some() {
         // For clients that expect a home directory there. With the template's own link, programs would see its target.
         tmpfs("/home", 4 << 10, 4, "0755")?;
@@ -202,6 +203,27 @@ pub(crate) fn enter_shell(
         mount_bind("/mnt/data", "/home/user").step("mount /home/user")?;
     }
     Ok(())
+}
+
+/// Tells the sandbox's limits where Linux does: DuckDB, Node and others would otherwise take the host's memory and processors for theirs.
+/// Two files and no control group: its figures and its switches stay out of reach.
+fn tell_limits(limits: &JailLimits) -> Result<(), StepError> {
+    // A template of other makers may lack it, and is read-only.
+    if !Path::new("/sys").is_dir() {
+        return Ok(());
+    }
+    let files = rustix::fs::statvfs("/mnt/data").step("ask for the size of the workspace")?;
+    // Files are memory, too, and a library that reaches its limit starts to write some.
+    let memory = limits.memory.saturating_sub(files.f_blocks * files.f_frsize).max(limits.memory / 2);
+    let (quota, period) = limits.quota();
+    let directory = "/tmp/sys/fs/cgroup";
+    fs::create_dir_all(directory).step(format!("make {directory}"))?;
+    for (name, text) in [("memory.max", format!("{memory}\n")), ("cpu.max", format!("{quota} {period}\n"))] {
+        fs::write(format!("{directory}/{name}"), text).step(format!("write {directory}/{name}"))?;
+    }
+    mount_bind("/tmp/sys", "/sys").step("mount /sys")?;
+    rustix::mount::mount_remount("/sys", MountFlags::BIND | MountFlags::RDONLY | restricted(), c"")
+        .step("make /sys read-only")
 }
 
 /// Names the user of a sandbox's programs in `/etc`: the id differs from sandbox to sandbox. The texts lie beside the later `/tmp`, out of

@@ -51,6 +51,32 @@ async fn a_loop_in_c_code_is_killed_and_the_files_survive() {
 }
 
 #[tokio::test]
+async fn a_library_learns_the_limits_of_the_sandbox() {
+    let limits = Limits { memory: 1 << 30, disk: 384 << 20, file_size: 384 << 20, cpus: 1.0, ..limits() };
+    let sandbox = sandbox(shared().await, limits).await;
+    let told = "import duckdb
+for name in 'memory.max', 'cpu.max': print(open('/sys/fs/cgroup/' + name).read().strip())
+print(duckdb.sql(\"select current_setting('memory_limit'), current_setting('threads')\").fetchall()[0])";
+    // Of the memory that files leave, DuckDB takes 80 %.
+    let expected = format!("{}\n100000 100000\n('512.0 MiB', 1)\n", 640 << 20);
+    let result = run(&sandbox, told).await;
+    assert_eq!(result.stdout, expected, "{result:?}");
+    // Thirty million rows of 60 bytes. With the host's memory for a limit, it would be ended with all variables.
+    let query = "duckdb.execute('create table t as select range i, hash(range)::varchar || hash(-range)::varchar s from range(30000000)')";
+    let result = run(&sandbox, query).await;
+    let Outcome::Failed(error) = &result.finished.outcome else { panic!("{result:?}") };
+    assert!(error.name.contains("OutOfMemory"), "{error:?}");
+    assert_eq!(run(&sandbox, "print(duckdb.__name__)").await.stdout, "duckdb\n");
+    for file in ["/sys/fs/cgroup/memory.max", "/sys/x", "/sys/fs/cgroup/x"] {
+        let result = run(&sandbox, &format!("open('{file}', 'w')")).await;
+        assert!(
+            matches!(&result.finished.outcome, Outcome::Failed(error) if error.name == "OSError"),
+            "{result:?}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_memory_hog_fails_and_the_session_lives() {
     let sandbox = sandbox(shared().await, limits()).await;
     run(&sandbox, "import numpy as np\nx = 1").await;
