@@ -25,6 +25,7 @@ from kernel_output import Output, flush_streams
 from kernel_pages import WrittenPages
 from kernel_preload import INLINE, Unsuitable, preload, preloaded_modules  # noqa: F401: the zygote asks for them here
 from kernel_shell import build_shell, load_beside, show_forms
+from kernel_tasks import has_tasks, wait_until_readable
 
 # The name among a cell's tools by which input() asks the client.
 INPUT = "__input__"
@@ -99,6 +100,9 @@ class Kernel:
         while True:
             if self.is_checkpoint_due() and not is_readable(FROM_HOST_FD, IDLE):
                 self.take_ahead()
+            wait_until_readable(FROM_HOST_FD)
+            if self.output.is_child():
+                end_child(None)
             try:
                 frame = self.output.channel.receive()
             except EOFError:
@@ -132,11 +136,11 @@ class Kernel:
     def take_ahead(self):
         """Takes a checkpoint before the next cell is there, for it to find it taken and for a thread that ends the kernel meanwhile."""
         # For many kernels the first cell is the last.
-        if self.cell_number == 1 and is_alone():
+        if self.cell_number == 1 and is_alone() and not has_tasks():
             return
         if not self.checkpoints.take() and self.checkpoints.pid is not None:
             self.written.copy_ahead()
-            if not is_readable(FROM_HOST_FD, SLEEP) and is_alone(but=self.checkpoints.pid):
+            if not wait_until_readable(FROM_HOST_FD, SLEEP) and is_alone(but=self.checkpoints.pid) and not has_tasks():
                 self.checkpoints.drop()
                 self.checkpoints.bury(waits=True)
 

@@ -63,6 +63,7 @@ def left_out(frame, size):
 
 
 def is_readable(descriptor, seconds):
+    """Returns true as soon as the descriptor can be read, and false after so many seconds; with None it waits for ever."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(seconds * 1000))
+    return bool(poll.poll(None if seconds is None else seconds * 1000))

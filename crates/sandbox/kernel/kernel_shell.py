@@ -9,6 +9,8 @@ import sys
 import types
 import warnings
 
+from kernel_tasks import needs_loop
+
 # Prompts that were copied along: IPython takes them away, and some are valid Python.
 MAYBE_PROMPT = re.compile(r"^(\s*>>>|\s*\.\.\.|\s*In \[)", re.MULTILINE)
 NAME = re.compile(r"\w+")
@@ -98,11 +100,11 @@ def build_shell(output, memory, name_of_cell):
 
         def should_run_async(self, raw_cell, *, transformed_cell=None, preprocessing_exc_tuple=None):
             cell, awaits = self.plain_cell
-            if self.autoawait and cell is not None and cell is transformed_cell:
-                return awaits
-            return super().should_run_async(
-                raw_cell, transformed_cell=transformed_cell, preprocessing_exc_tuple=preprocessing_exc_tuple
-            )
+            if not (self.autoawait and cell is not None and cell is transformed_cell):
+                awaits = super().should_run_async(
+                    raw_cell, transformed_cell=transformed_cell, preprocessing_exc_tuple=preprocessing_exc_tuple
+                )
+            return awaits or self.autoawait and needs_loop(transformed_cell or "")
 
         def may_be_plain(self, cell):
             """Returns true if IPython runs a cell that is valid Python as Python does. Then nothing need be transformed, which takes

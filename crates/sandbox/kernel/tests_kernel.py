@@ -1,5 +1,6 @@
 """The kernel: limits, forks, checkpoints and languages."""
 
+import asyncio
 import json
 import logging
 import os
@@ -22,6 +23,49 @@ import kernel_jupyter
 import kernel_limits
 import kernel_pages
 import kernel_shell
+import kernel_tasks
+
+
+class TasksTest(unittest.TestCase):
+    def test_a_cell_that_starts_tasks_needs_the_loop(self):
+        for cell in (
+            "task = asyncio.create_task(f())",
+            "if x:\n    tasks = [create_task(f(i)) for i in range(3)]",
+            "both = asyncio.gather(f(), g())",
+            "with a: print(asyncio.get_running_loop().time())",
+        ):
+            self.assertTrue(kernel_tasks.needs_loop(cell), cell)
+
+    def test_a_cell_that_defines_or_runs_its_own_does_not(self):
+        for cell in (
+            "async def main():\n    await asyncio.gather(f(), asyncio.create_task(g()))\nasyncio.run(main())",
+            "async def main(): asyncio.create_task(f())",
+            "start = lambda: asyncio.create_task(f())",
+            "loop = asyncio.new_event_loop(); t = loop.create_task(f()); loop.run_until_complete(t)",
+            "torch.gather(x, 1, y)",
+            "# create_task(",
+            "create_task(",
+        ):
+            self.assertFalse(kernel_tasks.needs_loop(cell), cell)
+
+    def test_tasks_go_on_until_a_frame_comes(self):
+        loop = asyncio.new_event_loop()
+        reader, writer = os.pipe()
+
+        async def answer():
+            await asyncio.sleep(0.01)
+            os.write(writer, b"x")
+
+        with mock.patch.object(kernel_tasks, "cell_loop", lambda: loop):
+            task = loop.create_task(answer())
+            self.assertTrue(kernel_tasks.has_tasks())
+            self.assertFalse(kernel_tasks.wait_until_readable(reader, 0.001))
+            self.assertTrue(kernel_tasks.wait_until_readable(reader))
+            self.assertTrue(task.done())
+            self.assertFalse(kernel_tasks.has_tasks())
+        loop.close()
+        for descriptor in (reader, writer):
+            os.close(descriptor)
 
 
 class LimitsTest(unittest.TestCase):
@@ -96,7 +140,7 @@ class CheckpointTest(unittest.TestCase):
         made = kernel.Kernel()
         made.cell_number = 2
         made.checkpoints = mock.Mock(pid=7, take=mock.Mock(return_value=False))
-        with mock.patch.object(kernel, "is_readable", lambda *_: not quiet), mock.patch.object(kernel, "is_alone", lambda **_: alone):
+        with mock.patch.object(kernel, "wait_until_readable", lambda *_: not quiet), mock.patch.object(kernel, "is_alone", lambda **_: alone):
             made.take_ahead()
         return [name for name, *_ in made.checkpoints.method_calls]
 

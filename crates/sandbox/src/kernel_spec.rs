@@ -79,7 +79,7 @@ const FORK: (&str, &str) = ("kernel_fork.py", include_str!("../kernel/kernel_for
 const CHANNEL: (&str, &str) = ("kernel_channel.py", include_str!("../kernel/kernel_channel.py"));
 
 /// The kernel's scripts for Python.
-const PYTHON_SCRIPTS: [(&str, &str); 22] = [
+const PYTHON_SCRIPTS: [(&str, &str); 23] = [
     ZYGOTE,
     HEAP,
     IMMORTAL,
@@ -97,6 +97,7 @@ const PYTHON_SCRIPTS: [(&str, &str); 22] = [
     ("kernel_pages.py", include_str!("../kernel/kernel_pages.py")),
     ("kernel_preload.py", include_str!("../kernel/kernel_preload.py")),
     ("kernel_shell.py", include_str!("../kernel/kernel_shell.py")),
+    ("kernel_tasks.py", include_str!("../kernel/kernel_tasks.py")),
     ("kernel_tools.py", include_str!("../kernel/kernel_tools.py")),
     ("kernel_input.py", include_str!("../kernel/kernel_input.py")),
     ("kernel_width.py", include_str!("../kernel/kernel_width.py")),

@@ -377,3 +377,42 @@ async fn the_user_of_a_program_has_a_name() {
     let code = "import os, pwd, subprocess\nprint(pwd.getpwuid(os.getuid()).pw_name)\nprint(subprocess.run('whoami', capture_output=True, text=True).stdout)";
     assert_eq!(run(&sandbox, code).await.stdout, "sandbox\nsandbox\n\n");
 }
+
+#[tokio::test]
+async fn tasks_that_a_cell_left_go_on_between_cells() {
+    let sandbox = sandbox(shared().await, limits()).await;
+    let start = "import asyncio, os
+rounds = 0
+async def count():
+    global rounds
+    while True:
+        rounds += 1
+        print(end='.')
+        await asyncio.sleep(0.01)
+task = asyncio.create_task(count())
+print(rounds)";
+    assert_eq!(run(&sandbox, start).await.stdout.trim_end_matches('.'), "0\n");
+    let go_on = async |cell: &str| {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        run(&sandbox, cell).await
+    };
+    let counted = go_on("before = rounds\nprint('\\n', rounds > 3)").await.stdout;
+    assert!(counted.ends_with("\n True\n"), "{counted}");
+    // The kernel that takes over has them, too.
+    assert_eq!(go_on("os.kill(os.getpid(), 9)").await.finished.state, VariablesState::RolledBack);
+    let counted = go_on("print('\\n', rounds > before + 3)").await.stdout;
+    assert!(counted.ends_with("\n True\n"), "{counted}");
+    // The loop of such cells is not in the way of programs that start their own, and one that ends a task with an exit ends nothing else.
+    let ends = "async def end():
+    await asyncio.sleep(0.05)
+    raise SystemExit(3)
+task.cancel(); ending = asyncio.ensure_future(end())";
+    assert_eq!(go_on(ends).await.finished.outcome, Outcome::Completed);
+    let own = "async def main(): return await asyncio.create_task(asyncio.sleep(0.01, 'own'))
+print(asyncio.run(main()), asyncio.new_event_loop().run_until_complete(main()))";
+    assert_eq!(go_on(own).await.stdout.trim_start_matches('.'), "own own\n");
+    let gathered = go_on("both = asyncio.gather(main(), main())").await;
+    assert_eq!(gathered.finished.outcome, Outcome::Completed, "{gathered:?}");
+    let result = go_on("print(both.result(), await both)").await;
+    assert_eq!(result.stdout, "['own', 'own'] ['own', 'own']\n", "{result:?}");
+}

@@ -69,10 +69,7 @@ print(duckdb.sql(\"select current_setting('memory_limit'), current_setting('thre
     assert_eq!(run(&sandbox, "print(duckdb.__name__)").await.stdout, "duckdb\n");
     for file in ["/sys/fs/cgroup/memory.max", "/sys/x", "/sys/fs/cgroup/x"] {
         let result = run(&sandbox, &format!("open('{file}', 'w')")).await;
-        assert!(
-            matches!(&result.finished.outcome, Outcome::Failed(error) if error.name == "OSError"),
-            "{result:?}"
-        );
+        assert!(matches!(&result.finished.outcome, Outcome::Failed(error) if error.name == "OSError"), "{result:?}");
     }
 }
 
