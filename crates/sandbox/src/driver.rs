@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use self::cell_run::CellRun;
 use crate::event_queue::event_queue;
 use crate::execution::{Execution, Interrupter};
-use crate::frame::{FromKernel, ToKernel};
+use crate::frame::{FromKernel, ToKernel, encoded_length};
 use crate::kernel::{self, Cell, KernelOptions};
 use crate::link::{KernelExit, Link, LinkControl, LinkInput, Signal};
 use crate::output::FramePace;
@@ -27,6 +27,8 @@ use crate::{Error, Language, Limits, Workspace};
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time that a kernel has to accept a program, or answers that it waits for.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of code from which on its way to the kernel counts as memory.
+const LONG_PROGRAM: usize = 16 << 10;
 /// Time that the kernel of another language may take to start.
 const LANGUAGE_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -145,6 +147,13 @@ impl<L: Link> Driver<L> {
             (tools.to_vec(), event_memory.cloned()),
             (events, answered, interrupted),
         );
+        // A kernel that does not read keeps both copies until it is given up, whoever waits for it.
+        let held = match event_memory {
+            Some(memory) if code.len() > LONG_PROGRAM => {
+                Some(memory.hold_bytes(code.len() + encoded_length(code)).await)
+            }
+            _ => None,
+        };
         let (code, environment, tools) = (code.to_owned(), environment.to_vec(), tools.to_vec());
         let (sender, sent) = oneshot::channel();
         let mut kernel = DrivenKernel { kernel, control: Arc::clone(&self.control) };
@@ -159,7 +168,7 @@ impl<L: Link> Driver<L> {
             let frame = ToKernel::Execute { code: &code, environment: &environment, tools: &tools };
             let result = kernel.send(&frame).await;
             // Many long programs may run.
-            drop((code, environment, tools));
+            drop((code, environment, tools, held));
             match result {
                 Ok(()) => {
                     kernel.cells += 1;

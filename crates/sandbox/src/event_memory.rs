@@ -1,4 +1,5 @@
-//! Memory of long events, shared between tenants: a program waits before the next is read.
+//! Memory of long events and of long programs on their way, shared between tenants: a program waits before it is sent, and before its next
+//! event is read.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -64,18 +65,26 @@ impl EventMemory {
 
     /// Waits for memory for an event whose frame has this many bytes. Cancel-safe.
     pub(crate) async fn hold(&self, frame: usize) -> HeldMemory {
+        self.hold_bytes(frame * COPIES).await
+    }
+
+    /// Waits for so many bytes, or as many as the longest event has. Cancel-safe.
+    pub(crate) async fn hold_bytes(&self, bytes: usize) -> HeldMemory {
         loop {
             let freed = self.shared.freed.notified();
-            if let Some(held) = self.hold_now(frame) {
+            if let Some(held) = self.take(bytes.min(LONGEST)) {
                 return held;
             }
             freed.await;
         }
     }
 
-    /// Memory for such an event, if there is any now.
+    /// Memory for an event whose frame has this many bytes, if there is any now.
     pub(crate) fn hold_now(&self, frame: usize) -> Option<HeldMemory> {
-        let bytes = frame * COPIES;
+        self.take(frame * COPIES)
+    }
+
+    fn take(&self, bytes: usize) -> Option<HeldMemory> {
         let (mut in_use, mut own) = (lock(&self.shared.in_use), lock(&self.own));
         let free = self.shared.all.checked_sub(*in_use + bytes)?;
         if *own + bytes > self.shared.each || *own > free * SHARE_OF_REMAINING {

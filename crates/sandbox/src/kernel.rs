@@ -37,7 +37,8 @@ pub struct Cell<'a> {
     pub environment: &'a [(String, String)],
     /// Tools of the client that the cell can call: functions in the kernel's language that exist during the cell.
     pub tools: &'a [String],
-    /// Memory for its long events, from their arrival until their reader asks for the next; `None` for as much as they need.
+    /// Memory for long code on its way to the kernel, and for its long events, from their arrival until their reader asks for the next;
+    /// `None` for as much as they need.
     pub event_memory: Option<&'a EventMemory>,
 }
 

@@ -427,3 +427,28 @@ async fn a_long_display_waits_for_memory_unless_its_program_is_to_end() {
     assert_eq!(listen(second).await.finished.outcome, Outcome::Completed);
     assert_eq!(value_of_x().await, "2\n");
 }
+
+#[tokio::test]
+async fn a_long_program_waits_for_memory_that_one_on_its_way_holds() {
+    let scratch = backend().await;
+    let memory = AllEventMemory::new(0, 0).tenant();
+    let stopped = sandbox(&scratch.local, limits()).await;
+    let stop = "import os, subprocess\nchild = subprocess.Popen(['sh', '-c', f'sleep 0.3; kill -STOP {os.getpid()}'])";
+    run(&stopped, stop).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    // Seven times as long on its way: of each control character, six letters are sent.
+    let nine = format!("'{}'", "\u{1}".repeat(9 << 20));
+    let cell = |code| Cell { event_memory: Some(&memory), ..Cell::new(code) };
+    let left = tokio::time::timeout(Duration::from_secs(1), stopped.first_kernel().execute(cell(&nine))).await;
+    assert!(left.is_err(), "{left:?}");
+    let other = sandbox(&scratch.local, limits()).await;
+    let kernel = other.first_kernel();
+    let two = format!("print(1) # {}", "\u{1}".repeat(2 << 20));
+    let short = listen(kernel.execute(cell("print(0)")).await.unwrap()).await;
+    assert_eq!(short.stdout, "0\n");
+    let waiting = kernel.execute(cell(&two));
+    tokio::pin!(waiting);
+    assert!(tokio::time::timeout(Duration::from_secs(1), &mut waiting).await.is_err());
+    stopped.close().await.unwrap();
+    assert_eq!(listen(waiting.await.unwrap()).await.stdout, "1\n");
+}
