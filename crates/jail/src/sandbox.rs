@@ -31,7 +31,7 @@ pub(crate) const OOM_SCORE_ADJ: &str = "1000";
 /// of its memory.
 const CHECKPOINT_OOM_SCORE_ADJ: &str = "300";
 /// Checkpoints' greetings that are read at once.
-const MAX_GREETINGS_AT_ONCE: usize = 8;
+pub(crate) const MAX_GREETINGS_AT_ONCE: usize = 8;
 /// The greeting of a new checkpoint.
 const CHECKPOINT_GREETING: &[u8] = b"checkpoint";
 
@@ -76,6 +76,8 @@ pub(crate) struct JailSandbox {
     pub(crate) closers: Vec<u64>,
     /// True once a cell has begun.
     pub(crate) has_run: bool,
+    /// True while it may have the memory for waking.
+    pub(crate) has_waking_memory: bool,
 }
 
 impl JailSandbox {
@@ -127,11 +129,12 @@ impl JailSandbox {
     }
 
     /// Wakes the checkpoint to take the kernel's place, with new pipes from and to the host. Returns false if there is none.
-    pub(crate) fn wake(&self, pipes: [BorrowedFd<'_>; 2]) -> bool {
+    pub(crate) fn wake(&mut self, pipes: [BorrowedFd<'_>; 2]) -> bool {
         let Some(socket) = &self.wake else { return false };
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         self.cgroup.allow_for_waking(true).ignore("it may be ended for the memory of others then");
+        self.has_waking_memory = true;
         let is_sent = ancillary.push(SendAncillaryMessage::ScmRights(&pipes))
             && sendmsg(socket, &[IoSlice::new(b"restore")], &mut ancillary, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
                 .is_ok();
@@ -141,9 +144,9 @@ impl JailSandbox {
         is_sent
     }
 
-    /// Takes back the memory that it had for waking.
-    pub(crate) fn end_of_waking(&self) {
-        self.cgroup.allow_for_waking(false).ignore("the sandbox has that little more");
+    /// Takes back the memory that it had for waking. Version 1 refuses while more than the limit is in use; the next cell tries again.
+    pub(crate) fn end_of_waking(&mut self) {
+        self.has_waking_memory = self.has_waking_memory && self.cgroup.allow_for_waking(false).is_err();
     }
 
     /// Sets the OOM score of the latest process that greeted as the checkpoint, and of no other: other forks between two cells are killed

@@ -311,7 +311,7 @@ impl WardenServer {
             self.watchers.forget(id);
             for (_, watch) in self.watches.extract_if(|_, watch| watch.sandbox == id).collect::<Vec<_>>() {
                 self.unwatch(watch.what.fd());
-                if let EpollSource::Waking(_, number) = watch.what {
+                if let EpollSource::Waking { number, .. } = watch.what {
                     self.answer(number, Err(invalid(NO_CHECKPOINT)));
                 }
             }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use std::sync::Arc;
 
@@ -195,4 +195,27 @@ async fn what_is_forked_between_two_cells_is_ended_like_a_cell() {
     let result = run(&sandbox, "print(open('/proc/self/oom_score_adj').read()); os.abort()").await;
     assert_eq!((result.stdout.as_str(), result.finished.state), ("1000\n\n", VariablesState::RolledBack));
     assert_eq!(run(&sandbox, "print(x, open('/proc/self/oom_score_adj').read())").await.stdout, "1 1000\n\n");
+}
+
+#[tokio::test]
+async fn a_false_checkpoint_cannot_be_woken_without_end() {
+    let sandbox = sandbox(shared().await, Limits { timeout: Duration::from_secs(60), ..limits() }).await;
+    run(&sandbox, "x = 1").await;
+    let program = "import os, signal, socket, time
+others = [int(name) for name in os.listdir('/proc') if name.isdigit() and int(name) not in (1, os.getpid())]
+kernel = os.getpid()
+if os.fork() == 0:
+    os.setsid()
+    for pid in others: os.kill(pid, signal.SIGKILL)
+    os.kill(kernel, signal.SIGKILL)
+    warden = socket.socket(fileno=5)
+    socket.recv_fds(warden, 16, 2)
+    while True: warden.send(b'checkpoint')
+time.sleep(30)";
+    run(&sandbox, "x = 2").await;
+    let started = Instant::now();
+    let told = run(&sandbox, program).await.finished;
+    assert!(!sandbox.is_alive(), "{told:?}");
+    // Otherwise it is given up after 5 seconds.
+    assert!(started.elapsed() < Duration::from_secs(4), "{:?} {told:?}", started.elapsed());
 }

@@ -116,6 +116,7 @@ impl WardenServer {
             is_ending: false,
             closers: Vec::new(),
             has_run: false,
+            has_waking_memory: false,
         };
         self.watch(id, EpollSource::Flocks(namespaces.socket));
         let Some(forking) = forking else {

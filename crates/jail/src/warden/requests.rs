@@ -37,6 +37,9 @@ impl WardenServer {
                 if let Some(sandbox) = self.sandboxes.get_mut(&id) {
                     sandbox.end_kernel(kernel);
                 }
+                if kernel == FIRST_KERNEL {
+                    self.give_up_waking(id);
+                }
             }
             WardenRequest::Signal { id, kernel, signal } => {
                 let kernel = self.sandboxes.get(&id).and_then(|sandbox| sandbox.kernels.get(&kernel));
@@ -71,10 +74,11 @@ impl WardenServer {
             WardenRequest::Foreground { id } => {
                 self.rank_checkpoint_of_cell(id);
                 // Before the first cell there are commands at most; and it may be out of memory by now, where processors are short.
-                if let Some(sandbox) = self.sandboxes.get_mut(&id)
-                    && std::mem::replace(&mut sandbox.has_run, true)
-                {
-                    sandbox.note_oom_kills();
+                if let Some(sandbox) = self.sandboxes.get_mut(&id) {
+                    if std::mem::replace(&mut sandbox.has_run, true) {
+                        sandbox.note_oom_kills();
+                    }
+                    sandbox.end_of_waking();
                 }
                 self.put_into_foreground(id);
             }
@@ -134,13 +138,15 @@ impl WardenServer {
         self.rank_checkpoint(id);
         let has_none = |sandbox: &JailSandbox| !sandbox.kernels.contains_key(&FIRST_KERNEL);
         let sandbox = self.sandboxes.get_mut(&id).filter(|sandbox| has_none(sandbox) && !sandbox.is_ending);
-        match (pipes, sandbox) {
-            ([from_host, to_host], Some(sandbox)) if sandbox.wake([from_host.as_fd(), to_host.as_fd()]) => {
-                if let Some(socket) = sandbox.wake.take() {
-                    self.watch(id, EpollSource::Waking(socket, number));
-                }
-            }
-            _ => self.answer(number, Err(invalid(NO_CHECKPOINT))),
+        let ([from_host, to_host], Some(sandbox)) = (pipes, sandbox) else {
+            return self.answer(number, Err(invalid(NO_CHECKPOINT)));
+        };
+        if sandbox.wake([from_host.as_fd(), to_host.as_fd()])
+            && let Some(socket) = sandbox.wake.take()
+        {
+            self.watch(id, EpollSource::Waking { socket, number, greetings: 0 });
+        } else {
+            self.answer(number, Err(invalid(NO_CHECKPOINT)));
         }
     }
 

@@ -12,6 +12,7 @@ use rustix::event::epoll;
 use super::{NO_CHECKPOINT, Role, WardenServer, invalid};
 use crate::lockdown::RefusalHandling;
 use crate::message::{FIRST_KERNEL, Profile, WardenMessage};
+use crate::sandbox::MAX_GREETINGS_AT_ONCE;
 use crate::seccomp_listener::{ListenerResult, SeccompListener};
 use crate::{held_call, sandbox, sys};
 
@@ -30,8 +31,8 @@ pub(super) enum EpollSource {
     Watcher(Rc<OwnedFd>),
     /// Refused system calls, and those that others make for it, of a kernel and of what it started.
     Refusals { listener: SeccompListener, kernel: u64 },
-    /// A woken checkpoint, and the number of the request for it.
-    Waking(OwnedFd, u64),
+    /// A woken checkpoint, the number of the request for it, and the greetings of checkpoints that came in its place.
+    Waking { socket: OwnedFd, number: u64, greetings: usize },
     /// A kernel that is not the warden's child.
     Adopted(OwnedFd),
 }
@@ -39,7 +40,7 @@ pub(super) enum EpollSource {
 impl EpollSource {
     pub(super) fn fd(&self) -> &OwnedFd {
         match self {
-            Self::Greeting { socket: fd, .. } | Self::Waking(fd, _) | Self::Adopted(fd) => fd,
+            Self::Greeting { socket: fd, .. } | Self::Waking { socket: fd, .. } | Self::Adopted(fd) => fd,
             Self::Flocks(fd) | Self::Watcher(fd) => fd,
             Self::Refusals { listener, .. } => listener.fd(),
         }
@@ -69,6 +70,21 @@ impl WardenServer {
         if let Some(EpollWatch { what: EpollSource::Refusals { listener, .. }, .. }) = self.watches.get(&token) {
             self.unwatch(listener.fd());
             self.paused_listeners.push((until, token));
+        }
+    }
+
+    /// Waits no longer for a checkpoint to wake.
+    pub(super) fn give_up_waking(&mut self, id: u64) {
+        let is_of = |watch: &EpollWatch| watch.sandbox == id && matches!(watch.what, EpollSource::Waking { .. });
+        let given_up: Vec<_> = self.watches.extract_if(|_, watch| is_of(watch)).collect();
+        for (_, watch) in given_up {
+            self.unwatch(watch.what.fd());
+            if let EpollSource::Waking { number, .. } = watch.what {
+                self.answer(number, Err(invalid(NO_CHECKPOINT)));
+            }
+            if let Some(sandbox) = self.sandboxes.get_mut(&id) {
+                sandbox.end_of_waking();
+            }
         }
     }
 
@@ -153,15 +169,17 @@ impl WardenServer {
                     sandbox.wake = (refuses || sandbox.profile == Profile::Data).then_some(socket);
                 }
             }
-            EpollSource::Waking(socket, number) => {
+            EpollSource::Waking { socket, number, greetings } => {
                 self.unwatch(&socket);
                 let Some(sandbox) = self.sandboxes.get_mut(&id) else { return };
                 let greeting = sandbox::read_greeting(socket.as_fd()).ok();
-                if greeting.as_ref().is_some_and(|greeting| greeting.is_checkpoint) {
-                    // The checkpoint was woken before its greeting was read.
-                    return self.watch(id, EpollSource::Waking(socket, number));
+                if greeting.as_ref().is_some_and(|greeting| greeting.is_checkpoint) && greetings < MAX_GREETINGS_AT_ONCE
+                {
+                    // The checkpoint was woken before its greeting was read. A program could send some without end.
+                    return self.watch(id, EpollSource::Waking { socket, number, greetings: greetings + 1 });
                 }
-                let woken = greeting.and_then(|greeting| sandbox.woken(&greeting));
+                let woken = greeting.filter(|greeting| !greeting.is_checkpoint);
+                let woken = woken.and_then(|greeting| sandbox.woken(&greeting));
                 sandbox.end_of_waking();
                 sandbox.forget_checkpoint();
                 sandbox.wake = Some(socket);

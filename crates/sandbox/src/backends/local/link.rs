@@ -57,6 +57,8 @@ impl Link for LocalLink {
         }
         let Ok((mut channel, theirs)) = Channel::pair(Touched::set()) else { return false };
         if !self.handle.restore(theirs).await {
+            // What took its place does not go on to be woken.
+            self.handle.end();
             return false;
         }
         let first = timeout(RESTORE_TIMEOUT, channel.receive_short()).await;
