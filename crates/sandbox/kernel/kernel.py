@@ -25,7 +25,7 @@ from kernel_output import Output, flush_streams
 from kernel_pages import WrittenPages
 from kernel_preload import INLINE, Unsuitable, preload, preloaded_modules  # noqa: F401: the zygote asks for them here
 from kernel_shell import build_shell, load_beside, show_forms
-from kernel_tasks import has_tasks, wait_until_readable
+from kernel_tasks import ensure_loop, has_tasks, wait_until_readable
 
 # The name among a cell's tools by which input() asks the client.
 INPUT = "__input__"
@@ -88,8 +88,14 @@ class Kernel:
             del shell.user_ns[name]
         shell.user_ns["In"][:] = [""]
         shell.user_ns["Out"].clear()
-        for cells in (shell.history_manager.input_hist_parsed, shell.history_manager.input_hist_raw):
+        history, results = shell.history_manager, shell.displayhook
+        for cells in (history.input_hist_parsed, history.input_hist_raw):
             cells[:] = [""]
+        for name in ("_i", "_ii", "_iii", "_i00"):
+            setattr(history, name, "")
+        for name in ("_", "__", "___"):
+            setattr(results, name, "")
+        shell.push(dict.fromkeys(("_", "__", "___", "_i", "_ii", "_iii"), ""), interactive=False)
 
     def run(self):
         """Runs in a fork, after the lockdown. Returns when the host has gone."""
@@ -163,6 +169,11 @@ class Kernel:
         sys.path[0:1] = []
         sys.path.append("")
         sys.argv = [""]
+        self.note_directory()
+
+    def note_directory(self):
+        """Makes the working directory the first one for `%cd -`."""
+        self.shell.user_ns["_dh"][:] = [os.getcwd()]
 
     def start(self, frame):
         """Takes the figures that the zygote could not know."""
@@ -178,6 +189,7 @@ class Kernel:
         try:
             if "directory" in frame:
                 os.chdir(frame["directory"])
+                self.note_directory()
             set_environment(dict(frame["environment"]))
             sys.path[0:0] = [path for path in dict(frame["environment"]).get("PYTHONPATH", "").split(":") if path]
             if frame["forms"]:
@@ -242,6 +254,8 @@ class Kernel:
         self.memory.lower()
         error = self.shell.shown_error = None
         try:
+            if "get_event_loop" in code:
+                ensure_loop()
             # An earlier cell may have put its own in place. Not by `signal`, which makes members of enumerations of all it returns.
             _signal.signal(_signal.SIGINT, output.interrupt)
             output.in_cell = True

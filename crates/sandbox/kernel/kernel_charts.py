@@ -8,7 +8,6 @@ import json
 import subprocess
 import sys
 
-from kernel_output import MAX_PAGE
 
 PLOTLY = "application/vnd.plotly.v1+json"
 # The beginning of Plotly's program for the browser, which it displays before its first chart.
@@ -24,7 +23,7 @@ def display(data, output):
     """Shows what is displayed as it is without a notebook: Plotly's program alone is nothing, and its chart a page."""
     if PLOTLY in data and "text/html" in data:
         page = plotly_page(data[PLOTLY], output.takes_library())
-        output.display({**data, "text/html": page}, MAX_PAGE)
+        output.display({**data, "text/html": page})
     elif set(data) != {"text/html"} or PLOTLY_START not in data["text/html"][:1000]:
         output.display(data)
 
@@ -48,7 +47,7 @@ def show_bokeh(output):
         page = file_html(chart, INLINE if output.takes_library() else CDN, BOKEH_TITLE)
         kind = type(chart)
         name = f"<{kind.__module__}.{kind.__qualname__} object>"
-        output.display({"text/html": page, "text/plain": name}, MAX_PAGE)
+        output.display({"text/html": page, "text/plain": name})
 
     install_notebook_hook("jupyter", lambda *_program: None, show, show_app, overwrite=True)
     curstate().output_notebook("jupyter")

@@ -51,9 +51,9 @@ class Output:
         self.libraries_left -= 1
         return self.libraries_left >= 0
 
-    def display(self, data, most_html=MAX_TEXT):
+    def display(self, data):
         """Sends a displayed value, unless there is nothing to show."""
-        if bundle := encode_bundle(data, most_html):
+        if bundle := encode_bundle(data):
             self.show({"type": "display", "data": bundle})
 
     def show(self, frame):
@@ -154,8 +154,8 @@ class StandardStream(io.FileIO):
         return super().write(data)
 
 
-def encode_bundle(data, most_html=MAX_TEXT):
-    """Makes every representation a string: bytes as base64, structures as JSON. Text that is too long is cut."""
+def encode_bundle(data):
+    """Makes every representation a string: bytes as base64, structures as JSON. Text that is too long is cut, and HTML left out."""
     bundle, omitted = {}, 0
     for mime, value in data.items():
         if isinstance(value, (bytes, bytearray, memoryview)):
@@ -163,14 +163,15 @@ def encode_bundle(data, most_html=MAX_TEXT):
         elif not isinstance(value, str):
             value = encode_structure(value)
         if mime == "text/html":
-            if len(value) > most_html:
+            if len(value) > MAX_PAGE:
                 omitted = len(value)
                 continue  # half a document is worse than the text that comes with it
         elif mime.startswith("text/") and len(value) > MAX_TEXT:
             value = f"{value[:MAX_TEXT]}\n[{len(value) - MAX_TEXT} more characters were left out]"
         bundle[str(mime)] = value
-    if omitted and not bundle:
-        bundle["text/plain"] = f"[HTML of {omitted >> 20} MB was left out: too large to show; write it to a file instead]"
+    if omitted:
+        note = f"[HTML of {omitted >> 20} MB was left out: too large to show; write it to a file instead]"
+        bundle["text/plain"] = "\n".join(filter(None, (bundle.get("text/plain"), note)))
     return bundle
 
 

@@ -170,15 +170,15 @@ def build_shell(output, memory, name_of_cell):
     config.HistoryManager.enabled = False
     config.HistoryManager.hist_file = ":memory:"
     config.InteractiveShell.colors = "nocolor" if ipython_major() >= 9 else "NoColor"
-    config.InteractiveShell.cache_size = 100
+    config.InteractiveShell.cache_size = 1000
     config.Completer.use_jedi = False
     main_module = types.ModuleType("__main__", "Automatically created module for the interactive environment")
     built = Shell.instance(config=config, user_module=main_module)
     built.cell_output = output
     built.usual_transformers = built.transformers()
     warnings.filterwarnings("ignore", message="To exit: use")
-    # The template's pip says all that there is to say.
-    warnings.filterwarnings("ignore", message="You executed the system command !pip")
+    # The template's pip says all that there is to say, and `!cd a && b` is right.
+    warnings.filterwarnings("ignore", message="You executed the system command !")
     warnings.filterwarnings("ignore", message="The default engine for reading")
     logging.getLogger("matplotlib.font_manager").addFilter(FontNotes())
     sys.meta_path.insert(0, AfterImport("matplotlib.font_manager", lambda fonts: load_beside("kernel_fonts").complete(fonts)))

@@ -2,12 +2,13 @@
 
 import ast
 import sys
+import warnings
 
 from kernel_channel import is_readable
 
 # Functions that need a running loop. A cell that calls one outside of functions is run on the loop, though it awaits nothing.
 NEED_LOOP = {"create_task", "ensure_future", "get_running_loop"}
-NEED_LOOP_OF_ASYNCIO = NEED_LOOP | {"current_task", "gather", "shield"}
+NEED_LOOP_OF_ASYNCIO = NEED_LOOP | {"all_tasks", "current_task", "gather", "get_event_loop", "shield"}
 # A cell that starts a loop of its own cannot be run on another one.
 OWN_LOOP = ("asyncio.run(", "Runner(", "run_forever(", "run_until_complete(")
 
@@ -44,6 +45,20 @@ def cell_loop():
     """The event loop of cells; None if no cell has used it."""
     loop = getattr(sys.modules.get("IPython.core.async_helpers"), "_asyncio_event_loop", None)
     return None if loop is None or loop.is_closed() else loop
+
+
+def ensure_loop():
+    """Gives the thread the event loop of cells if it has none any more: `asyncio.run` takes the one that it had."""
+    import asyncio
+
+    from IPython.core.async_helpers import get_asyncio_loop
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            asyncio.get_event_loop()
+        except RuntimeError:
+            asyncio.set_event_loop(get_asyncio_loop())
 
 
 def has_tasks():

@@ -101,9 +101,15 @@ class OutputTest(unittest.TestCase):
         self.assertEqual(len(self.output.channel.frames), 2)
 
     def test_text_is_cut_and_long_documents_are_left_out(self):
+        self.assertEqual(kernel_output.encode_bundle({"text/html": "x" * (5 << 20)}), {"text/html": "x" * (5 << 20)})
+        page = "x" * (7 << 20)
+        note = "[HTML of 7 MB was left out: too large to show; write it to a file instead]"
+        self.assertEqual(kernel_output.encode_bundle({"text/html": page}), {"text/plain": note})
+        bundle = kernel_output.encode_bundle({"text/html": page, "text/plain": "<Page>"})
+        self.assertEqual(bundle, {"text/plain": f"<Page>\n{note}"})
         long = "x" * (kernel_output.MAX_TEXT + 3)
         bundle = kernel_output.encode_bundle(
-            {"text/plain": long, "text/html": long, "image/png": b"\x01", "application/json": {"a": 1}}
+            {"text/plain": long, "image/png": b"\x01", "application/json": {"a": 1}}
         )
         self.assertTrue(bundle["text/plain"].endswith("\n[3 more characters were left out]"))
         self.assertEqual({**bundle, "text/plain": ""}, {"text/plain": "", "image/png": "AQ==", "application/json": '{"a": 1}'})

@@ -152,9 +152,9 @@ async fn charts_are_pages_that_need_nothing_else() {
     let [bundle] = *displays(&result.events) else { panic!("{result:?}") };
     assert!(matches!(bundle.page(), Some(("text/html", page)) if page.contains("vega")), "{bundle:?}");
     let result =
-        run(&sandbox, "from IPython.display import display_html\ndisplay_html('x' * (2 << 20), raw=True)").await;
+        run(&sandbox, "from IPython.display import display_html\ndisplay_html('x' * (7 << 20), raw=True)").await;
     let [bundle] = *displays(&result.events) else { panic!("{result:?}") };
-    assert_eq!(bundle.text(), Some("[HTML of 2 MB was left out: too large to show; write it to a file instead]"));
+    assert_eq!(bundle.text(), Some("[HTML of 7 MB was left out: too large to show; write it to a file instead]"));
     sandbox.close().await.unwrap();
 }
 
@@ -379,6 +379,21 @@ async fn the_user_of_a_program_has_a_name() {
 }
 
 #[tokio::test]
+async fn a_first_cell_finds_nothing_of_earlier_ones() {
+    let sandbox = sandbox(shared().await, limits()).await;
+    assert_eq!(
+        run(&sandbox, "print([_, __, ___, _i, _ii, _iii], _dh)").await.stdout,
+        "['', '', '', '', '', ''] ['/mnt/data']\n"
+    );
+    run(&sandbox, "5").await;
+    assert_eq!(run(&sandbox, "print([_, __, ___, _i, _iii])").await.stdout, "[5, '', '', '5', '']\n");
+    run(&sandbox, "%cd -q /tmp").await;
+    assert_eq!(run(&sandbox, "%cd -").await.stdout, "/mnt/data\n");
+    let many = "for n in range(300): get_ipython().run_cell(str(n))\n'last'";
+    assert_eq!(run(&sandbox, many).await.stderr, "");
+}
+
+#[tokio::test]
 async fn tasks_that_a_cell_left_go_on_between_cells() {
     let sandbox = sandbox(shared().await, limits()).await;
     let start = "import asyncio, os
@@ -411,6 +426,10 @@ task.cancel(); ending = asyncio.ensure_future(end())";
     let own = "async def main(): return await asyncio.create_task(asyncio.sleep(0.01, 'own'))
 print(asyncio.run(main()), asyncio.new_event_loop().run_until_complete(main()))";
     assert_eq!(go_on(own).await.stdout.trim_start_matches('.'), "own own\n");
+    let older = "loop = asyncio.get_event_loop()\nprint(loop.run_until_complete(main()))";
+    assert_eq!(go_on(older).await.stdout, "own\n");
+    assert_eq!(go_on("loop = asyncio.get_event_loop(); t = loop.create_task(main())").await.stdout, "");
+    assert_eq!(go_on("print(t.result(), loop.run_until_complete(main()))").await.stdout, "own own\n");
     let gathered = go_on("both = asyncio.gather(main(), main())").await;
     assert_eq!(gathered.finished.outcome, Outcome::Completed, "{gathered:?}");
     let result = go_on("print(both.result(), await both)").await;

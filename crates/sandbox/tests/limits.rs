@@ -308,10 +308,13 @@ async fn a_flood_of_frames_is_cut() {
     let [ExecutionEvent::Error(error)] = result.events.as_slice() else { panic!("{} events", result.events.len()) };
     assert!(error.name.len() <= 200 && error.value.len() <= 4 << 20);
 
-    let result = run(&sandbox, "from IPython.display import display\nfor i in range(600): display('x' * 50000)").await;
-    assert!(result.events.len() <= 501, "{}", result.events.len());
-    let Some(ExecutionEvent::Display(last)) = result.events.last() else { panic!("no display") };
+    let result =
+        run(&sandbox, "from IPython.display import display\nfor i in range(600): display('x' * 50000)\n'end'").await;
+    let [events @ .., ExecutionEvent::Result(end)] = result.events.as_slice() else { panic!("no result") };
+    assert!(events.len() <= 501, "{}", events.len());
+    let Some(ExecutionEvent::Display(last)) = events.last() else { panic!("no display") };
     assert!(last.text().unwrap().contains("too much was displayed"));
+    assert_eq!(end.text(), Some("'end'"));
 }
 
 #[tokio::test]

@@ -315,7 +315,7 @@ impl RichValue {
     /// A value from its forms, one of which is stored as this image.
     pub(crate) fn new(bundle: MimeBundle, image: Option<Image>) -> Self {
         let mut rich = Self { text: None, image, others: Vec::new() };
-        let mut room = MAX_OTHERS;
+        let (mut room, mut left_out) = (MAX_OTHERS, String::new());
         for (mime, data) in bundle.0 {
             match data {
                 MimeData::Text(text) if mime == "text/plain" => rich.text = Some(text),
@@ -328,9 +328,17 @@ impl RichValue {
                     if let Some(left) = room.checked_sub(bytes) {
                         room = left;
                         rich.others.push((mime, form));
+                    } else {
+                        let megabytes = bytes >> 20;
+                        left_out.push_str(&format!(
+                            "\n[{mime} of {megabytes} MB was left out: too large to show; write it to a file instead]"
+                        ));
                     }
                 }
             }
+        }
+        if !left_out.is_empty() {
+            rich.text = Some(rich.text.unwrap_or_default() + &left_out);
         }
         rich
     }

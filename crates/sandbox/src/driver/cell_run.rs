@@ -135,6 +135,8 @@ pub(super) struct CellRun<C> {
     displays: usize,
     /// True if it was said that nothing more is displayed.
     displays_enough: bool,
+    /// True once the cell's result has arrived.
+    has_result: bool,
 }
 
 /// The end of a wait for events.
@@ -186,6 +188,7 @@ impl<C: LinkControl> CellRun<C> {
             shown: 0,
             displays: 0,
             displays_enough: false,
+            has_result: false,
         }
     }
 
@@ -282,7 +285,7 @@ impl<C: LinkControl> CellRun<C> {
                     Ok(LinkInput::LongFrame(length)) => self.long_frame.announce(length),
                     Ok(LinkInput::SkippedFrame(number)) => {
                         let note = MimeData::Text(NO_MEMORY.to_owned());
-                        self.display(MimeBundle(vec![("text/plain".into(), note)]), ExecutionEvent::Display);
+                        self.display(MimeBundle(vec![("text/plain".into(), note)]), ExecutionEvent::Display, false);
                         if let Some(number) = number
                             && !FrameReply::Shown(number).send(&mut kernel.link).await
                         {
@@ -465,13 +468,16 @@ impl<C: LinkControl> CellRun<C> {
     fn frame(&mut self, frame: FromKernel) -> Option<FrameReply> {
         match frame {
             FromKernel::Display(bundle, number) => {
-                self.display(bundle, ExecutionEvent::Display);
+                self.display(bundle, ExecutionEvent::Display, false);
                 return Some(FrameReply::Shown(number));
             }
             // All earlier output came before it.
             FromKernel::Flushed(number) => return Some(FrameReply::Shown(number)),
             FromKernel::Calls(calls, number) => return self.called(calls, number),
-            FromKernel::Result(bundle) => self.display(bundle, ExecutionEvent::Result),
+            FromKernel::Result(bundle) => {
+                let is_first = !std::mem::replace(&mut self.has_result, true);
+                self.display(bundle, ExecutionEvent::Result, is_first);
+            }
             FromKernel::Error(error) => self.raised(error, false),
             FromKernel::MemoryError(error) => self.raised(error, true),
             // Unexpected here; only user code that writes to the channel sends them.
@@ -486,7 +492,8 @@ impl<C: LinkControl> CellRun<C> {
         None
     }
 
-    fn display(&mut self, mut bundle: MimeBundle, event: fn(MimeBundle) -> ExecutionEvent) {
+    /// Passes a display on, or the cell's result, which has its place after all displays.
+    fn display(&mut self, mut bundle: MimeBundle, event: fn(MimeBundle) -> ExecutionEvent, has_place: bool) {
         self.displays += 1;
         // Together it is bounded like printed text.
         if let Some(text) = bundle.text_mut() {
@@ -498,7 +505,8 @@ impl<C: LinkControl> CellRun<C> {
         }
         let bytes = bundle.bytes();
         self.displayed += bytes;
-        if !self.displays_enough && self.displays < MAX_DISPLAYS && self.displayed < MAX_DISPLAYED {
+        let has_place = has_place || (!self.displays_enough && self.displays < MAX_DISPLAYS);
+        if has_place && self.displayed < MAX_DISPLAYED {
             self.shown += bytes;
             let held = self.held.take();
             self.events.send(event(bundle), held);
