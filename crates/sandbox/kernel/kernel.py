@@ -251,6 +251,7 @@ class Kernel:
         output = self.output
         self.cell_number += 1
         output.begin_cell()
+        self.shell.displays.begin_cell()
         self.memory.lower()
         error = self.shell.shown_error = None
         try:
@@ -260,6 +261,7 @@ class Kernel:
             _signal.signal(_signal.SIGINT, output.interrupt)
             output.in_cell = True
             result = self.shell.run_cell(code, store_history=True)
+            self.shell.displays.show_waiting()
             output.in_cell = False
             errors = (result.error_before_exec, result.error_in_exec, self.shell.shown_error)
             error = next((error for error in errors if error is not None), None)

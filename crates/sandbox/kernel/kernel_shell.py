@@ -28,14 +28,40 @@ def build_shell(output, memory, name_of_cell):
     from traitlets.config import Config
 
     class Publisher(DisplayPublisher):
+        """Shows displays at once. What a client was sent cannot be taken back, so those of a cell that clears its output wait for its end,
+        as do updates: of each display the last state is shown."""
+
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            self.begin_cell()
+
+        def begin_cell(self):
+            self.clears = self.is_clear_due = False
+            # By display id, or number where there is none.
+            self.waiting = {}
+
         def publish(self, data, metadata=None, *, transient=None, update=False, **_other):
+            if self.is_clear_due:
+                self.clear_output()
+            if not update and not self.clears:
+                return self.show(data)
+            name = (transient or {}).get("display_id", len(self.waiting))
+            self.waiting[name] = data
+
+        def clear_output(self, wait=False):
+            self.clears, self.is_clear_due = True, wait
+            if not wait:
+                self.waiting.clear()
+
+        def show_waiting(self):
+            while self.waiting:
+                self.show(self.waiting.pop(next(iter(self.waiting))))
+
+        def show(self, data):
             if "plotly" in sys.modules:
                 load_beside("kernel_charts").display(data, output)
             else:
                 output.display(data)
-
-        def clear_output(self, wait=False):
-            pass
 
     class ResultHook(DisplayHook):
         """Sends the value of the last expression as the cell's result."""
@@ -44,6 +70,7 @@ def build_shell(output, memory, name_of_cell):
             pass
 
         def write_format_data(self, format_dict, md_dict=None):
+            self.shell.displays.show_waiting()
             output.show_result(format_dict)
 
         def finish_displayhook(self):
@@ -175,6 +202,8 @@ def build_shell(output, memory, name_of_cell):
     main_module = types.ModuleType("__main__", "Automatically created module for the interactive environment")
     built = Shell.instance(config=config, user_module=main_module)
     built.cell_output = output
+    # The program may put another one in its place.
+    built.displays = built.display_pub
     built.usual_transformers = built.transformers()
     warnings.filterwarnings("ignore", message="To exit: use")
     # The template's pip says all that there is to say, and `!cd a && b` is right.

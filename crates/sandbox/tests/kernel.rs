@@ -379,6 +379,32 @@ async fn the_user_of_a_program_has_a_name() {
 }
 
 #[tokio::test]
+async fn of_displays_that_replace_one_another_the_last_is_shown() {
+    let sandbox = sandbox(shared().await, limits()).await;
+    run(&sandbox, "from IPython.display import clear_output, display").await;
+    for (code, texts) in [
+        ("for n in range(5):\n    clear_output(wait=True)\n    display(n)\n'end'", vec!["4", "'end'"]),
+        ("for n in range(5):\n    display(n)\n    clear_output(wait=True)", vec!["0", "4"]),
+        ("display(0)\nclear_output()\ndisplay(1)\ndisplay(2)\nclear_output()", vec!["0"]),
+        (
+            "h = display(0, display_id=True)\nfor n in range(5): h.update(n)\ndisplay('after')",
+            vec!["0", "'after'", "4"],
+        ),
+        ("clear_output(); display(1)\n1 / 0", vec!["1", "division by zero"]),
+        ("display(1)\ndisplay(2)", vec!["1", "2"]),
+    ] {
+        let result = run(&sandbox, code).await;
+        let told = |event: &ExecutionEvent| match event {
+            ExecutionEvent::Display(bundle) | ExecutionEvent::Result(bundle) => bundle.text().map(str::to_owned),
+            ExecutionEvent::Error(error) => Some(error.value.clone()),
+            _ => None,
+        };
+        let told: Vec<_> = result.events.iter().filter_map(told).collect();
+        assert_eq!(told, texts, "{code}");
+    }
+}
+
+#[tokio::test]
 async fn a_first_cell_finds_nothing_of_earlier_ones() {
     let sandbox = sandbox(shared().await, limits()).await;
     assert_eq!(
