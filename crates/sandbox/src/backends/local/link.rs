@@ -57,7 +57,7 @@ impl Link for LocalLink {
         }
         let Ok((mut channel, theirs)) = Channel::pair(Touched::set()) else { return false };
         if !self.handle.restore(theirs).await {
-            // What took its place does not go on to be woken.
+            // Nothing in its place is woken any more.
             self.handle.end();
             return false;
         }
