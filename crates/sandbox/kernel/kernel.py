@@ -84,6 +84,7 @@ class Kernel:
         self.cell_number = 0
         shell = self.shell
         shell.execution_count = 1
+        shell.last_told = None
         for name in [name for name in shell.user_ns if name == "f" or name.strip("_0123456789i") == ""]:
             del shell.user_ns[name]
         shell.user_ns["In"][:] = [""]
@@ -285,6 +286,7 @@ class Kernel:
                 described = describe_error(error)
             except Exception:
                 described = {"name": type(error).__name__, "value": "", "traceback": type(error).__name__}
+            self.shell.last_told = described["traceback"]
             # The frames hold the cell's objects; without them the memory they occupy can be given back.
             error.__traceback__ = None
             kind = "memory_error" if isinstance(error, MemoryError) else "error"

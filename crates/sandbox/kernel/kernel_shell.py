@@ -163,10 +163,14 @@ def build_shell(output, memory, name_of_cell):
         # The first error that was to be shown in the cell. The kernel tells errors at its end: the one of the execution's result, or else
         # this one, of a script that `%run` ran, of a value that could not be shown, or of a cell within the cell.
         shown_error = None
+        # The traceback of the last error of a cell, for `%tb`. The error itself would keep the cell's objects.
+        last_told = None
 
         # The first that is called after an error was raised.
         def showtraceback(self, exc_tuple=None, *_arguments, **_options):
             error = sys.exc_info()[1] if exc_tuple is None else exc_tuple[1]
+            if error is None:
+                print((self.last_told or "No traceback available to show.").rstrip(), file=sys.stderr)
             if isinstance(error, MemoryError):
                 memory.lift()
             if self.shown_error is None:

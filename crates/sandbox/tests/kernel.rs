@@ -415,6 +415,10 @@ async fn a_first_cell_finds_nothing_of_earlier_ones() {
     assert_eq!(run(&sandbox, "print([_, __, ___, _i, _iii])").await.stdout, "[5, '', '', '5', '']\n");
     run(&sandbox, "%cd -q /tmp").await;
     assert_eq!(run(&sandbox, "%cd -").await.stdout, "/mnt/data\n");
+    assert_eq!(run(&sandbox, "%tb").await.stderr, "No traceback available to show.\n");
+    run(&sandbox, "1 / 0").await;
+    let told = run(&sandbox, "%tb").await.stderr;
+    assert!(told.ends_with("ZeroDivisionError: division by zero\n") && told.contains("Cell 7, line 1"), "{told}");
     let many = "for n in range(300): get_ipython().run_cell(str(n))\n'last'";
     assert_eq!(run(&sandbox, many).await.stderr, "");
 }
