@@ -8,7 +8,6 @@ import json
 import subprocess
 import sys
 
-
 PLOTLY = "application/vnd.plotly.v1+json"
 # The beginning of Plotly's program for the browser, which it displays before its first chart.
 PLOTLY_START = "window.PlotlyConfig"

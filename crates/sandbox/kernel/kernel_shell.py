@@ -54,8 +54,11 @@ def build_shell(output, memory, name_of_cell):
                 self.waiting.clear()
 
         def show_waiting(self):
-            while self.waiting:
-                self.show(self.waiting.pop(next(iter(self.waiting))))
+            try:
+                while self.waiting:
+                    self.show(self.waiting.pop(next(iter(self.waiting))))
+            except Exception:
+                self.shell.showtraceback()
 
         def show(self, data):
             if "plotly" in sys.modules:

@@ -391,6 +391,10 @@ async fn of_displays_that_replace_one_another_the_last_is_shown() {
             vec!["0", "'after'", "4"],
         ),
         ("clear_output(); display(1)\n1 / 0", vec!["1", "division by zero"]),
+        (
+            "clear_output()\na = []; a.append(a)\ndisplay({'application/json': a}, raw=True)\n",
+            vec!["Circular reference detected"],
+        ),
         ("display(1)\ndisplay(2)", vec!["1", "2"]),
     ] {
         let result = run(&sandbox, code).await;
