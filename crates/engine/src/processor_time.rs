@@ -4,7 +4,7 @@
 //! until they would have had theirs, and no more of its steps are done at the same time than its share has processors. So it is for one
 //! whose steps are long even while it is alone: whoever comes next finds a processor that is free at once. A step is one poll of a future:
 //! reading a body, making the request to a model, telling an answer. The time of programs in sandboxes is not counted here; their control
-//! groups share that.
+//! groups share that, but for their starts.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -35,6 +35,9 @@ const ACTIVE_FOR: Duration = Duration::from_millis(200);
 const LONG_STEP: Duration = Duration::from_millis(2);
 /// Processor time of a step that others notice if it runs on all processors.
 const VERY_LONG_STEP: Duration = Duration::from_millis(10);
+/// Processor time that the start of a kernel or a command counts as: the processes of others wait while it is forked. As much as a tenant
+/// may take at once, so that a single one does not wait.
+const PROCESS_START: Duration = AT_ONCE;
 /// Processor time for the refusal of a request without a valid key, most of it for the protocol.
 const REFUSAL_TIME: Duration = Duration::from_micros(100);
 /// Divisor of the processors: the share of all such requests beside tenants.
@@ -186,13 +189,23 @@ impl ProcessorShare {
         work()
     }
 
+    /// Charges the start of a process in a sandbox, and waits until the tenant has paid.
+    pub async fn start_process(&self) {
+        self.owe(self.all.now(), PROCESS_START);
+        self.wait().await;
+    }
+
     /// Charges time that was used.
     pub fn take(&self, time: Duration) {
         let now = self.all.now();
-        self.used.last_step.store(now.max(1), Ordering::Relaxed);
         if time > VERY_LONG_STEP {
             self.used.last_very_long_step.store(now.max(1), Ordering::Relaxed);
         }
+        self.owe(now, time);
+    }
+
+    fn owe(&self, now: u64, time: Duration) {
+        self.used.last_step.store(now.max(1), Ordering::Relaxed);
         let cost = micros(time).saturating_mul(1000) / self.all.share;
         let add = |paid_at: u64| Some((paid_at.max(now) + cost).min(now + micros(MOST_OWED)));
         self.used.paid_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ignore("the update never declines");
@@ -373,6 +386,34 @@ mod tests {
         // Half of two processors is one: it waits for as long as it has worked, except for the initial allowance.
         let waited = began.elapsed();
         assert!(waited >= Duration::from_millis(480) && waited < Duration::from_millis(500), "{waited:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn starts_of_processes_wait_beside_others_alone() {
+        let time = ProcessorTime::of(2);
+        let [good, bad] = tenants().map(|tenant| time.share_of(&tenant));
+        let start = async |count: u32| {
+            let began = Instant::now();
+            for _ in 0..count {
+                bad.start_process().await;
+            }
+            began.elapsed()
+        };
+        assert_eq!(start(1000).await, Duration::ZERO);
+        sleep(Duration::from_secs(1)).await;
+        let working = async {
+            loop {
+                good.take(Duration::from_micros(10));
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let waited = tokio::select! {
+            biased;
+            () = working => unreachable!(),
+            waited = async { (start(1).await, start(50).await) } => waited,
+        };
+        assert_eq!(waited.0, Duration::ZERO);
+        assert!((980..1020).contains(&waited.1.as_millis()), "{waited:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -19,6 +19,7 @@ use crate::approvals::KernelNames;
 use crate::environment::check_names;
 use crate::executions::ProgramTarget;
 use crate::leftovers::Leftovers;
+use crate::processor_time::ProcessorShare;
 use crate::{Error, Missing};
 
 /// Contexts of one sandbox, with those whose kernels have died. Of kernels that live there may be fewer.
@@ -38,6 +39,7 @@ struct KernelStarter {
     sandbox: Arc<dyn Sandbox>,
     sandbox_id: String,
     environment: Vec<(String, String)>,
+    share: ProcessorShare,
 }
 
 /// A context: a kernel that can be restarted.
@@ -107,6 +109,7 @@ impl Contexts {
         leftovers: Arc<Leftovers>,
         sandbox_id: &str,
         environment: &BTreeMap<String, String>,
+        share: ProcessorShare,
     ) -> Self {
         let own = USER_VARIABLES.map(|(key, value)| (key.to_owned(), value.to_owned()));
         let all: BTreeMap<_, _> = own.into_iter().chain(environment.clone()).collect();
@@ -114,7 +117,7 @@ impl Contexts {
         let kernel_names = KernelNames::of_language(sandbox_id, None);
         let running = Running { kernel: sandbox.first_kernel(), is_configured: false, kernel_names };
         let known = Mutex::new(vec![Context::new(Some(running), HOME, None)]);
-        let starter = Arc::new(KernelStarter { sandbox, sandbox_id: sandbox_id.to_owned(), environment });
+        let starter = Arc::new(KernelStarter { sandbox, sandbox_id: sandbox_id.to_owned(), environment, share });
         Self { starter, leftovers, known, making: Mutex::default() }
     }
 
@@ -259,6 +262,7 @@ impl KernelStarter {
     }
 
     async fn start(&self, directory: &str, language: Option<&Language>) -> Result<Running, Error> {
+        self.share.start_process().await;
         let started = self.sandbox.start_kernel(self.options(directory, language)).await;
         let kernel = started.map_err(|error| refused(error, language))?;
         let kernel_names = KernelNames::of_language(&self.sandbox_id, language.cloned());

@@ -156,6 +156,7 @@ impl Processes {
             directory: spec.directory.clone().unwrap_or_else(|| HOME.to_owned()),
             pty: spec.pty,
         };
+        self.shared.processor_time.share_of(&self.tenant).start_process().await;
         let mut started = match self.sandbox.spawn(command).await {
             Ok(started) => started,
             Err(error) => {

@@ -209,8 +209,10 @@ impl ClientSandbox {
         let (id, tenant, last) = (identity.id.clone(), identity.tenant.clone(), Arc::clone(&identity.last_command));
         let leftovers = Arc::new(Leftovers::new(Arc::clone(&sandbox), shared.meter.account(&tenant)));
         let counted = Arc::clone(&leftovers);
+        let share = shared.processor_time.share_of(&tenant);
+        let environment = &identity.new.environment;
         Self {
-            contexts: Contexts::new(Arc::clone(&sandbox), Arc::clone(&leftovers), &id, &identity.new.environment),
+            contexts: Contexts::new(Arc::clone(&sandbox), Arc::clone(&leftovers), &id, environment, share),
             watches: Watches::default(),
             processes: Processes::new(Arc::clone(&sandbox), counted, shared, tenant, id, last),
             programs: RunningPrograms::default(),
