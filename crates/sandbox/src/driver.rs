@@ -16,10 +16,10 @@ use tokio::time::timeout;
 use self::cell_run::CellRun;
 use crate::event_queue::event_queue;
 use crate::execution::{Execution, Interrupter};
-use crate::frame::{FromKernel, ToKernel, encoded_length};
+use crate::frame::{FromKernel, ToKernel};
 use crate::kernel::{self, Cell, KernelOptions};
 use crate::link::{KernelExit, Link, LinkControl, LinkInput, Signal};
-use crate::output::FramePace;
+use crate::output::{FramePace, text_cost};
 use crate::workspace::Snapshot;
 use crate::{Error, Language, Limits, Workspace};
 
@@ -147,10 +147,10 @@ impl<L: Link> Driver<L> {
             (tools.to_vec(), event_memory.cloned()),
             (events, answered, interrupted),
         );
-        // A kernel that does not read keeps both copies until it is given up, whoever waits for it.
+        // A kernel that does not read keeps both copies until it is given up, whoever waits for it. Quotes have two bytes in the second one.
         let held = match event_memory {
             Some(memory) if code.len() > LONG_PROGRAM => {
-                Some(memory.hold_bytes(code.len() + encoded_length(code)).await)
+                Some(memory.hold_bytes(2 * code.len() + text_cost(code)).await)
             }
             _ => None,
         };

@@ -328,16 +328,6 @@ fn last_number(bytes: &[u8]) -> Option<u64> {
     number.parse().ok()
 }
 
-/// Bytes of a text within a frame.
-pub(crate) fn encoded_length(text: &str) -> usize {
-    let length = |byte| match byte {
-        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x8 | 0xc => 2,
-        0..0x20 => "\\u0000".len(),
-        _ => 1,
-    };
-    text.bytes().map(length).sum()
-}
-
 /// A frame with its length before it.
 pub(crate) fn encode(frame: &ToKernel<'_>) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; HEADER];
@@ -419,12 +409,6 @@ fn is_binary(mime: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_length_of_a_text_within_a_frame_is_known_before() {
-        let text: String = (0..0x180).filter_map(char::from_u32).collect();
-        assert_eq!(encoded_length(&text), serde_json::to_string(&text).unwrap().len() - 2);
-    }
 
     #[test]
     fn a_display_frame_is_read() {
