@@ -135,6 +135,7 @@ impl Processes {
             field: "cmd",
             reason: format!("{MAX_RUNNING} commands run already"),
         })?;
+        self.shared.processor_time.share_of(&self.tenant).start_process().await;
         let line = command_line(&spec.arguments);
         let bytes = AUDIT_ENTRIES_BYTES + line.len() as u64;
         let _room = self.shared.store.reserve(&self.tenant, bytes..=bytes).await?;
@@ -156,7 +157,6 @@ impl Processes {
             directory: spec.directory.clone().unwrap_or_else(|| HOME.to_owned()),
             pty: spec.pty,
         };
-        self.shared.processor_time.share_of(&self.tenant).start_process().await;
         let mut started = match self.sandbox.spawn(command).await {
             Ok(started) => started,
             Err(error) => {
