@@ -361,6 +361,14 @@ mod tests {
         ["good", "bad"].map(Tenant::of_signed)
     }
 
+    /// Works on and on, with little load.
+    async fn keep_working(share: &ProcessorShare) {
+        loop {
+            share.take(Duration::from_micros(10));
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn who_is_alone_takes_all_and_who_is_not_waits() {
         let [good, bad] = tenants();
@@ -372,16 +380,9 @@ mod tests {
         assert_eq!(bad.pause(), Some(MAX_WAIT));
         assert_eq!(good.pause(), None);
         let began = Instant::now();
-        // The other tenant keeps working, with little load.
-        let working = async {
-            loop {
-                good.take(Duration::from_micros(10));
-                sleep(Duration::from_millis(50)).await;
-            }
-        };
         tokio::select! {
             () = bad.pace(async {}) => {}
-            () = working => {}
+            () = keep_working(&good) => {}
         }
         // Half of two processors is one: it waits for as long as it has worked, except for the initial allowance.
         let waited = began.elapsed();
@@ -401,15 +402,9 @@ mod tests {
         };
         assert_eq!(start(1000).await, Duration::ZERO);
         sleep(Duration::from_secs(1)).await;
-        let working = async {
-            loop {
-                good.take(Duration::from_micros(10));
-                sleep(Duration::from_millis(50)).await;
-            }
-        };
         let waited = tokio::select! {
             biased;
-            () = working => unreachable!(),
+            () = keep_working(&good) => unreachable!(),
             waited = async { (start(1).await, start(50).await) } => waited,
         };
         assert_eq!(waited.0, Duration::ZERO);
@@ -429,15 +424,9 @@ mod tests {
         assert_eq!(refuse(100_000).await, Duration::ZERO);
         let share = time.share_of(&tenants()[0]);
         share.take(Duration::from_millis(1));
-        let working = async {
-            loop {
-                share.take(Duration::from_micros(10));
-                sleep(Duration::from_millis(50)).await;
-            }
-        };
         let waited = tokio::select! {
             waited = refuse(1250) => waited,
-            () = working => unreachable!(),
+            () = keep_working(&share) => unreachable!(),
         };
         // The debt of before, and a second for 1250 of them on two processors.
         assert!((5..7).contains(&waited.as_secs()), "{waited:?}");

@@ -30,7 +30,7 @@ pub(crate) const OOM_SCORE_ADJ: &str = "1000";
 /// `oom_score_adj` of a checkpoint of any size: it is killed after all cells, and before processes of the host that use less than a third
 /// of its memory.
 const CHECKPOINT_OOM_SCORE_ADJ: &str = "300";
-/// Checkpoints' greetings that are read at once.
+/// Checkpoints' greetings that are read at once, or instead of the answer of one that wakes.
 pub(crate) const MAX_GREETINGS_AT_ONCE: usize = 8;
 /// The greeting of a new checkpoint.
 const CHECKPOINT_GREETING: &[u8] = b"checkpoint";

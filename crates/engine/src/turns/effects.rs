@@ -118,6 +118,8 @@ async fn store_value(
 
 #[cfg(test)]
 mod tests {
+    use aludel_sandbox::MimeData;
+
     use super::*;
 
     #[test]
@@ -130,5 +132,20 @@ mod tests {
         {
             assert!(!is_result(path), "{path}");
         }
+    }
+
+    #[test]
+    fn a_form_that_is_too_large_leaves_a_note() {
+        let forms = |bytes| {
+            MimeBundle(vec![
+                ("text/plain".into(), MimeData::Text("<Figure>".into())),
+                ("image/png".into(), MimeData::Binary(vec![0; bytes])),
+            ])
+        };
+        let whole = RichValue::new(forms(7 << 20), None);
+        assert_eq!((whole.text.as_deref(), whole.others.len()), (Some("<Figure>"), 1));
+        let cut = RichValue::new(forms(9 << 20), None);
+        let told = "<Figure>\n[image/png of 9 MB was left out: too large to show; write it to a file instead]";
+        assert_eq!((cut.text.as_deref(), cut.others.len()), (Some(told), 0));
     }
 }
