@@ -14,7 +14,8 @@ use crate::{Step, StepError, lockdown};
 const FORK_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A request of the warden. Descriptors: the sandbox's init (pidfd), the pipes from and to the host, stdin of a command, stdout, stderr,
-/// the socket to the warden. On that socket the child waits for [`NamespacesReady`], the rest of its descriptors.
+/// the socket to the warden, that of a first kernel's checkpoint. On the socket to the warden the child waits for [`NamespacesReady`], the
+/// rest of its descriptors.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ForkRequest {
     /// Number that its answer repeats.

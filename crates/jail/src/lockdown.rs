@@ -65,8 +65,10 @@ pub enum Descriptor {
     FromHost,
     /// The write end of the pipe to the host.
     ToHost,
-    /// The socket to the warden.
+    /// The socket to the warden, closed before any code of the user runs.
     Warden,
+    /// The socket by which the warden wakes a checkpoint.
+    Checkpoint,
     /// The listener on which the warden receives refused system calls.
     Listener,
     /// The write end of the output pipe.
@@ -83,10 +85,12 @@ pub enum Descriptor {
 pub(crate) const FROM_HOST_FD: RawFd = 3;
 /// Descriptor on which it speaks to the host.
 pub(crate) const TO_HOST_FD: RawFd = 4;
-/// The descriptor on which the warden is reached afterwards.
-pub(crate) const WARDEN_FD: RawFd = 5;
+/// The descriptor on which the warden wakes the checkpoint of a first kernel.
+pub(crate) const CHECKPOINT_FD: RawFd = 5;
+/// The descriptor on which the process greets the warden after the lockdown.
+pub(crate) const WARDEN_FD: RawFd = 6;
 /// Descriptor that holds the Landlock ruleset until it is applied.
-const LANDLOCK_FD: RawFd = 6;
+const LANDLOCK_FD: RawFd = 7;
 /// The least number of a received descriptor: above all that the steps choose.
 pub(crate) const FIRST_FREE_FD: RawFd = 10;
 /// Processes of all sandboxes together, where they share a user id.
@@ -138,6 +142,8 @@ pub(crate) struct Lockdown<'a> {
     pub(crate) joins_others: bool,
     /// True if the process becomes a kernel.
     pub(crate) is_kernel: bool,
+    /// True if it may have checkpoints.
+    pub(crate) has_checkpoints: bool,
     /// True if its stdin is a terminal, which becomes its controlling terminal.
     pub(crate) has_terminal: bool,
     pub(crate) profile: Profile,
@@ -174,6 +180,11 @@ impl Lockdown<'_> {
         step("place the pipe from the host", libc::SYS_dup3, place(Descriptor::FromHost, FROM_HOST_FD));
         step("place the pipe to the host", libc::SYS_dup3, place(Descriptor::ToHost, TO_HOST_FD));
         step("place the warden's socket", libc::SYS_dup3, place(Descriptor::Warden, WARDEN_FD));
+        if self.has_checkpoints {
+            step("place the checkpoint's socket", libc::SYS_dup3, place(Descriptor::Checkpoint, CHECKPOINT_FD));
+        } else {
+            step("leave its place empty", libc::SYS_close, vec![number(CHECKPOINT_FD)]);
+        }
         if self.landlock {
             step("place the ruleset", libc::SYS_dup3, place(Descriptor::Landlock, LANDLOCK_FD));
         }
@@ -306,7 +317,7 @@ impl Filters {
 /// The descriptors that came with a request and with [`NamespacesReady`](crate::fork_server::NamespacesReady), by purpose.
 #[derive(Debug, Default)]
 pub(crate) struct ChildDescriptors {
-    /// Init, the pipe from the host, the pipe to the host, stdin, stdout, stderr, the warden's socket.
+    /// Init, the pipe from the host, the pipe to the host, stdin, stdout, stderr, the warden's socket: those of a command.
     first: Vec<OwnedFd>,
     landlock: Option<OwnedFd>,
     cgroups: Vec<OwnedFd>,
@@ -337,7 +348,7 @@ impl ChildDescriptors {
             Descriptor::Warden => self.first.get(6),
             Descriptor::Landlock => self.landlock.as_ref(),
             Descriptor::Cgroup(place) => self.cgroups.get(place),
-            Descriptor::Listener => None,
+            Descriptor::Listener | Descriptor::Checkpoint => None,
         };
         found.map(AsFd::as_fd).ok_or_else(|| {
             let step = format!("find the descriptor {descriptor:?}");

@@ -63,7 +63,7 @@ pub(crate) struct JailSandbox {
     pub(crate) terminals: Option<OwnedFd>,
     /// Everything that was stopped, while it is.
     pub(crate) frozen: Option<FrozenSandbox>,
-    /// The socket that wakes the checkpoint, once the first kernel has sent its greeting there.
+    /// The socket that wakes the checkpoint, if the first kernel may have one.
     pub(crate) wake: Option<OwnedFd>,
     /// The `oom_score_adj` of the latest process that greeted as the checkpoint.
     pub(crate) checkpoint: Option<File>,

@@ -13,7 +13,7 @@ from first_memory import send_end
 from first_messages import CHUNK, DATA, GRANT, RESTORED, send
 from first_privileges import be_one_of_the_sandbox
 from first_streams import PIPE, Streams, listen
-from kernel_channel import FROM_HOST_FD, TO_HOST_FD, WARDEN_FD
+from kernel_channel import CHECKPOINT_FD, FROM_HOST_FD, TO_HOST_FD
 
 # Bytes of a kernel's stream that may be under way.
 WINDOW = 1 << 20
@@ -190,10 +190,10 @@ def become(descriptors):
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
         # Above all places, so that none is taken before its turn.
-        copies = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, WARDEN_FD + 1) for descriptor in descriptors]
-        for ours, place in zip(copies, (FROM_HOST_FD, WARDEN_FD, TO_HOST_FD, 1, 2)):
+        copies = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, CHECKPOINT_FD + 1) for descriptor in descriptors]
+        for ours, place in zip(copies, (FROM_HOST_FD, CHECKPOINT_FD, TO_HOST_FD, 1, 2)):
             os.dup2(ours, place, inheritable=place < FROM_HOST_FD)
-        os.closerange(WARDEN_FD + 1, os.sysconf("SC_OPEN_MAX"))
+        os.closerange(CHECKPOINT_FD + 1, os.sysconf("SC_OPEN_MAX"))
         be_one_of_the_sandbox()
         kernel.run()
         status = 0

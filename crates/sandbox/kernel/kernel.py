@@ -16,7 +16,7 @@ import os
 import sys
 import time
 
-from kernel_channel import FROM_HOST_FD, TO_HOST_FD, WARDEN_FD, Channel, Silence, is_readable
+from kernel_channel import CHECKPOINT_FD, FROM_HOST_FD, TO_HOST_FD, Channel, Silence, is_readable
 from kernel_checkpoint import IDLE, SLEEP, Checkpoints, is_alone
 from kernel_errors import describe_error
 from kernel_jupyter import Relay
@@ -361,8 +361,9 @@ prepare, note_memory, run = KERNEL.prepare, KERNEL.note_memory, KERNEL.run
 
 if __name__ == "__main__":
     # A new interpreter, started by the zygote's child after the lockdown.
-    for inherited in (FROM_HOST_FD, TO_HOST_FD, WARDEN_FD):
-        os.set_inheritable(inherited, False)
+    for inherited in (FROM_HOST_FD, TO_HOST_FD, CHECKPOINT_FD):
+        with contextlib.suppress(OSError):  # only a sandbox's first kernel has checkpoints
+            os.set_inheritable(inherited, False)
     imports_all = "--lean" not in sys.argv
     prepare(imports_all, preloaded_modules(sys.argv))
     note_memory(imports_all)

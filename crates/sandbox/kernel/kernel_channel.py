@@ -7,7 +7,8 @@ import struct
 
 FROM_HOST_FD = 3
 TO_HOST_FD = 4
-WARDEN_FD = 5
+# A socket. Whoever is at its other end wakes the checkpoint, if the kernel may have one.
+CHECKPOINT_FD = 5
 # The host refuses longer frames; what is longer is left out here, with a word about it.
 MAX_FRAME = 24 << 20
 

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 
-from kernel_channel import FROM_HOST_FD, TO_HOST_FD, WARDEN_FD
+from kernel_channel import CHECKPOINT_FD, FROM_HOST_FD, TO_HOST_FD
 from kernel_fork import WAIT_FOR_ALL, fork_unseen, run_hooks
 from kernel_limits import AllDescriptors
 
@@ -58,7 +58,7 @@ class Checkpoints:
         """Runs in the copy. What the kernel left running is ended, for the state to be the one before the cell."""
         # A thread that is not in the copy may have held it.
         self.output.lock = threading.RLock()
-        with socket.socket(fileno=os.dup(WARDEN_FD)) as warden:
+        with socket.socket(fileno=os.dup(CHECKPOINT_FD)) as warden:
             try:
                 warden.send(b"checkpoint", socket.MSG_DONTWAIT)
             except OSError:

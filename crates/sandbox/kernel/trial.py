@@ -1,6 +1,6 @@
 """A kernel for trying a sandbox before any package is there: it runs programs with the standard library alone."""
 
-from kernel_channel import FROM_HOST_FD, TO_HOST_FD, WARDEN_FD, Channel  # noqa: F401: the zygote asks for them here
+from kernel_channel import CHECKPOINT_FD, FROM_HOST_FD, TO_HOST_FD, Channel  # noqa: F401: the zygote asks for them here
 
 
 class Unsuitable(Exception):

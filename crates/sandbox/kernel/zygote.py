@@ -4,6 +4,7 @@ It runs inside the template's root, with no network and no secrets, and speaks J
 exactly one thread, always: a fork copies one thread, and the locks that others held would stay locked for ever in the child.
 """
 
+import contextlib
 import ctypes
 import gc
 import json
@@ -17,6 +18,8 @@ import zygote_heap
 import zygote_immortal
 
 WARDEN_FD = 3
+# The socket of a kernel to the warden, until its lockdown is over.
+GREETING_FD = 6
 MAX_MESSAGE = 1 << 20
 MAX_DESCRIPTORS = 12
 MAX_REASON = 1000
@@ -148,7 +151,7 @@ def lock_down(calls):
 
 def descriptors_by_name(received, stdin):
     """Names the descriptors in the order in which the warden sends them."""
-    return {**dict(zip(("init", "from_host", "to_host", "stdout", "stderr", "warden"), received)), "stdin": stdin}
+    return {**dict(zip(("init", "from_host", "to_host", "stdout", "stderr", "warden", "checkpoint"), received)), "stdin": stdin}
 
 
 def wait_for_namespaces(warden, has_landlock):
@@ -198,8 +201,8 @@ def become(start, calls, missing, descriptors, has_landlock):
 
 
 def hand_over(listener):
-    """Gives the warden the end of the filter at which refused system calls are heard of; it must not stay here."""
-    with socket.socket(fileno=os.dup(kernel.WARDEN_FD)) as warden:
+    """Gives the warden the end of the filter at which refused system calls are heard of, and closes it and the socket: neither may stay."""
+    with socket.socket(fileno=GREETING_FD) as warden:
         if listener is None:
             warden.send(b"ready")
         else:
@@ -208,8 +211,9 @@ def hand_over(listener):
 
 
 def run_fresh_kernel():
-    for descriptor in (kernel.FROM_HOST_FD, kernel.TO_HOST_FD, kernel.WARDEN_FD):
-        os.set_inheritable(descriptor, True)
+    for descriptor in (kernel.FROM_HOST_FD, kernel.TO_HOST_FD, kernel.CHECKPOINT_FD):
+        with contextlib.suppress(OSError):  # only a sandbox's first kernel has checkpoints
+            os.set_inheritable(descriptor, True)
     os.execv(sys.executable, [sys.executable, "-s", kernel.__file__, *sys.argv[1:]])
 
 

@@ -11,10 +11,10 @@ use rustix::event::epoll;
 
 use super::{NO_CHECKPOINT, Role, WardenServer, invalid};
 use crate::lockdown::RefusalHandling;
-use crate::message::{FIRST_KERNEL, Profile, WardenMessage};
+use crate::message::{FIRST_KERNEL, WardenMessage};
 use crate::sandbox::MAX_GREETINGS_AT_ONCE;
 use crate::seccomp_listener::{ListenerResult, SeccompListener};
-use crate::{held_call, sandbox, sys};
+use crate::{held_call, sandbox};
 
 /// Something of a sandbox that is watched.
 pub(super) struct EpollWatch {
@@ -158,15 +158,6 @@ impl WardenServer {
                     let observes = self.refusal == RefusalHandling::Observed;
                     let listener = SeccompListener::new(descriptor, profile, observes);
                     self.watch(id, EpollSource::Refusals { listener, kernel });
-                }
-                // Further kernels have no checkpoint.
-                if matches!(role, Role::Kernel(FIRST_KERNEL))
-                    && let Some(sandbox) = self.sandboxes.get_mut(&id)
-                {
-                    // Programs can send descriptors to it, which the warden would have to close; that of a watching `inotify`, which only
-                    // the profile for services has, takes 6 ms. So there is no checkpoint then.
-                    let refuses = sys::refuse_descriptors(socket.as_fd());
-                    sandbox.wake = (refuses || sandbox.profile == Profile::Data).then_some(socket);
                 }
             }
             EpollSource::Waking { socket, number, greetings } => {
