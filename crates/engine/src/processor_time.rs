@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{self, Duration};
 
 use aludel_ignore::Ignore;
 use aludel_store::Tenant;
@@ -31,7 +31,11 @@ const MOST_OWED: Duration = Duration::from_millis(500);
 const MAX_WAIT: Duration = Duration::from_millis(10);
 /// Time after its last step for which a tenant counts as active.
 const ACTIVE_FOR: Duration = Duration::from_millis(200);
-/// Processor time after which a step is long, see [`end_long_step`].
+/// Time of a step during which no other thread takes its processor.
+const SHORT_STEP: Duration = Duration::from_micros(50);
+/// Time for which a thread's processor time may be the one that the system told last.
+const TOLD_FOR: Duration = Duration::from_millis(1);
+/// Time after which a step is long, see [`end_long_step`].
 const LONG_STEP: Duration = Duration::from_millis(2);
 /// Processor time of a step that others notice if it runs on all processors.
 const VERY_LONG_STEP: Duration = Duration::from_millis(10);
@@ -48,8 +52,10 @@ const MOST_OWED_BY_STRANGERS: Duration = Duration::from_secs(5);
 const MAX_IDLE_TENANTS: usize = 256;
 
 thread_local! {
-    /// Processor time of this thread at the beginning of its current step, if there is one.
-    static STEP_BEGAN: Cell<Option<Duration>> = const { Cell::new(None) };
+    /// The beginning of this thread's current step, if there is one.
+    static STEP_BEGAN: Cell<Option<time::Instant>> = const { Cell::new(None) };
+    /// The last time at which the system told this thread's processor time, and that time.
+    static LAST_TOLD: Cell<Option<(time::Instant, Duration)>> = const { Cell::new(None) };
 }
 
 /// The time of all processors.
@@ -183,8 +189,7 @@ impl ProcessorShare {
         if STEP_BEGAN.get().is_some() {
             return work();
         }
-        let began = thread_time();
-        STEP_BEGAN.set(Some(began));
+        let began = begin();
         let _end = Taking { share: self, began };
         work()
     }
@@ -241,13 +246,13 @@ impl ProcessorShare {
 /// Takes a step's time from its share when it is dropped, also by a panic.
 struct Taking<'a> {
     share: &'a ProcessorShare,
-    began: Duration,
+    began: time::Instant,
 }
 
 impl Drop for Taking<'_> {
     fn drop(&mut self) {
         STEP_BEGAN.set(None);
-        self.share.take(thread_time().saturating_sub(self.began));
+        self.share.take(time_since(self.began));
     }
 }
 
@@ -336,9 +341,29 @@ impl<F: Future> Future for ThrottledFuture<F> {
 
 /// Ends the current step here if it was long, so that others run between two parts of the work for a large request.
 pub async fn end_long_step() {
-    if STEP_BEGAN.get().is_some_and(|began| thread_time().saturating_sub(began) > LONG_STEP) {
+    if STEP_BEGAN.get().is_some_and(|began| began.elapsed() > LONG_STEP) {
         tokio::task::yield_now().await;
     }
+}
+
+/// Begins a step of this thread.
+fn begin() -> time::Instant {
+    let now = time::Instant::now();
+    STEP_BEGAN.set(Some(now));
+    if LAST_TOLD.get().is_none_or(|(then, _)| now.duration_since(then) > TOLD_FOR) {
+        LAST_TOLD.set(Some((now, thread_time())));
+    }
+    now
+}
+
+/// Processor time of this thread since the step began. The system is asked for it, which takes as long as a short step, only where other
+/// threads may have run meanwhile; the time since it was last asked may be in it.
+fn time_since(began: time::Instant) -> Duration {
+    let elapsed = began.elapsed();
+    let Some((_, then)) = LAST_TOLD.get().filter(|_| elapsed > SHORT_STEP) else { return elapsed };
+    let now = thread_time();
+    LAST_TOLD.set(Some((began + elapsed, now)));
+    now.saturating_sub(then).min(elapsed)
 }
 
 /// Processor time that this thread has taken.
@@ -488,6 +513,26 @@ mod tests {
         let panics = std::panic::AssertUnwindSafe(share.pace(async { panic!("a panic of the test") }));
         panics.catch_unwind().await.unwrap_err();
         assert_eq!((STEP_BEGAN.get(), share.used.steps.load(Ordering::Relaxed)), (None, 0));
+    }
+
+    #[tokio::test]
+    async fn a_step_costs_its_processor_time() {
+        let [good, _] = tenants();
+        let time = ProcessorTime::of(2);
+        let share = time.share_of(&good);
+        let cost_of = |work: &dyn Fn()| {
+            share.used.paid_at.store(0, Ordering::Relaxed);
+            share.work(work);
+            Duration::from_micros(share.used.paid_at.load(Ordering::Relaxed).saturating_sub(time.0.now()))
+        };
+        let spin = || {
+            let began = thread_time();
+            while thread_time() - began < LONG_STEP {}
+        };
+        let worked = cost_of(&|| (0..10).for_each(|_| spin()));
+        assert!((10 * LONG_STEP..25 * LONG_STEP).contains(&worked), "{worked:?}");
+        let waited = cost_of(&|| std::thread::sleep(100 * LONG_STEP));
+        assert!(waited < 2 * LONG_STEP, "{waited:?}");
     }
 
     #[tokio::test]
