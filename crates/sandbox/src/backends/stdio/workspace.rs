@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use serde::{Deserialize, Serialize};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio_util::sync::CancellationToken;
 
@@ -18,12 +19,14 @@ use crate::workspace::{
     FULL, FileEntry, Fingerprint, MAX_PATH, Workspace, WorkspaceEntry, WorkspaceListing, WorkspaceUsage, copy,
     file_error, mime_of, relative,
 };
-use crate::{Error, Limits};
+use crate::{Error, Limits, guest_threads};
 
 /// The longest that an answer may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest answer, bytes.
 const MAX_ANSWER: usize = 8 << 20;
+/// Answers that wait until they are taken. The other end waits beyond: a program may write answers in its place.
+const MAX_ANSWERS: usize = 4;
 
 /// The files of one session. Dropping it drops their home, which removes them.
 #[derive(Debug)]
@@ -45,7 +48,7 @@ struct WorkspaceServer {
 #[derive(Debug)]
 struct ServerLink {
     requests: tokio::sync::mpsc::UnboundedSender<Bytes>,
-    answers: mpsc::Receiver<(Answer, Bytes)>,
+    answers: mpsc::Receiver<(Answer, Bytes, OwnedSemaphorePermit)>,
     end: CancellationToken,
 }
 
@@ -93,6 +96,7 @@ impl<H: Debug + Send + Sync + 'static> StdioWorkspace<H> {
     ) -> Result<Self, Error> {
         let (requests, messages) = tokio::sync::mpsc::unbounded_channel();
         let (sender, answers) = mpsc::channel();
+        let waiting = Arc::new(Semaphore::new(MAX_ANSWERS));
         let Stdio { mut output, input } = stdio;
         tokio::spawn(feed(input, vec![framed(WORKSPACE_PROGRAM.as_bytes())], messages));
         let ending = end.clone();
@@ -105,11 +109,15 @@ impl<H: Debug + Send + Sync + 'static> StdioWorkspace<H> {
                 let OutputChunk::Out(message) = output else { continue };
                 buffer.extend_from_slice(&message);
                 while let Some(answer) = next_answer(&mut buffer) {
-                    let Ok(answer) = answer else {
+                    let Ok((answer, data)) = answer else {
                         ending.cancel();
                         return;
                     };
-                    if sender.send(answer).is_err() {
+                    let Some(Ok(permit)) = ending.run_until_cancelled(Arc::clone(&waiting).acquire_owned()).await
+                    else {
+                        return;
+                    };
+                    if sender.send((answer, data, permit)).is_err() {
                         return;
                     }
                 }
@@ -160,10 +168,9 @@ impl ServerLink {
     }
 
     fn answer(&self) -> io::Result<(Answer, Bytes)> {
-        let Ok((answer, data)) = self.answers.recv_timeout(ANSWER_TIMEOUT) else {
+        let Ok((answer, data, _permit)) = self.answers.recv_timeout(ANSWER_TIMEOUT) else {
             // A late answer would be taken for that of the next request.
-            self.end.cancel();
-            return Err(lost());
+            return Err(self.give_up());
         };
         match answer {
             Answer { full: true, .. } => Err(io::Error::new(io::ErrorKind::StorageFull, FULL)),
@@ -171,6 +178,12 @@ impl ServerLink {
             Answer { failed: Some(reason), .. } => Err(io::Error::other(reason)),
             answer => Ok((answer, data)),
         }
+    }
+
+    /// Ends the files' host, which does not answer as it should.
+    fn give_up(&self) -> io::Error {
+        self.end.cancel();
+        lost()
     }
 }
 
@@ -221,7 +234,7 @@ impl Drop for FileReader {
     fn drop(&mut self) {
         // Without the server there is nothing to close. In a thread, because it may wait for the answer.
         let (server, handle) = (Arc::clone(&self.server), self.handle);
-        std::thread::spawn(move || lock(&server.link).call(&Request::Close { handle }, &[]));
+        guest_threads::spawn(move || drop(lock(&server.link).call(&Request::Close { handle }, &[])));
     }
 }
 
@@ -288,8 +301,14 @@ impl<H: Debug + Send + Sync + 'static> Workspace for StdioWorkspace<H> {
         let failed = |error: io::Error| failed(Path::new("."), &error);
         let link = lock(&self.server.link);
         link.send(&Request::Walk { most }, &[]).map_err(failed)?;
+        let mut left = most;
         loop {
             let (answer, _) = link.answer().map_err(failed)?;
+            let count = answer.entries.len() as u64;
+            if count > left || (answer.more && count == 0) {
+                return Err(failed(link.give_up()));
+            }
+            left -= count;
             for (path, inode, size, modified, modified_ns, changed, changed_ns) in answer.entries {
                 let print: Fingerprint = [inode, size, modified, modified_ns, changed, changed_ns];
                 let path = path.filter(|path| path.len() <= MAX_PATH && relative(path).is_ok());
@@ -309,4 +328,50 @@ impl<H: Debug + Send + Sync + 'static> Workspace for StdioWorkspace<H> {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic while holding it leaves an answer unread at worst; the next request takes it for its own and fails.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures_util::stream;
+
+    use super::*;
+
+    /// A workspace whose server answers this without end, asked or not, and the number of answers that were taken from it.
+    async fn flooded(answer: &'static str) -> (StdioWorkspace<()>, Arc<AtomicUsize>) {
+        let taken = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&taken);
+        let output = stream::repeat_with(move || {
+            let header = if count.fetch_add(1, Ordering::SeqCst) == 0 { "{}" } else { answer };
+            let lengths = [4 + header.len(), header.len()].map(|length| (length as u32).to_be_bytes());
+            Ok(OutputChunk::Out([&lengths.concat(), header.as_bytes()].concat().into()))
+        });
+        let stdio = Stdio { output: output.boxed(), input: Box::pin(tokio::io::sink()) };
+        let (end, limits) = (CancellationToken::new(), Limits::default());
+        let workspace = StdioWorkspace::start((), end, stdio, String::new(), &limits).await.unwrap();
+        (workspace, taken)
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn answers_that_nobody_asked_for_are_left_at_the_other_end() {
+        let (workspace, taken) = flooded(r#"{"size": 1}"#).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(taken.load(Ordering::SeqCst) <= MAX_ANSWERS + 2, "{taken:?}");
+        assert!(workspace.usage().is_ok());
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_walk_without_end_ends_its_workspace() {
+        for answer in [
+            r#"{"entries": [], "more": true}"#,
+            r#"{"entries": [["a", 1, 1, 1, 1, 1, 1], ["b", 1, 1, 1, 1, 1, 1]], "more": true}"#,
+        ] {
+            let (workspace, _taken) = flooded(answer).await;
+            let mut seen = 0;
+            let walked = workspace.walk(100, &mut |_| seen += 1);
+            assert!(matches!(walked, Err(Error::WorkspaceLost)) && seen <= 100, "{walked:?}");
+            assert!(workspace.is_lost());
+        }
+    }
 }
