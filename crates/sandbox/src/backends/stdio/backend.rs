@@ -203,9 +203,10 @@ impl<H: HostProvider> BackendState<H> {
         &self.pool
     }
 
-    /// Notes whether a sandbox could be made.
+    /// Notes whether a sandbox could be made. Without a pool no attempt may follow, and one failure would stand for ever.
     pub(super) fn note(&self, error: Option<&Error>) {
         let failure = match error {
+            _ if self.pool.is_off() => return,
             Some(Error::Setup(reason)) => Some(reason.clone()),
             Some(Error::Timeout { .. }) => error.map(ToString::to_string),
             // Other errors say nothing about the host.
@@ -256,7 +257,7 @@ impl<H: HostProvider> Backend for StdioBackend<H> {
     fn health(&self) -> Health {
         let failure = self.0.failure().clone();
         let status = failure.map_or(BackendStatus::Ready, |reason| BackendStatus::Degraded { reason });
-        Health { status, pooled: self.0.pool.len() }
+        Health { status, pooled: self.0.pool.ready(&self.0.life.instance) }
     }
 
     fn shutdown(&self) -> BoxFuture<'_, ()> {

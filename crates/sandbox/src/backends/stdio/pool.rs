@@ -11,6 +11,8 @@ use crate::{KernelSpec, Limits, Profile, Workspace};
 
 /// The pause after the first failure; it doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest time until ready sandboxes that have died are replaced.
+const LOOK_INTERVAL: Duration = Duration::from_secs(10);
 /// The longest wait after a failure.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
@@ -51,7 +53,7 @@ impl<H: HostProvider> StdioPool<H> {
 
     /// Takes a ready sandbox with these limits and this profile, if there is one.
     pub(super) fn take(&self, limits: &Limits, profile: Profile, instance: &str) -> Option<Member<H>> {
-        if self.size == 0 || !are_alike(&self.limits, limits) {
+        if self.is_off() || !are_alike(&self.limits, limits) {
             return None;
         }
         let mut profiles = self.profiles();
@@ -68,9 +70,16 @@ impl<H: HostProvider> StdioPool<H> {
         found
     }
 
-    /// Returns how many are ready.
-    pub(super) fn len(&self) -> usize {
-        self.lock().len()
+    /// Drops those that have died, and returns how many are ready.
+    pub(super) fn ready(&self, instance: &str) -> usize {
+        let mut ready = self.lock();
+        ready.retain(|member| member.lives(instance));
+        ready.len()
+    }
+
+    /// Returns true if it keeps none.
+    pub(super) fn is_off(&self) -> bool {
+        self.size == 0
     }
 
     /// Returns a profile of which some are missing.
@@ -105,13 +114,14 @@ pub(super) async fn refill<H: HostProvider>(backend: Weak<BackendState<H>>, kern
         let end = backend.life().end().clone();
         let pool = backend.pool();
         let instance = backend.life().instance();
-        pool.lock().retain(|member| member.lives(instance));
+        pool.ready(instance);
         let Some(profile) = pool.missing() else {
-            let taken = Arc::clone(&pool.taken);
+            let (taken, is_off) = (Arc::clone(&pool.taken), pool.is_off());
             // The last reference to the backend may be dropped meanwhile.
             drop(backend);
             tokio::select! {
                 () = taken.notified() => continue,
+                () = tokio::time::sleep(LOOK_INTERVAL), if !is_off => continue,
                 () = end.cancelled() => return,
             }
         };
@@ -123,6 +133,7 @@ pub(super) async fn refill<H: HostProvider>(backend: Weak<BackendState<H>>, kern
             Ok(member) => {
                 pool.lock().push(member);
                 pause = FIRST_PAUSE;
+                backend.note(None);
             }
             Err(error) => {
                 // Logged once, until it works again.
