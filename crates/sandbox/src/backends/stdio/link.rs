@@ -45,15 +45,15 @@ pub(super) struct StdioLink<P> {
 }
 
 impl<P: SandboxHost> StdioLink<P> {
-    /// Starts a kernel and waits until it is ready.
+    /// Waits until the kernel with these streams is ready.
     pub(super) async fn start(
         host: Arc<P>,
         mux: Arc<Mux>,
         number: u32,
+        streams: KernelStreams,
         checkpoint: bool,
         start: &ToKernel<'_>,
     ) -> Result<Self, Error> {
-        let streams = mux.start_kernel(number);
         let exit = streams.exit.clone();
         let control = Arc::new(KernelControl { mux, host, number, checkpoint, is_ended: AtomicBool::new(false), exit });
         let mut link =

@@ -233,19 +233,25 @@ impl Mux {
         *self.is_ready.borrow() == Some(true)
     }
 
-    /// Asks for a kernel.
-    pub(super) fn start_kernel(&self, number: u32) -> KernelStreams {
+    /// Asks for a kernel, unless so many live.
+    pub(super) fn start_kernel(&self, number: u32, most: usize) -> Result<KernelStreams, Error> {
         let items = Arc::new(Items::default());
         let (exit, credit) = (watch::Sender::new(None), Arc::new(Semaphore::new(WINDOW)));
         let receiver_of = Receiver::Kernel { items: Arc::clone(&items), answers: 1, exit: exit.clone() };
         let credit_of = Arc::clone(&credit);
         let route = Route { left: [Some(WINDOW); 3], credit: credit_of, window: WINDOW, receiver: receiver_of };
-        lock(&self.routes).insert(number, route);
+        let mut routes = lock(&self.routes);
+        let is_kernel = |route: &&Route| matches!(route.receiver, Receiver::Kernel { .. }) && route.is_alive();
+        if routes.values().filter(is_kernel).count() >= most {
+            return Err(Error::Full);
+        }
+        routes.insert(number, route);
+        drop(routes);
         if self.out.is_closed() || !self.is_ready() {
             exit.send_replace(Some(KernelExit::default()));
         }
         self.send(Kind::Kernel, number, 0, &[]);
-        KernelStreams { items, exit, credit }
+        Ok(KernelStreams { items, exit, credit })
     }
 
     /// Asks for a command or a connection.
@@ -310,12 +316,6 @@ impl Mux {
     /// Returns true if a command, or a kernel other than this one, lives.
     pub(super) fn has_others(&self, number: u32) -> bool {
         lock(&self.routes).iter().any(|(other, route)| *other != number && route.is_alive())
-    }
-
-    /// Returns how many kernels live.
-    pub(super) fn living(&self) -> usize {
-        let is_kernel = |route: &&Route| matches!(route.receiver, Receiver::Kernel { .. }) && route.is_alive();
-        lock(&self.routes).values().filter(is_kernel).count()
     }
 
     /// Sends a kernel a piece of at most [`CHUNK`] bytes, which must be within its window.
@@ -562,7 +562,7 @@ mod tests {
             (Kind::Started, 0, &[][..], 0),
         ] {
             let mux = mux();
-            let _streams = mux.start_kernel(1);
+            let _streams = mux.start_kernel(1, 1).unwrap();
             assert!(keeps(&mux, kind, stream, payload, most), "{kind:?}");
             assert!(!keeps(&mux, kind, stream, payload, 1), "{kind:?}");
         }
@@ -588,13 +588,13 @@ mod tests {
         }
         // Small pieces take no more memory than large ones, and alternating streams are bounded in number.
         let mux = mux();
-        let streams = mux.start_kernel(1);
+        let streams = mux.start_kernel(1, 1).unwrap();
         assert!(keeps(&mux, Kind::Data, 1, b"x", WINDOW));
         assert_eq!(streams.items.waiting(), WINDOW / CHUNK);
         assert!((0..WINDOW).any(|place| !keeps(&mux, Kind::Data, (place % 2 * 2) as u8, b"x", 1)));
         assert!(streams.items.waiting() < WINDOW / 32);
         let mux = self::mux();
-        let _streams = mux.start_kernel(1);
+        let _streams = mux.start_kernel(1, 1).unwrap();
         mux.restore(1);
         assert!(keeps(&mux, Kind::Restored, 0, &[1], 2) && !keeps(&mux, Kind::Restored, 0, &[1], 1));
     }

@@ -95,9 +95,6 @@ impl<P: SandboxHost> Sandbox for StdioSandbox<P> {
     fn start_kernel(&self, options: KernelOptions) -> BoxFuture<'_, Result<Arc<dyn Kernel>, Error>> {
         Box::pin(async move {
             let number = self.next()?;
-            if self.mux.living() >= self.limits().kernels.max(1) as usize {
-                return Err(Error::Full);
-            }
             let link = start_kernel(&self.host, &self.mux, number, false, self.limits()).await?;
             let kernel = Driver::new(link, Arc::clone(self.workspace()), self.limits().clone());
             kernel.configure(&options).await?;
@@ -161,5 +158,6 @@ pub(super) async fn start_kernel<P: SandboxHost>(
 ) -> Result<StdioLink<P>, Error> {
     let threads = limits.threads();
     let start = ToKernel::Start { memory: limits.memory, threads, hard: !host.enforces_resources(), checkpoints };
-    StdioLink::start(Arc::clone(host), Arc::clone(mux), number, checkpoints, &start).await
+    let streams = mux.start_kernel(number, limits.kernels.max(1) as usize)?;
+    StdioLink::start(Arc::clone(host), Arc::clone(mux), number, streams, checkpoints, &start).await
 }
