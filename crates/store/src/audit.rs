@@ -179,6 +179,24 @@ impl Store {
         .await
     }
 
+    /// Adds an entry with the mere beginning of a program, if the log has the whole one under this digest; else of the beginning.
+    pub async fn audit_shortened(&self, tenant: &Tenant, entry: AuditEntry, whole: String) -> Result<(), Error> {
+        let tenant = tenant.clone();
+        self.run(move |store| {
+            let beginning = program_digest(&entry.code);
+            store.0.database.write_for(&tenant, |database| {
+                let query = "SELECT code FROM programs WHERE tenant = ?1 AND sha256 = ?2";
+                let known = one(database, query, params![tenant, whole], |row| row.get(0))?;
+                let (code, sha256) = match known {
+                    Some(code) => (code, whole),
+                    None => (entry.code, beginning),
+                };
+                append(database, std::iter::once((tenant.clone(), AuditEntry { code, ..entry }, sha256)))
+            })
+        })
+        .await
+    }
+
     /// Adds the end of every program without one, because its process was killed. For a server's start, when nothing runs except the turns
     /// of [`Store::owned_turn_id`] whose owners live. Reads only the last entries; fewer programs than that run at once.
     pub async fn end_what_was_cut_off(&self, outcome: &str) -> Result<(), Error> {

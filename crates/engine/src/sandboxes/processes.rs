@@ -140,17 +140,10 @@ impl Processes {
         let bytes = AUDIT_ENTRIES_BYTES + line.len() as u64;
         let _room = self.shared.store.reserve(&self.tenant, bytes..=bytes).await?;
         let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        let mut note = AuditNote {
-            store: self.shared.store.clone(),
-            tenant: self.tenant.clone(),
-            sandbox_id: self.sandbox_id.clone(),
-            number,
-            line,
-        };
+        let (store, tenant) = (self.shared.store.clone(), self.tenant.clone());
+        let mut note = AuditNote::new(store, tenant, self.sandbox_id.clone(), number, line);
         note.write(AuditEvent::Started, "the client", "").await?;
-        // The entry of its end has the beginning.
-        note.line.truncate(note.line.floor_char_boundary(MAX_SHOWN));
-        note.line.shrink_to_fit();
+        note.shorten();
         let command = Command {
             arguments: spec.arguments.clone(),
             environment: spec.environment.clone().into_iter().collect(),

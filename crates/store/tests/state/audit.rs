@@ -86,6 +86,21 @@ async fn a_program_that_was_cut_off_has_an_end_in_the_audit_log() {
 }
 
 #[tokio::test]
+async fn an_end_with_the_beginning_of_a_program_is_that_of_the_whole() {
+    let place = tempfile::tempdir().unwrap();
+    let store = Store::open(place.path()).await.unwrap();
+    let tenant = Tenant::local();
+    store.audit(&tenant, vec![entry(AuditEvent::Started, "long")]).await.unwrap();
+    for (whole, shown) in [("long", "long"), ("archived", "lo")] {
+        store.audit_shortened(&tenant, entry(AuditEvent::Ended, "lo"), program_digest(whole)).await.unwrap();
+        let last = store.audit_log(0, 10).await.unwrap().pop().unwrap();
+        assert_eq!((last.code.as_deref(), last.sha256), (Some(shown), program_digest(shown)));
+    }
+    store.end_what_was_cut_off("cut off").await.unwrap();
+    assert_eq!(store.verify_audit_log().await.unwrap(), Ok(3));
+}
+
+#[tokio::test]
 async fn a_program_of_a_living_process_is_not_taken_for_cut_off() {
     let place = tempfile::tempdir().unwrap();
     let (other, tenant) = (Store::open_beside(place.path()).await.unwrap(), Tenant::terminal());

@@ -1,19 +1,40 @@
 //! Entries of commands in the audit log.
 
-use aludel_store::{AuditEntry, AuditEvent, Store, Tenant};
+use aludel_store::{AuditEntry, AuditEvent, Store, Tenant, program_digest};
 
+use super::MAX_SHOWN;
 use crate::Error;
 
 /// A command in the audit log.
 pub(super) struct AuditNote {
-    pub(super) store: Store,
-    pub(super) tenant: Tenant,
-    pub(super) sandbox_id: String,
-    pub(super) number: u32,
-    pub(super) line: String,
+    store: Store,
+    tenant: Tenant,
+    sandbox_id: String,
+    number: u32,
+    line: String,
+    /// Digest of the whole line, once it has been shortened.
+    whole: Option<String>,
 }
 
 impl AuditNote {
+    pub(super) fn new(store: Store, tenant: Tenant, sandbox_id: String, number: u32, line: String) -> Self {
+        Self { store, tenant, sandbox_id, number, line, whole: None }
+    }
+
+    /// The sandbox's id.
+    pub(super) fn sandbox(&self) -> &str {
+        &self.sandbox_id
+    }
+
+    /// Keeps the beginning of the line alone. The log has the whole one by now.
+    pub(super) fn shorten(&mut self) {
+        if self.line.len() > MAX_SHOWN {
+            self.whole = Some(program_digest(&self.line));
+            self.line.truncate(self.line.floor_char_boundary(MAX_SHOWN));
+        }
+        self.line.shrink_to_fit();
+    }
+
     pub(super) async fn write(&self, event: AuditEvent, actor: &str, outcome: &str) -> Result<(), Error> {
         let entry = AuditEntry {
             event,
@@ -23,7 +44,11 @@ impl AuditNote {
             actor: actor.to_owned(),
             outcome: outcome.to_owned(),
         };
-        Ok(self.store.audit(&self.tenant, vec![entry]).await?)
+        match &self.whole {
+            None => self.store.audit(&self.tenant, vec![entry]).await?,
+            Some(whole) => self.store.audit_shortened(&self.tenant, entry, whole.clone()).await?,
+        }
+        Ok(())
     }
 }
 

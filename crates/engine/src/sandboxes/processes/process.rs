@@ -321,7 +321,7 @@ pub(super) async fn run(
         ProcessEnd::SandboxEnded => "the sandbox ended".to_owned(),
     };
     if let Err(error) = note.write(AuditEvent::Ended, "", &outcome).await {
-        tracing::error!("{}: a command has no end in the audit log until the next start: {error}", note.sandbox_id);
+        tracing::error!("{}: a command has no end in the audit log until the next start: {error}", note.sandbox());
     }
     process.end(exit);
     // Whoever waited for it to read has given up.
