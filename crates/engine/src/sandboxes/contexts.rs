@@ -134,8 +134,15 @@ impl Contexts {
         let directory = directory.unwrap_or(HOME);
         self.release_dead_kernels().await?;
         let running = self.starter.start(directory, language.as_ref()).await?;
+        let mut known = self.known.lock().await;
+        // Others may have come while it started.
+        if known.len() >= MAX_CONTEXTS {
+            drop(known);
+            running.kernel.close().await;
+            return Err(too_many());
+        }
         let context = Context::new(Some(running), directory, language);
-        self.known.lock().await.push(Arc::clone(&context));
+        known.push(Arc::clone(&context));
         Ok(context)
     }
 

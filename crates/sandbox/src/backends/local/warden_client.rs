@@ -543,7 +543,14 @@ impl SandboxHandle {
         drop(state);
         let request =
             NumberedRequest { number: UNANSWERED, request: WardenRequest::Spawn { id: self.id, process, terminal } };
-        self.client.send(request, descriptors.into())?;
+        if let Err(error) = self.client.send(request, descriptors.into()) {
+            if let Ok(mut state) = self.client.state()
+                && let Some(reports) = state.reports.get_mut(&self.id)
+            {
+                reports.processes.remove(&process);
+            }
+            return Err(error);
+        }
         Ok(ended)
     }
 
