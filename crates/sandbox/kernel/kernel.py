@@ -1,6 +1,6 @@
 """The kernel: runs cells on IPython's InteractiveShell and tells what comes of them.
 
-It speaks frames over an inherited socket (kernel_channel.py). What cells print does not go there: descriptors 1 and 2 are pipes that the
+It speaks frames over two inherited pipes (kernel_channel.py). What cells print does not go there: descriptors 1 and 2 are pipes that the
 host reads, so that C code and child processes are heard too. User code shares this process, so whatever it does to these modules spoils
 its own results only: the host believes nothing it cannot bound.
 

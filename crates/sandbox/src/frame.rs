@@ -90,7 +90,7 @@ pub(crate) enum ToKernel<'a> {
     Shown { number: u64 },
 }
 
-/// Frames to the host from a kernel, or from other code that writes to its socket.
+/// Frames to the host from a kernel, or from other code that writes to its pipe.
 #[derive(Debug, PartialEq)]
 pub(crate) enum FromKernel {
     Ready,

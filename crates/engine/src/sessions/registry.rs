@@ -436,7 +436,7 @@ impl Sessions {
         }
     }
 
-    /// The number of live sessions, including those that have reserved a permit.
+    /// The number of permits in use: of live sandboxes, and those reserved for one.
     pub fn in_use(&self) -> usize {
         self.shared.permits.in_use()
     }

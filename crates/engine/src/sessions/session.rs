@@ -497,7 +497,7 @@ impl Session {
         *self.last_active.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns true if it has a sandbox or its state is locked. Does not wait.
+    /// Returns true if it has a sandbox; false while its state is locked. Does not wait.
     pub(super) fn is_live(&self) -> bool {
         self.state.try_lock().is_ok_and(|state| matches!(*state, State::Live { .. }))
     }

@@ -27,7 +27,7 @@ const MAX_REQUESTS: usize = 100_000;
 /// Events of one request that are read at once.
 const MAX_EVENTS: usize = 1_000_000;
 
-/// Bytes of images and other blobs of one request that are read at once: about the limit of its frames.
+/// Bytes of images and other blobs of one request that are read at once: twice the limit of its frames.
 const MAX_BLOB_BYTES: u64 = 256 << 20;
 
 /// A kind of stored requests, as its dialect restores them.

@@ -164,7 +164,7 @@ impl Metrics {
         all.register("sandbox_starts", "Sandboxes that were asked for", self.sandbox_starts.clone());
         let help = "Time that it took to make a sandbox";
         all.register_with_unit("sandbox_start_duration", help, Unit::Seconds, self.sandbox_start_seconds.clone());
-        all.register("containers_live", "Containers that hold a place now", self.containers_live.clone());
+        all.register("containers_live", "Live sandboxes, and permits reserved for one", self.containers_live.clone());
         all.register("containers_limit", "Containers that may be live at once", self.containers_limit.clone());
         all.register("sandboxes_ready", "Sandboxes that are ready before anyone asks", self.sandboxes_ready.clone());
         let help = "1 while no sandbox can be made, as far as the backend knows, else 0";

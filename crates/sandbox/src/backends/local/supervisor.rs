@@ -45,7 +45,7 @@ pub(super) struct WardenSettings {
     pub(super) setup: Setup,
     /// The isolation that must be enforceable.
     pub(super) require: Require,
-    /// Longest silence of a warden before it is replaced.
+    /// Longest silence of a warden, after which one more part passes before it is replaced.
     pub(super) max_silence: Duration,
 }
 

@@ -34,7 +34,7 @@ const UNANSWERED: u64 = 0;
 const ENDED: &str = "the warden ended";
 /// Reason of an end that came from here.
 const HANGS: &str = "the warden gave no sign of life and was ended";
-/// Longest silence of a warden. It is silent while it waits for an init (10 s at most) and a slow zygote (20 s), and may be short of
+/// Longest silence of a warden, by the last of which it is pinged; without an answer it is replaced a part later. It is silent while it waits for an init (10 s at most) and a slow zygote (20 s), and may be short of
 /// processor time or memory.
 pub(super) const MAX_SILENCE: Duration = Duration::from_secs(45);
 /// Divisor of that time: after each part a silent warden is pinged.
@@ -498,7 +498,7 @@ impl SandboxHandle {
         !self.ended.load(Ordering::SeqCst) && !*self.sandbox_lost.borrow() && self.client.state().is_ok()
     }
 
-    /// Waits until it has ended, asked or not.
+    /// Waits until it has ended unasked, or its warden has.
     pub(super) async fn lost(&self) {
         // Reports about it end with its warden.
         let mut lost = self.sandbox_lost.clone();
