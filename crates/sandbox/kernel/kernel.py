@@ -4,7 +4,7 @@ It speaks frames over two inherited pipes (kernel_channel.py). What cells print 
 host reads, so that C code and child processes are heard too. User code shares this process, so whatever it does to these modules spoils
 its own results only: the host believes nothing it cannot bound.
 
-Frames in: start, configure, touch, execute, shown, answers. Frames out: ready, configured, touched, display, result, flushed, calls, error, done, failed,
+Frames in: start, configure, warm_up, execute, shown, answers. Frames out: ready, configured, warmed_up, display, result, flushed, calls, error, done, failed,
 restored.
 """
 
@@ -128,8 +128,8 @@ class Kernel:
                 if "language" in frame:
                     return self.become_another(frame)
                 self.configure(frame)
-            elif kind == "touch":
-                self.touch()
+            elif kind == "warm_up":
+                self.warm_up()
 
     def client(self, tools):
         """As a context: all that a cell can ask its client for."""
@@ -236,7 +236,7 @@ class Kernel:
             os.close(descriptor)
             sys.stdin = sys.__stdin__ = open(0, closefd=False)
 
-    def touch(self):
+    def warm_up(self):
         """Rehearses in a pooled kernel what the first cell does, so that the pages it writes are already its own."""
         told, self.output.channel = self.output.channel, Silence()
         try:
@@ -246,7 +246,7 @@ class Kernel:
         finally:
             self.output.channel = told
             self.forget_rehearsals()
-        self.send({"type": "touched"})
+        self.send({"type": "warmed_up"})
 
     def execute(self, code):
         output = self.output

@@ -71,7 +71,6 @@ pub(crate) enum ToKernel<'a> {
         language: Option<&'a str>,
     },
     /// Do what the first cell needs once.
-    #[serde(rename = "touch")]
     WarmUp,
     /// Become a program other than a kernel.
     Run { command: &'a Command },
@@ -348,7 +347,7 @@ pub(crate) fn parse(bytes: &[u8]) -> io::Result<FromKernel> {
     };
     Ok(match frame.kind.as_str() {
         "ready" => FromKernel::Ready,
-        "touched" => FromKernel::WarmedUp,
+        "warmed_up" => FromKernel::WarmedUp,
         "configured" => FromKernel::Configured,
         "started" => FromKernel::Started(frame.number.ok_or_else(missing)?),
         "flushed" => FromKernel::Flushed(frame.number.ok_or_else(missing)?),
