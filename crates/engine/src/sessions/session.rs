@@ -400,6 +400,22 @@ impl Session {
         self.add_file(&free_name(&file.filename, &taken), &file.mime, blob).await
     }
 
+    /// Adds a client's file under its name or, where another file has that, a free one, and returns it. One that is there already with the
+    /// same content is not added again.
+    pub async fn add_attached_file(&self, name: &str, mime: &str, blob: NewBlob) -> Result<String, Error> {
+        check_name(name)?;
+        let records = self.records().await?;
+        let known: HashMap<&str, &SessionFileRecord> = records.iter().map(|file| (file.path.as_str(), file)).collect();
+        let is_same =
+            |file: &&SessionFileRecord| file.location == FileLocation::Workspace && file.sha256 == blob.sha256();
+        let free = |name: &String| known.get(name.as_str()).is_none_or(is_same);
+        let name = names_like(name).find(free).unwrap_or_default();
+        if !known.contains_key(name.as_str()) {
+            self.add_file(&name, mime, blob).await?;
+        }
+        Ok(name)
+    }
+
     /// Copies files to the tenant's files in their present state, and sets their `published_id`, unless the file is gone or exceeds the
     /// tenant's storage.
     pub async fn publish_files(&self, files: &mut [SessionFile], purpose: &str) -> Result<(), Error> {
@@ -592,11 +608,16 @@ fn refused_file(error: Error) -> Error {
 
 /// The name itself or, if it is taken, the name with a number before its extension.
 pub fn free_name(name: &str, taken: &HashSet<String>) -> String {
+    names_like(name).find(|name| !taken.contains(name)).unwrap_or_default()
+}
+
+/// A name, and the same with a number before its ending, from 2.
+fn names_like(name: &str) -> impl Iterator<Item = String> {
     let start = name.rfind('/').map_or(0, |slash| slash + 1);
     let dot = name[start..].rfind('.').filter(|dot| *dot > 0).map_or(name.len(), |dot| start + dot);
     let (stem, ending) = name.split_at(dot);
-    let numbered = (2..).map(|number| format!("{stem}-{number}{ending}"));
-    std::iter::once(name.to_owned()).chain(numbered).find(|name| !taken.contains(name)).unwrap_or_default()
+    let numbered = (2..).map(move |number| format!("{stem}-{number}{ending}"));
+    std::iter::once(name.to_owned()).chain(numbered)
 }
 
 /// A file's id as text.

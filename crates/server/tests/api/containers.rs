@@ -220,3 +220,48 @@ async fn files_of_old_containers_go_away_in_the_end() {
     }
     panic!("it is still there");
 }
+
+#[tokio::test]
+async fn files_of_one_name_are_told_apart() {
+    let data = tempfile::tempdir().unwrap();
+    let upstream =
+        ScriptedUpstream::start([(); 5].map(|()| [Scripted::Python("1"), Scripted::Text("Seen.")]).concat()).await;
+    let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
+    let asked = |place: usize| upstream.requests()[2 * place]["messages"].to_string();
+    let tools = json!([{ "type": "code_interpreter", "container": { "type": "auto" } }]);
+    let inline = |data: &str| json!({ "type": "input_file", "filename": "q.csv", "file_data": format!("data:text/csv;base64,{data}") });
+    let january = server.upload("q.csv", b"JAN").await;
+    let february = server.upload("q.csv", b"FEB").await;
+    let mut previous = Value::Null;
+    for (place, (part, names)) in [
+        (json!({ "type": "input_file", "file_id": january }), &["q.csv"][..]),
+        (json!({ "type": "input_file", "file_id": february }), &["q.csv", "q-2.csv"]),
+        (inline("TUFS"), &["q.csv", "q-2.csv", "q-3.csv"]),
+        // It is there already.
+        (inline("RkVC"), &["q.csv", "q-2.csv", "q-3.csv", "q-2.csv"]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let body = json!({ "model": "m", "input": [{ "role": "user", "content": [part] }], "tools": tools, "previous_response_id": previous });
+        previous = server.post("/v1/responses", body).await.ok()["id"].clone();
+        let asked = asked(place);
+        let told: Vec<&str> =
+            asked.split("attached a file: /mnt/data/").skip(1).filter_map(|rest| rest.split(']').next()).collect();
+        assert_eq!(told, names, "{asked}");
+    }
+    let container = server.get("/v1/containers").await.ok()["data"][0]["id"].as_str().unwrap().to_owned();
+    let files = server.get(&format!("/v1/containers/{container}/files")).await.ok();
+    assert_eq!(files["data"].as_array().unwrap().len(), 3, "{files}");
+    let file = |file: Value| json!({ "type": "file", "file": file });
+    let inline = |data: &str| file(json!({ "filename": "q.csv", "file_data": format!("data:text/csv;base64,{data}") }));
+    let content =
+        [file(json!({ "file_id": january })), file(json!({ "file_id": february })), inline("TUFS"), inline("TUFS")];
+    let body = json!({ "model": "m", "messages": [{ "role": "user", "content": content }], "tools": [{ "type": "code_interpreter" }] });
+    server.post("/v1/chat/completions", body).await.ok();
+    let asked = asked(4);
+    for (name, times) in [("q.csv", 1), ("q-2.csv", 1), ("q-3.csv", 2)] {
+        assert_eq!(asked.matches(&format!("/mnt/data/{name}]")).count(), times, "{asked}");
+    }
+    server.stop().await;
+}

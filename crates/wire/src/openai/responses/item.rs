@@ -101,6 +101,13 @@ impl Document<Item> {
         self.set("content", serde_json::to_value(content).unwrap_or_default());
     }
 
+    /// Names the file in a part of a message.
+    pub fn name_file(&mut self, part: usize, name: &str) {
+        if let Some(part) = self.json_mut().pointer_mut(&format!("/content/{part}")) {
+            part["filename"] = name.into();
+        }
+    }
+
     /// Gives a message a status where it has none.
     pub fn default_status(&mut self, status: ItemStatus) {
         if !self.has("status") {

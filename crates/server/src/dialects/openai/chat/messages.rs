@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use aludel_agent::{Call, CallOutput, Item, Part, text_of};
 use aludel_engine::Session;
 use aludel_engine::execution::ending_of;
-use aludel_engine::sessions::WORKSPACE;
-use aludel_store::{FileRecord, SessionId, Tenant};
+use aludel_engine::sessions::{WORKSPACE, free_name};
+use aludel_store::{BlobName, FileId, SessionId, Tenant};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
@@ -42,22 +42,32 @@ pub(super) struct Conversation {
     in_text: bool,
 }
 
+/// A file of a message.
 #[derive(Debug)]
-enum AttachedFile {
-    Stored(FileRecord),
-    Inline { name: String, mime: String, bytes: Vec<u8> },
+struct AttachedFile {
+    /// Its name in the message.
+    said: String,
+    /// Its name in the container: the same, unless an earlier file has it.
+    name: String,
+    mime: String,
+    content: FileContent,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum FileContent {
+    Stored { id: FileId, blob: BlobName },
+    Inline(Vec<u8>),
 }
 
 impl AttachedFile {
-    fn name(&self) -> &str {
-        match self {
-            Self::Stored(file) => &file.filename,
-            Self::Inline { name, .. } => name,
-        }
+    fn new(name: String, mime: String, content: FileContent) -> Self {
+        Self { said: name.clone(), name, mime, content }
     }
+}
 
-    fn has_id(&self, id: &str) -> bool {
-        matches!(self, Self::Stored(file) if file.id.as_str() == id)
+impl FileContent {
+    fn has_id(&self, other: &str) -> bool {
+        matches!(self, Self::Stored { id, .. } if id.as_str() == other)
     }
 }
 
@@ -230,17 +240,11 @@ impl Conversation {
                 Some("file") => {
                     let file = part.get("file").unwrap_or(&Value::Null);
                     let id = file.get("file_id").and_then(Value::as_str);
-                    // A request may name one file any number of times.
-                    let known = id.and_then(|id| self.files.iter().position(|file| file.has_id(id)));
-                    let place = match known {
-                        Some(known) => known,
-                        None => {
-                            check_count(self.files.len() + 1)?;
-                            self.files.push(attached(app, tenant, file, &param).await?);
-                            self.files.len() - 1
-                        }
-                    };
-                    mention(self.files.get(place).map_or("", AttachedFile::name))
+                    let known = id.and_then(|id| self.files.iter().find(|known| known.content.has_id(id)));
+                    match known {
+                        Some(known) => mention(&known.name),
+                        None => mention(self.attach(attached(app, tenant, file, &param).await?)?),
+                    }
                 }
                 other => {
                     let message = format!("Parts of type '{}' are not understood here.", other.unwrap_or_default());
@@ -249,6 +253,21 @@ impl Conversation {
             });
         }
         Ok(parts)
+    }
+
+    /// Adds a file, and returns its name in the container. A request may bring one file along any number of times.
+    fn attach(&mut self, file: AttachedFile) -> Result<&str, ApiError> {
+        let is_same = |known: &AttachedFile| known.said == file.said && known.content == file.content;
+        let place = match self.files.iter().position(is_same) {
+            Some(known) => known,
+            None => {
+                check_count(self.files.len() + 1)?;
+                let taken = self.files.iter().map(|known| known.name.clone()).collect();
+                self.files.push(AttachedFile { name: free_name(&file.said, &taken), ..file });
+                self.files.len() - 1
+            }
+        };
+        Ok(self.files.get(place).map_or("", |file| &file.name))
     }
 
     /// Adds the names under which programs find the pictures of a message. One that comes again has the same name, and those that are too
@@ -268,12 +287,12 @@ impl Conversation {
             let Some((_, mime, bytes)) = picture else { continue };
             let digest: String = Sha256::digest(&bytes).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
             let name = format!("input_{digest}.{}", ending_of(&mime).unwrap_or("bin"));
-            if !self.files.iter().any(|file| file.name() == name) {
+            if !self.files.iter().any(|file| file.name == name) {
                 if check_count(self.files.len() + 1).is_err() {
                     continue;
                 }
                 memory.count_file(bytes.len() as u64)?;
-                self.files.push(AttachedFile::Inline { name: name.clone(), mime, bytes });
+                self.files.push(AttachedFile::new(name.clone(), mime, FileContent::Inline(bytes)));
             }
             all.push(mention(&name));
         }
@@ -307,14 +326,14 @@ impl Conversation {
         let tenant = container.tenant();
         let present: HashSet<String> = container.files().await?.into_iter().map(|file| file.path).collect();
         for (index, file) in self.files.iter().enumerate() {
-            if index < self.old_files && present.contains(&format!("{WORKSPACE}/{}", file.name())) {
+            if index < self.old_files && present.contains(&format!("{WORKSPACE}/{}", file.name)) {
                 continue;
             }
-            let (mime, blob) = match file {
-                AttachedFile::Stored(file) => (&file.mime, app.store.copy_blob(tenant, &file.blob).await?),
-                AttachedFile::Inline { mime, bytes, .. } => (mime, app.store.write_blob(tenant, bytes).await?),
+            let blob = match &file.content {
+                FileContent::Stored { blob, .. } => app.store.copy_blob(tenant, blob).await?,
+                FileContent::Inline(bytes) => app.store.write_blob(tenant, bytes).await?,
             };
-            container.add_file(file.name(), mime, blob).await?;
+            container.add_file(&file.name, &file.mime, blob).await?;
         }
         Ok(())
     }
@@ -322,7 +341,9 @@ impl Conversation {
 
 async fn attached(app: &App, tenant: &Tenant, file: &Value, param: &str) -> Result<AttachedFile, ApiError> {
     if let Some(id) = file.get("file_id").and_then(Value::as_str) {
-        return Ok(AttachedFile::Stored(stored_file(app, tenant, id, &format!("{param}.file.file_id")).await?));
+        let file = stored_file(app, tenant, id, &format!("{param}.file.file_id")).await?;
+        let content = FileContent::Stored { id: file.id, blob: file.blob };
+        return Ok(AttachedFile::new(file.filename, file.mime, content));
     }
     if file.get("filename").and_then(Value::as_str).is_none() {
         let message = "Files are taken by 'file_id', or as 'file_data' with a 'filename'.";
@@ -333,7 +354,7 @@ async fn attached(app: &App, tenant: &Tenant, file: &Value, param: &str) -> Resu
     let inline = inline_file(text("file_data"), None, text("filename"), &place)?;
     let inline = inline.ok_or_else(|| ApiError::missing(place))?;
     let (name, mime, bytes) = inline;
-    Ok(AttachedFile::Inline { name, mime, bytes })
+    Ok(AttachedFile::new(name, mime, FileContent::Inline(bytes)))
 }
 
 /// The note by which the model learns of a file.

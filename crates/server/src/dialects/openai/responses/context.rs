@@ -102,30 +102,52 @@ impl Context {
         used.and_then(SessionId::parse).or_else(|| self.referred.clone())
     }
 
-    /// Puts the files of new messages into the container.
-    pub(super) async fn place_files(&self, app: &App, tenant: &Tenant, container: &Session) -> Result<(), ApiError> {
-        let new = self.items.get(self.new.clone()).unwrap_or_default();
-        let (mut placed, mut count) = (HashSet::new(), 0);
-        for part in new.iter().flat_map(parts_of) {
-            let (id, data, url, name) = match part {
-                ContentPart::InputFile(file) => (file.file_id, file.file_data, None, file.filename),
-                ContentPart::InputImage(image) => (image.file_id, None, image.image_url, image.filename),
-                _ => continue,
-            };
-            if id.as_ref().is_some_and(|id| !placed.insert(id.clone())) {
-                // A request may name one file any number of times.
-                continue;
-            }
-            if let Some(id) = id {
-                count += 1;
-                check_count(count)?;
-                container.add_stored_file(&stored_file(app, tenant, &id, "input").await?).await?;
-            } else if let Some((name, mime, bytes)) =
-                inline_file(data.as_deref(), url.as_deref(), name.as_deref(), "input")?
-            {
-                count += 1;
-                check_count(count)?;
-                container.add_file(&name, &mime, app.store.write_blob(tenant, &bytes).await?).await?;
+    /// Puts the files of new messages into the container, and names those there that have another name than their message says.
+    pub(super) async fn place_files(
+        &mut self,
+        app: &App,
+        tenant: &Tenant,
+        container: &Session,
+    ) -> Result<(), ApiError> {
+        let new = self.items.get_mut(self.new.clone()).unwrap_or_default();
+        let (mut placed, mut count) = (HashMap::new(), 0);
+        for item in new {
+            for (place, part) in parts_of(item).into_iter().enumerate() {
+                let (id, data, url, said) = match part {
+                    ContentPart::InputFile(file) => (file.file_id, file.file_data, None, file.filename),
+                    ContentPart::InputImage(image) => (image.file_id, None, image.image_url, image.filename),
+                    _ => continue,
+                };
+                let name = if let Some(id) = id {
+                    let file = stored_file(app, tenant, &id, "input").await?;
+                    // A request may name one file any number of times.
+                    let known = placed.get(&id).cloned();
+                    let name = match known {
+                        Some(name) => name,
+                        None => {
+                            count += 1;
+                            check_count(count)?;
+                            let blob = app.store.copy_blob(tenant, &file.blob).await?;
+                            let name = container.add_attached_file(&file.filename, &file.mime, blob).await?;
+                            placed.insert(id, name.clone());
+                            name
+                        }
+                    };
+                    Some(name).filter(|name| said.as_ref().unwrap_or(&file.filename) != name)
+                } else if let Some((name, mime, bytes)) =
+                    inline_file(data.as_deref(), url.as_deref(), said.as_deref(), "input")?
+                {
+                    count += 1;
+                    check_count(count)?;
+                    let blob = app.store.write_blob(tenant, &bytes).await?;
+                    let given = container.add_attached_file(&name, &mime, blob).await?;
+                    Some(given).filter(|given| said.as_ref().is_some_and(|said| said != given))
+                } else {
+                    None
+                };
+                if let Some(name) = name {
+                    item.name_file(place, &name);
+                }
             }
         }
         Ok(())
@@ -449,8 +471,8 @@ impl ModelView {
     /// Converts a file to its name, since programs can read it.
     async fn file(&self, file: InputFile, app: &App, tenant: &Tenant) -> Result<String, ApiError> {
         let name = match (file.file_id, file.filename) {
-            (Some(id), _) => stored_file(app, tenant, &id, "input").await?.filename,
-            (None, Some(name)) => name,
+            (_, Some(name)) => name,
+            (Some(id), None) => stored_file(app, tenant, &id, "input").await?.filename,
             (None, None) => {
                 let message = "Files are taken by 'file_id', or as 'file_data' with a 'filename'.";
                 return Err(ApiError::invalid("input", message));

@@ -68,7 +68,7 @@ async fn prepare(
     app: &Arc<App>,
     tenant: &Tenant,
     request: ParsedRequest,
-    context: Context,
+    mut context: Context,
     in_flight: Arc<InFlightRequest>,
     session: Option<Arc<Session>>,
 ) -> Result<Run, ApiError> {
