@@ -163,7 +163,12 @@ mod tests {
     use super::*;
 
     fn tool(name: &str, parameters: Value) -> FunctionTool {
-        FunctionTool { name: name.into(), description: format!("Does {name}."), parameters: parameters.into() }
+        FunctionTool {
+            name: name.into(),
+            description: format!("Does {name}."),
+            parameters: parameters.into(),
+            strict: None,
+        }
     }
 
     #[test]

@@ -146,6 +146,7 @@ impl CodeInterpreter {
                 "additionalProperties": false,
             })
             .into(),
+            strict: None,
         }
     }
 

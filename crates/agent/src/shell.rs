@@ -140,6 +140,7 @@ impl ProgramTool {
             name: self.name_beside(others),
             description: description.to_owned(),
             parameters: json!({ "type": "object", "properties": properties, "required": required }).into(),
+            strict: None,
         }
     }
 }

@@ -70,8 +70,12 @@ impl Tool {
                 Err(error) => ready(format!("The arguments do not fit: {error}. Send what the schema says.")).boxed(),
             }
         };
-        let function =
-            FunctionTool { name: name.into(), description: description.into(), parameters: parameters.into() };
+        let function = FunctionTool {
+            name: name.into(),
+            description: description.into(),
+            parameters: parameters.into(),
+            strict: None,
+        };
         Self { function, run: Arc::new(run) }
     }
 

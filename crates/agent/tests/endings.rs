@@ -20,7 +20,12 @@ use futures_util::future::BoxFuture;
 use serde_json::json;
 
 fn tool(name: &str) -> FunctionTool {
-    FunctionTool { name: name.into(), description: "A tool.".into(), parameters: json!({ "type": "object" }).into() }
+    FunctionTool {
+        name: name.into(),
+        description: "A tool.".into(),
+        parameters: json!({ "type": "object" }).into(),
+        strict: None,
+    }
 }
 
 /// The calls that nobody answered.

@@ -227,6 +227,7 @@ async fn tools_of_the_caller_come_back_and_forced_choice_forces_once() {
         name: "weather".into(),
         description: "Weather.".into(),
         parameters: serde_json::json!({"type": "object"}).into(),
+        strict: None,
     };
     let agent = agent(&upstream, &bench).client_tool(weather).tool_choice(ToolChoice::Required).build();
     let turn = agent.run("Weather?").await;

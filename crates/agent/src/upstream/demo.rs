@@ -278,7 +278,12 @@ mod tests {
 
     fn request(items: Vec<Item>) -> ModelRequest {
         let description = "Files now: /mnt/data/notes.txt (1.0 kB), /mnt/data/sales.csv (1.9 MB).".to_owned();
-        let tool = FunctionTool { name: "python".into(), description, parameters: serde_json::Value::Null.into() };
+        let tool = FunctionTool {
+            name: "python".into(),
+            description,
+            parameters: serde_json::Value::Null.into(),
+            strict: None,
+        };
         ModelRequest {
             owner: String::new(),
             instructions: String::new(),

@@ -103,6 +103,9 @@ pub struct FunctionTool {
     pub description: String,
     /// A JSON Schema of its one argument, an object.
     pub parameters: JsonText,
+    /// True if the arguments must match the schema exactly, where the client says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strict: Option<bool>,
 }
 
 /// Returns this name, or a longer one if one of these tools has it.

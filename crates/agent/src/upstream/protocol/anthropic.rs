@@ -72,10 +72,14 @@ fn request(model: &str, request: &ModelRequest, vision: bool, signatures: &Signa
         body.insert("system".into(), json!(instructions.trim()));
     }
     if !request.tools.is_empty() {
-        let tools = request
-            .tools
-            .iter()
-            .map(|tool| json!({ "name": tool.name, "description": tool.description, "input_schema": tool.parameters }));
+        let tools = request.tools.iter().map(|tool| {
+            let mut sent =
+                json!({ "name": tool.name, "description": tool.description, "input_schema": tool.parameters });
+            if let Some(strict) = tool.strict {
+                sent["strict"] = strict.into();
+            }
+            sent
+        });
         body.insert("tools".into(), tools.collect());
         let mut choice = match &request.tool_choice {
             ToolChoice::Auto => json!({ "type": "auto" }),

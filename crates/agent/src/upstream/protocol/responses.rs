@@ -71,7 +71,7 @@ fn request(model: &str, request: &ModelRequest, vision: bool) -> Value {
         let tools = request.tools.iter().map(|tool| {
             json!({
                 "type": "function", "name": tool.name, "description": tool.description,
-                "parameters": tool.parameters, "strict": false,
+                "parameters": tool.parameters, "strict": tool.strict.unwrap_or_default(),
             })
         });
         set("tools", tools.collect());

@@ -263,7 +263,7 @@ fn function(tool: &Tool, param: &str) -> Result<FunctionTool, ApiError> {
         Some(_) => return Err(ApiError::invalid(format!("{param}.input_schema"), "It must be an object.")),
     };
     let description = tool.description.clone().unwrap_or_default();
-    Ok(FunctionTool { name: tool.name.clone(), description, parameters })
+    Ok(FunctionTool { name: tool.name.clone(), description, parameters, strict: tool.strict })
 }
 
 fn tool_choice(

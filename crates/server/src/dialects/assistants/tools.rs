@@ -54,11 +54,11 @@ impl Tools {
         for (index, sent) in tools.iter().enumerate() {
             match tool(sent, &format!("tools[{index}]"))? {
                 Tool::CodeInterpreter {} | Tool::FileSearch {} => read.runs_code = true,
-                Tool::Function { function: Function { name, description, parameters } } => {
+                Tool::Function { function: Function { name, description, parameters, strict } } => {
                     check_function_name(&name, &format!("tools[{index}].function"))?;
                     let parameters = Value::Object(parameters.unwrap_or_else(any_object)).into();
                     let description = description.unwrap_or_default();
-                    read.functions.push(FunctionTool { name, description, parameters });
+                    read.functions.push(FunctionTool { name, description, parameters, strict });
                 }
             }
         }

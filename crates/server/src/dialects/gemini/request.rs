@@ -98,6 +98,7 @@ fn function(declaration: FunctionDeclaration, param: &str) -> Result<FunctionToo
         name,
         description: description.unwrap_or_default(),
         parameters: parameters.unwrap_or_else(|| json!({ "type": "object", "properties": {} })).into(),
+        strict: None,
     })
 }
 

@@ -40,7 +40,7 @@ pub(super) fn request(model: &str, request: &upstream::ModelRequest, vision: boo
                 name: tool.name.clone(),
                 description: Some(tool.description.clone()),
                 parameters: Some(tool.parameters.clone()),
-                strict: None,
+                strict: tool.strict,
             })
         })
         .collect();

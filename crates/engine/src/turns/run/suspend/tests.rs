@@ -34,7 +34,8 @@ fn run(engine: &Arc<Engine>, choices: Vec<ChoicePlan>) -> (Run, RecordingRendere
 /// Runs a turn whose programs can call `f`. Returns its session and its final calls.
 async fn begun(engine: &Arc<Engine>) -> (SessionId, Vec<ToolCall>, Vec<TurnEvent>) {
     let (session, _) = engine.sessions.create(&Tenant::local(), NewSession::named("s")).await.unwrap();
-    let tool = FunctionTool { name: "f".into(), description: String::new(), parameters: json!({}).into() };
+    let tool =
+        FunctionTool { name: "f".into(), description: String::new(), parameters: json!({}).into(), strict: None };
     let spec = TurnSpec { callable: vec![tool], ..TurnSpec::new("m", "") };
     let gate = spec.gate(engine, &Tenant::local(), "request".to_owned(), &session, false);
     let id = session.id().clone();

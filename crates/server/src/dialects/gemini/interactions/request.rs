@@ -228,6 +228,7 @@ fn read_tools(tools: &[Document<Tool>]) -> Result<(bool, Vec<FunctionTool>), Api
                     name,
                     description: description.unwrap_or_default(),
                     parameters: parameters.unwrap_or_else(|| json!({ "type": "object", "properties": {} })).into(),
+                    strict: None,
                 });
             }
         }

@@ -292,6 +292,7 @@ fn function(function: Option<&Value>, param: &str) -> Result<FunctionTool, ApiEr
             Some(parameters @ Value::Object(_)) => parameters.into(),
             _ => json!({ "type": "object", "properties": {} }).into(),
         },
+        strict: function.get("strict").and_then(Value::as_bool),
     })
 }
 

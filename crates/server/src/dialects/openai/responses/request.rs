@@ -320,7 +320,7 @@ fn function(tool: responses::FunctionTool, param: &str) -> Result<FunctionTool, 
     let parameters = tool.parameters_or_any();
     let name = tool.name.ok_or_else(|| ApiError::missing(format!("{param}.name")))?;
     check_function_name(&name, param)?;
-    Ok(FunctionTool { name, description: tool.description.unwrap_or_default(), parameters })
+    Ok(FunctionTool { name, description: tool.description.unwrap_or_default(), parameters, strict: tool.strict })
 }
 
 fn tool_choice(
