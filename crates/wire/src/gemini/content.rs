@@ -1,10 +1,11 @@
 //! Messages and their parts.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::FileData;
+use crate::lenient;
 
 /// A message.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -13,7 +14,7 @@ pub struct Content {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<Role>,
     /// Its parts, in order.
-    #[serde(default, deserialize_with = "one_or_many")]
+    #[serde(default, deserialize_with = "lenient::one_or_many")]
     pub parts: Vec<Part>,
 }
 
@@ -166,19 +167,4 @@ pub enum Outcome {
     #[default]
     #[serde(other)]
     OutcomeUnspecified,
-}
-
-/// Deserializes a list, or a single entry in its place.
-fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Part>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Given {
-        Many(Vec<Part>),
-        One(Box<Part>),
-    }
-    Ok(match Option::deserialize(deserializer)? {
-        None => Vec::new(),
-        Some(Given::Many(parts)) => parts,
-        Some(Given::One(part)) => vec![*part],
-    })
 }

@@ -5,20 +5,21 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::Content;
+use crate::lenient;
 
 /// `POST /v1/models/{model}:generateContent`. Errors name the first of its fields, in this order, that is wrong.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GenerateContentRequest {
     /// The conversation.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "lenient::one_or_many")]
     pub contents: Vec<Content>,
     /// The system prompt.
     #[serde(default, alias = "system_instruction", skip_serializing_if = "Option::is_none")]
     pub system_instruction: Option<Content>,
     /// The tools that the model may use.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tools: Option<Vec<Tool>>,
+    #[serde(default, deserialize_with = "lenient::one_or_many", skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<Tool>,
     /// The functions that the model must or must not call.
     #[serde(default, alias = "tool_config", skip_serializing_if = "Option::is_none")]
     pub tool_config: Option<ToolConfig>,
@@ -116,6 +117,15 @@ pub struct GenerationConfig {
     /// Words at which the answer ends.
     #[serde(default, alias = "stop_sequences", skip_serializing_if = "Option::is_none")]
     pub stop_sequences: Option<Vec<String>>,
+    /// A number from which the same answer may come again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<i64>,
+    /// Penalty of words that are there already.
+    #[serde(default, alias = "presence_penalty", skip_serializing_if = "Option::is_none")]
+    pub presence_penalty: Option<f64>,
+    /// Penalty of words that are there often.
+    #[serde(default, alias = "frequency_penalty", skip_serializing_if = "Option::is_none")]
+    pub frequency_penalty: Option<f64>,
     /// `text/plain` or `application/json`.
     #[serde(default, alias = "response_mime_type", skip_serializing_if = "Option::is_none")]
     pub response_mime_type: Option<String>,

@@ -49,7 +49,7 @@ impl ParsedRequest {
         if cached_content.is_some_and(|name| !name.is_empty()) {
             return Err(ApiError::invalid("cachedContent", "'cachedContent' is not kept by this server."));
         }
-        let (runs_code, mut functions) = read_tools(tools.unwrap_or_default())?;
+        let (runs_code, mut functions) = read_tools(tools)?;
         let calling = tool_config.unwrap_or_default().function_calling_config.unwrap_or_default();
         let tool_choice = choose(calling.mode, &calling.allowed_function_names, &mut functions);
         let config = generation_config.unwrap_or_default();
@@ -168,7 +168,15 @@ fn sampling(config: GenerationConfig) -> Result<Sampling, ApiError> {
         (None, Some("application/json")) => Some(AnswerFormat::Json),
         (None, _) => None,
     };
+    // As Chat Completions call them.
+    let more = [
+        ("seed", config.seed.map(Value::from)),
+        ("presence_penalty", config.presence_penalty.map(Value::from)),
+        ("frequency_penalty", config.frequency_penalty.map(Value::from)),
+    ];
+    let more = more.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
     Ok(Sampling {
+        chat_fields: more.collect(),
         temperature: config.temperature,
         top_p: config.top_p,
         max_output_tokens: config.max_output_tokens,
@@ -191,6 +199,25 @@ mod tests {
             fields[name] = value.clone();
         }
         ParsedRequest::read(fields.as_object().unwrap().clone().into())
+    }
+
+    #[test]
+    fn one_stands_for_a_list_of_one() {
+        let contents = json!({ "parts": { "text": "sum of the first 50 primes?" } });
+        let request = read(&json!({ "tools": { "code_execution": {} }, "contents": contents })).unwrap();
+        assert!(request.runs_code);
+        assert_eq!(request.contents[0].parts[0].text.as_deref(), Some("sum of the first 50 primes?"));
+        assert!(!read(&json!({ "tools": null })).unwrap().runs_code);
+        let error = read(&json!({ "contents": "hi" })).unwrap_err();
+        assert!(format!("{error:?}").contains("a list or an object"), "{error:?}");
+    }
+
+    #[test]
+    fn what_chat_completions_know_too_is_passed_on() {
+        let config = json!({ "seed": 7, "presencePenalty": 0.5, "frequency_penalty": -1, "topK": 3 });
+        let request = read(&json!({ "generationConfig": config })).unwrap();
+        let expected = json!({ "seed": 7, "presence_penalty": 0.5, "frequency_penalty": -1.0 });
+        assert_eq!(Value::Object(request.sampling.chat_fields), expected);
     }
 
     #[test]

@@ -271,7 +271,9 @@ fn tool_choice(choice: Option<Choice>, functions: &mut Vec<FunctionTool>) -> Res
 fn sampling(config: GenerationConfig, format: Option<AnswerFormat>) -> Result<Sampling, ApiError> {
     check_most("generation_config.temperature", config.temperature, 2.0)?;
     check_most("generation_config.top_p", config.top_p, 1.0)?;
+    let seed = config.others.get("seed").filter(|seed| seed.is_i64());
     Ok(Sampling {
+        chat_fields: seed.map(|seed| ("seed".to_owned(), seed.clone())).into_iter().collect(),
         temperature: config.temperature,
         top_p: config.top_p,
         max_output_tokens: config.max_output_tokens,
