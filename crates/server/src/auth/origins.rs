@@ -10,7 +10,7 @@ use tower_http::cors::{AllowHeaders, AllowMethods, AllowOrigin, CorsLayer};
 /// Time for which a browser may cache the permission.
 const MAX_AGE: Duration = Duration::from_secs(3600);
 /// Response headers that pages may read, besides those that are always readable.
-const EXPOSED: [HeaderName; 9] = [
+const EXPOSED: [HeaderName; 12] = [
     HeaderName::from_static("content-disposition"),
     HeaderName::from_static("mcp-session-id"),
     HeaderName::from_static("openai-poll-after-ms"),
@@ -18,6 +18,9 @@ const EXPOSED: [HeaderName; 9] = [
     HeaderName::from_static("request-id"),
     HeaderName::from_static("retry-after"),
     HeaderName::from_static("retry-after-ms"),
+    HeaderName::from_static("x-goog-upload-size-received"),
+    HeaderName::from_static("x-goog-upload-status"),
+    HeaderName::from_static("x-goog-upload-url"),
     HeaderName::from_static("x-request-id"),
     HeaderName::from_static("x-should-retry"),
 ];

@@ -1,6 +1,7 @@
 //! Files, uploads and conversations, over HTTP.
 
 use crate::common::{files_in, settings, start, start_with};
+use md5::{Digest, Md5};
 use reqwest::Method;
 use reqwest::multipart::{Form, Part};
 use serde_json::{Value, json};
@@ -174,7 +175,11 @@ async fn an_upload_in_parts_becomes_a_file() {
     }
     server.post(&format!("{path}/complete"), json!({ "part_ids": [parts[0]] })).await.refused(400, "3000");
     server.post(&format!("{path}/complete"), json!({ "part_ids": [parts[0], parts[0]] })).await.refused(400, "twice");
-    let done = server.post(&format!("{path}/complete"), json!({ "part_ids": parts })).await.ok();
+    let complete =
+        async |md5: &str| server.post(&format!("{path}/complete"), json!({ "part_ids": parts, "md5": md5 })).await;
+    assert_eq!(complete("0").await.refused(400, "Send them again")["param"], "md5");
+    let digest: String = Md5::digest(&content).iter().map(|byte| format!("{byte:02X}")).collect();
+    let done = complete(&digest).await.ok();
     assert_eq!(done["status"], "completed");
     let file = done["file"]["id"].as_str().unwrap();
     assert!(server.get(&format!("/v1/files/{file}/content")).await.bytes == content);

@@ -103,4 +103,7 @@ pub struct Life {
 pub struct CompleteUpload {
     /// The parts, in their order in the file.
     pub part_ids: Vec<String>,
+    /// The MD5 digest of the file, in hexadecimal, to find out if all of it has arrived.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub md5: Option<String>,
 }

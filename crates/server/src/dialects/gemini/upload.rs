@@ -233,7 +233,7 @@ async fn receive(app: &App, tenant: &Tenant, request: Request, most: u64) -> Res
 /// Joins the pieces of a complete upload. An incomplete one is refused before it is copied, however often a client asks.
 async fn joined(app: &App, tenant: &Tenant, upload: &UploadRecord, parts: &[PartRecord]) -> Result<NewBlob, ApiError> {
     check_bytes(upload, parts.iter().map(|part| part.bytes).sum())?;
-    join(app, tenant, parts).await
+    join(app, tenant, parts, None).await
 }
 
 fn check_bytes(upload: &UploadRecord, bytes: u64) -> Result<(), ApiError> {

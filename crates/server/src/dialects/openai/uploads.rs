@@ -6,6 +6,7 @@ use aludel_store::{NewBlob, NewUpload, PartRecord, Tenant, UploadId, UploadRecor
 use aludel_wire::openai::{CompleteUpload, CreateUpload, Upload, UploadPart};
 use axum::Json;
 use axum::extract::{Path, Request, State};
+use md5::{Digest, Md5};
 use tokio::io::AsyncReadExt;
 
 use crate::app::App;
@@ -67,21 +68,34 @@ pub(crate) async fn complete(
     fields: Fields,
 ) -> Result<Json<Upload>, ApiError> {
     let upload = find_pending(&app, &tenant, &id).await?;
-    let CompleteUpload { part_ids } = fields.read()?;
+    let CompleteUpload { part_ids, md5 } = fields.read()?;
     let parts = choose(app.store.parts(&tenant, &upload.id).await?, &part_ids)?;
     let bytes: u64 = parts.iter().map(|part| part.bytes).sum();
     if bytes != upload.bytes {
         let message = format!("The parts have {bytes} bytes, but the upload was announced with {}.", upload.bytes);
         return Err(ApiError::invalid("part_ids", message));
     }
-    let blob = join(&app, &tenant, &parts).await?;
+    let mut digest = md5.is_some().then(Md5::new);
+    let blob = join(&app, &tenant, &parts, digest.as_mut()).await?;
+    if let (Some(said), Some(digest)) = (md5, digest) {
+        let found: String = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        if !found.eq_ignore_ascii_case(&said) {
+            let message = format!("The parts have the MD5 digest '{found}', not '{said}'. Send them again.");
+            return Err(ApiError::invalid("md5", message));
+        }
+    }
     let file = app.store.complete_upload(&tenant, &upload, blob).await?;
     file.ok_or_else(|| not_pending(&id))?;
     render(&app, &tenant, find(&app, &tenant, &id).await?).await
 }
 
-/// Joins the parts into one blob. The parts stay until the file exists, so both need room.
-pub(crate) async fn join(app: &App, tenant: &Tenant, parts: &[PartRecord]) -> Result<NewBlob, ApiError> {
+/// Joins the parts into one blob, and adds them to a digest. The parts stay until the file exists, so both need room.
+pub(crate) async fn join(
+    app: &App,
+    tenant: &Tenant,
+    parts: &[PartRecord],
+    mut digest: Option<&mut Md5>,
+) -> Result<NewBlob, ApiError> {
     let mut blob = app.store.new_blob(tenant, parts.iter().map(|part| part.bytes).sum()).await?;
     let mut buffer = vec![0; 256 << 10];
     for part in parts {
@@ -89,6 +103,9 @@ pub(crate) async fn join(app: &App, tenant: &Tenant, parts: &[PartRecord]) -> Re
         loop {
             let count = file.read(&mut buffer).await.map_err(ApiError::internal)?;
             let Some(read) = buffer.get(..count).filter(|read| !read.is_empty()) else { break };
+            if let Some(digest) = &mut digest {
+                digest.update(read);
+            }
             blob.write(read).await?;
         }
     }
