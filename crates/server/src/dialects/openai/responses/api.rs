@@ -115,7 +115,11 @@ pub(crate) async fn retrieve(
     let id = parse(&id)?;
     if params.get("stream") != Some("true") {
         let include = Include::of(params.all("include"));
-        let (response, _memory) = current(&app, &tenant, &id).await?;
+        let (mut response, _memory) = current(&app, &tenant, &id).await?;
+        // It is stored when it is made and when it ends.
+        if response.status == responses::Status::Queued && app.engine.in_flight.find(&tenant, &id.into()).is_some() {
+            response.status = responses::Status::InProgress;
+        }
         return Ok(Json(for_client(response, include)).into_response());
     }
     let after: Option<u64> = match params.get("starting_after") {
