@@ -148,14 +148,28 @@ pub(crate) type LogSink = fn(MessageLevel, &str) -> bool;
 /// The log of this process, if it has one.
 static LOG: OnceLock<LogSink> = OnceLock::new();
 
+/// Writes lines of text to stderr in the place of this module.
+static WRITER: OnceLock<fn(&str)> = OnceLock::new();
+
+/// Has all later messages that no log takes written by this.
+pub(crate) fn write_by(write: fn(&str)) {
+    WRITER.get_or_init(|| write);
+}
+
 /// Passes all later messages to a log. Only the first log counts.
 pub(crate) fn log_to(log: LogSink) {
     LOG.get_or_init(|| log);
 }
 
 fn say(level: MessageLevel, mark: &str, text: &str) {
-    if !LOG.get().is_some_and(|log| log(level, text)) {
-        put(&mut io::stderr().lock(), &format!("{mark}{text}\n")).ignore("there is no other place to report it");
+    if LOG.get().is_some_and(|log| log(level, text)) {
+        return;
+    }
+    match WRITER.get() {
+        Some(write) => write(&format!("{mark}{text}")),
+        None => {
+            put(&mut io::stderr().lock(), &format!("{mark}{text}\n")).ignore("there is no other place to report it");
+        }
     }
 }
 

@@ -42,6 +42,7 @@ mod wrap;
 
 use std::pin::Pin;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use aludel_ignore::Ignore;
 use anyhow::Context as _;
@@ -52,11 +53,15 @@ use config::HostEnvironment;
 use context::CommandContext;
 use exit::Exit;
 
+/// The longest that the end of a server waits for whoever reads its log.
+const LOG_TIME: Duration = Duration::from_secs(1);
+
 fn main() -> ExitCode {
     aludel_jail::give_back_large_memory();
     let arguments = CliArguments::parse();
     let speaks_json = arguments.command.speaks_json();
     let exit = run(arguments).unwrap_or_else(|error| report(&error, speaks_json));
+    aludel_server::flush_log(LOG_TIME);
     exit.into()
 }
 

@@ -32,4 +32,4 @@ pub use dialects::mcp::{RETURN_AFTER as MCP_RETURN_AFTER, serve_stdio as serve_m
 pub use early::answer_early;
 pub use local_user::LocalUserService;
 pub use serve::{Listener, NO_DESCRIPTORS_PAUSE, ServeError, serve};
-pub use telemetry::{LogFormat, LogLevel, Traces, log_as, notice};
+pub use telemetry::{LogFormat, LogLevel, Traces, flush_log, log_as, notice, write_line, write_log_aside};

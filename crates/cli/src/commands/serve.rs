@@ -158,6 +158,8 @@ fn bind_socket(context: &CommandContext, app: &Arc<App>) -> Option<socket::Socke
 
 /// Opens the server's log, to which all messages go from now on.
 pub(crate) fn open_log(config: &Config) {
+    aludel_server::write_log_aside();
+    console::write_by(aludel_server::write_line);
     aludel_server::log_as(match *config.server.log {
         LogFormatSetting::Text => aludel_server::LogFormat::Text,
         LogFormatSetting::Json => aludel_server::LogFormat::Json,

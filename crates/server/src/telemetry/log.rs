@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use super::Scope;
-use super::log_line::{LogFormat, LogLevel, LogLine, plain, write};
+use super::log_line::{LogFormat, LogLevel, LogLine, plain};
+use super::log_writer::write_line;
 
 /// Writes an event, whose fields may come from outside.
 pub(super) fn tell(level: tracing::Level, message: &str, fields: Vec<(&'static str, Value)>, scope: Option<&Scope>) {
@@ -17,10 +18,10 @@ pub(super) fn tell(level: tracing::Level, message: &str, fields: Vec<(&'static s
             Some(scope) => scope.identify(line),
             None => line,
         };
-        return write(&fields.into_iter().fold(line, |line, (name, value)| line.with(name, value)).render());
+        return write_line(&fields.into_iter().fold(line, |line, (name, value)| line.with(name, value)).render());
     }
     let subject = scope.map_or_else(String::new, |scope| format!("{}: ", scope.id()));
-    write(&plain(&format!("{subject}{message}{}", listed(&fields))));
+    write_line(&plain(&format!("{subject}{message}{}", listed(&fields))));
 }
 
 /// Fields as they follow the words of a line for people.
@@ -41,7 +42,7 @@ fn listed(fields: &[(&'static str, Value)]) -> String {
 pub fn notice(level: LogLevel, message: &str) -> bool {
     let is_taken = LogFormat::current() == LogFormat::Json;
     if is_taken {
-        write(&LogLine::new(level, message).render());
+        write_line(&LogLine::new(level, message).render());
     }
     is_taken
 }

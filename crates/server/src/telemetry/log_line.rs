@@ -1,6 +1,5 @@
 //! Lines of the log, on standard error.
 
-use std::io::Write;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -8,6 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use aludel_ignore::Ignore;
 use serde::Serializer as _;
 use serde_json::Value;
+
+use super::log_writer::write_line;
 
 /// The form of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -111,7 +112,7 @@ impl LogLine {
     /// Writes it, if the log takes such lines.
     pub(crate) fn write(self) {
         if LogFormat::current() == LogFormat::Json {
-            write(&self.render());
+            write_line(&self.render());
         }
     }
 
@@ -128,11 +129,6 @@ impl LogLine {
 /// Escapes control characters: paths and names are untrusted and must not move a terminal's cursor.
 pub(super) fn plain(text: &str) -> String {
     text.chars().map(|character| if character.is_control() { ' ' } else { character }).collect()
-}
-
-/// Writes a line.
-pub(super) fn write(line: &str) {
-    std::io::stderr().lock().write_all(format!("{line}\n").as_bytes()).ignore("there is no other place to report it");
 }
 
 /// The time as RFC 3339 has it, in UTC.

@@ -15,6 +15,7 @@ use tracing_subscriber::registry::LookupSpan as _;
 mod layer;
 mod log;
 mod log_line;
+mod log_writer;
 mod metrics;
 mod model;
 mod sandbox;
@@ -27,6 +28,7 @@ mod values;
 
 pub use log::notice;
 pub use log_line::{LogFormat, LogLevel};
+pub use log_writer::{flush_log, write_line, write_log_aside};
 pub(crate) use metrics::{METRICS, Metrics};
 pub(crate) use model::{passed_on, watched};
 pub(crate) use scope::Scope;
