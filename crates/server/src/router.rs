@@ -1,6 +1,7 @@
 //! The routes.
 
 use std::convert::Infallible;
+use std::io;
 use std::sync::Arc;
 
 use aludel_engine::BackendStatus;
@@ -113,7 +114,14 @@ async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, ApiError> {
     if let BackendStatus::Degraded { reason } = app.engine.backend_health().status {
         return Err(ApiError::unavailable(reason));
     }
-    match app.store.free_bytes().await? {
+    let free = app.store.free_bytes().await;
+    if let Err(aludel_store::Error::Io { source, path }) = &free
+        && source.kind() == io::ErrorKind::ReadOnlyFilesystem
+    {
+        let reason = format!("The disk of {} can only be read: the log of the system says why.", path.display());
+        return Err(ApiError::unavailable(reason));
+    }
+    match free? {
         0..LEAST_FREE => {
             let reason = format!("The disk of the server's state is full: less than {} MB are free.", LEAST_FREE >> 20);
             Err(ApiError::unavailable(reason))

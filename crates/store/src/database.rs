@@ -2,6 +2,7 @@
 
 mod formats;
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -84,6 +85,17 @@ struct ReadConnection<'d> {
 impl Database {
     /// Opens the file, or makes it, and upgrades it to the newest format.
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+        Self::open_or_fail(path).map_err(|error| match error {
+            error if error.is_disk_full() => {
+                Error::Io { path: path.to_path_buf(), source: io::ErrorKind::StorageFull.into() }
+            }
+            error => error,
+        })
+    }
+
+    fn open_or_fail(path: &Path) -> Result<Self, Error> {
+        let reserve = DiskReserve::new(path.with_file_name("reserve"));
+        reserve.release_if_full();
         let mut writer = Connection::open(path)?;
         writer.busy_timeout(BUSY)?;
         // Of effect on a new file. One that has it is not written to: the disk may be full.
@@ -103,7 +115,7 @@ impl Database {
             readers: Mutex::default(),
             returned: Condvar::new(),
             writer: WriteConnection::new(writer),
-            reserve: DiskReserve::new(path.with_file_name("reserve")),
+            reserve,
         })
     }
 

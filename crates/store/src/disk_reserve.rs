@@ -5,12 +5,16 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
+use rustix::fs::StatVfs;
 use tracing::{info, warn};
 
 /// Bytes of the reserve: a deletion changes few pages of the database, and hundreds for a container of a thousand files.
 const BYTES: u64 = 4 << 20;
 /// Bytes that are free before it is made: with less, others need them.
 const LEAST_FREE: u64 = 8 * BYTES;
+
+/// Free bytes with which nothing can be written: some file systems keep that many for themselves.
+const LEAST_TO_OPEN: u64 = 8 << 20;
 
 /// A file that takes up room until a deletion finds the disk full.
 #[derive(Debug)]
@@ -46,6 +50,14 @@ impl DiskReserve {
         Ok(())
     }
 
+    /// Gives the room back if nothing else is free, for the state to be opened: its clients can then delete.
+    pub(crate) fn release_if_full(&self) {
+        let parent = self.0.parent().unwrap_or(&self.0);
+        if self.0.exists() && rustix::fs::statvfs(parent).is_ok_and(|found| free_bytes(&found) < LEAST_TO_OPEN) {
+            self.release();
+        }
+    }
+
     /// Gives the room back, until it is filled again.
     pub(crate) fn release(&self) {
         match std::fs::remove_file(&self.0) {
@@ -54,4 +66,10 @@ impl DiskReserve {
             Err(error) => warn!(path = %self.0.display(), %error, "the room that is kept for deletions cannot be used"),
         }
     }
+}
+
+/// Bytes of a file system that this process can use. Some are reserved for root.
+pub(crate) fn free_bytes(found: &StatVfs) -> u64 {
+    let blocks = if rustix::process::geteuid().is_root() { found.f_bfree } else { found.f_bavail };
+    blocks.saturating_mul(found.f_frsize)
 }

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use rusqlite::ffi;
+
 use crate::TurnId;
 
 /// The state could not be read or written. Except [`Error::Full`], none of these is a client's fault.
@@ -67,6 +69,12 @@ impl Error {
     /// Returns true if the file system has no room.
     pub fn is_disk_full(&self) -> bool {
         match self {
+            // The file of the locks, which are in shared memory, cannot grow.
+            Self::Database(rusqlite::Error::SqliteFailure(error, _))
+                if error.extended_code == ffi::SQLITE_IOERR_SHMSIZE =>
+            {
+                true
+            }
             Self::Database(error) => error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull),
             Self::Io { source, .. } | Self::Source(source) => source.kind() == io::ErrorKind::StorageFull,
             _ => false,

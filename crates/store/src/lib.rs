@@ -38,9 +38,10 @@ mod writer_queue;
 
 use std::any::Any;
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use aludel_ignore::Ignore;
 use rusqlite::Connection;
@@ -174,15 +175,19 @@ impl Store {
         self.0.owner.id()
     }
 
-    /// Returns the bytes that this process can still write to the disk of the state.
+    /// Returns the bytes that this process can still write to the disk of the state; an error of kind
+    /// [`ReadOnlyFilesystem`](io::ErrorKind::ReadOnlyFilesystem) if it can only be read.
     pub async fn free_bytes(&self) -> Result<u64, Error> {
         self.run(|store| {
             let directory = &store.0.blobs;
             let found = rustix::fs::statvfs(directory);
             let found = found.map_err(|error| Error::Io { path: directory.clone(), source: error.into() })?;
-            // The rest is reserved for root.
-            let blocks = if rustix::process::geteuid().is_root() { found.f_bfree } else { found.f_bavail };
-            Ok(blocks.saturating_mul(found.f_frsize))
+            // A file system that was found damaged refuses changes without being called read-only.
+            let touched = File::open(directory).and_then(|directory| directory.set_modified(SystemTime::now()));
+            if touched.is_err_and(|error| error.kind() == io::ErrorKind::ReadOnlyFilesystem) {
+                return Err(Error::Io { path: directory.clone(), source: io::ErrorKind::ReadOnlyFilesystem.into() });
+            }
+            Ok(disk_reserve::free_bytes(&found))
         })
         .await
     }

@@ -41,6 +41,9 @@ impl ServeArgs {
     }
 }
 
+/// Free bytes with which a disk counts as full, as at `/readyz`.
+const FULL: u64 = 8 << 20;
+
 pub(crate) async fn run(_: ServeArgs, context: &CommandContext) -> anyhow::Result<Exit> {
     let config = &context.config;
     let mut signals = Signals::listen().context("cannot listen to signals")?;
@@ -57,9 +60,13 @@ pub(crate) async fn run(_: ServeArgs, context: &CommandContext) -> anyhow::Resul
     if !address.ip().is_loopback() && !store.has_keys().await? {
         return Err(usage(ServeError::NoKeys(address).to_string()));
     }
-    let RunningBackend { backend, packages } = match start_backend(context, &listener, &mut signals).await? {
-        Ok(running) => running,
-        Err(exit) => return Ok(exit),
+    let RunningBackend { backend, packages } = match start_backend(context, &listener, &mut signals).await {
+        Ok(Ok(running)) => running,
+        Ok(Err(exit)) => return Ok(exit),
+        Err(error) if store.free_bytes().await.is_ok_and(|free| free < FULL) => {
+            return Err(error.context(format!("the disk of {} is full; make room there", state.display())));
+        }
+        Err(error) => return Err(error),
     };
     if !store.has_keys().await? {
         console::status(&format!(
