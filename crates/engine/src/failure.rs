@@ -100,7 +100,8 @@ impl Failure {
                 (FailureKind::RateLimited, after(retry_after.unwrap_or(Duration::from_secs(5))))
             }
             UpstreamError::Busy { .. } => (FailureKind::Busy, after(Duration::from_secs(1))),
-            UpstreamError::Rejected { .. } | UpstreamError::NotFound { .. } => (FailureKind::Rejected, None),
+            // A redirection or an address that is not there is the configuration's fault, not the request's.
+            UpstreamError::Rejected { status: 400.., .. } => (FailureKind::Rejected, None),
             _ => (FailureKind::Upstream, None),
         };
         Self { retry_after_ms, cause: Some(error.to_string()), ..Self::new(kind, words(error)) }
@@ -152,7 +153,9 @@ fn words(error: &UpstreamError) -> String {
     match error {
         UpstreamError::RateLimited { detail, .. } => format!("The model is over its rate limit or quota: {detail}"),
         UpstreamError::Busy { .. } => "As many requests as this model takes are under way; try again.".into(),
-        UpstreamError::Rejected { detail, .. } => format!("The model's server rejected the request: {detail}"),
+        UpstreamError::Rejected { status: 400.., detail, .. } => {
+            format!("The model's server rejected the request: {detail}")
+        }
         UpstreamError::Server { detail, .. } | UpstreamError::Reported { detail, .. } => {
             format!("The model's server failed: {detail}")
         }

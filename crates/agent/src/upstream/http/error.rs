@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use aludel_wire::chat::ErrorEnvelope;
 use reqwest::StatusCode;
-use reqwest::header::{HeaderMap, HeaderName, RETRY_AFTER};
+use reqwest::header::{HeaderMap, HeaderName, LOCATION, RETRY_AFTER};
 use serde_json::Value;
 
 use super::{HttpUpstream, sse};
@@ -24,13 +24,14 @@ impl HttpUpstream {
     pub(super) async fn status_error(&self, response: reqwest::Response) -> UpstreamError {
         let status = response.status();
         let retry_after = retry_after(response.headers());
+        let location = response.headers().get(LOCATION).and_then(|location| location.to_str().ok()).map(str::to_owned);
         let body = self.read(response, MAX_ERROR).await.unwrap_or_default();
         let body = String::from_utf8_lossy(&body);
         let details = ErrorDetails::of(&body);
         let retry_after = retry_after.or(details.retry_after);
-        let said = match serde_json::from_str::<ErrorEnvelope>(&body) {
-            Ok(envelope) if !envelope.error.message.is_empty() => envelope.error.message,
-            _ => body.into_owned(),
+        let said = match location.filter(|_| status.is_redirection()) {
+            Some(location) => format!("it redirects to {location}; if that is right, set the model's `url` to it"),
+            None => words_of(body.into_owned()),
         };
         // Google answers 400 to an unknown key.
         let status = if details.is_about_the_key { StatusCode::UNAUTHORIZED } else { status };
@@ -198,4 +199,12 @@ pub(super) fn chain(error: &reqwest::Error) -> String {
         source = cause.source();
     }
     if texts.is_empty() { "no reason was given".to_owned() } else { texts.join(": ") }
+}
+
+/// The message in an answer's body, or all of it.
+fn words_of(body: String) -> String {
+    match serde_json::from_str::<ErrorEnvelope>(&body) {
+        Ok(envelope) if !envelope.error.message.is_empty() => envelope.error.message,
+        _ => body,
+    }
 }
