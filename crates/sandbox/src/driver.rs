@@ -147,7 +147,8 @@ impl<L: Link> Driver<L> {
             (tools.to_vec(), event_memory.cloned()),
             (events, answered, interrupted),
         );
-        // A kernel that does not read keeps both copies until it is given up, whoever waits for it. Quotes have two bytes in the second one.
+        // A kernel that does not read keeps both copies until it is given up, whoever waits for it. Quotes have two bytes in the second
+        // one.
         let held = match event_memory {
             Some(memory) if code.len() > LONG_PROGRAM => {
                 Some(memory.hold_bytes(2 * code.len() + text_cost(code)).await)

@@ -292,9 +292,9 @@ impl WardenServer {
     }
 }
 
-/// The socket that wakes a checkpoint, and the other end of it. Programs can send descriptors to it from their start on, and the warden would
-/// have to close them; that of a watching `inotify`, which only the profile for services has, takes 6 ms. With that profile there is no
-/// checkpoint where Linux cannot refuse them.
+/// The socket that wakes a checkpoint, and the other end of it. Programs can send descriptors to it from their start on, and the warden
+/// would have to close them; that of a watching `inotify`, which only the profile for services has, takes 6 ms. With that profile there is
+/// no checkpoint where Linux cannot refuse them.
 fn checkpoint_sockets(profile: Profile) -> Result<(Option<OwnedFd>, OwnedFd), StepError> {
     let (socket, theirs) = message::socket_pair().step("make a checkpoint's socket")?;
     rustix::net::sockopt::set_socket_passcred(&socket, true).step("ask for the sender's number")?;

@@ -34,8 +34,8 @@ const UNANSWERED: u64 = 0;
 const ENDED: &str = "the warden ended";
 /// Reason of an end that came from here.
 const HANGS: &str = "the warden gave no sign of life and was ended";
-/// Longest silence of a warden, by the last of which it is pinged; without an answer it is replaced a part later. It is silent while it waits for an init (10 s at most) and a slow zygote (20 s), and may be short of
-/// processor time or memory.
+/// Longest silence of a warden, at whose end it is pinged a last time; without an answer it is replaced a part later. It is silent while it
+/// waits for an init (10 s at most) and a slow zygote (20 s), and may be short of processor time or memory.
 pub(super) const MAX_SILENCE: Duration = Duration::from_secs(45);
 /// Divisor of that time: after each part a silent warden is pinged.
 const PARTS_OF_SILENCE: u32 = 5;
