@@ -86,6 +86,12 @@ impl Failure {
         Self::new(FailureKind::Unavailable, "The server is ending; try again in a moment.")
     }
 
+    /// The turn was cancelled. Whoever hears of it did not leave.
+    pub fn cancelled() -> Self {
+        let message = "The answer was cancelled: its API key was revoked or has expired, or its client left.";
+        Self { should_retry: Some(false), ..Self::new(FailureKind::Unavailable, message) }
+    }
+
     /// The sandbox failed. The cause is for the log.
     pub fn of_sandbox(cause: impl std::fmt::Display) -> Self {
         let message = "The sandbox failed; the server's log says why, under the request's id (x-request-id).";

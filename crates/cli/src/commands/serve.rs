@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use aludel_engine::Engine;
 use aludel_ignore::Ignore;
@@ -12,6 +13,7 @@ use aludel_store::Store;
 use anyhow::Context as _;
 use clap::Args;
 use tokio::net::TcpListener;
+use tokio::time::timeout;
 
 use crate::args::flag;
 use crate::config::{Collector, Config, Flag, LogFormatSetting, Section, help};
@@ -41,6 +43,8 @@ impl ServeArgs {
     }
 }
 
+/// The longest wait for turns to end before their sandboxes, where the process is to end at once.
+const HURRY: Duration = Duration::from_secs(1);
 /// Free bytes with which a disk counts as full, as at `/readyz`.
 const FULL: u64 = 8 << 20;
 
@@ -123,7 +127,13 @@ pub(crate) async fn run(_: ServeArgs, context: &CommandContext) -> anyhow::Resul
             served.context("cannot serve")?;
             Exit::Success
         }
-        () = hurried => Exit::Interrupted,
+        () = hurried => {
+            // Turns that go on without their sandboxes would ask their models for an ending.
+            engine.shutdown.cancel();
+            engine.tasks.close();
+            timeout(HURRY, engine.tasks.wait()).await.ignore("the next start ends what has not ended");
+            Exit::Interrupted
+        }
     };
     backend.shutdown().await;
     Ok(exit)

@@ -220,7 +220,7 @@ impl Run {
                 EarlierDecision::GoOn => {}
                 EarlierDecision::LeftForRestart => return self.leave_for_restart().await,
                 EarlierDecision::Cancelled => {
-                    self.end_choice(0, EndReason::Cancelled, &mut progress).await;
+                    self.end_choice(0, self.cut_off(), &mut progress).await;
                 }
                 EarlierDecision::AsksClient { call_id } => {
                     let items = self.choices.first().map(|plan| plan.items.as_slice()).unwrap_or_default();

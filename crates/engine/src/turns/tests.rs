@@ -512,6 +512,27 @@ async fn a_turn_is_cancelled_when_the_key_of_its_tenant_is_revoked() {
 }
 
 #[tokio::test]
+async fn a_turn_that_ends_with_the_process_has_failed_for_now() {
+    for is_cancelled in [false, true] {
+        let data = tempfile::tempdir().unwrap();
+        let engine = beside(data.path(), vec![Scripted::Text("Done.")]).await;
+        let (run, seen, _) = turn(&engine, true).await;
+        if is_cancelled {
+            run.in_flight.cancel.cancel();
+        }
+        engine.shutdown.cancel();
+        run.run().await;
+        let seen = seen.0.lock().unwrap();
+        let ending = seen.iter().find_map(|event| match &event.kind {
+            EventKind::Ended { ending, .. } => Some(ending.clone()),
+            _ => None,
+        });
+        let expected = if is_cancelled { EndReason::Cancelled } else { EndReason::failed(Failure::server_ends()) };
+        assert_eq!(ending, Some(expected));
+    }
+}
+
+#[tokio::test]
 async fn the_end_of_a_turn_is_stored_when_the_disk_has_room_again() {
     let data = tempfile::tempdir().unwrap();
     let engine = beside(data.path(), vec![Scripted::Python("show()"), Scripted::Text("Done.")]).await;

@@ -1,11 +1,9 @@
 //! One request: its start, and its delivery to clients.
 
-mod cancel_reason;
 mod delivery;
 mod start;
 mod stored;
 
-pub(crate) use cancel_reason::CancelReason;
 pub(crate) use delivery::{Delivery, StreamFormat, fingerprint, first_failure, follow, framed, stop, wait};
 pub(crate) use start::{BeginRefusal, begin, launch, not_stored, spawn_run, started};
 pub(crate) use stored::{cancel, replay_stored, stop_and_forget};

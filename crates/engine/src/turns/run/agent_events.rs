@@ -11,7 +11,7 @@ use tracing::error;
 
 use super::{ChoicePlan, Run};
 use crate::approvals::Decider;
-use crate::sessions::{SessionFile, WORKSPACE};
+use crate::sessions::{LINK, SessionFile, WORKSPACE, has_link};
 use crate::turns::effects::{self, ExecutionPiece};
 use crate::turns::event::{EndReason, EventKind, ItemId, OutputPiece, ToolCall, ToolKind};
 use crate::turns::render::Flow;
@@ -21,8 +21,6 @@ use crate::turns::{Failure, FailureKind};
 const MAX_FRAMES: usize = 128 << 20;
 /// The reason of a failure of the audit log.
 const UNNOTED: &str = "cannot complete the audit log";
-/// The scheme of links to files of the session, which models are told to use.
-const LINK: &str = "sandbox:";
 
 /// A choice's state between two events.
 #[derive(Default)]
@@ -320,7 +318,7 @@ impl Run {
         };
         // Without files no links are resolved, and the answer is still valid.
         let files = session.files().await.unwrap_or_default();
-        let named = files.into_iter().filter(|file| text.contains(&format!("{LINK}{}", file.path)));
+        let named = files.into_iter().filter(|file| has_link(text, &file.path));
         let mut linked: Vec<SessionFile> = named.collect();
         let target = effects::FileTarget { session: Some(session), publish_as: plan.and_then(|plan| plan.publish_as) };
         for file in &mut linked {
@@ -351,8 +349,16 @@ impl Run {
             }
             AgentEnding::Upstream(error) => EndReason::failed(Failure::of_upstream(&error)),
             AgentEnding::Sandbox(reason) => EndReason::failed(Failure::of_sandbox(reason)),
-            AgentEnding::Cancelled => EndReason::Cancelled,
+            AgentEnding::Cancelled => self.cut_off(),
         }
+    }
+
+    /// The end of a turn that was cut off: cancelled, or with the process, after which its client may try again.
+    pub(super) fn cut_off(&self) -> EndReason {
+        if self.engine.shutdown.is_cancelled() && !self.in_flight.cancel.is_cancelled() {
+            return EndReason::failed(Failure::server_ends());
+        }
+        EndReason::Cancelled
     }
 }
 

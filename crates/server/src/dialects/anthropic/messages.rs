@@ -25,9 +25,7 @@ use crate::error::ApiError;
 use crate::http::{Caller, MemoryCharge, RawJson};
 use crate::raw_json::into_text;
 use crate::telemetry::Scope;
-use crate::turn::{
-    self, CancelReason, Delivery, StreamFormat, fingerprint, first_failure, follow, framed, not_stored, wait,
-};
+use crate::turn::{self, Delivery, StreamFormat, fingerprint, first_failure, follow, framed, not_stored, wait};
 
 pub(super) async fn create(
     State(app): State<Arc<App>>,
@@ -86,7 +84,6 @@ async fn start_message(
     let tools = ToolNames::beside(app.engine.kernel(), &request.functions, request.has_shell());
     let mut conversation = Conversation::read(&app, &tenant, &request.messages, &tools, &memory).await?;
     let request_id = Scope::current().map(|scope| scope.id().to_owned());
-    let cancelled = CancelReason::of(&app.engine.shutdown);
     let span = info_span!("answer", api = "messages", id);
     let pending = conversation.pending.take();
     let mut lost = Vec::new();
@@ -99,7 +96,7 @@ async fn start_message(
                     &tenant,
                     in_flight,
                     Vec::new(),
-                    Box::new(MessageRenderer::new(writer, request_id, cancelled)),
+                    Box::new(MessageRenderer::new(writer, request_id)),
                 );
                 app.tasks.spawn(run.go_on(suspension, pending.answers).instrument(span));
                 return Ok(());
@@ -113,13 +110,8 @@ async fn start_message(
     let (choice, container) = prepare(&app, &tenant, &id, &request, conversation).await?;
     let mut writer = Writer::new(id, request.model, container, request.stop);
     resume::tell_lost(&mut writer, &lost, &request.messages);
-    let mut run = Run::new(
-        &app.engine,
-        &tenant,
-        in_flight,
-        vec![choice],
-        Box::new(MessageRenderer::new(writer, request_id, cancelled)),
-    );
+    let mut run =
+        Run::new(&app.engine, &tenant, in_flight, vec![choice], Box::new(MessageRenderer::new(writer, request_id)));
     run.is_followed = request.stream;
     app.tasks.spawn(run.run().instrument(span));
     Ok(())

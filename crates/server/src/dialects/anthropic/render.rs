@@ -10,7 +10,6 @@ use super::error;
 use super::program::{CollectedOutput, ProgramEnd};
 use super::writer::Writer;
 use crate::raw_json::raw_json;
-use crate::turn::CancelReason;
 
 /// The kind of a frame with a failure.
 pub(super) const ERROR: &str = "error";
@@ -25,12 +24,11 @@ pub(super) struct MessageRenderer {
     failure: Option<Failure>,
     /// The request's id, which errors in a stream repeat.
     request_id: Option<String>,
-    cancelled: CancelReason,
 }
 
 impl MessageRenderer {
-    pub(super) fn new(writer: Writer, request_id: Option<String>, cancelled: CancelReason) -> Self {
-        Self { writer, printed: HashMap::new(), failure: None, request_id, cancelled }
+    pub(super) fn new(writer: Writer, request_id: Option<String>) -> Self {
+        Self { writer, printed: HashMap::new(), failure: None, request_id }
     }
 
     fn handle(&mut self, kind: &EventKind) -> Flow {
@@ -118,7 +116,7 @@ impl MessageRenderer {
                 StopReason::ToolUse
             }
             EndReason::Cancelled => {
-                self.failure.get_or_insert_with(|| self.cancelled.failure());
+                self.failure.get_or_insert_with(Failure::cancelled);
                 return Flow::StopAll;
             }
             EndReason::Failed { failure, .. } => {

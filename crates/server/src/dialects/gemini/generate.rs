@@ -28,7 +28,7 @@ use crate::error::ApiError;
 use crate::http::{Caller, Fields, MemoryCharge, Params};
 use crate::links::{self, Links};
 use crate::raw_json::into_text;
-use crate::turn::{self, CancelReason, Delivery, StreamFormat, fingerprint, first_failure, follow, not_stored, wait};
+use crate::turn::{self, Delivery, StreamFormat, fingerprint, first_failure, follow, not_stored, wait};
 
 /// Keep-alive of a stream: the clients accept nothing else between two frames.
 const BLANK: &str = "\n";
@@ -129,7 +129,7 @@ async fn start_generation(
     let links = session.map(|session| Links::to(secret, &base, &tenant, session.id()));
     let writer = Writer::new(id.clone(), model, links, request.stop, request.tells_thoughts);
     let span = info_span!("answer", api = "gemini", id);
-    let renderer = ContentRenderer::new(writer, CancelReason::of(&app.engine.shutdown));
+    let renderer = ContentRenderer::new(writer);
     let mut run = Run::new(&app.engine, &tenant, in_flight, vec![choice], Box::new(renderer));
     run.is_followed = is_followed;
     app.tasks.spawn(run.run().instrument(span));

@@ -12,7 +12,6 @@ use super::error;
 use super::program_output::CollectedOutput;
 use super::writer::Writer;
 use crate::raw_json::raw_json;
-use crate::turn::CancelReason;
 
 /// The renderer of one answer.
 pub(super) struct ContentRenderer {
@@ -20,12 +19,11 @@ pub(super) struct ContentRenderer {
     /// Output of programs that run.
     printed: HashMap<ItemId, CollectedOutput>,
     failure: Option<Failure>,
-    cancelled: CancelReason,
 }
 
 impl ContentRenderer {
-    pub(super) fn new(writer: Writer, cancelled: CancelReason) -> Self {
-        Self { writer, printed: HashMap::new(), failure: None, cancelled }
+    pub(super) fn new(writer: Writer) -> Self {
+        Self { writer, printed: HashMap::new(), failure: None }
     }
 
     fn handle(&mut self, kind: &EventKind) -> Flow {
@@ -106,7 +104,7 @@ impl ContentRenderer {
                 FinishReason::Stop
             }
             EndReason::Cancelled => {
-                self.failure.get_or_insert_with(|| self.cancelled.failure());
+                self.failure.get_or_insert_with(Failure::cancelled);
                 return Flow::StopAll;
             }
             EndReason::Failed { failure, .. } => {

@@ -24,7 +24,7 @@ use crate::error::ApiError;
 use crate::http::{Caller, MemoryCharge, RawJson};
 use crate::links::{self, Links};
 use crate::raw_json::into_text;
-use crate::turn::{self, CancelReason, Delivery, StreamFormat, fingerprint, first_failure, follow, not_stored, wait};
+use crate::turn::{self, Delivery, StreamFormat, fingerprint, first_failure, follow, not_stored, wait};
 
 /// The headers of requests that are handed on.
 const CHAT: ForwardProtocol = ForwardProtocol {
@@ -141,7 +141,7 @@ async fn start_completion(
     let writer =
         Writer::new(id, request.model, include_usage, containers, &request.stop, request.sampling.format.is_some());
     let span = info_span!("answer", api = "chat", id = writer.id());
-    let renderer = CompletionRenderer::new(writer, CancelReason::of(&app.engine.shutdown));
+    let renderer = CompletionRenderer::new(writer);
     let mut run = Run::new(&app.engine, tenant, in_flight, choices, Box::new(renderer));
     run.is_followed = request.stream;
     run.documents = Some(Box::new(Rounds { app: Arc::clone(app), tenant: tenant.clone() }));

@@ -17,7 +17,6 @@ use crate::app::App;
 use crate::dialects::openai::error;
 use crate::dialects::openai::program::{CollectedOutput, ProgramEnd};
 use crate::raw_json::raw_json;
-use crate::turn::CancelReason;
 
 /// The renderer of one completion.
 pub(super) struct CompletionRenderer {
@@ -25,12 +24,11 @@ pub(super) struct CompletionRenderer {
     /// Output of programs that run.
     printed: HashMap<ItemId, CollectedOutput>,
     failure: Option<Failure>,
-    cancelled: CancelReason,
 }
 
 impl CompletionRenderer {
-    pub(super) fn new(writer: Writer, cancelled: CancelReason) -> Self {
-        Self { writer, printed: HashMap::new(), failure: None, cancelled }
+    pub(super) fn new(writer: Writer) -> Self {
+        Self { writer, printed: HashMap::new(), failure: None }
     }
 
     fn handle(&mut self, event: &TurnEvent) -> Flow {
@@ -97,7 +95,7 @@ impl CompletionRenderer {
             }
             // One failed answer ends all: a client gets all of them, or an error.
             EndReason::Cancelled => {
-                self.failure.get_or_insert_with(|| self.cancelled.failure());
+                self.failure.get_or_insert_with(Failure::cancelled);
                 return Flow::StopAll;
             }
             EndReason::Failed { failure, .. } => {
@@ -159,7 +157,6 @@ pub(super) fn framed(frame: &Frame) -> String {
 #[cfg(test)]
 mod tests {
     use aludel_engine::turns::FailureKind;
-    use tokio_util::sync::CancellationToken;
 
     use super::super::writer::{ERROR, IncludeUsage};
     use super::*;
@@ -168,7 +165,7 @@ mod tests {
     fn a_failure_before_the_first_word_is_in_the_stream_too() {
         let choices = vec![(None, None)];
         let writer = Writer::new("chatcmpl-1".into(), "m".into(), IncludeUsage(true), choices, &[], false);
-        let mut renderer = CompletionRenderer::new(writer, CancelReason::of(&CancellationToken::new()));
+        let mut renderer = CompletionRenderer::new(writer);
         let failure = Failure::new(FailureKind::RateLimited, "too many");
         let ended = EventKind::Ended {
             item: ItemId::new(),
@@ -183,20 +180,5 @@ mod tests {
         let sent: Vec<String> = frames.iter().map(framed).collect();
         assert!(sent[0].starts_with(r#"data: {"error":{"message":"too many""#), "{sent:?}");
         assert_eq!((frames[0].kind.as_str(), sent[1..].concat().as_str()), (ERROR, "data: [DONE]\n\n"));
-    }
-    #[test]
-    fn a_cancelled_answer_says_that_the_server_ends_only_if_it_does() {
-        let ends = CancellationToken::new();
-        let told = |ends: &CancellationToken| {
-            let choices = vec![(None, None)];
-            let writer = Writer::new("chatcmpl-1".into(), "m".into(), IncludeUsage(false), choices, &[], false);
-            let mut renderer = CompletionRenderer::new(writer, CancelReason::of(ends));
-            let kind = EventKind::Ended { item: ItemId::new(), ending: EndReason::Cancelled, linked: Vec::new() };
-            renderer.render(&TurnEvent { sequence: 0, at_ms: 0, choice: 0, kind });
-            renderer.failure().unwrap().message
-        };
-        assert!(told(&ends).contains("key was revoked"));
-        ends.cancel();
-        assert!(told(&ends).contains("server is ending"));
     }
 }
