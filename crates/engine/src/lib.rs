@@ -5,6 +5,7 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test's tasks end with its runtime"))]
 
 pub mod approvals;
+mod creation;
 mod environment;
 mod error;
 mod event_memories;

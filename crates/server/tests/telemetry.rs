@@ -413,3 +413,13 @@ async fn an_address_that_is_none_is_refused_with_words() {
         assert!(error.contains(words), "{address}: {error}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn sandboxes_that_clients_own_are_counted_too() {
+    let data = tempfile::tempdir().unwrap();
+    let server = listen(data.path(), measured(), Vec::new()).await;
+    assert_eq!(server.post("/v2/sandboxes", json!({ "templateID": "base" })).await.status, 201);
+    let expected = [r#"aludel_sandbox_starts_total{result="ok"} 1"#, "aludel_sandbox_start_duration_seconds_count 1"];
+    figures_with(&server, &expected).await;
+    server.stop().await;
+}

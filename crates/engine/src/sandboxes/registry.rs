@@ -15,7 +15,7 @@ use tracing::{Instrument, error, warn};
 use super::sandbox::{ClientSandbox, KeptPart, NAME, NewSandbox, Shared};
 use crate::processor_time::ProcessorTime;
 use crate::revoked::key_ends;
-use crate::{Error, Missing, Sessions, Tasks};
+use crate::{Error, Missing, Sessions, Tasks, creation};
 
 /// Attempts to pause a sandbox with its processes at the end of its time, before its files alone are kept.
 const PAUSE_ATTEMPTS: u32 = 6;
@@ -89,7 +89,8 @@ impl Sandboxes {
         // Held until the sandbox is known.
         let _claim = self.claim(tenant, &new)?;
         let permit = self.sessions.permit(tenant).await?;
-        let sandbox = self.backend().create(SandboxId::unique(), self.backend_spec(tenant, &new)).await?;
+        let creating = self.backend().create(SandboxId::unique(), self.backend_spec(tenant, &new));
+        let sandbox = creation::observed(creating).await?;
         let sandbox = Arc::new(ClientSandbox::new(tenant.clone(), new, sandbox, self.shared(), permit));
         self.lock().insert(sandbox.id().to_owned(), Arc::clone(&sandbox));
         self.tasks.spawn(self.clone().end_in_time(Arc::clone(&sandbox)));
@@ -240,7 +241,7 @@ impl Sandboxes {
     async fn restart(&self, sandbox: &Arc<ClientSandbox>, timeout: Option<Duration>) -> Result<(), Error> {
         let spec = self.backend_spec(sandbox.tenant(), sandbox.spec());
         let spec = spec.with_workspace(Arc::clone(sandbox.inner().workspace()));
-        let inner = match self.backend().create(SandboxId::unique(), spec).await {
+        let inner = match creation::observed(self.backend().create(SandboxId::unique(), spec)).await {
             Err(failure @ SandboxError::WorkspaceLost) => {
                 warn!(sandbox = %sandbox.id(), error = %failure, "a paused sandbox is removed: its files are gone");
                 self.end(sandbox).await;

@@ -18,15 +18,13 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::field::Empty;
-use tracing::{Instrument as _, Span, info_span};
 
 use super::names::{check_name, shortened};
 use super::registry::SessionContext;
 use super::sandbox::open_bounded;
 use super::{SandboxPermit, SessionSandbox, WORKSPACE};
 use crate::approvals::KernelNames;
-use crate::{Environment, Error};
+use crate::{Environment, Error, creation};
 
 /// Files without a report of an execution that are stored at once.
 const MAX_UNREPORTED: usize = 1000;
@@ -217,15 +215,11 @@ impl Session {
             Some(permit) => permit,
             None => self.shared.permit_for(&self.tenant).await?,
         };
-        let creating = async {
-            let template = self.template.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let environment = self.shared.environment().below(self.environment().await?);
-            let (account, backend) = (Some(self.shared.account(&self.tenant)), self.shared.backend.clone());
-            let created = SessionSandbox::create(account, backend, self.limits.clone(), template, environment).await;
-            Span::current().record("result", if created.is_ok() { "ok" } else { "failed" });
-            created
-        };
-        let sandbox = creating.instrument(info_span!("create sandbox", result = Empty)).await?;
+        let template = self.template.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let environment = self.shared.environment().below(self.environment().await?);
+        let (account, backend) = (Some(self.shared.account(&self.tenant)), self.shared.backend.clone());
+        let creating = SessionSandbox::create(account, backend, self.limits.clone(), template, environment);
+        let sandbox = creation::observed(creating).await?;
         if let Err(error) = self.load_files(&sandbox).await {
             sandbox.close().await;
             return Err(error);
