@@ -1,5 +1,6 @@
 //! Sessions: a workspace that outlives its sandboxes, an expiry, limits, and at most one live sandbox.
 
+mod links;
 mod memory;
 mod names;
 mod registry;
@@ -8,6 +9,8 @@ mod session;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use links::has_link;
+pub use links::{LINK, path_at};
 pub use memory::MemoryTier;
 pub use names::check_name;
 pub(crate) use registry::SandboxPermit;

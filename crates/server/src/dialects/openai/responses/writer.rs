@@ -6,6 +6,7 @@ use std::collections::HashMap;
 
 use aludel_agent::upstream::TokenUsage;
 use aludel_engine::SessionFile;
+use aludel_engine::sessions::{LINK, path_at};
 use aludel_engine::turns::{Frame, ItemId, ToolCall};
 use aludel_wire::openai::responses::{
     self, Annotation, CodeInterpreterCall, ContainerFileCitation, ContentPart, Event, FunctionCall, IncompleteDetails,
@@ -570,15 +571,14 @@ fn citation(container: &str, file: &SessionFile, start_index: usize, end_index: 
 
 /// The links `sandbox:/mnt/data/…` of a text that match one of the files, with their offsets in characters, the end exclusive.
 fn links<'a>(text: &str, files: &'a [SessionFile]) -> Vec<(usize, usize, &'a SessionFile)> {
-    const SCHEME: &str = "sandbox:";
     let mut found = Vec::new();
-    for (byte, _) in text.match_indices(SCHEME) {
-        let Some(rest) = text.get(byte + SCHEME.len()..) else { continue };
+    for (byte, _) in text.match_indices(LINK) {
+        let Some(rest) = text.get(byte + LINK.len()..) else { continue };
         // The longest matching path: one file's name may begin with another's.
-        let file = files.iter().filter(|file| rest.starts_with(&file.path)).max_by_key(|file| file.path.len());
-        let Some(file) = file else { continue };
+        let named = files.iter().filter_map(|file| Some((path_at(rest, &file.path)?, file)));
+        let Some((length, file)) = named.max_by_key(|(_, file)| file.path.len()) else { continue };
         let start = text.get(..byte).map_or(0, |before| before.chars().count());
-        let end = start + SCHEME.len() + file.path.chars().count();
+        let end = start + LINK.len() + rest.get(..length).map_or(0, |path| path.chars().count());
         found.push((start, end, file));
     }
     found
@@ -628,6 +628,9 @@ mod tests {
         assert_eq!(cut(found[0].0, found[0].1), "sandbox:/mnt/data/a.csv.gz");
         assert_eq!(cut(found[1].0, found[1].1), "sandbox:/mnt/data/ü b.csv");
         assert_eq!((found[0].2, found[1].2), (&files[1], &files[2]));
+        let text = "[it](sandbox:/mnt/data/%C3%BC%20b.csv)";
+        let found = links(text, &files);
+        assert_eq!((found[0].0, found[0].1, found[0].2), (5, text.len() - 1, &files[2]));
     }
 
     #[test]
