@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, info};
 
 use crate::auth::{DailyBudgets, FRESH, KeyCache, Origins};
+use crate::client_sandboxes::repeated::RepeatedCreations;
 use crate::dialects::assistants;
 use crate::dialects::mcp::{self, Mcp};
 use crate::error::ApiError;
@@ -51,6 +52,8 @@ pub struct App {
     pub(crate) bodies: Arc<Permits>,
     /// Time after which a run of the Assistants API expires.
     pub(crate) run_lifetime: Duration,
+    /// Creations of sandboxes with an idempotency key.
+    pub(crate) repeated_creations: RepeatedCreations,
     /// Connections and programs of MCP's clients.
     pub(crate) mcp: Arc<Mcp>,
 }
@@ -140,6 +143,7 @@ impl App {
             parsers: Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)),
             bodies: Permits::new(bodies >> 10, bodies >> 10),
             run_lifetime,
+            repeated_creations: RepeatedCreations::default(),
             mcp: Mcp::new(&engine, budgets, mcp_return_after),
             engine,
         }

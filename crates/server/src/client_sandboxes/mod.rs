@@ -1,9 +1,9 @@
 //! Common parts of the dialects whose clients own sandboxes, independent of their protocols.
 //!
 //! `programs` run in contexts, `commands` beside them; `download` sends files and `listing` lists of them, `ports` forwards requests to
-//! servers that programs start, and `tunnel` takes over when those switch protocols. `alive` ends answers with the sandbox. `refusal`
-//! renders errors, `ascii_json` events as JSON; `secrets` finds secrets in requests, and `metadata_query` parses the nested query for
-//! metadata.
+//! servers that programs start, and `tunnel` takes over when those switch protocols. `alive` ends answers with the sandbox. `repeated`
+//! makes sandboxes once, however often their client asks; `refusal` renders errors, `ascii_json` events as JSON; `secrets` finds secrets in
+//! requests, and `metadata_query` parses the nested query for metadata.
 
 pub(crate) mod alive;
 pub(crate) mod ascii_json;
@@ -14,5 +14,6 @@ pub(crate) mod metadata_query;
 pub(crate) mod ports;
 pub(crate) mod programs;
 pub(crate) mod refusal;
+pub(crate) mod repeated;
 pub(crate) mod secrets;
 mod tunnel;

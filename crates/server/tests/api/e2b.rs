@@ -500,3 +500,33 @@ async fn rules_for_a_network_let_nothing_out_and_secrets_are_refused_in_its_own_
     }
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_creation_with_an_idempotency_key_is_done_once() {
+    let data = tempfile::tempdir().unwrap();
+    let server = start(data.path()).await;
+    let create = async |key: &str, timeout: u32| {
+        let body = json!({ "templateID": "base", "timeout": timeout });
+        server.ask(server.request(Method::POST, "/v2/sandboxes").header("Idempotency-Key", key).json(&body)).await
+    };
+    let id = |answer: Answer| {
+        assert_eq!(answer.status, 201, "{answer:?}");
+        answer.json()["sandboxID"].as_str().unwrap().to_owned()
+    };
+    // A repetition that comes while the first is being made waits for it.
+    let (first, second) = tokio::join!(create("one", 60), create("one", 60));
+    let (first, second) = (id(first), id(second));
+    assert_eq!(first, second);
+    assert_eq!(id(create("one", 60).await), first);
+    assert_ne!(id(create("two", 60).await), first);
+    for (key, timeout, status, words) in
+        [("one".to_owned(), 61, 409, "another body"), ("x".repeat(256), 60, 400, "255")]
+    {
+        let refused = create(&key, timeout).await;
+        let message = refused.json()["message"].to_string();
+        assert!(refused.status == status && message.contains(words), "{message}");
+    }
+    server.delete(&format!("/sandboxes/{first}")).await;
+    assert_ne!(id(create("one", 61).await), first, "it has ended");
+    server.stop().await;
+}

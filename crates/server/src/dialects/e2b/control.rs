@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aludel_engine::sandboxes::{ClientSandbox, KeptPart, NewSandbox};
+use aludel_store::program_digest;
 use aludel_wire::e2b;
 use axum::Json;
 use axum::extract::{Path, State};
@@ -59,6 +60,8 @@ async fn create_sandbox(
     body: Fields,
     timeout: i64,
 ) -> Result<Response, ApiError> {
+    let key = headers.get("idempotency-key").and_then(|key| key.to_str().ok());
+    let repeated = key.map(|key| (key, program_digest(&body.to_json_without(&[]))));
     let asked: e2b::NewSandbox = body.read()?;
     let cannot = |what: &str| Err(ApiError::bad_request(format!("{what} is not supported by this server")));
     // First, because it brings a template of its own.
@@ -106,7 +109,12 @@ async fn create_sandbox(
         cpus: None,
         memory: None,
     };
-    let sandbox = app.engine.sandboxes.create(tenant, new).await.map_err(refused)?;
+    let sandboxes = &app.engine.sandboxes;
+    let creating = async { sandboxes.create(tenant, new).await.map_err(refused) };
+    let sandbox = match repeated {
+        Some((key, request)) => app.repeated_creations.once(sandboxes, (tenant, key), &request, creating).await?,
+        None => creating.await?,
+    };
     Ok((StatusCode::CREATED, Json(describe::sandbox(&sandbox, describe::domain(headers)))).into_response())
 }
 
