@@ -515,15 +515,13 @@ mod tests {
         assert_eq!((STEP_BEGAN.get(), share.used.steps.load(Ordering::Relaxed)), (None, 0));
     }
 
-    #[tokio::test]
-    async fn a_step_costs_its_processor_time() {
-        let [good, _] = tenants();
-        let time = ProcessorTime::of(2);
-        let share = time.share_of(&good);
+    #[test]
+    fn a_step_costs_its_processor_time() {
         let cost_of = |work: &dyn Fn()| {
-            share.used.paid_at.store(0, Ordering::Relaxed);
-            share.work(work);
-            Duration::from_micros(share.used.paid_at.load(Ordering::Relaxed).saturating_sub(time.0.now()))
+            let began = begin();
+            work();
+            STEP_BEGAN.set(None);
+            time_since(began)
         };
         let spin = || {
             let began = thread_time();
