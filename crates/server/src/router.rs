@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use aludel_engine::BackendStatus;
+use aludel_store::FULL_DISK;
 use axum::extract::{Request, State};
 use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, Method, Uri};
@@ -22,9 +23,6 @@ use crate::http::{BYTES, JSON, PAGE, Routes, no_method};
 use crate::middleware::{HEALTH, HEALTH_OF_SANDBOXES, READY, middleware};
 use crate::telemetry::METRICS;
 use crate::{approvals, links, openapi};
-
-/// Free bytes of the disk below which programs fail: a database's log grows in steps.
-const LEAST_FREE: u64 = 8 << 20;
 
 /// All routes as one service.
 pub(crate) type AllRoutes = BoxCloneSyncService<Request, Response, Infallible>;
@@ -122,8 +120,8 @@ async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, ApiError> {
         return Err(ApiError::unavailable(reason));
     }
     match free? {
-        0..LEAST_FREE => {
-            let reason = format!("The disk of the server's state is full: less than {} MB are free.", LEAST_FREE >> 20);
+        0..FULL_DISK => {
+            let reason = format!("The disk of the server's state is full: less than {} MB are free.", FULL_DISK >> 20);
             Err(ApiError::unavailable(reason))
         }
         _ => Ok("ready\n"),

@@ -13,8 +13,8 @@ const BYTES: u64 = 4 << 20;
 /// Bytes that are free before it is made: with less, others need them.
 const LEAST_FREE: u64 = 8 * BYTES;
 
-/// Free bytes with which nothing can be written: some file systems keep that many for themselves.
-const LEAST_TO_OPEN: u64 = 8 << 20;
+/// Free bytes below which the disk of the state counts as full: some file systems keep that many for themselves.
+pub const FULL_DISK: u64 = 8 << 20;
 
 /// A file that takes up room until a deletion finds the disk full.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl DiskReserve {
     /// Gives the room back if nothing else is free, for the state to be opened: its clients can then delete.
     pub(crate) fn release_if_full(&self) {
         let parent = self.0.parent().unwrap_or(&self.0);
-        if self.0.exists() && rustix::fs::statvfs(parent).is_ok_and(|found| free_bytes(&found) < LEAST_TO_OPEN) {
+        if self.0.exists() && rustix::fs::statvfs(parent).is_ok_and(|found| free_bytes(&found) < FULL_DISK) {
             self.release();
         }
     }

@@ -55,6 +55,7 @@ pub use budgets::{DailyBudget, UsedUp};
 pub use conversations::ConversationRecord;
 use database::Database;
 pub use database::UpgradeLoss;
+pub use disk_reserve::FULL_DISK;
 pub use erase::EraseOutcome;
 pub use error::Error;
 pub use files::{FileRecord, NewFile};

@@ -9,7 +9,7 @@ use aludel_engine::Engine;
 use aludel_ignore::Ignore;
 use aludel_sandbox::template::BuildCancellation;
 use aludel_server::{App, ServeError, ServerSettings, Traces};
-use aludel_store::Store;
+use aludel_store::{FULL_DISK, Store};
 use anyhow::Context as _;
 use clap::Args;
 use tokio::net::TcpListener;
@@ -45,8 +45,6 @@ impl ServeArgs {
 
 /// The longest wait for turns to end before their sandboxes, where the process is to end at once.
 const HURRY: Duration = Duration::from_secs(1);
-/// Free bytes with which a disk counts as full, as at `/readyz`.
-const FULL: u64 = 8 << 20;
 
 pub(crate) async fn run(_: ServeArgs, context: &CommandContext) -> anyhow::Result<Exit> {
     let config = &context.config;
@@ -67,7 +65,7 @@ pub(crate) async fn run(_: ServeArgs, context: &CommandContext) -> anyhow::Resul
     let RunningBackend { backend, packages } = match start_backend(context, &listener, &mut signals).await {
         Ok(Ok(running)) => running,
         Ok(Err(exit)) => return Ok(exit),
-        Err(error) if store.free_bytes().await.is_ok_and(|free| free < FULL) => {
+        Err(error) if store.free_bytes().await.is_ok_and(|free| free < FULL_DISK) => {
             return Err(error.context(format!("the disk of {} is full; make room there", state.display())));
         }
         Err(error) => return Err(error),
