@@ -9,12 +9,14 @@
 
 mod anthropic;
 mod assistants;
+mod background;
 #[path = "../common/mod.rs"]
 mod common;
 mod containers;
 mod documents;
 mod e2b;
 mod files;
+mod functions;
 mod gemini;
 mod hostile;
 mod http;
