@@ -103,8 +103,9 @@ impl Document<Item> {
 
     /// Names the file in a part of a message.
     pub fn name_file(&mut self, part: usize, name: &str) {
-        if let Some(part) = self.json_mut().pointer_mut(&format!("/content/{part}")) {
-            part["filename"] = name.into();
+        let part = self.json_mut().pointer_mut(&format!("/content/{part}"));
+        if let Some(fields) = part.and_then(Value::as_object_mut) {
+            fields.insert("filename".to_owned(), name.into());
         }
     }
 
