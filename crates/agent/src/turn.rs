@@ -22,13 +22,15 @@ use crate::item::{Call, CallOutput, Item, Part, text_of};
 use crate::parts::AgentParts;
 use crate::shell::ProgramTool;
 use crate::tool::Tool;
-use crate::upstream::{FinishReason, FunctionTool, ModelRequest, TokenUsage, ToolChoice, call};
+use crate::upstream::{FinishReason, FunctionTool, ModelRequest, Sampling, TokenUsage, ToolChoice, call};
 use aludel_sandbox::{ClientAnswer, KernelSpec};
 use program::{Consent, Halt};
 use reply::{ModelReply, PendingCall};
 
 /// Rounds in which a model may ask for programs beyond their limit. Each time it is told about the limit.
 const MAX_ROUNDS_WITHOUT_PROGRAMS: u32 = 2;
+/// Tokens without which no further round begins: some servers refuse a lower limit.
+const LEAST_TOKENS: u32 = 16;
 /// The answer to a program beyond the most that the caller wants.
 const NO_PROGRAMS_LEFT: &str = "No more programs can be run for this answer. Answer with what you have.";
 /// The deadline if a budget is longer than the clock can count.
@@ -129,6 +131,9 @@ impl State {
             if self.usage.output >= budgets.output_tokens {
                 return Ending::Budget(Budget::OutputTokens(budgets.output_tokens));
             }
+            if number > 1 && self.tokens_left().is_some_and(|left| left < LEAST_TOKENS) {
+                return Ending::CutOff(CutOff::Length);
+            }
             self.sink.send(Event::RoundStarted { number }).await;
             let mut reply = self.new_reply();
             let ended = self.ask_model(number, &mut reply).await;
@@ -209,9 +214,16 @@ impl State {
         stopped(&self.cancel, self.deadline, self.parts.budgets.time).await
     }
 
+    /// Tokens that the answer may still have; `None` without a limit. All rounds of a turn are one answer.
+    fn tokens_left(&self) -> Option<u32> {
+        let most = self.parts.sampling.max_output_tokens?;
+        Some(most.saturating_sub(u32::try_from(self.usage.output).unwrap_or(u32::MAX)))
+    }
+
     fn request(&self, number: u32) -> ModelRequest {
         let parts = &self.parts;
-        let (sampling, headers) = (parts.sampling.clone(), HeaderMap::new());
+        let sampling = Sampling { max_output_tokens: self.tokens_left(), ..parts.sampling.clone() };
+        let headers = HeaderMap::new();
         if !self.calls_functions() {
             let mut instructions = vec![parts.instructions.clone()];
             if let (Some(tool), Some(kernel)) = (self.tools.first(), self.kernel()) {

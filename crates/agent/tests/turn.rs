@@ -6,9 +6,9 @@ mod common;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use aludel_agent::upstream::{FunctionTool, ToolChoice, UpstreamError};
+use aludel_agent::upstream::{FunctionTool, Sampling, ToolChoice, UpstreamError};
 use aludel_agent::{
-    ApprovalDecision, BareSandbox, Budget, Budgets, CodeInterpreter, Ending, Event, Item, Runtime, Tool, Turn,
+    ApprovalDecision, BareSandbox, Budget, Budgets, CodeInterpreter, CutOff, Ending, Event, Item, Runtime, Tool, Turn,
 };
 use aludel_sandbox::memory::{Memory, simple};
 use aludel_sandbox::{Backend, Cell, ExecutionEvent, KernelSpec, Limits, Outcome, SandboxId, SandboxSpec};
@@ -131,6 +131,28 @@ async fn every_budget_ends_the_turn_and_keeps_what_was_made() {
     let turn = agent(&upstream, &bench).budgets(budgets).build().run("Go").await;
     assert_eq!(turn.ending, Ending::Budget(Budget::Time(Duration::from_millis(600))));
     assert!(started.elapsed() < Duration::from_secs(20), "nobody waits for its time limit");
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn the_most_tokens_of_an_answer_are_those_of_all_its_rounds() {
+    let bench = bench().await;
+    // Each round writes 5.
+    for (most, asked, ending) in [
+        (21, &[21, 16][..], Ending::CutOff(CutOff::Length)),
+        (26, &[26, 21, 16], Ending::Answered),
+        (6, &[6], Ending::CutOff(CutOff::Length)),
+    ] {
+        let script = vec![Scripted::Python("print(1)"), Scripted::Python("print(2)"), Scripted::Text("Done.")];
+        let upstream = ScriptedTransport::new(script);
+        let sampling = Sampling { max_output_tokens: Some(most), ..Sampling::default() };
+        let turn = agent(&upstream, &bench).sampling(sampling).build().run("Go").await;
+        assert_eq!(turn.ending, ending);
+        let limits: Vec<u64> =
+            upstream.requests().iter().map(|request| request["max_tokens"].as_u64().unwrap()).collect();
+        assert_eq!(limits, asked);
+        assert_eq!(observations(&turn).len(), asked.len().min(2), "what was called has run");
+    }
     bench.stop().await;
 }
 

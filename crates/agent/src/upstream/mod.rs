@@ -139,7 +139,7 @@ pub struct Sampling {
     pub temperature: Option<f64>,
     /// Nucleus sampling.
     pub top_p: Option<f64>,
-    /// The most tokens of one answer.
+    /// The most tokens of one answer; of all rounds of a turn, where an agent asks.
     pub max_output_tokens: Option<u32>,
     /// Amount of thinking of a reasoning model, in the upstream's terms.
     pub reasoning_effort: Option<String>,
