@@ -4,6 +4,11 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+
+/// Bytes of a path that a link encodes.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
 /// Returns true if both streams are a terminal and colour is not switched off.
 pub(crate) fn is_on() -> bool {
     static ON: OnceLock<bool> = OnceLock::new();
@@ -52,13 +57,6 @@ pub(crate) fn code(text: &str) -> String {
 pub(crate) fn link(path: &Path) -> String {
     let shown = path.display().to_string();
     let Some(target) = std::path::absolute(path).ok().filter(|_| is_on()) else { return shown };
-    let mut url = String::from("file://");
-    for byte in target.as_os_str().as_encoded_bytes() {
-        match byte {
-            b'/' | b'.' | b'-' | b'_' | b'~' => url.push(char::from(*byte)),
-            _ if byte.is_ascii_alphanumeric() => url.push(char::from(*byte)),
-            _ => url.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    format!("\u{1b}]8;;{url}\u{1b}\\{shown}\u{1b}]8;;\u{1b}\\")
+    let url = percent_encode(target.as_os_str().as_encoded_bytes(), ENCODED);
+    format!("\u{1b}]8;;file://{url}\u{1b}\\{shown}\u{1b}]8;;\u{1b}\\")
 }

@@ -3,7 +3,6 @@
 //! A link contains its file, its tenant and its expiry, and is signed with a secret of this server: `/v1/links/TOKEN/NAME`. The name at the
 //! end is only for people.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use aludel_engine::SessionFile;
@@ -16,11 +15,12 @@ use axum::response::Response;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use hmac::{Hmac, Mac};
+use percent_encoding::utf8_percent_encode;
 use sha2::Sha256;
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::http::{Caller, show};
+use crate::http::{Caller, ENCODED, show};
 use crate::workspace_path::within_workspace;
 
 /// Beginning of every link's path.
@@ -95,16 +95,8 @@ impl Links {
     pub(crate) fn link(&self, file: &SessionFile) -> String {
         let (tenant, container, expires_at) = (self.tenant.clone(), self.container.clone(), self.expires_at);
         let token = FileLink { tenant, container, file: file.id.clone(), expires_at }.token(&self.secret);
-        let mut link = format!("{}{PATH}{token}/", self.base);
-        for byte in file.path.rsplit('/').next().unwrap_or_default().bytes() {
-            match byte {
-                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' | b'_' => link.push(char::from(byte)),
-                _ => {
-                    let _ = write!(link, "%{byte:02X}");
-                }
-            }
-        }
-        link
+        let name = file.path.rsplit('/').next().unwrap_or_default();
+        format!("{}{PATH}{token}/{}", self.base, utf8_percent_encode(name, ENCODED))
     }
 }
 

@@ -1,7 +1,5 @@
 //! Contents of files, streamed from disk.
 
-use std::fmt::Write as _;
-
 use aludel_store::{BlobName, BlobReader, Store};
 use axum::body::Body;
 use axum::http::HeaderValue;
@@ -9,11 +7,14 @@ use axum::http::header::{
     CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS,
 };
 use axum::response::Response;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::io::AsyncReadExt;
 use tokio_util::io::ReaderStream;
 
 use crate::error::ApiError;
 
+/// Characters of names that addresses and headers encode (RFC 3986, section 2.3).
+pub(crate) const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 /// Pictures that browsers show without running anything of them.
 const PICTURES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
@@ -54,15 +55,7 @@ pub(crate) fn show(content: BlobReader, bytes: u64, mime: &str, path: &str) -> R
 /// The name to save under: the last part of the path, encoded so that any character is allowed (RFC 6266).
 fn disposition(kind: &str, path: &str) -> HeaderValue {
     let name = path.rsplit('/').next().unwrap_or(path);
-    let mut text = format!("{kind}; filename*=UTF-8''");
-    for byte in name.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' | b'_' => text.push(char::from(byte)),
-            _ => {
-                let _ = write!(text, "%{byte:02X}");
-            }
-        }
-    }
+    let text = format!("{kind}; filename*=UTF-8''{}", utf8_percent_encode(name, ENCODED));
     HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("attachment"))
 }
 

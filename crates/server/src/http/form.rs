@@ -1,5 +1,6 @@
 //! Multipart bodies: files go to disk as they come.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::error::Error;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use axum::extract::multipart::{Field, Multipart, MultipartError};
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::HeaderValue;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
+use percent_encoding::percent_decode_str;
 use tokio::time::timeout;
 
 use super::json::BODY_READ_TIMEOUT;
@@ -145,13 +147,13 @@ impl FormPart<'_> {
     }
 
     /// The name of its file, if it has one.
-    pub(crate) fn file_name(&self) -> Result<Option<&str>, ApiError> {
+    pub(crate) fn file_name(&self) -> Result<Option<Cow<'_, str>>, ApiError> {
         let disposition = self.field.headers().get(CONTENT_DISPOSITION).map(HeaderValue::as_bytes);
-        if std::str::from_utf8(disposition.unwrap_or_default()).is_err() {
+        let Ok(disposition) = std::str::from_utf8(disposition.unwrap_or_default()) else {
             let message = "The file's name is not UTF-8. Use a plain name such as data.csv.";
             return Err(ApiError::invalid(self.field.name().unwrap_or("file"), message));
-        }
-        Ok(self.field.file_name())
+        };
+        Ok(encoded_name(disposition).map(Cow::Owned).or_else(|| self.field.file_name().map(Cow::Borrowed)))
     }
 
     /// Its next bytes.
@@ -168,7 +170,7 @@ async fn read_file(
     max: u64,
 ) -> Result<Upload, ApiError> {
     // Parts of uploads need no name.
-    let name = part.file_name()?.unwrap_or(param).to_owned();
+    let name = part.file_name()?.map_or(param.to_owned(), Cow::into_owned);
     aludel_engine::sessions::check_name(&name)?;
     let mime = mime_of(&name, part.field.content_type());
     let mut blob = app.store.new_blob(tenant, part.announced.min(max)).await?;
@@ -196,6 +198,24 @@ async fn read_text(mut part: FormPart<'_>, name: &str, most: usize) -> Result<St
     String::from_utf8(bytes).map_err(|_| ApiError::invalid(name, format!("The part '{name}' is not UTF-8.")))
 }
 
+/// The name in `filename*`, which .NET's clients send beside a `filename` that servers are not to use (RFC 5987).
+fn encoded_name(disposition: &str) -> Option<String> {
+    let mut is_quoted = false;
+    let parameters = disposition.split(|character| {
+        is_quoted ^= character == '"';
+        character == ';' && !is_quoted
+    });
+    let value = parameters.filter_map(|parameter| parameter.split_once('=')).find_map(|(name, value)| {
+        name.trim().eq_ignore_ascii_case("filename*").then(|| value.trim().trim_matches('"'))
+    })?;
+    let mut parts = value.splitn(3, '\'');
+    let (charset, _language, name) = (parts.next()?, parts.next()?, parts.next()?);
+    if !charset.eq_ignore_ascii_case("utf-8") {
+        return None;
+    }
+    Some(percent_decode_str(name).decode_utf8().ok()?.into_owned())
+}
+
 /// Waits for the next part, within the time limit.
 async fn in_time<T>(pace: &Pace, next: impl Future<Output = Result<T, MultipartError>>) -> Result<T, ApiError> {
     match timeout(BODY_READ_TIMEOUT, next).await {
@@ -219,4 +239,26 @@ fn causes(error: &dyn Error) -> String {
         next = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_encoded_name_is_read_and_no_other() {
+        let net = "form-data; name=file; filename=\"=?utf-8?B?w7wuY3N2?=\"; filename*=utf-8''%C3%BC%20%22b%22.csv";
+        for (disposition, name) in [
+            (net, Some("ü \"b\".csv")),
+            ("form-data; FILENAME* = \"UTF-8'de'a.csv\"; name=\"file\"", Some("a.csv")),
+            ("form-data; name=\"file\"; filename=\"a;filename*=utf-8''b\"", None),
+            ("form-data; filename*=iso-8859-1''%fc.csv", None),
+            ("form-data; filename*=utf-8''%fc.csv", None),
+            ("form-data; filename*=a.csv", None),
+            ("form-data; filename=\"a.csv\"", None),
+            ("", None),
+        ] {
+            assert_eq!(encoded_name(disposition).as_deref(), name, "{disposition}");
+        }
+    }
 }

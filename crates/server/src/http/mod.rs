@@ -19,7 +19,7 @@ mod timed_body;
 
 pub(crate) use caller::Caller;
 pub(crate) use describe::{BYTES, DescribeArgument, Description, FORM, JSON, MediaType, PAGE};
-pub(crate) use download::{attachment, download, show};
+pub(crate) use download::{ENCODED, attachment, download, show};
 pub(crate) use form::{FormParts, MultipartForm, Upload};
 pub(crate) use guarded_body::GuardedBody;
 pub(crate) use headers::{bearer, is_local_host};

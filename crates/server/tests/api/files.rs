@@ -98,6 +98,9 @@ async fn hostile_uploads_get_a_clear_400_and_leave_nothing() {
     raw(form, nul).await.refused(400, "");
     let latin = b"--b\r\ncontent-disposition: form-data; name=\"file\"; filename=\"\xfcber.csv\"\r\n\r\nx\r\n--b--\r\n";
     raw(form, latin).await.refused(400, "UTF-8");
+    let above =
+        b"--b\r\ncontent-disposition: form-data; name=file; filename=a; filename*=utf-8''..%2Fb\r\n\r\nx\r\n--b--\r\n";
+    raw(form, above).await.refused(400, "");
     raw(form, b"--b\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\nx")
         .await
         .refused(400, "multipart");

@@ -1,11 +1,10 @@
 //! Files that a text names.
 
+use aludel_engine::sessions::{LINK, path_at};
 use aludel_wire::assistants::{Annotation, FilePath};
 
 /// A file that a text names.
 pub(super) struct LinkedFile {
-    /// The words that name it.
-    pub(super) words: String,
     /// Its path.
     pub(super) path: String,
     /// Its id in the Files API.
@@ -15,22 +14,26 @@ pub(super) struct LinkedFile {
 /// The places in a text that name these files, in order.
 pub(super) fn annotations(value: &str, linked: &[LinkedFile]) -> Vec<Annotation> {
     let mut found = Vec::new();
-    for LinkedFile { words, file_id, .. } in linked {
-        for (byte, _) in value.match_indices(words.as_str()) {
-            if !value.get(byte + words.len()..).is_some_and(goes_on) {
+    for (byte, _) in value.match_indices(LINK) {
+        let at = byte + LINK.len();
+        for LinkedFile { path, file_id } in linked {
+            let end = value.get(at..).and_then(|rest| path_at(rest, path)).map(|length| at + length);
+            let Some((words, rest)) = end.and_then(|end| Some((value.get(byte..end)?, value.get(end..)?))) else {
+                continue;
+            };
+            if !goes_on(rest) {
                 found.push((byte, words, file_id));
             }
         }
     }
-    found.sort_by_key(|(byte, ..)| *byte);
     // Counted incrementally, from one link to the next.
     let (mut counted, mut start_index) = (0, 0);
-    let annotation = |(byte, words, file_id): (usize, &String, &String)| {
+    let annotation = |(byte, words, file_id): (usize, &str, &String)| {
         start_index += value.get(counted..byte).unwrap_or_default().chars().count();
         counted = byte;
         Annotation::FilePath {
             index: None,
-            text: words.clone(),
+            text: words.to_owned(),
             start_index,
             end_index: start_index + words.chars().count(),
             file_path: FilePath { file_id: file_id.clone() },
@@ -60,8 +63,7 @@ mod tests {
 
     #[test]
     fn a_file_is_named_by_its_whole_path_in_characters() {
-        let linked =
-            |path: &str| LinkedFile { words: format!("sandbox:{path}"), path: path.into(), file_id: path.into() };
+        let linked = |path: &str| LinkedFile { path: path.into(), file_id: path.into() };
         let text = "Für dich: [a](sandbox:/mnt/data/a), sandbox:/mnt/data/a_b und sandbox:/mnt/data/a.csv, sandbox:/mnt/data/a.";
         let found = annotations(text, &[linked("/mnt/data/a_b"), linked("/mnt/data/a")]);
         let letters: Vec<char> = text.chars().collect();
@@ -72,5 +74,13 @@ mod tests {
             named.push(file_path.file_id);
         }
         assert_eq!(named, ["/mnt/data/a", "/mnt/data/a_b", "/mnt/data/a"]);
+
+        let text = "[it](sandbox:/mnt/data/my%20%C3%BC.csv)";
+        let [Annotation::FilePath { text, start_index, end_index, .. }] =
+            &annotations(text, &[linked("/mnt/data/my ü.csv")])[..]
+        else {
+            panic!("no link");
+        };
+        assert_eq!((text.as_str(), *start_index, *end_index), ("sandbox:/mnt/data/my%20%C3%BC.csv", 5, 38));
     }
 }

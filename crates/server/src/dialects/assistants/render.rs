@@ -27,7 +27,6 @@ use crate::raw_json::raw_json;
 /// The name of this dialect in stored requests.
 pub(super) const NAME: &str = "assistants";
 /// Links to files, as models write them.
-const LINK: &str = "sandbox:";
 /// The error of a run whose server was killed.
 const STOPPED: &str = "The server was stopped before the run was done.";
 /// The field of a stored run with [`Owed`], while it waits for its client. Clients do not see it.
@@ -245,12 +244,9 @@ impl RunRenderer {
     }
 }
 
-/// The files that a text names, each with the text of the link.
+/// The files that a text names.
 fn links(linked: &[SessionFile]) -> Vec<LinkedFile> {
-    let link = |file: &SessionFile| {
-        let file_id = file.published_id.clone()?;
-        Some(LinkedFile { words: format!("{LINK}{}", file.path), path: file.path.clone(), file_id })
-    };
+    let link = |file: &SessionFile| Some(LinkedFile { path: file.path.clone(), file_id: file.published_id.clone()? });
     linked.iter().filter_map(link).collect()
 }
 

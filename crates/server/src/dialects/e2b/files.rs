@@ -82,7 +82,7 @@ pub(super) async fn upload(State(app): State<Arc<App>>, request: Request) -> Res
         }
         let path = match (&query.path, part.file_name()?) {
             (Some(path), _) if !path.is_empty() => path.clone(),
-            (_, Some(name)) => name.to_owned(),
+            (_, Some(name)) => name.into_owned(),
             _ => return Err(ApiError::bad_request("neither the query nor the part names a path")),
         };
         let mut writer = Writer::create(&files, &path, &metadata, false).await?;

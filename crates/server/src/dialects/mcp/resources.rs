@@ -1,11 +1,10 @@
 //! Files of sessions as resources.
 
-use std::fmt::Write as _;
-
 use aludel_engine::SessionFile;
 use aludel_store::{Order, PageQuery, SessionId};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use percent_encoding::{AsciiSet, percent_decode_str, utf8_percent_encode};
 use rmcp::model::{
     ErrorData, ListResourceTemplatesResult, ListResourcesResult, PaginatedRequestParams, ReadResourceResponse,
     ReadResourceResult, Resource, ResourceContents, ResourceTemplate,
@@ -14,11 +13,13 @@ use serde_json::json;
 
 use super::error::ToolError;
 use super::server::Server;
-use crate::http::MemoryCharge;
+use crate::http::{ENCODED, MemoryCharge};
 use crate::workspace_path::within_workspace;
 
 /// The beginning of every address.
 const SCHEME: &str = "aludel://sessions/";
+/// Characters of a path that an address encodes.
+const ENCODED_IN_PATH: &AsciiSet = &ENCODED.remove(b'/');
 /// Sessions on one page of the list.
 const PAGE: usize = 20;
 /// Files of a session that are listed.
@@ -44,34 +45,14 @@ impl Content {
 /// The address of a file, which its path inside names.
 pub(super) fn uri(session: &str, path: &str) -> String {
     let mut uri = format!("{SCHEME}{session}/files/");
-    for byte in within_workspace(path).bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' | b'_' | b'~' | b'/' => uri.push(char::from(byte)),
-            _ => {
-                // Writing to a string cannot fail.
-                let _ = write!(uri, "%{byte:02X}");
-            }
-        }
-    }
+    uri.extend(utf8_percent_encode(within_workspace(path), ENCODED_IN_PATH));
     uri
 }
 
 /// The session and the path that an address names.
 fn parse(uri: &str) -> Option<(&str, String)> {
     let (session, path) = uri.strip_prefix(SCHEME)?.split_once("/files/")?;
-    let mut bytes = Vec::with_capacity(path.len());
-    let mut rest = path.as_bytes();
-    while let Some((byte, after)) = rest.split_first() {
-        rest = after;
-        if *byte != b'%' {
-            bytes.push(*byte);
-            continue;
-        }
-        let digits = rest.get(..2).and_then(|digits| std::str::from_utf8(digits).ok())?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        rest = rest.get(2..)?;
-    }
-    Some((session, String::from_utf8(bytes).ok()?))
+    Some((session, percent_decode_str(path).decode_utf8().ok()?.into_owned()))
 }
 
 /// The path of a file inside, or the name alone of a picture that was only shown.
@@ -185,13 +166,8 @@ mod tests {
             assert_eq!(parse(&uri), Some(("cntr_1", path.to_owned())), "{uri}");
             assert!(uri.is_ascii() && !uri.contains(['#', '?', ' ']), "{uri}");
         }
-        for uri in [
-            "",
-            "file:///etc/passwd",
-            "aludel://sessions/x",
-            "aludel://sessions/x/files/%",
-            "aludel://sessions/x/files/%ff",
-        ] {
+        assert_eq!(parse("aludel://sessions/x/files/100%"), Some(("x", "100%".to_owned())));
+        for uri in ["", "file:///etc/passwd", "aludel://sessions/x", "aludel://sessions/x/files/%ff"] {
             assert_eq!(parse(uri), None, "{uri}");
         }
     }

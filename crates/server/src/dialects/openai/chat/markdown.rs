@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use aludel_agent::excerpt::{fenced, head_and_tail, plain};
 use aludel_engine::{ProgramParts, SessionFile};
 use aludel_store::SessionId;
+use percent_encoding::percent_decode_str;
 
 use crate::dialects::openai::program::ProgramEnd;
 use crate::links::{Links, description};
@@ -159,7 +160,7 @@ impl Markdown {
 fn file_of<'a>(path: &str, files: &'a [SessionFile]) -> Option<&'a SessionFile> {
     let find = |path: &str| files.iter().find(|file| file.path == path);
     let unescaped = unescaped(path);
-    find(path).or_else(|| find(&unescaped)).or_else(|| find(&decoded(&unescaped)?))
+    find(path).or_else(|| find(&unescaped)).or_else(|| find(&percent_decode_str(&unescaped).decode_utf8().ok()?))
 }
 
 /// The text without the backslashes of Markdown.
@@ -170,18 +171,6 @@ fn unescaped(text: &str) -> String {
         whole.push(escaped.unwrap_or(character));
     }
     whole
-}
-
-/// The text without percent-encoding; `None` if that does not make a text.
-fn decoded(text: &str) -> Option<String> {
-    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
-    while let Some((first, after)) = rest.split_first() {
-        let digits = after.get(..2).filter(|digits| *first == b'%' && digits.iter().all(u8::is_ascii_hexdigit));
-        let byte = digits.and_then(|digits| u8::from_str_radix(str::from_utf8(digits).ok()?, 16).ok());
-        bytes.push(byte.unwrap_or(*first));
-        rest = if byte.is_some() { &after[2..] } else { after };
-    }
-    String::from_utf8(bytes).ok()
 }
 
 /// The place of a link in a text, which decides where it ends.
