@@ -43,7 +43,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut turn = agent.run_streamed("Make a report on these sales: monthly dynamics and the funnel.");
     while let Some(event) = turn.next().await {
         match event {
-            Event::Text(text) => print!("{text}"),
+            Event::Text(text) | Event::Refusal(text) => print!("{text}"),
             Event::CodeWritten { code, .. } => println!("\n--- program of {} lines", code.lines().count()),
             Event::ApprovalDecided { denied: Some(reason), .. } => println!("--- refused: {reason}"),
             _ => {}

@@ -25,6 +25,8 @@ pub enum Event {
     },
     /// The model writes.
     Text(String),
+    /// The model writes that it will not answer.
+    Refusal(String),
     /// The model thinks aloud.
     Reasoning(String),
     /// The model starts to write a program.

@@ -177,7 +177,7 @@ pub(crate) fn turn(
         }
         EventKind::RoundStarted { number } => (None, Content::Round { number: *number }),
         EventKind::Retrying { wait_ms, reason } => (None, Content::Retrying { wait_ms: *wait_ms, reason }),
-        EventKind::Text { delta, .. } => (None, Content::Text { text: delta }),
+        EventKind::Text { delta, .. } | EventKind::Refusal { delta, .. } => (None, Content::Text { text: delta }),
         EventKind::Reasoning { delta, .. } => (None, Content::Reasoning { text: delta }),
         EventKind::ToolInput { item, delta } => (of(item), Content::CodeDelta { text: delta }),
         EventKind::ToolReady { item, input, .. } => (of(item), Content::Code { code: input }),

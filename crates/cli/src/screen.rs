@@ -63,7 +63,7 @@ impl Screen {
     fn see(&mut self, event: &EventKind) -> anyhow::Result<()> {
         match event {
             EventKind::RoundStarted { .. } => self.answer.clear(),
-            EventKind::Text { delta, .. } => self.answer.push_str(delta),
+            EventKind::Text { delta, .. } | EventKind::Refusal { delta, .. } => self.answer.push_str(delta),
             EventKind::ToolStarted { item, call_id, .. } | EventKind::ToolReady { item, call_id, .. } => {
                 self.calls.insert(item.clone(), call_id.clone());
             }

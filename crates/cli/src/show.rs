@@ -227,11 +227,13 @@ impl TurnView {
             self.thinking = false;
             console.end_line(StandardStream::Stderr)?;
         }
-        if let Some(markdown) = self.markdown.as_mut().filter(|_| !matches!(event, EventKind::Text { .. })) {
+        if let Some(markdown) =
+            self.markdown.as_mut().filter(|_| !matches!(event, EventKind::Text { .. } | EventKind::Refusal { .. }))
+        {
             console.write(StandardStream::Stdout, &markdown.flush())?;
         }
         match event {
-            EventKind::Text { delta, .. } => match &mut self.markdown {
+            EventKind::Text { delta, .. } | EventKind::Refusal { delta, .. } => match &mut self.markdown {
                 Some(markdown) => {
                     let text = markdown.push(&console.clean(StandardStream::Stdout, delta));
                     console.write(StandardStream::Stdout, &text)?;

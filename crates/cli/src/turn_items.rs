@@ -19,7 +19,7 @@ impl TurnItems {
     pub(crate) fn record(&mut self, event: &EventKind) {
         match event {
             EventKind::RoundStarted { .. } => self.end_text(),
-            EventKind::Text { delta, .. } => self.text.push_str(delta),
+            EventKind::Text { delta, .. } | EventKind::Refusal { delta, .. } => self.text.push_str(delta),
             EventKind::ToolReady { call_id, input, .. } => {
                 self.end_text();
                 let arguments = arguments_of(input);

@@ -58,7 +58,7 @@ impl Transcript {
     /// Adds the next event.
     pub fn record(&mut self, event: &EventKind) {
         match event {
-            EventKind::Text { delta, .. } => match self.entries.last_mut() {
+            EventKind::Text { delta, .. } | EventKind::Refusal { delta, .. } => match self.entries.last_mut() {
                 Some(Entry::Text(before)) => before.push_str(delta),
                 _ => self.entries.push(Entry::Text(delta.clone())),
             },

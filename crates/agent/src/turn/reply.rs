@@ -110,7 +110,8 @@ impl ModelReply {
             },
             Delta::Refusal(text) => {
                 self.refused = true;
-                self.say(text)
+                self.text.push_str(&text);
+                vec![Event::Refusal(text)]
             }
             Delta::Reasoning(text) => {
                 self.reasoning.push_str(&text);

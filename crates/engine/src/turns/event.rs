@@ -129,6 +129,13 @@ pub enum EventKind {
         /// The next characters.
         delta: String,
     },
+    /// The model writes that it will not answer, in a message of its own. The first piece begins it.
+    Refusal {
+        /// The message.
+        item: ItemId,
+        /// The next characters.
+        delta: String,
+    },
     /// The message is complete, and the turn goes on.
     TextEnded {
         /// The message.

@@ -26,7 +26,7 @@ const UNNOTED: &str = "cannot complete the audit log";
 #[derive(Default)]
 pub(super) struct ChoiceProgress {
     /// The message that is being written.
-    pub(super) message: Option<(ItemId, String)>,
+    pub(super) message: Option<OpenMessage>,
     pub(super) reasoning: Option<ItemId>,
     /// Calls that have not ended, by the ids of the model's server.
     pub(super) calls: HashMap<String, RunningCall>,
@@ -41,6 +41,13 @@ pub(super) struct ChoiceProgress {
     pub(super) client_calls: Option<PendingClientCalls>,
     /// The ids of the newest copies of its programs' files among the tenant's files.
     pub(super) file_ids: HashMap<SessionFileId, String>,
+}
+
+/// A message that is being written.
+pub(super) struct OpenMessage {
+    item: ItemId,
+    text: String,
+    is_refusal: bool,
 }
 
 /// Calls of the client's tools that a program made.
@@ -75,11 +82,12 @@ impl Run {
         }
         let flow = match event {
             AgentEvent::Text(delta) => {
-                progress.reasoning = None;
-                let (item, text) = progress.message.get_or_insert_with(|| (ItemId::new(), String::new()));
-                text.push_str(&delta);
-                let item = item.clone();
+                let item = self.go_on_message(choice, progress, &delta, false).await;
                 self.queue(choice, EventKind::Text { item, delta }).await
+            }
+            AgentEvent::Refusal(delta) => {
+                let item = self.go_on_message(choice, progress, &delta, true).await;
+                self.queue(choice, EventKind::Refusal { item, delta }).await
             }
             AgentEvent::Reasoning(delta) => {
                 self.end_message(choice, progress).await;
@@ -257,9 +265,30 @@ impl Run {
         }
     }
 
+    /// Adds words of the model to the message of their kind, which begins where none is open, and returns its id.
+    async fn go_on_message(
+        &mut self,
+        choice: usize,
+        progress: &mut ChoiceProgress,
+        delta: &str,
+        is_refusal: bool,
+    ) -> ItemId {
+        progress.reasoning = None;
+        if progress.message.as_ref().is_some_and(|message| message.is_refusal != is_refusal) {
+            self.end_message(choice, progress).await;
+        }
+        let message = progress.message.get_or_insert_with(|| OpenMessage {
+            item: ItemId::new(),
+            text: String::new(),
+            is_refusal,
+        });
+        message.text.push_str(delta);
+        message.item.clone()
+    }
+
     /// Ends a message that another item follows.
     pub(super) async fn end_message(&mut self, choice: usize, progress: &mut ChoiceProgress) {
-        if let Some((item, text)) = progress.message.take() {
+        if let Some(OpenMessage { item, text, .. }) = progress.message.take() {
             let linked = self.linked(choice, &text, &mut progress.file_ids).await;
             self.queue(choice, EventKind::TextEnded { item, linked }).await;
         }
@@ -284,7 +313,7 @@ impl Run {
             *cause = failure.cause.take();
             error!("{}: {}", self.in_flight.id, cause.as_deref().unwrap_or(&failure.message));
         }
-        let text = progress.message.take().map(|(_, text)| text).unwrap_or_default();
+        let text = progress.message.take().map(|message| message.text).unwrap_or_default();
         let linked = self.linked(choice, &text, &mut progress.file_ids).await;
         let is_last = all.iter().all(|progress| progress.has_ended);
         let waits = matches!(ending, EndReason::WaitsForClient { .. });

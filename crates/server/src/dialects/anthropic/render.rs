@@ -38,7 +38,7 @@ impl MessageRenderer {
             EventKind::Usage { usage, .. } => self.writer.use_tokens(*usage),
             // After a stop sequence nothing more is sent.
             _ if self.writer.has_finished() => {}
-            EventKind::Text { delta, .. } => {
+            EventKind::Text { delta, .. } | EventKind::Refusal { delta, .. } => {
                 if !self.writer.text(delta) {
                     return Flow::Stop;
                 }

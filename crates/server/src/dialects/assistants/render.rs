@@ -85,6 +85,7 @@ impl RunRenderer {
             EventKind::Usage { usage, .. } => self.writer.use_tokens(usage.input, usage.output),
             EventKind::Ended { item, ending, linked } => self.end(item, ending, linked, at_ms),
             EventKind::Text { item, .. }
+            | EventKind::Refusal { item, .. }
             | EventKind::TextEnded { item, .. }
             | EventKind::ToolStarted { item, .. }
             | EventKind::ToolInput { item, .. }
@@ -129,7 +130,7 @@ impl RunRenderer {
 
     fn write(&mut self, item: &ItemId, kind: &EventKind) {
         match kind {
-            EventKind::Text { delta, .. } => self.writer.text(item, delta),
+            EventKind::Text { delta, .. } | EventKind::Refusal { delta, .. } => self.writer.text(item, delta),
             EventKind::TextEnded { linked, .. } => {
                 self.writer.end_message(&links(linked), false, &StepEnd::Completed);
             }

@@ -33,7 +33,7 @@ impl ContentRenderer {
             EventKind::Usage { round, usage } => self.writer.use_tokens(*round, *usage),
             // After a stop sequence nothing more is sent.
             _ if self.writer.has_finished() => {}
-            EventKind::Text { delta, .. } => {
+            EventKind::Text { delta, .. } | EventKind::Refusal { delta, .. } => {
                 if !self.writer.text(delta) {
                     return Flow::Stop;
                 }

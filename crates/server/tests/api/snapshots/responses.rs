@@ -118,6 +118,11 @@ fn turns() -> Vec<Case> {
         both("schema", &|| vec![says("{}")], &request(&json!({ "text": { "format": schema } }))),
         both("nothing_said", &|| vec![says("")], &request(&json!({}))),
         both("refusal", &|| vec![Round::new().refuses("I will not.").ends("stop")], &request(&json!({}))),
+        both(
+            "refusal_after_text",
+            &|| vec![Round::new().text("Let me see.").refuses("I will not.").text(" Sorry.").ends("stop")],
+            &request(&json!({})),
+        ),
         both("length", &|| vec![Round::new().text("To be contin").ends("length")], &request(&json!({}))),
         both("filter", &|| vec![Round::new().text("It is").ends("content_filter")], &request(&json!({}))),
         both(

@@ -70,7 +70,7 @@ impl InteractionRenderer {
             EventKind::Ended { ending, .. } => self.end(ending),
             // After a stop sequence nothing more is sent.
             _ if self.writer.has_finished() => {}
-            EventKind::Text { delta, .. } => {
+            EventKind::Text { delta, .. } | EventKind::Refusal { delta, .. } => {
                 if !self.writer.text(delta) {
                     return Flow::Stop;
                 }

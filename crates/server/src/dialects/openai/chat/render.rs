@@ -43,6 +43,11 @@ impl CompletionRenderer {
                     return Flow::Stop;
                 }
             }
+            EventKind::Refusal { delta, .. } => {
+                if !self.writer.refuse(index, delta) {
+                    return Flow::Stop;
+                }
+            }
             EventKind::Reasoning { delta, .. } => self.writer.think(index, delta),
             EventKind::ToolStarted { item, .. } => self.writer.start_program(index, item),
             EventKind::ToolInput { item, delta } => self.writer.code(index, item, delta),

@@ -53,6 +53,7 @@ struct Choice {
     /// True if the text that was sent last continues.
     in_text: bool,
     content: String,
+    refusal: String,
     reasoning: String,
     programs: Vec<Program>,
     files: Vec<SessionFile>,
@@ -102,6 +103,7 @@ impl Writer {
             held_round: is_formed.then(String::new),
             in_text: false,
             content: String::new(),
+            refusal: String::new(),
             reasoning: String::new(),
             programs: Vec::new(),
             files: Vec::new(),
@@ -184,6 +186,18 @@ impl Writer {
             self.finish(index, "stop");
         }
         goes_on
+    }
+
+    /// Adds words with which the model refuses to answer; with Markdown they are text, since chat products show nothing else. Returns
+    /// false after a stop word.
+    pub(super) fn refuse(&mut self, index: usize, piece: &str) -> bool {
+        let Some(choice) = self.choices.get_mut(index) else { return false };
+        if choice.markdown.is_some() {
+            return self.text(index, piece);
+        }
+        choice.refusal.push_str(piece);
+        self.emit(index, json!({ "refusal": piece }), None);
+        true
     }
 
     /// Emits text of the model, after the programs before it.
@@ -499,9 +513,10 @@ impl Choice {
     fn object(&self, index: usize) -> Value {
         let mut message = Map::new();
         message.insert("role".into(), "assistant".into());
-        let has_content = !self.content.is_empty() || self.calls.is_empty();
+        let has_content = !self.content.is_empty() || (self.calls.is_empty() && self.refusal.is_empty());
         message.insert("content".into(), if has_content { self.content.clone().into() } else { Value::Null });
-        message.insert("refusal".into(), Value::Null);
+        let refusal = Some(&self.refusal).filter(|refusal| !refusal.is_empty());
+        message.insert("refusal".into(), json!(refusal));
         message.insert("annotations".into(), json!([]));
         if !self.reasoning.is_empty() {
             message.insert("reasoning_content".into(), self.reasoning.clone().into());

@@ -80,6 +80,7 @@ impl ResponseRenderer {
             }
             EventKind::Resumed { next_frame } => self.writer.skip_to(*next_frame),
             EventKind::Text { item, delta } => self.writer.text(item, delta),
+            EventKind::Refusal { item, delta } => self.writer.refuse(item, delta),
             EventKind::TextEnded { linked, .. } => self.writer.end_text(linked),
             EventKind::Reasoning { item, delta } => self.writer.think(item, delta),
             EventKind::ToolStarted { item, .. } => self.writer.start_program(item),

@@ -213,9 +213,9 @@ impl Writer {
     /// Adds text of the model.
     pub(super) fn text(&mut self, item: &ItemId, delta: &str) {
         self.end_thoughts();
-        let index = match self.message {
+        let index = match self.message.filter(|index| self.message_at(*index).is_some()) {
             Some(index) => index,
-            None => self.start_message(item),
+            None => self.start_message(item, ContentPart::output_text("")),
         };
         let Some((item_id, text)) = self.message_at(index) else { return };
         text.text.push_str(delta);
@@ -228,15 +228,42 @@ impl Writer {
         });
     }
 
-    /// The id and the text of the message at a place.
-    fn message_at(&mut self, index: usize) -> Option<(String, &mut OutputText)> {
-        let Some(Item::Message(message)) = self.output.get_mut(index) else { return None };
-        let Some(MessageContent::Parts(parts)) = &mut message.content else { return None };
-        let Some(ContentPart::OutputText(text)) = parts.first_mut() else { return None };
-        Some((message.id.clone().unwrap_or_default(), text))
+    /// Adds words with which the model refuses to answer.
+    pub(super) fn refuse(&mut self, item: &ItemId, delta: &str) {
+        self.end_thoughts();
+        let index = match self.message.filter(|index| self.refusal_at(*index).is_some()) {
+            Some(index) => index,
+            None => self.start_message(item, ContentPart::Refusal { refusal: String::new() }),
+        };
+        let Some((item_id, refusal)) = self.refusal_at(index) else { return };
+        refusal.push_str(delta);
+        let delta = delta.to_owned();
+        self.emit(Event::RefusalDelta { item_id, output_index: index, content_index: 0, delta });
     }
 
-    fn start_message(&mut self, item: &ItemId) -> usize {
+    /// The id and the text of the message at a place.
+    fn message_at(&mut self, index: usize) -> Option<(String, &mut OutputText)> {
+        let (id, part) = self.part_at(index)?;
+        let ContentPart::OutputText(text) = part else { return None };
+        Some((id, text))
+    }
+
+    /// The id and the text of the refusal at a place.
+    fn refusal_at(&mut self, index: usize) -> Option<(String, &mut String)> {
+        let (id, part) = self.part_at(index)?;
+        let ContentPart::Refusal { refusal } = part else { return None };
+        Some((id, refusal))
+    }
+
+    fn part_at(&mut self, index: usize) -> Option<(String, &mut ContentPart)> {
+        let Some(Item::Message(message)) = self.output.get_mut(index) else { return None };
+        let Some(MessageContent::Parts(parts)) = &mut message.content else { return None };
+        Some((message.id.clone().unwrap_or_default(), parts.first_mut()?))
+    }
+
+    /// Begins a message with this part, which is empty.
+    fn start_message(&mut self, item: &ItemId, part: ContentPart) -> usize {
+        self.end_message(&[], false, ItemStatus::Completed);
         let id = item.with_prefix("msg_");
         let index = self.start(Item::Message(Message {
             id: Some(id.clone()),
@@ -245,7 +272,6 @@ impl Writer {
             content: Some(MessageContent::Parts(Vec::new())),
             phase: None,
         }));
-        let part = ContentPart::output_text("");
         if let Some(Item::Message(message)) = self.output.get_mut(index) {
             message.content = Some(MessageContent::Parts(vec![part.clone()]));
         }
@@ -258,6 +284,11 @@ impl Writer {
     /// not linked.
     fn end_message(&mut self, files: &[SessionFile], is_last: bool, status: ItemStatus) {
         let Some(index) = self.message.take() else { return };
+        if let Some((item_id, refusal)) = self.refusal_at(index).map(|(id, refusal)| (id, refusal.clone())) {
+            let whole = refusal.clone();
+            self.emit(Event::RefusalDone { item_id, output_index: index, content_index: 0, refusal: whole });
+            return self.end_part(index, ContentPart::Refusal { refusal }, status);
+        }
         let Some((item_id, text)) = self.message_at(index).map(|(id, text)| (id, text.text.clone())) else { return };
         let container = self.container.clone().unwrap_or_default();
         let linked = links(&text, files);
@@ -277,13 +308,19 @@ impl Writer {
             });
         }
         self.emit(Event::OutputTextDone {
-            item_id: item_id.clone(),
+            item_id,
             output_index: index,
             content_index: 0,
             text: text.clone(),
             logprobs: Vec::new(),
         });
         let part = ContentPart::OutputText(OutputText { annotations, ..OutputText::new(text) });
+        self.end_part(index, part, status);
+    }
+
+    /// Ends a message with its only part.
+    fn end_part(&mut self, index: usize, part: ContentPart, status: ItemStatus) {
+        let item_id = self.id_at(index);
         if let Some(Item::Message(message)) = self.output.get_mut(index) {
             message.content = Some(MessageContent::Parts(vec![part.clone()]));
             message.status = Some(status);
@@ -500,7 +537,7 @@ impl Writer {
             self.end_program(&item, ProgramEnd::incomplete());
         }
         if let (None, Some(item)) = (self.message, needed) {
-            self.start_message(item);
+            self.start_message(item, ContentPart::output_text(""));
         }
         self.end_message(files, true, item_status);
     }
