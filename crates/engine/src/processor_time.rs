@@ -42,12 +42,10 @@ const VERY_LONG_STEP: Duration = Duration::from_millis(10);
 /// Processor time that the start of a kernel or a command counts as: the processes of others wait while it is forked. As much as a tenant
 /// may take at once, so that a single one does not wait.
 const PROCESS_START: Duration = AT_ONCE;
-/// Processor time for the refusal of a request without a valid key, most of it for the protocol.
-const REFUSAL_TIME: Duration = Duration::from_micros(100);
-/// Divisor of the processors: the share of all such requests beside tenants.
+/// Processor time for a request whose caller is not known, most of it for the protocol.
+const STRANGER_TIME: Duration = Duration::from_micros(100);
+/// Divisor of the processors: the share of all such requests of one kind.
 const STRANGERS_ONE_IN: u32 = 16;
-/// The most debt of such requests, and so the longest wait of one.
-const MOST_OWED_BY_STRANGERS: Duration = Duration::from_secs(5);
 /// Tenants in memory; beyond that, those without debt are forgotten.
 const MAX_IDLE_TENANTS: usize = 256;
 
@@ -69,9 +67,29 @@ struct AllShares {
     share: u64,
     /// Steps of one tenant that may be done at the same time beside others.
     steps: usize,
-    /// The moment at which the debt of requests without a valid key is paid off, in microseconds since the beginning.
-    strangers_paid_at: AtomicU64,
+    /// The moments at which the debts of requests whose caller is not known are paid off, in microseconds since the beginning, by their
+    /// kind.
+    strangers_paid_at: [AtomicU64; 2],
     tenants: Mutex<HashMap<Tenant, Arc<UsedTime>>>,
+}
+
+/// A kind of requests whose caller is not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StrangerRequest {
+    /// It is refused, or reads the documentation.
+    Other,
+    /// It asks for the server's health. Restarts depend on the answer, so it waits for no other kind, and less.
+    Probe,
+}
+
+impl StrangerRequest {
+    /// The most debt of the kind, and so the longest wait of one of them.
+    fn most_owed(self) -> Duration {
+        match self {
+            Self::Other => Duration::from_secs(5),
+            Self::Probe => Duration::from_millis(500),
+        }
+    }
 }
 
 /// One tenant's time, in microseconds since the beginning, and its steps.
@@ -134,15 +152,21 @@ impl ProcessorTime {
         ProcessorShare { all: Arc::clone(&self.0), used }
     }
 
-    /// Waits before a request without a valid key is refused. Beside tenants at work, all such requests together get a small share.
-    pub async fn pace_refusal(&self) {
+    /// Waits before a request whose caller is not known is answered. All of a kind together get a small share, also while nobody else
+    /// works: each is a line in the log.
+    pub async fn pace_stranger(&self, kind: StrangerRequest) {
         let now = self.0.now();
-        let cost = micros(REFUSAL_TIME) * 1000 * u64::from(STRANGERS_ONE_IN / ONE_IN) / self.0.share;
-        let add = |paid_at: u64| (paid_at.max(now) + cost).min(now + micros(MOST_OWED_BY_STRANGERS));
+        let cost = micros(STRANGER_TIME) * 1000 * u64::from(STRANGERS_ONE_IN / ONE_IN) / self.0.share;
+        let add = |paid_at: u64| (paid_at.max(now) + cost).min(now + micros(kind.most_owed()));
         let update = |paid_at| Some(add(paid_at));
-        let paid_at = self.0.strangers_paid_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update);
-        let owed = Duration::from_micros(add(paid_at.unwrap_or_default()) - now).saturating_sub(AT_ONCE);
-        if !owed.is_zero() && self.0.has_tenants_at_work(|_| true) {
+        let [other, probe] = &self.0.strangers_paid_at;
+        let paid_at = match kind {
+            StrangerRequest::Other => other,
+            StrangerRequest::Probe => probe,
+        };
+        let before = paid_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update).unwrap_or_default();
+        let owed = Duration::from_micros(add(before) - now).saturating_sub(AT_ONCE);
+        if !owed.is_zero() {
             sleep(owed).await;
         }
     }
@@ -156,14 +180,9 @@ impl AllShares {
 
     /// Returns true if another tenant has worked lately.
     fn has_others(&self, own: &Arc<UsedTime>) -> bool {
-        self.has_tenants_at_work(|used| !Arc::ptr_eq(used, own))
-    }
-
-    /// Returns true if one of these tenants has worked lately.
-    fn has_tenants_at_work(&self, counts: impl Fn(&Arc<UsedTime>) -> bool) -> bool {
         let since = self.now().saturating_sub(micros(ACTIVE_FOR));
         let tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
-        tenants.values().any(|used| counts(used) && used.last_step.load(Ordering::Relaxed) > since)
+        tenants.values().any(|used| !Arc::ptr_eq(used, own) && used.last_step.load(Ordering::Relaxed) > since)
     }
 }
 
@@ -437,24 +456,23 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn refusals_wait_beside_tenants_alone() {
+    async fn strangers_wait_for_others_of_their_kind() {
         let time = ProcessorTime::of(2);
-        let refuse = async |count: u32| {
+        let ask = async |kind, count: u32| {
             let began = Instant::now();
             for _ in 0..count {
-                time.pace_refusal().await;
+                time.pace_stranger(kind).await;
             }
             began.elapsed()
         };
-        assert_eq!(refuse(100_000).await, Duration::ZERO);
-        let share = time.share_of(&tenants()[0]);
-        share.take(Duration::from_millis(1));
-        let waited = tokio::select! {
-            waited = refuse(1250) => waited,
-            () = keep_working(&share) => unreachable!(),
-        };
-        // The debt of before, and a second for 1250 of them on two processors.
-        assert!((5..7).contains(&waited.as_secs()), "{waited:?}");
+        assert_eq!(ask(StrangerRequest::Other, 20).await, Duration::ZERO);
+        // A second for 1250 of them on two processors.
+        let waited = ask(StrangerRequest::Other, 2500).await;
+        assert!((1900..2100).contains(&waited.as_millis()), "{waited:?}");
+        assert_eq!(ask(StrangerRequest::Probe, 20).await, Duration::ZERO);
+        let at_once = futures_util::future::join_all((0..10_000).map(|_| ask(StrangerRequest::Probe, 1)));
+        let longest = at_once.await.into_iter().max().unwrap();
+        assert!((450..500).contains(&longest.as_millis()), "{longest:?}");
     }
 
     #[tokio::test(start_paused = true)]

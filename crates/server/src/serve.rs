@@ -190,10 +190,10 @@ async fn accept<L: Listener>(app: &Arc<App>, mut listener: L, shutdown: impl Fut
             let processor_time = processor_time.clone();
             async move {
                 let answer = answer.await?;
-                if answer.extensions().get::<StrangerMark>().is_some() {
+                if let Some(StrangerMark(kind)) = answer.extensions().get() {
                     // A connection that waits here makes room for others.
                     asking = None;
-                    processor_time.pace_refusal().await;
+                    processor_time.pace_stranger(*kind).await;
                 }
                 Ok::<_, Infallible>(answer.map(|body| GuardedBody::new(body, asking)))
             }

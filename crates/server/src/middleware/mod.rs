@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_engine::permits::{NoRoom, Permit, Permits};
+use aludel_engine::processor_time::StrangerRequest;
 use aludel_store::Tenant;
 use axum::body::{Body, HttpBody as _};
 use axum::extract::{Request, State};
@@ -55,9 +56,9 @@ const NO_KEY_BEHIND: &str = "The API key for which this was made was revoked or 
 /// Tells OpenAI's and Anthropic's clients whether to try again, whatever the status.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
-/// Marks the refusal of a request whose caller is not known.
+/// Marks the answer to a request whose caller is not known.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct StrangerMark;
+pub(crate) struct StrangerMark(pub(crate) StrangerRequest);
 
 /// The layer around all routes.
 pub(crate) async fn middleware(
@@ -70,14 +71,11 @@ pub(crate) async fn middleware(
     let (request, rest) = unread_body::share(request);
     // The route instead of the path, which may contain the token of a link.
     let line = format!("{} {}", request.method(), scope.route());
-    let mut is_stranger = true;
-    let admitted = admit(&app, dialect, request, next, &mut is_stranger).instrument(span.clone());
+    let mut stranger = Some(StrangerRequest::Other);
+    let admitted = admit(&app, dialect, request, next, &mut stranger).instrument(span.clone());
     let answered = AssertUnwindSafe(admitted).catch_unwind().await;
     let mut response = match answered {
-        Ok(Ok(response)) => {
-            is_stranger = false;
-            response
-        }
+        Ok(Ok(response)) => response,
         Ok(Err(refused)) => refused.into_response(),
         Err(panic) => ApiError::internal(format!("a panic: {}", words(&*panic))).into_response(),
     };
@@ -88,8 +86,8 @@ pub(crate) async fn middleware(
         scope.note_refusal(refusal.code, refusal.param.as_deref());
         response = refused(&refusal, dialect, scope.id());
     }
-    if is_stranger {
-        response.extensions_mut().insert(StrangerMark);
+    if let Some(kind) = stranger {
+        response.extensions_mut().insert(StrangerMark(kind));
     }
     rest.clear(&mut response).await;
     if let Ok(id) = HeaderValue::from_str(scope.id()) {
@@ -144,13 +142,13 @@ fn refused(refusal: &ApiError, dialect: &Dialect, request_id: &str) -> Response 
     response
 }
 
-/// Answers a request. `is_stranger` is false once its caller is known.
+/// Answers a request. `stranger` is `None` once its caller is known.
 async fn admit(
     app: &Arc<App>,
     dialect: &Dialect,
     mut request: Request,
     next: Next,
-    is_stranger: &mut bool,
+    stranger: &mut Option<StrangerRequest>,
 ) -> Result<Response, ApiError> {
     if request.headers().get_all(HOST).iter().count() > 1 {
         // A proxy may have used the other one.
@@ -159,10 +157,13 @@ async fn admit(
     let path = request.uri().path();
     // A dialect that claims requests has none of the server's own paths: they belong to programs in sandboxes.
     let may_be_own = dialect.claims.is_none();
+    let is_probe = may_be_own && matches!(path, HEALTH | HEALTH_OF_SANDBOXES | READY);
     // The documentation is the same for all clients, and contains nothing about tenants.
-    if may_be_own
-        && (matches!(path, HEALTH | HEALTH_OF_SANDBOXES | READY | DOCS | OPENAPI) || path.starts_with(OF_DIALECTS))
-    {
+    let is_documentation = may_be_own && (matches!(path, DOCS | OPENAPI) || path.starts_with(OF_DIALECTS));
+    if is_probe {
+        *stranger = Some(StrangerRequest::Probe);
+    }
+    if is_probe || is_documentation {
         return Ok(next.run(request).await);
     }
     let caller = match authenticate_by_token(app, dialect, &mut request).await? {
@@ -174,7 +175,7 @@ async fn admit(
                 .await?
         }
     };
-    *is_stranger = false;
+    *stranger = None;
     if may_be_own && request.uri().path() == METRICS {
         // It is needed most when there are no permits.
         return Ok(next.run(request).await);
@@ -346,10 +347,13 @@ mod tests {
                 assert!(!body.to_string().contains("secret"));
             }
         }
-        for (path, is_refused) in [("/v1/links/none/a.csv", true), ("/plain", false)] {
+        let (other, probe) = (Some(StrangerRequest::Other), Some(StrangerRequest::Probe));
+        for (path, kind) in
+            [("/v1/links/none/a.csv", other), (DOCS, other), (HEALTH, probe), (READY, probe), ("/plain", None)]
+        {
             let request = Request::get(path).body(Body::empty()).unwrap();
             let response = routes.clone().oneshot(request).await.unwrap();
-            assert_eq!(response.extensions().get::<StrangerMark>().is_some(), is_refused, "{path}");
+            assert_eq!(response.extensions().get::<StrangerMark>().map(|mark| mark.0), kind, "{path}");
         }
     }
 
