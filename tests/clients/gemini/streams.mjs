@@ -35,4 +35,14 @@ for (const contents of JSON.parse(questions)) {
   });
   seen[contents] = [whole, stream];
 }
-console.log(JSON.stringify(seen));
+
+// Chats that are streamed remember what was said and keep their variables.
+const chat = client.chats.create({ model, config: { tools: [{ codeExecution: {} }] } });
+const says = async (message) => {
+  let text = "";
+  for await (const frame of await chat.sendMessageStream({ message })) text += frame.text ?? "";
+  return text;
+};
+await says("set y");
+const kept = [await says("get y"), chat.getHistory(true).filter((content) => content.role === "user").length];
+console.log(JSON.stringify({ seen, kept }));

@@ -95,6 +95,21 @@ def test_the_python_client_hears_it_in_four_ways(server, question):
     assert told_by(lambda told: asyncio.run(streams(told))) == expected
 
 
+@pytest.mark.parametrize("tools", [[], TOOLS[:1]])
+def test_a_streamed_chat_remembers(server, tools):
+    client = genai.Client(api_key="any", http_options=types.HttpOptions(base_url=server.url))
+    chat = client.chats.create(model=MODEL, config=types.GenerateContentConfig(tools=tools))
+    ask = lambda question: "".join(frame.text or "" for frame in chat.send_message_stream(question))
+    if tools:
+        ask("set y")
+        assert ask("get y") == "y is kept."
+    else:
+        assert ask("hello") == ask("hello") == "You said: hello"
+    history = chat.get_history(curated=True)
+    assert [content.parts[0].text for content in history if content.role == "user"] == (["set y", "get y"] if tools else ["hello", "hello"])
+    assert "".join(part.text or "" for part in history[-1].parts + history[-2].parts) != ""
+
+
 @pytest.mark.skipif("NODE_CLIENTS" not in os.environ, reason="the Node client is installed by tests/clients/gemini/run")
 def test_the_node_client_hears_it_in_two_ways(server):
     script = Path(os.environ["NODE_CLIENTS"]) / "streams.mjs"
@@ -102,7 +117,9 @@ def test_the_node_client_hears_it_in_two_ways(server):
     command = ["node", script, server.url, MODEL, json.dumps(list(ANSWERS))]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr
-    assert json.loads(ended.stdout) == {question: [answer, answer] for question, answer in ANSWERS.items()}
+    told = json.loads(ended.stdout)
+    assert told["seen"] == {question: [answer, answer] for question, answer in ANSWERS.items()}
+    assert told["kept"] == ["y is kept.", 2]
 
 
 def test_a_stream_has_nothing_but_data(server):

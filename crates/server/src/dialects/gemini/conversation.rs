@@ -1,5 +1,7 @@
 //! The conversation of a request, in the form for the model and the session.
 
+use std::collections::VecDeque;
+
 use aludel_agent::{Call, CallOutput, Item, Part, framed};
 use aludel_store::SessionId;
 use aludel_wire::gemini::{self, CodeExecutionResult, Content, ExecutableCode, FunctionCall, FunctionResponse, Role};
@@ -13,6 +15,8 @@ use crate::error::ApiError;
 
 /// Concurrent open calls: each answer is searched among them.
 const MAX_OPEN: usize = 1000;
+/// Programs that wait for their results: each result is searched among them.
+const MAX_RUNNING: usize = 100;
 /// Output of a program that came back without its result.
 const NOT_REPEATED: &str = "The client did not repeat its output.";
 
@@ -26,8 +30,10 @@ pub(super) struct Conversation {
     pub(super) inputs: Inputs,
     /// Unanswered calls of the client's functions: ids and names.
     open: Vec<(String, String)>,
-    /// The program of the last part, which its results follow.
-    program: Option<Program>,
+    /// Programs of the model's last message whose results follow, oldest first.
+    programs: VecDeque<Program>,
+    /// Calls of the client's functions in it. Their outputs come after all of them, those of programs after each.
+    calls: Vec<Item>,
     /// Number of ids that were made up.
     invented_ids: usize,
 }
@@ -35,8 +41,11 @@ pub(super) struct Conversation {
 /// A program whose results are being parsed.
 #[derive(Debug)]
 struct Program {
+    /// Its id at the client, if it has one.
+    named: Option<String>,
     id: String,
-    output: String,
+    /// `None` without a result.
+    output: Option<String>,
 }
 
 /// The id of a program: its session, and a number of its own.
@@ -84,17 +93,19 @@ impl Conversation {
     /// files.
     pub(super) fn read(contents: &[Content], attached: &AttachedFiles, tool: Option<&str>) -> Result<Self, ApiError> {
         let inputs = Inputs::new(tool.is_some());
-        let (items, session, open, program, invented_ids) = Default::default();
-        let mut conversation = Self { items, session, inputs, open, program, invented_ids };
+        let (items, session, open, programs, calls, invented_ids) = Default::default();
+        let mut conversation = Self { items, session, inputs, open, programs, calls, invented_ids };
         for (index, content) in contents.iter().enumerate() {
             let param = format!("contents[{index}]");
             match content.role {
                 Some(Role::Model) => conversation.model(content, tool.unwrap_or("python"), &param)?,
                 Some(Role::User | Role::Function | Role::System) | None => {
+                    conversation.end_message();
                     conversation.user(content, attached, &param)?;
                 }
             }
         }
+        conversation.end_message();
         match conversation.open.first() {
             Some((_, name)) => {
                 let message = format!("The call of the function '{name}' has no functionResponse in 'contents'.");
@@ -155,11 +166,10 @@ impl Conversation {
         Ok(())
     }
 
+    /// Reads a part of a message of the model: clients repeat each frame of a stream as a content of its own.
     fn model(&mut self, content: &Content, tool: &str, param: &str) -> Result<(), ApiError> {
         // The request that this answered has copied the files before it. Those after it are new, whatever their names.
         self.inputs.are_repeated();
-        // Outputs of the client's functions come after all calls, those of programs after each.
-        let mut calls = Vec::new();
         for (index, part) in content.parts.iter().enumerate() {
             let signed = part.thought_signature.as_deref().and_then(session_of_signature);
             self.session = signed.or(self.session.take());
@@ -167,16 +177,16 @@ impl Conversation {
                 self.result(result, &format!("{param}.parts[{index}]"))?;
                 continue;
             }
-            self.end_program();
             if let Some(code) = part.function_call.as_ref().and_then(repeated_program) {
-                self.program(&code, tool);
-                if let Some(program) = &mut self.program {
-                    program.output.push_str(NOT_REPEATED);
-                }
+                self.program(&code, tool, Some(NOT_REPEATED.to_owned()));
                 continue;
             }
+            if let Some(code) = &part.executable_code {
+                self.program(code, tool, None);
+                continue;
+            }
+            self.end_programs();
             match part {
-                gemini::Part { executable_code: Some(code), .. } => self.program(code, tool),
                 gemini::Part { function_call: Some(_), .. } if self.open.len() == MAX_OPEN => {
                     let message =
                         format!("More than {MAX_OPEN} calls of functions wait for their answers at '{param}'.");
@@ -186,47 +196,63 @@ impl Conversation {
                     let id = call.id.clone().unwrap_or_else(|| self.make_up("call"));
                     self.open.push((id.clone(), call.name.clone()));
                     let arguments = Value::Object(call.args.clone()).to_string();
-                    calls.push(Item::Call(Call { id, name: call.name.clone(), arguments }));
+                    self.calls.push(Item::Call(Call { id, name: call.name.clone(), arguments }));
                 }
                 gemini::Part { thought: Some(true), .. } => {}
-                gemini::Part { text: Some(text), .. } if !text.is_empty() => {
-                    self.items.push(Item::Assistant(text.clone()))
-                }
+                gemini::Part { text: Some(text), .. } if !text.is_empty() => match self.items.last_mut() {
+                    Some(Item::Assistant(before)) => before.push_str(text),
+                    _ => self.items.push(Item::Assistant(text.clone())),
+                },
                 // Images that programs displayed, and parts of other servers.
                 _ => {}
             }
         }
-        self.end_program();
-        self.items.extend(calls);
         Ok(())
     }
 
-    fn program(&mut self, code: &ExecutableCode, tool: &str) {
+    /// Ends a message of the model.
+    fn end_message(&mut self) {
+        self.end_programs();
+        self.items.append(&mut self.calls);
+    }
+
+    fn program(&mut self, code: &ExecutableCode, tool: &str, output: Option<String>) {
+        // Several may be written before the first one runs.
+        while self.programs.front().is_some_and(|program| program.output.is_some())
+            || self.programs.len() == MAX_RUNNING
+        {
+            self.end_program();
+        }
         let named = code.id.as_deref().and_then(session_of_program);
         self.session = named.or(self.session.take());
         // Models' servers accept only short ids.
         let id = self.make_up("program");
         let arguments = json!({ "code": code.code }).to_string();
         self.items.push(Item::Call(Call { id: id.clone(), name: tool.to_owned(), arguments }));
-        self.program = Some(Program { id, output: String::new() });
+        self.programs.push_back(Program { named: code.id.clone(), id, output });
     }
 
     fn result(&mut self, result: &CodeExecutionResult, param: &str) -> Result<(), ApiError> {
-        match &mut self.program {
-            Some(program) => {
-                program.output.push_str(&result.output);
-                Ok(())
-            }
-            None => {
-                let message = format!("'{param}.codeExecutionResult' follows no executableCode.");
-                Err(ApiError::invalid(format!("{param}.codeExecutionResult"), message))
-            }
+        let named = self.programs.iter().position(|program| result.id.is_some() && program.named == result.id);
+        let last = self.programs.len().checked_sub(1);
+        let Some(program) = named.or(last).and_then(|index| self.programs.get_mut(index)) else {
+            let message = format!("'{param}.codeExecutionResult' follows no executableCode.");
+            return Err(ApiError::invalid(format!("{param}.codeExecutionResult"), message));
+        };
+        program.output.get_or_insert_default().push_str(&result.output);
+        Ok(())
+    }
+
+    fn end_programs(&mut self) {
+        while !self.programs.is_empty() {
+            self.end_program();
         }
     }
 
-    /// Adds the output of the last program, if it has none: every call has exactly one.
+    /// Adds the output of the oldest program: every call has exactly one.
     fn end_program(&mut self) {
-        if let Some(Program { id, output }) = self.program.take() {
+        if let Some(Program { id, output, .. }) = self.programs.pop_front() {
+            let output = output.unwrap_or_default();
             let text = if output.is_empty() { "(no output)".to_owned() } else { framed(&output) };
             self.items.push(Item::Output(CallOutput { call_id: id, parts: vec![Part::Text(text)] }));
         }
@@ -301,6 +327,36 @@ mod tests {
         assert_eq!(conversation.items, expected);
         let Item::Output(CallOutput { call_id, parts }) = &conversation.items[2] else { panic!("no output") };
         assert!(call_id == "program-1" && aludel_agent::text_of(parts).contains("\n42oh\n"), "{parts:?}");
+    }
+
+    #[test]
+    fn frames_of_a_stream_are_one_message() {
+        let id = |name: &str| program_id(&SessionId::new(), name);
+        let (one, two) = (id("1"), id("2"));
+        let parts = [
+            json!({ "text": "Let me " }),
+            json!({ "text": "see." }),
+            json!({ "executableCode": { "code": "1", "id": one } }),
+            json!({ "executableCode": { "code": "2", "id": two } }),
+            json!({ "codeExecutionResult": { "output": "one", "id": one } }),
+            json!({ "codeExecutionResult": { "output": "two", "id": two } }),
+            json!({ "functionCall": { "name": "f" } }),
+            json!({ "text": "It " }),
+            json!({ "text": "is." }),
+            json!({ "text": "" }),
+        ];
+        let answer = json!({ "role": "user", "parts": [{ "functionResponse": { "name": "f" } }] });
+        let frames = parts.iter().map(|part| json!({ "role": "model", "parts": [part] }));
+        let frames: Value = frames.chain([answer.clone()]).collect();
+        for contents in [frames, json!([{ "role": "model", "parts": parts }, answer])] {
+            let told: Vec<String> = read(contents).unwrap().items.iter().map(|item| format!("{item:?}")).collect();
+            let expected = ["Let me see.", "program-1", "program-2", "one", "two", "It is.", "call-3", "call-3"];
+            assert_eq!(told.len(), expected.len(), "{told:#?}");
+            for (told, expected) in told.iter().zip(expected) {
+                assert!(told.contains(expected), "{told} without {expected}");
+            }
+            assert!(told[3].contains("program-1") && told[4].contains("program-2"), "{told:#?}");
+        }
     }
 
     #[test]

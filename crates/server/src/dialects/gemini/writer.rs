@@ -31,6 +31,8 @@ pub(super) struct Writer {
     stop: StopWords,
     tells_thoughts: bool,
     parts: Vec<Part>,
+    /// A call of a client's function that is sent before the next part, or with the end.
+    held: Option<Part>,
     /// Programs without a result.
     running: Vec<ItemId>,
     files: Vec<SessionFile>,
@@ -51,7 +53,7 @@ impl Writer {
         tells_thoughts: bool,
     ) -> Self {
         let stop = StopWords::new(stop);
-        let (parts, running, files, pictures) = Default::default();
+        let (parts, held, running, files, pictures) = Default::default();
         let (usage, finish, sequence, frames) = Default::default();
         Self {
             id,
@@ -60,6 +62,7 @@ impl Writer {
             stop,
             tells_thoughts,
             parts,
+            held,
             running,
             files,
             pictures,
@@ -201,9 +204,11 @@ impl Writer {
         self.finish = Some(reason);
     }
 
-    /// Ends a stream.
+    /// Ends a stream. Its last frame has a part, too: chats of Google's clients forget an answer with a frame that has none.
     pub(super) fn end(&mut self) {
-        let last = Candidate { content: Content { role: Some(Role::Model), parts: Vec::new() }, ..self.candidate() };
+        let part = self.held.take().unwrap_or_else(|| Part::text(""));
+        let content = Content { role: Some(Role::Model), parts: vec![part] };
+        let last = Candidate { content, ..self.candidate() };
         let last = GenerateContentResponse { usage_metadata: Some(self.usage), ..self.response(last) };
         self.push("", &serde_json::to_string(&last).unwrap_or_default());
     }
@@ -237,9 +242,15 @@ impl Writer {
 
     /// Sends one part, and adds it to the whole answer, where pieces of one text are joined.
     fn emit(&mut self, part: Part) {
-        let content = Content { role: Some(Role::Model), parts: vec![part.clone()] };
-        let frame = self.response(Candidate { content, ..Candidate::default() });
-        self.push("", &serde_json::to_string(&frame).unwrap_or_default());
+        let ready = match part.function_call {
+            Some(_) => vec![self.held.replace(part.clone())],
+            None => vec![self.held.take(), Some(part.clone())],
+        };
+        for ready in ready.into_iter().flatten() {
+            let content = Content { role: Some(Role::Model), parts: vec![ready] };
+            let frame = self.response(Candidate { content, ..Candidate::default() });
+            self.push("", &serde_json::to_string(&frame).unwrap_or_default());
+        }
         match (self.parts.last_mut(), &part) {
             (Some(Part { text: Some(before), thought, .. }), Part { text: Some(text), .. })
                 if *thought == part.thought =>
