@@ -48,5 +48,11 @@ for await (const chunk of await client.chat.completions.create({ ...question, st
 }
 assert.deepEqual([content, code, finish], ["x plus one is 21.", "x = 20print(x + 1)", "stop"]);
 
+// Its helper adds up only the fields that it knows; the message goes on in its container all the same.
+const messages = [{ role: "user", content: "set y" }];
+messages.push(await client.chat.completions.stream({ ...question, messages }).finalMessage(), { role: "user", content: "get y" });
+const kept = await client.chat.completions.create({ ...question, messages });
+assert.equal(kept.choices[0].message.content, "y is kept.");
+
 await assert.rejects(client.responses.retrieve("resp_none"), OpenAI.NotFoundError);
 console.log("ok");

@@ -102,14 +102,16 @@ impl Conversation {
                 }
                 "assistant" => {
                     conversation.old_files = conversation.files.len();
-                    let mut programs = message.get("code_interpreter_calls").and_then(Value::as_array).cloned();
-                    if let (None, Some(call_id)) = (&programs, first_call(&messages[index])) {
+                    let repeated = message.get("code_interpreter_calls").and_then(Value::as_array);
+                    let mut programs: Vec<Value> =
+                        repeated.into_iter().flatten().filter(|program| is_whole(program)).cloned().collect();
+                    if let (true, Some(call_id)) = (programs.is_empty(), first_call(&messages[index])) {
                         if recallable <= MAX_RECALLED {
-                            programs = Some(rounds::recall(app, tenant, call_id, memory).await?);
+                            programs = rounds::recall(app, tenant, call_id, memory).await?;
                         }
                         recallable -= 1;
                     }
-                    conversation.assistant(app, tenant, message, programs.unwrap_or_default(), &param).await?;
+                    conversation.assistant(app, tenant, message, programs, &param).await?;
                 }
                 "tool" => {
                     let call_id = message.get("tool_call_id").and_then(Value::as_str);
@@ -151,9 +153,10 @@ impl Conversation {
         programs: Vec<Value>,
         param: &str,
     ) -> Result<(), ApiError> {
+        let container_in = |value: Option<&Value>| value.and_then(Value::as_str).and_then(SessionId::parse);
+        self.container = container_in(message.get("container_id")).or(self.container.take());
         for program in &programs {
-            let used = program.get("container_id").and_then(Value::as_str).and_then(SessionId::parse);
-            self.container = used.or(self.container.take());
+            self.container = container_in(program.get("container_id")).or(self.container.take());
             self.items.extend(replayed(program, &app.engine.kernel().tool_name));
         }
         if let Some(reasoning) =
@@ -360,6 +363,13 @@ async fn attached(app: &App, tenant: &Tenant, file: &Value, param: &str) -> Resu
 /// The note by which the model learns of a file.
 fn mention(name: &str) -> Part {
     Part::Text(format!("[The user attached a file: {WORKSPACE}/{name}]"))
+}
+
+/// Returns true if a program came back whole: of a stream, OpenAI's Node client keeps the last piece of a field that it does not know.
+fn is_whole(program: &Value) -> bool {
+    ["id", "code"]
+        .into_iter()
+        .all(|field| program.get(field).and_then(Value::as_str).is_some_and(|text| !text.is_empty()))
 }
 
 /// The id of the first function call in an assistant's message.

@@ -1,8 +1,8 @@
 //! The writer of a completion, whole and in chunks.
 //!
 //! To a client that knows only the protocol it looks like any answer: text, then an end. Programs are in extension fields of the message
-//! (`code_interpreter_calls`, `files`) and of the deltas of a stream: every entry of a list has an `index`, and texts continue, so that a
-//! client that adds up deltas gets the same message.
+//! (`code_interpreter_calls`, `files`, `container_id`) and of the deltas of a stream: every entry of a list has an `index`, and texts
+//! continue, so that a client that adds up deltas gets the same message.
 
 use std::collections::VecDeque;
 
@@ -431,7 +431,10 @@ impl Writer {
                 .collect();
             self.emit(index, json!({ "files": indexed }), None);
         }
-        self.emit(index, json!({}), Some(reason));
+        // Once, since clients add up the pieces of a field, or keep the last one.
+        let used = self.choices.get(index).filter(|choice| !choice.programs.is_empty());
+        let last = used.map_or(json!({}), |choice| json!({ "container_id": choice.container }));
+        self.emit(index, last, Some(reason));
     }
 
     /// Ends a stream.
@@ -528,6 +531,7 @@ impl Choice {
             let programs: Vec<Value> = self.programs.iter().map(|program| program.item.clone()).collect();
             message.insert("code_interpreter_calls".into(), programs.into());
             message.insert("files".into(), self.files().into());
+            message.insert("container_id".into(), self.container.clone().into());
         }
         json!({ "index": index, "message": message, "logprobs": null, "finish_reason": self.finish })
     }
