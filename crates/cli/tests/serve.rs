@@ -157,11 +157,18 @@ fn a_full_disk_is_told() {
     // Nothing can be stored, and all can be deleted.
     let made = ask(&address, "POST /v1/containers", None, r#"{"name": "kept"}"#);
     let id = made.split('"').find(|word| word.starts_with("cntr_")).unwrap();
+    let made = ask(&address, "POST /v1/containers", None, r#"{"name": "second"}"#);
+    let second = made.split('"').find(|word| word.starts_with("cntr_")).unwrap();
     let mut filled = std::fs::File::create(&fill).unwrap();
     while filled.write_all(&[1; 1024]).is_ok() {}
     let refused = ask(&address, "POST /v1/containers", None, r#"{"name": "more"}"#);
     assert!(refused.starts_with("HTTP/1.1 507 "), "{refused}");
     let deleted = ask(&address, &format!("DELETE /v1/containers/{id}"), None, "");
+    assert!(deleted.starts_with("HTTP/1.1 200 "), "{deleted}");
+    // The room that was kept for it is for deletions still.
+    let refused = ask(&address, "POST /v1/containers", None, r#"{"name": "more"}"#);
+    assert!(refused.starts_with("HTTP/1.1 507 "), "{refused}");
+    let deleted = ask(&address, &format!("DELETE /v1/containers/{second}"), None, "");
     assert!(deleted.starts_with("HTTP/1.1 200 "), "{deleted}");
     signal(&child, "TERM");
     assert_eq!(child.wait().unwrap().code(), Some(0));

@@ -157,7 +157,8 @@ impl Store {
         make_directory(&scratch)?;
         let database = Database::open(&directory.join(DATABASE))?;
         let owner = Owner::new(owners.clone());
-        let (quota, next_sweep, disk) = Default::default();
+        let disk = Disk::of(blobs.clone());
+        let (quota, next_sweep) = Default::default();
         Ok(Self(Arc::new(Inner { database, blobs, scratch, disk, owners, owner, quota, next_sweep, lock })))
     }
 

@@ -5,14 +5,35 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
+
+use crate::disk_reserve::{FULL_DISK, free_bytes};
 
 /// Bytes after which a file is synced.
 const PIECE: u64 = 2 << 20;
 
-/// The disk, which one file is synced to at a time.
-#[derive(Debug, Default)]
-pub(crate) struct Disk(Mutex<()>);
+/// The disk of a directory, which one file is synced to at a time.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    directory: PathBuf,
+    turn: Mutex<()>,
+}
+
+impl Disk {
+    pub(crate) fn of(directory: PathBuf) -> Self {
+        Self { directory, turn: Mutex::new(()) }
+    }
+
+    /// Fails unless so many bytes can be written and the disk is not full then: deletions, and the ends of what has begun, need the rest.
+    pub(crate) fn check_room(&self, bytes: u64) -> io::Result<()> {
+        let found = rustix::fs::statvfs(&self.directory)?;
+        if free_bytes(&found) < bytes.saturating_add(FULL_DISK) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        Ok(())
+    }
+}
 
 /// A file of which at most a piece and one write are not synced.
 #[derive(Debug)]
@@ -26,13 +47,14 @@ impl SyncedFile {
         Self { file, unsynced: 0 }
     }
 
-    /// Appends bytes, and syncs them if that makes a piece.
+    /// Appends bytes, and syncs them if that makes a piece. Fails before the disk is full.
     pub(crate) fn write(&mut self, bytes: &[u8], disk: &Disk) -> io::Result<()> {
+        disk.check_room(bytes.len() as u64)?;
         self.file.write_all(bytes)?;
         self.unsynced += bytes.len() as u64;
         if self.unsynced >= PIECE {
             self.unsynced = 0;
-            let _turn = disk.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let _turn = disk.turn.lock().unwrap_or_else(PoisonError::into_inner);
             self.file.sync_data()?;
         }
         Ok(())
@@ -40,7 +62,7 @@ impl SyncedFile {
 
     /// Syncs the rest.
     pub(crate) fn sync(&self, disk: &Disk) -> io::Result<()> {
-        let _turn = disk.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = disk.turn.lock().unwrap_or_else(PoisonError::into_inner);
         self.file.sync_all()
     }
 }
@@ -53,7 +75,8 @@ mod tests {
     fn less_than_a_piece_is_left_to_sync() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
-        let (mut file, disk) = (SyncedFile::new(File::create_new(&path).unwrap()), Disk::default());
+        let (mut file, disk) =
+            (SyncedFile::new(File::create_new(&path).unwrap()), Disk::of(directory.path().to_owned()));
         for piece in 0..11 {
             file.write(&[piece; 500_000], &disk).unwrap();
             assert!(file.unsynced < PIECE, "{}", file.unsynced);

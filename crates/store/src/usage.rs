@@ -155,8 +155,16 @@ impl Store {
     }
 
     pub(crate) fn reserve_now(&self, tenant: &Tenant, wanted: RangeInclusive<u64>) -> Result<Reservation, Error> {
-        let quota = &self.0.quota;
-        self.0.database.read(Some(tenant), |database| quota.admit(tenant, wanted, || used(database, tenant)))
+        let (quota, least) = (&self.0.quota, *wanted.start());
+        let admit = |database: &Connection| quota.admit(tenant, wanted, || used(database, tenant));
+        let room = self.0.database.read(Some(tenant), admit)?;
+        self.check_disk(least)?;
+        Ok(room)
+    }
+
+    fn check_disk(&self, bytes: u64) -> Result<(), Error> {
+        let checked = self.0.disk.check_room(bytes);
+        checked.map_err(|source| Error::Io { path: self.0.blobs.clone(), source })
     }
 
     /// Runs `work` in a transaction of the writer. It is rolled back if the tenant's usage grows by more than the `reserved` bytes and
@@ -175,8 +183,12 @@ impl Store {
                 return Err(Error::Erased);
             }
             let added = grown.saturating_sub(reserved);
-            let room = if added > 0 { Some(self.0.quota.admit(tenant, added..=added, || Ok(before))?) } else { None };
-            Ok((done, room))
+            if added == 0 {
+                return Ok((done, None));
+            }
+            let room = self.0.quota.admit(tenant, added..=added, || Ok(before))?;
+            self.check_disk(added)?;
+            Ok((done, Some(room)))
         })?;
         Ok(done)
     }
