@@ -1,14 +1,16 @@
 //! The files of a session, served by a process that runs beside them. The other end is `kernel/workspace.py`.
 
 use std::any::Any;
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::io::{self, Read};
+use std::marker::PhantomData;
 use std::path::Path;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -27,6 +29,10 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_ANSWER: usize = 8 << 20;
 /// Answers that wait until they are taken. The other end waits beyond: a program may write answers in its place.
 const MAX_ANSWERS: usize = 4;
+/// Entries of one answer.
+const MAX_ENTRIES: usize = 500;
+/// Directories of one answer that could not be read.
+const MAX_UNSEEN: usize = 100;
 
 /// The files of one session. Dropping it drops their home, which removes them.
 #[derive(Debug)]
@@ -48,7 +54,7 @@ struct WorkspaceServer {
 #[derive(Debug)]
 struct ServerLink {
     requests: tokio::sync::mpsc::UnboundedSender<Bytes>,
-    answers: mpsc::Receiver<(Answer, Bytes, OwnedSemaphorePermit)>,
+    answers: mpsc::Receiver<(RawAnswer, OwnedSemaphorePermit)>,
     end: CancellationToken,
 }
 
@@ -75,14 +81,50 @@ struct Answer {
     failed: Option<String>,
     full: bool,
     link: bool,
+    #[serde(deserialize_with = "at_most::<MAX_ENTRIES, _, _>")]
     entries: Vec<Entry>,
     more: bool,
+    #[serde(deserialize_with = "at_most::<MAX_UNSEEN, _, _>")]
     unseen: Vec<String>,
     handle: u64,
     size: u64,
     used: u64,
     limit: u64,
     takes_files: bool,
+}
+
+/// An answer as it came: what it says in JSON, and the data.
+struct RawAnswer {
+    header: Bytes,
+    data: Bytes,
+}
+
+/// Reads a list, and fails once it has more than so many values: each may take many times its text.
+fn at_most<'de, const MOST: usize, T, D>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    T: Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    struct Values<const MOST: usize, T>(PhantomData<T>);
+    impl<'de, const MOST: usize, T: Deserialize<'de>> Visitor<'de> for Values<MOST, T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(to, "a list of at most {MOST} values")
+        }
+
+        fn visit_seq<S: SeqAccess<'de>>(self, mut values: S) -> Result<Vec<T>, S::Error> {
+            let mut all = Vec::new();
+            while let Some(value) = values.next_element()? {
+                if all.len() == MOST {
+                    return Err(S::Error::invalid_length(MOST + 1, &self));
+                }
+                all.push(value);
+            }
+            Ok(all)
+        }
+    }
+    deserializer.deserialize_seq(Values::<MOST, T>(PhantomData))
 }
 
 impl<H: Debug + Send + Sync + 'static> StdioWorkspace<H> {
@@ -109,7 +151,7 @@ impl<H: Debug + Send + Sync + 'static> StdioWorkspace<H> {
                 let OutputChunk::Out(message) = output else { continue };
                 buffer.extend_from_slice(&message);
                 while let Some(answer) = next_answer(&mut buffer) {
-                    let Ok((answer, data)) = answer else {
+                    let Ok(answer) = answer else {
                         ending.cancel();
                         return;
                     };
@@ -117,7 +159,7 @@ impl<H: Debug + Send + Sync + 'static> StdioWorkspace<H> {
                     else {
                         return;
                     };
-                    if sender.send((answer, data, permit)).is_err() {
+                    if sender.send((answer, permit)).is_err() {
                         return;
                     }
                 }
@@ -168,11 +210,11 @@ impl ServerLink {
     }
 
     fn answer(&self) -> io::Result<(Answer, Bytes)> {
-        let Ok((answer, data, _permit)) = self.answers.recv_timeout(ANSWER_TIMEOUT) else {
+        let Ok((RawAnswer { header, data }, _permit)) = self.answers.recv_timeout(ANSWER_TIMEOUT) else {
             // A late answer would be taken for that of the next request.
             return Err(self.give_up());
         };
-        match answer {
+        match serde_json::from_slice(&header).map_err(|_| self.give_up())? {
             Answer { full: true, .. } => Err(io::Error::new(io::ErrorKind::StorageFull, FULL)),
             Answer { link: true, .. } => Err(io::Error::other("a symbolic link, which is not followed")),
             Answer { failed: Some(reason), .. } => Err(io::Error::other(reason)),
@@ -197,7 +239,7 @@ fn lost() -> io::Error {
 }
 
 /// Takes the next answer, if it is complete.
-fn next_answer(buffer: &mut BytesMut) -> Option<io::Result<(Answer, Bytes)>> {
+fn next_answer(buffer: &mut BytesMut) -> Option<io::Result<RawAnswer>> {
     let mut header = buffer.get(..8)?;
     let (total, length) = (header.get_u32() as usize, header.get_u32() as usize);
     if total > MAX_ANSWER || length + 4 > total {
@@ -207,9 +249,9 @@ fn next_answer(buffer: &mut BytesMut) -> Option<io::Result<(Answer, Bytes)>> {
         return None;
     }
     buffer.advance(8);
-    let header = buffer.split_to(length);
+    let header = buffer.split_to(length).freeze();
     let data = buffer.split_to(total - 4 - length).freeze();
-    Some(serde_json::from_slice(&header).map(|answer| (answer, data)).map_err(io::Error::from))
+    Some(Ok(RawAnswer { header, data }))
 }
 
 /// A file that is read.
@@ -373,5 +415,16 @@ mod tests {
             assert!(matches!(walked, Err(Error::WorkspaceLost)) && seen <= 100, "{walked:?}");
             assert!(workspace.is_lost());
         }
+    }
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_list_that_is_too_long_is_not_read_and_ends_its_workspace() {
+        let unseen = |count| format!(r#"{{"unseen": ["a"{}]}}"#, ",\"\"".repeat(count - 1)).leak();
+        let (workspace, _taken) = flooded(unseen(MAX_UNSEEN)).await;
+        let mut seen = 0;
+        workspace.walk(100, &mut |_| seen += 1).unwrap();
+        assert_eq!(seen, MAX_UNSEEN);
+        let (workspace, _taken) = flooded(unseen(MAX_UNSEEN + 1)).await;
+        assert!(matches!(workspace.walk(100, &mut |_| ()), Err(Error::WorkspaceLost)));
+        assert!(workspace.is_lost());
     }
 }
