@@ -11,7 +11,7 @@ use aludel_store::{FileId, FileOrigin, NewSessionRecord, SessionId, SessionRecor
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::session::{free_name, new_file};
+use super::session::{check_directories, free_name, new_file};
 use super::{MemoryTier, Session, check_name};
 use crate::error::Missing;
 use crate::event_memories::EventMemories;
@@ -332,6 +332,7 @@ impl Sessions {
             let file = file.ok_or_else(|| Error::NotFound(Missing::File(id.to_string())))?;
             let path = free_name(&file.filename, &taken);
             check_name(&path)?;
+            check_directories(&path, taken.iter().map(String::as_str))?;
             bytes += file.bytes;
             files.push((new_file(&path, &file.mime, FileOrigin::User), file.blob));
             taken.insert(path);

@@ -19,7 +19,7 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::names::{check_name, shortened};
+use super::names::{MAX_PART, check_name, shortened};
 use super::registry::SessionContext;
 use super::sandbox::open_bounded;
 use super::{SandboxPermit, SessionSandbox, WORKSPACE};
@@ -376,12 +376,17 @@ impl Session {
     /// Adds a client's file under a name that is not shown to people: it only has to be a relative path.
     pub async fn add_file_as_named(&self, path: &str, mime: &str, blob: NewBlob) -> Result<SessionFile, Error> {
         let state = self.state.lock().await;
+        self.add(&state, path, mime, blob).await
+    }
+
+    /// Adds a client's file, with the lock of the state.
+    async fn add(&self, state: &State, path: &str, mime: &str, blob: NewBlob) -> Result<SessionFile, Error> {
         self.touch();
-        match &*state {
+        match state {
             State::Live { sandbox, .. } => {
                 self.put_in(sandbox, path, blob.name()).await?;
             }
-            State::Dormant => self.check_room(path, blob.bytes()).await?,
+            State::Dormant => self.check_place(path, blob.bytes()).await?,
             State::Deleted => return Err(Error::no_session(&self.id)),
         }
         self.put_one(new_file(path, mime, FileOrigin::User), blob).await
@@ -389,15 +394,20 @@ impl Session {
 
     /// Adds one of the tenant's files, under a free name.
     pub async fn add_stored_file(&self, file: &FileRecord) -> Result<SessionFile, Error> {
-        let taken: HashSet<String> = self.records().await?.into_iter().map(|file| file.path).collect();
         let blob = self.shared.store.copy_blob(&self.tenant, &file.blob).await?;
-        self.add_file(&free_name(&file.filename, &taken), &file.mime, blob).await
+        // Held until the file is there: another one may come under the same name.
+        let state = self.state.lock().await;
+        let taken: HashSet<String> = self.records().await?.into_iter().map(|file| file.path).collect();
+        let name = free_name(&file.filename, &taken);
+        check_name(&name)?;
+        self.add(&state, &name, &file.mime, blob).await
     }
 
     /// Adds a client's file under its name or, where another file has that, a free one, and returns it. One that is there already with the
     /// same content is not added again.
     pub async fn add_attached_file(&self, name: &str, mime: &str, blob: NewBlob) -> Result<String, Error> {
         check_name(name)?;
+        let state = self.state.lock().await;
         let records = self.records().await?;
         let known: HashMap<&str, &SessionFileRecord> = records.iter().map(|file| (file.path.as_str(), file)).collect();
         let is_same =
@@ -405,7 +415,7 @@ impl Session {
         let free = |name: &String| known.get(name.as_str()).is_none_or(is_same);
         let name = names_like(name).find(free).unwrap_or_default();
         if !known.contains_key(name.as_str()) {
-            self.add_file(&name, mime, blob).await?;
+            self.add(&state, &name, mime, blob).await?;
         }
         Ok(name)
     }
@@ -464,10 +474,11 @@ impl Session {
         Ok(record.ok_or_else(|| Error::no_session(&self.id))?.into())
     }
 
-    /// Checks that another file will fit into the next workspace.
-    async fn check_room(&self, path: &str, bytes: u64) -> Result<(), Error> {
+    /// Checks that another file will have a place in the next workspace.
+    async fn check_place(&self, path: &str, bytes: u64) -> Result<(), Error> {
         let others = self.records().await?;
         let others = others.iter().filter(|file| file.path != path && file.location == FileLocation::Workspace);
+        check_directories(path, others.clone().map(|file| file.path.as_str()))?;
         let (count, used) = others.fold((1, 0), |(count, used), file| (count + 1, used + file.bytes));
         if used + bytes > self.limits.disk || count > self.limits.files {
             return Err(Error::WorkspaceFull { limit: self.limits.disk });
@@ -600,17 +611,38 @@ fn refused_file(error: Error) -> Error {
     }
 }
 
+/// Checks that no file is where another needs a directory.
+pub(super) fn check_directories<'a>(path: &str, others: impl IntoIterator<Item = &'a str>) -> Result<(), Error> {
+    let is_within = |inner: &str, outer: &str| inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('/'));
+    for other in others {
+        let reason = if is_within(path, other) {
+            format!("`{}` is a file and no directory", shortened(other))
+        } else if is_within(other, path) {
+            "it is a directory".to_owned()
+        } else {
+            continue;
+        };
+        return Err(Error::FileRefused { path: shortened(path), reason });
+    }
+    Ok(())
+}
+
 /// The name itself or, if it is taken, the name with a number before its extension.
 pub fn free_name(name: &str, taken: &HashSet<String>) -> String {
     names_like(name).find(|name| !taken.contains(name)).unwrap_or_default()
 }
 
-/// A name, and the same with a number before its ending, from 2.
+/// A name, and the same with a number before its ending, from 2. The number takes the place of what would be too long.
 fn names_like(name: &str) -> impl Iterator<Item = String> {
     let start = name.rfind('/').map_or(0, |slash| slash + 1);
     let dot = name[start..].rfind('.').filter(|dot| *dot > 0).map_or(name.len(), |dot| start + dot);
     let (stem, ending) = name.split_at(dot);
-    let numbered = (2..).map(move |number| format!("{stem}-{number}{ending}"));
+    let numbered = (2..).map(move |number| {
+        let number = format!("-{number}");
+        let room = MAX_PART.saturating_sub(number.len() + ending.len());
+        let length = stem.floor_char_boundary(stem.len().min(start + room));
+        format!("{}{number}{ending}", stem.get(..length).unwrap_or(stem))
+    });
     std::iter::once(name.to_owned()).chain(numbered)
 }
 
@@ -661,5 +693,8 @@ mod tests {
         ] {
             assert_eq!(free_name(name, &taken), free);
         }
+        let long = format!("d/{}.csv", "ü".repeat(125));
+        let second = free_name(&long, &HashSet::from([long.clone()]));
+        assert_eq!(second, format!("d/{}-2.csv", "ü".repeat(124)));
     }
 }

@@ -148,6 +148,35 @@ async fn clients_and_programs_see_the_same_files() {
     assert!(matches!(refused, Error::WorkspaceFull { limit } if limit == 32 << 20), "{refused:?}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn files_of_one_name_that_come_at_once_are_all_kept() {
+    let data = tempfile::tempdir().unwrap();
+    let place = TestSessions::enter(data.path(), settings()).await;
+    let session = place.open(auto()).await;
+    let attached = (0..8).map(async |number: u8| {
+        let blob = place.store.write_blob(&me(), &[number]).await.unwrap();
+        session.add_attached_file("r.csv", "text/csv", blob).await.unwrap()
+    });
+    let names = futures_util::future::join_all(attached).await;
+    let different: std::collections::HashSet<&String> = names.iter().collect();
+    assert_eq!((different.len(), session.files().await.unwrap().len()), (8, 8), "{names:?}");
+}
+
+#[tokio::test]
+async fn a_file_is_no_directory_of_another() {
+    let data = tempfile::tempdir().unwrap();
+    let place = TestSessions::enter(data.path(), settings()).await;
+    let blob = async || place.store.write_blob(&me(), b"x").await.unwrap();
+    let session = place.open(auto()).await;
+    for path in ["d", "e/x/y", "ef", "e/z"] {
+        session.add_file(path, "x/y", blob().await).await.unwrap();
+    }
+    for path in ["d/x", "d/x/y", "e", "e/x"] {
+        let refused = session.add_file(path, "x/y", blob().await).await.unwrap_err();
+        assert!(matches!(&refused, Error::FileRefused { path: told, .. } if told == path), "{refused:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_container_that_nobody_waits_for_has_all_its_files_or_is_not_there() {
     let data = tempfile::tempdir().unwrap();
