@@ -60,7 +60,8 @@ async fn create_sandbox(
     body: Fields,
     timeout: i64,
 ) -> Result<Response, ApiError> {
-    let key = headers.get("idempotency-key").and_then(|key| key.to_str().ok());
+    let key = headers.get("idempotency-key").map(|key| key.to_str());
+    let key = key.transpose().map_err(|_| ApiError::bad_request("the Idempotency-Key is not in plain characters"))?;
     let repeated = key.map(|key| (key, program_digest(&body.to_json_without(&[]))));
     let asked: e2b::NewSandbox = body.read()?;
     let cannot = |what: &str| Err(ApiError::bad_request(format!("{what} is not supported by this server")));

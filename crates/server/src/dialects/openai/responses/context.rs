@@ -119,21 +119,17 @@ impl Context {
                     _ => continue,
                 };
                 let name = if let Some(id) = id {
-                    let file = stored_file(app, tenant, &id, "input").await?;
                     // A request may name one file any number of times.
-                    let known = placed.get(&id).cloned();
-                    let name = match known {
-                        Some(name) => name,
-                        None => {
-                            count += 1;
-                            check_count(count)?;
-                            let blob = app.store.copy_blob(tenant, &file.blob).await?;
-                            let name = container.add_attached_file(&file.filename, &file.mime, blob).await?;
-                            placed.insert(id, name.clone());
-                            name
-                        }
-                    };
-                    Some(name).filter(|name| said.as_ref().unwrap_or(&file.filename) != name)
+                    if !placed.contains_key(&id) {
+                        count += 1;
+                        check_count(count)?;
+                        let file = stored_file(app, tenant, &id, "input").await?;
+                        let blob = app.store.copy_blob(tenant, &file.blob).await?;
+                        let name = container.add_attached_file(&file.filename, &file.mime, blob).await?;
+                        placed.insert(id.clone(), (file.filename, name));
+                    }
+                    let known = placed.get(&id);
+                    known.filter(|(own, name)| said.as_ref().unwrap_or(own) != name).map(|(_, name)| name.clone())
                 } else if let Some((name, mime, bytes)) =
                     inline_file(data.as_deref(), url.as_deref(), said.as_deref(), "input")?
                 {
@@ -349,6 +345,8 @@ struct ModelView {
     approved: HashSet<String>,
     /// Programs that were refused, each with the reason.
     refused: Vec<(String, String)>,
+    /// Names of the tenant's files, which a request may mention any number of times, by their ids.
+    file_names: HashMap<String, String>,
     /// Counts the images.
     memory: MemoryCharge,
 }
@@ -362,6 +360,7 @@ impl ModelView {
             open: HashSet::new(),
             approved: HashSet::new(),
             refused: Vec::new(),
+            file_names: HashMap::new(),
             memory,
         }
     }
@@ -443,7 +442,7 @@ impl ModelView {
     }
 
     async fn parts(
-        &self,
+        &mut self,
         content: Vec<ContentPart>,
         param: &str,
         app: &App,
@@ -469,10 +468,17 @@ impl ModelView {
     }
 
     /// Converts a file to its name, since programs can read it.
-    async fn file(&self, file: InputFile, app: &App, tenant: &Tenant) -> Result<String, ApiError> {
+    async fn file(&mut self, file: InputFile, app: &App, tenant: &Tenant) -> Result<String, ApiError> {
         let name = match (file.file_id, file.filename) {
             (_, Some(name)) => name,
-            (Some(id), None) => stored_file(app, tenant, &id, "input").await?.filename,
+            (Some(id), None) => match self.file_names.get(&id) {
+                Some(name) => name.clone(),
+                None => {
+                    let name = stored_file(app, tenant, &id, "input").await?.filename;
+                    self.file_names.insert(id, name.clone());
+                    name
+                }
+            },
             (None, None) => {
                 let message = "Files are taken by 'file_id', or as 'file_data' with a 'filename'.";
                 return Err(ApiError::invalid("input", message));
