@@ -27,6 +27,7 @@ const background = await sandbox.commands.run("cat", { background: true, stdin: 
 await sandbox.commands.sendStdin(background.pid, "typed");
 await sandbox.commands.closeStdin(background.pid);
 assert.equal((await background.wait()).stdout, "typed");
+await assert.rejects(sandbox.runCode("1", { language: "cobol" }), /400 no kernel for cobol is installed/);
 await assert.rejects(sandbox.commands.run("exit 3"), (error) => error.exitCode === 3);
 const context = await sandbox.createCodeContext();
 assert.equal((await sandbox.runCode("x", { context })).error.name, "NameError");

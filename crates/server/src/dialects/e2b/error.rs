@@ -5,6 +5,7 @@ use aludel_wire::e2b;
 use axum::Json;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use hyper::ext::ReasonPhrase;
 
 use crate::client_sandboxes::ports::PortError;
 use crate::client_sandboxes::refusal;
@@ -94,6 +95,15 @@ pub(super) fn closed_port(id: &str, port: u16, error: PortError) -> Response {
     response
 }
 
+/// Bytes of the words beside a status.
+const MAX_PHRASE: usize = 200;
+
+/// The message as the words beside the status: of most refusals E2B's Node client shows nothing else (`extractError`, 2.8).
+fn reason_phrase(message: &str) -> Option<ReasonPhrase> {
+    let plain = message.chars().map(|character| if matches!(character, ' '..='~') { character } else { '?' });
+    ReasonPhrase::try_from(plain.take(MAX_PHRASE).collect::<String>()).ok()
+}
+
 /// A refusal of the code interpreter.
 #[derive(Debug)]
 pub(super) enum Refusal {
@@ -113,8 +123,12 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         match self {
             Self::Plain(status, message) => {
+                let phrase = reason_phrase(&message);
                 let mut response = (status, message).into_response();
                 response.extensions_mut().insert(RenderedMark);
+                if let Some(phrase) = phrase {
+                    response.extensions_mut().insert(phrase);
+                }
                 response
             }
             Self::Usual(error) => error.into_response(),
