@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
-use aludel_sandbox::{Cell, Execution, FileEntry, Interpreter, KernelSpec, Limits};
+use aludel_sandbox::{Cell, Execution, Interpreter, KernelSpec, Limits};
 
 use crate::approval::{ApprovalDecision, ApprovalRequest, Approver};
 use crate::callable::Callable;
@@ -13,7 +13,7 @@ use crate::runtime::{BareSandbox, Runtime, RuntimeError};
 use crate::shell::{self, ProgramTool};
 use crate::upstream::{FunctionTool, free_name};
 
-/// Files that the description names.
+/// Files that the model is told of.
 const MAX_FILES: usize = 40;
 /// A tool that runs the programs a model writes.
 #[derive(Clone)]
@@ -122,9 +122,9 @@ impl CodeInterpreter {
         &self.approver
     }
 
-    /// The tools as offered to the model now, under names that differ from those of the caller's tools. The first one runs programs.
-    pub(crate) async fn tools(&self, others: &[FunctionTool]) -> Vec<OfferedTool> {
-        let mut tools = vec![OfferedTool { kind: ProgramTool::Interpreter, function: self.tool(others).await }];
+    /// The tools as offered to the model, under names that differ from those of the caller's tools. The first one runs programs.
+    pub(crate) fn tools(&self, others: &[FunctionTool]) -> Vec<OfferedTool> {
+        let mut tools = vec![OfferedTool { kind: ProgramTool::Interpreter, function: self.tool(others) }];
         if self.has_shell {
             let beside = [ProgramTool::Bash, ProgramTool::Editor].into_iter();
             tools.extend(beside.map(|kind| OfferedTool { kind, function: kind.offered(others) }));
@@ -132,9 +132,9 @@ impl CodeInterpreter {
         tools
     }
 
-    async fn tool(&self, others: &[FunctionTool]) -> FunctionTool {
+    fn tool(&self, others: &[FunctionTool]) -> FunctionTool {
         let kernel = self.kernel();
-        let description = self.description(kernel, self.runtime.limits(), &self.runtime.files().await);
+        let description = self.description(kernel, self.runtime.limits());
         let code = format!("The {} program to run.", kernel.title);
         FunctionTool {
             name: Self::name_beside(kernel, others),
@@ -150,7 +150,7 @@ impl CodeInterpreter {
         }
     }
 
-    fn description(&self, kernel: &KernelSpec, limits: &Limits, files: &[FileEntry]) -> String {
+    fn description(&self, kernel: &KernelSpec, limits: &Limits) -> String {
         let mut text = format!(
             "{} The working directory is /mnt/data: the user's files are there, and what you save there is given to the user; refer to it as \
              [name](sandbox:/mnt/data/name). {} There is no network. One call \
@@ -163,22 +163,19 @@ impl CodeInterpreter {
         if !self.packages.is_empty() {
             let _ = write!(text, " Installed: {}.", self.packages.join(", "));
         }
-        if files.is_empty() {
-            text.push_str(" There are no files yet.");
-        } else {
-            text.push_str(" Files now: ");
-            let names: Vec<_> = files
-                .iter()
-                .take(MAX_FILES)
-                .map(|file| format!("/mnt/data/{} ({})", excerpt::line(&file.path, 200), size(file.size)))
-                .collect();
-            text.push_str(&names.join(", "));
-            if files.len() > MAX_FILES {
-                let _ = write!(text, " and {} more", files.len() - MAX_FILES);
-            }
-            text.push('.');
-        }
         text.push_str(&self.callable.description());
         text
+    }
+
+    /// The files that are there now, for the model; `None` without any.
+    pub(crate) async fn files(&self) -> Option<String> {
+        let files = self.runtime.files().await;
+        let named = files.iter().take(MAX_FILES);
+        let mut names: Vec<_> =
+            named.map(|file| format!("/mnt/data/{} ({})", excerpt::line(&file.path, 200), size(file.size))).collect();
+        if files.len() > MAX_FILES {
+            names.push(format!("and {} more", files.len() - MAX_FILES));
+        }
+        (!names.is_empty()).then(|| format!("[Files now: {}]", names.join(", ")))
     }
 }

@@ -57,15 +57,18 @@ pub(crate) async fn drive(
     cancel: CancellationToken,
     answers: mpsc::UnboundedReceiver<Vec<ClientAnswer>>,
 ) -> Turn {
-    let tools = match &parts.interpreter {
-        Some(interpreter) => interpreter.tools(&parts.functions().cloned().collect::<Vec<_>>()).await,
-        None => Vec::new(),
+    let (tools, files) = match &parts.interpreter {
+        Some(interpreter) => {
+            (interpreter.tools(&parts.functions().cloned().collect::<Vec<_>>()), interpreter.files().await)
+        }
+        None => Default::default(),
     };
     let mut state = State {
         deadline: Instant::now() + parts.budgets.time.min(FOREVER),
         first_new: items.len(),
         parts,
         tools,
+        files,
         sink,
         cancel,
         answers,
@@ -87,9 +90,10 @@ pub(crate) async fn drive(
 
 struct State {
     parts: Arc<AgentParts>,
-    /// Our own tools, the interpreter first. They are described once a turn: an upstream may cache the beginning of its requests, and every
-    /// output reports changes.
+    /// Our own tools, the interpreter first. They are the same in every turn: an upstream may cache the beginning of its requests.
     tools: Vec<OfferedTool>,
+    /// The files at the beginning of the turn, for the model: every output reports changes.
+    files: Option<String>,
     sink: Sink<Event>,
     cancel: CancellationToken,
     /// The caller's answers to calls that programs make.
@@ -220,6 +224,20 @@ impl State {
         Some(most.saturating_sub(u32::try_from(self.usage.output).unwrap_or(u32::MAX)))
     }
 
+    /// The conversation for the model. The files are named with the last message of the user: what comes before it has been read before.
+    fn items_with_files(&self) -> Vec<Item> {
+        let mut items = self.items.clone();
+        if let Some(files) = &self.files {
+            let mut earlier = items.iter_mut().take(self.first_new).rev();
+            let note = Part::Text(files.clone());
+            match earlier.find_map(|item| if let Item::User(parts) = item { Some(parts) } else { None }) {
+                Some(parts) => parts.push(note),
+                None => items.insert(self.first_new, Item::User(vec![note])),
+            }
+        }
+        items
+    }
+
     fn request(&self, number: u32) -> ModelRequest {
         let parts = &self.parts;
         let sampling = Sampling { max_output_tokens: self.tokens_left(), ..parts.sampling.clone() };
@@ -230,7 +248,7 @@ impl State {
                 instructions.extend([fenced::instructions(kernel), tool.function.description.clone()]);
             }
             let instructions = instructions.join("\n\n").trim().to_owned();
-            let items = fenced::as_text(&self.items, self.kernel().map_or("", KernelSpec::fence));
+            let items = fenced::as_text(&self.items_with_files(), self.kernel().map_or("", KernelSpec::fence));
             return ModelRequest {
                 owner: parts.owner.clone(),
                 instructions,
@@ -253,7 +271,7 @@ impl State {
         ModelRequest {
             owner: parts.owner.clone(),
             instructions: parts.instructions.clone(),
-            items: self.items.clone(),
+            items: self.items_with_files(),
             tools,
             tool_choice,
             sampling,

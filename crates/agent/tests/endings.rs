@@ -17,7 +17,7 @@ use aludel_testkit::{Bench, End, Scripted, ScriptedTransport};
 use common::{agent, bench, builder, follow, observations, options, plain};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
-use serde_json::json;
+use serde_json::{Value, json};
 
 fn tool(name: &str) -> FunctionTool {
     FunctionTool {
@@ -400,16 +400,26 @@ async fn a_runtime_is_asked_for_its_files_first_and_for_programs_when_there_are_
         Scripted::Text("No need."),
         Scripted::Python("print('ran')"),
         Scripted::Text("Done."),
+        Scripted::Text("Again."),
     ]);
     let counting = runtime(Some(Arc::clone(&bench.runtime)));
     let agent = builder(options(&upstream)).code_interpreter(CodeInterpreter::new(counting.clone())).build();
     agent.run("?").await;
     assert_eq!(counting.started.load(Ordering::Relaxed), 0);
-    let tool = upstream.requests()[0]["tools"][0].to_string();
-    assert!(tool.contains("given.csv (3 bytes)"), "{tool}");
     let turn = agent.run("?").await;
     assert_eq!(counting.started.load(Ordering::Relaxed), 1);
     assert!(observations(&turn)[0].contains("ran"));
+    for request in upstream.requests() {
+        assert_eq!(request["messages"][0]["content"], "?\n[Files now: /mnt/data/given.csv (3 bytes)]");
+        let tool = request["tools"][0].to_string();
+        assert!(!tool.contains("given.csv"), "{tool}");
+    }
+    // What was read before is the same, but for them.
+    let again = turn.items.into_iter().chain([Item::user("And now?")]).collect();
+    agent.resume(again).wait().await;
+    let last = upstream.requests().pop().unwrap();
+    let said: Vec<&Value> = last["messages"].as_array().unwrap().iter().map(|message| &message["content"]).collect();
+    assert_eq!((said[0], said[4]), (&json!("?"), &json!("And now?\n[Files now: /mnt/data/given.csv (3 bytes)]")));
 
     let upstream = ScriptedTransport::new(vec![Scripted::Python("1")]);
     let agent = builder(options(&upstream)).code_interpreter(CodeInterpreter::new(runtime(None))).build();

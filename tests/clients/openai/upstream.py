@@ -149,7 +149,8 @@ def last_question(messages):
         if messages[place]["role"] == "user":
             content = messages[place]["content"]
             text = content if isinstance(content, str) else " ".join(p.get("text", "") for p in content)
-            return place, text
+            # The server names the files of the container.
+            return place, re.sub(r"\s*\[Files now: [^]]*]", "", text)
     return -1, ""
 
 

@@ -178,22 +178,27 @@ fn next_step(request: &ModelRequest) -> Next {
     }
 }
 
-/// The first CSV file that the tool's description lists.
+/// The first CSV file that the last message of the user lists.
 fn csv_of(request: &ModelRequest) -> Option<String> {
-    let tool = request.tools.iter().find(|tool| tool.name == program_call::NAME)?;
-    let files = tool.description.split("/mnt/data/").skip(1);
+    request.tools.iter().find(|tool| tool.name == program_call::NAME)?;
+    let message = last_message(request)?;
+    let files = message.split("[Files now: ").nth(1)?.split("/mnt/data/").skip(1);
     let name = files.filter_map(|rest| rest.find(".csv (").map(|end| format!("{}.csv", &rest[..end]))).next()?;
     // It is inserted into a program.
     name.chars().all(|character| character.is_alphanumeric() || "._- ".contains(character)).then_some(name)
 }
 
 fn is_the_question(request: &ModelRequest) -> bool {
-    let question = request.items.iter().rev().find_map(|item| match item {
-        Item::User(parts) => Some(text_of(parts).to_lowercase()),
-        _ => None,
-    });
-    question.is_some_and(|text| {
+    last_message(request).is_some_and(|text| {
+        let text = text.to_lowercase();
         text.contains("sales") && ["report", "funnel", "monthly", "products"].iter().any(|word| text.contains(word))
+    })
+}
+
+fn last_message(request: &ModelRequest) -> Option<String> {
+    request.items.iter().rev().find_map(|item| match item {
+        Item::User(parts) => Some(text_of(parts)),
+        _ => None,
     })
 }
 
@@ -272,15 +277,19 @@ fn gave_up(observation: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::item::Part;
     use crate::upstream::{FunctionTool, Sampling, ToolChoice};
 
     const QUESTION: &str = "Analyze the attached Q1 2026 sales data. Create PDF report.";
 
-    fn request(items: Vec<Item>) -> ModelRequest {
-        let description = "Files now: /mnt/data/notes.txt (1.0 kB), /mnt/data/sales.csv (1.9 MB).".to_owned();
+    fn request(mut items: Vec<Item>) -> ModelRequest {
+        let files = "[Files now: /mnt/data/notes.txt (1.0 kB), /mnt/data/sales.csv (1.9 MB)]";
+        if let Some(Item::User(parts)) = items.first_mut() {
+            parts.push(Part::Text(files.to_owned()));
+        }
         let tool = FunctionTool {
             name: "python".into(),
-            description,
+            description: String::new(),
             parameters: serde_json::Value::Null.into(),
             strict: None,
         };
