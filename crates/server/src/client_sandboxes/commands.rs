@@ -9,11 +9,17 @@ use aludel_engine::sandboxes::{ClientSandbox, HOME, USER_VARIABLES};
 use crate::app::App;
 use crate::error::ApiError;
 
-/// Environment variables of a sandbox's commands.
-pub(crate) fn variables(sandbox: &ClientSandbox) -> BTreeMap<String, String> {
-    let own = USER_VARIABLES.into_iter().chain([("PWD", HOME)]);
-    let own = own.map(|(key, value)| (key.to_owned(), value.to_owned()));
-    own.chain(sandbox.spec().environment.clone()).collect()
+/// The directory of a command, if its client named one, and all of its variables, of which the client gave some.
+pub(crate) fn command_environment(
+    sandbox: &ClientSandbox,
+    directory: Option<String>,
+    given: BTreeMap<String, String>,
+) -> (Option<String>, BTreeMap<String, String>) {
+    let directory = directory.filter(|directory| !directory.is_empty()).map(|directory| absolute(&directory));
+    let user = USER_VARIABLES.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let at = ("PWD".to_owned(), directory.clone().unwrap_or_else(|| HOME.to_owned()));
+    let all = user.into_iter().chain(sandbox.spec().environment.clone()).chain([at]).chain(given);
+    (directory, all.collect())
 }
 
 /// Refuses commands where the operator decides about programs: the rules do not read commands, and clients of this protocol do not wait for

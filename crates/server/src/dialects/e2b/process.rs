@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use aludel_engine::execution::{ExitStatus, SIGKILL, SIGTERM};
 use aludel_engine::sandboxes::{
-    ClientSandbox, HOME, MAX_TAG, ProcessEnd, ProcessEvent, ProcessSpec, ProcessStream, ProcessView, PtySize,
-    SandboxProcess,
+    ClientSandbox, MAX_TAG, ProcessEnd, ProcessEvent, ProcessSpec, ProcessStream, ProcessView, PtySize, SandboxProcess,
 };
 use aludel_ignore::Ignore;
 use aludel_wire::e2b::process::{
@@ -26,7 +25,7 @@ use super::describe;
 use super::target::TargetSandbox;
 use super::user::{check_user, named_user};
 use crate::app::App;
-use crate::client_sandboxes::commands::{absolute, check_approval, variables};
+use crate::client_sandboxes::commands::{check_approval, command_environment};
 use crate::client_sandboxes::listing::listing;
 use crate::error::ApiError;
 
@@ -62,10 +61,7 @@ pub(super) async fn start(
     check_user(named_user(&headers).as_deref())?;
     check_approval(&app)?;
     let StartRequest { process, pty, tag, stdin } = request;
-    let directory = process.cwd.filter(|directory| !directory.is_empty()).map(|directory| absolute(&directory));
-    let mut environment = variables(&sandbox);
-    environment.insert("PWD".to_owned(), directory.clone().unwrap_or_else(|| HOME.to_owned()));
-    environment.extend(process.envs);
+    let (directory, environment) = command_environment(&sandbox, process.cwd, process.envs);
     let spec = ProcessSpec {
         arguments: std::iter::once(process.cmd).chain(process.args).collect(),
         environment,

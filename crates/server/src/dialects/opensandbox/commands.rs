@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use aludel_engine::execution::{ExitStatus, SIGTERM};
 use aludel_engine::sandboxes::{
-    ClientSandbox, HOME, ProcessEnd, ProcessEvent, ProcessSpec, ProcessStream as Channel, ProcessView, SandboxProcess,
+    ClientSandbox, ProcessEnd, ProcessEvent, ProcessSpec, ProcessStream as Channel, ProcessView, SandboxProcess,
 };
 use aludel_store::random_hex;
 use aludel_wire::opensandbox::code::{EventKind, Failure};
@@ -25,7 +25,7 @@ use super::describe;
 use super::events::{Source, stream};
 use super::target::TargetSandbox;
 use crate::app::App;
-use crate::client_sandboxes::commands::{USER, absolute, check_approval, variables};
+use crate::client_sandboxes::commands::{USER, check_approval, command_environment};
 use crate::client_sandboxes::refusal::refused;
 use crate::error::ApiError;
 use crate::http::{Fields, Params};
@@ -100,10 +100,7 @@ async fn start<T: Send + 'static>(
     hold: impl FnOnce(ProcessView) -> T + Send + 'static,
 ) -> Result<(String, T), ApiError> {
     check_approval(app)?;
-    let directory = new.directory.filter(|directory| !directory.is_empty()).map(|directory| absolute(&directory));
-    let mut environment = variables(sandbox);
-    environment.insert("PWD".to_owned(), directory.clone().unwrap_or_else(|| HOME.to_owned()));
-    environment.extend(new.environment);
+    let (directory, environment) = command_environment(sandbox, new.directory, new.environment);
     let id = format!("cmd_{:.24}", random_hex());
     let spec = ProcessSpec {
         arguments: new.arguments,
