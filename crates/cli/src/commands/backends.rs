@@ -26,20 +26,21 @@ pub(crate) struct BackendsArgs {
 pub(crate) async fn run(args: &BackendsArgs, context: &CommandContext) -> anyhow::Result<Exit> {
     let settings = &context.config.sandbox;
     let mut all = Vec::new();
-    for place in BackendKind::ALL {
-        all.push(place.check(context).await?);
+    for backend in BackendKind::ALL {
+        all.push(backend.check(context).await?);
     }
-    let Candidates { places, reason } = candidates(settings, &settings.template);
-    let used = match &*places {
+    let Candidates { backends, reason } = candidates(settings, &settings.template);
+    let used = match &*backends {
         [only] => Some(*only),
-        several => {
-            several.iter().copied().find(|place| all.iter().any(|found| found.place == *place && found.is_ready()))
-        }
+        several => several
+            .iter()
+            .copied()
+            .find(|backend| all.iter().any(|found| found.backend == *backend && found.is_ready())),
     };
-    let is_ready = all.iter().any(|found| found.is_ready() && Some(found.place) == used);
+    let is_ready = all.iter().any(|found| found.is_ready() && Some(found.backend) == used);
     let used = used.map(BackendKind::name);
     if args.json {
-        let entry = |found: &BackendCheck| json!({ "name": found.place.name(), "ready": found.is_ready(), "detail": found.detail });
+        let entry = |found: &BackendCheck| json!({ "name": found.backend.name(), "ready": found.is_ready(), "detail": found.detail });
         json::print(&json!({ "used": used, "backends": all.iter().map(entry).collect::<Vec<_>>() }))?;
     } else {
         show(&all, used, reason, is_ready)?;
@@ -50,8 +51,8 @@ pub(crate) async fn run(args: &BackendsArgs, context: &CommandContext) -> anyhow
 fn show(all: &[BackendCheck], used: Option<&str>, reason: &str, is_ready: bool) -> anyhow::Result<()> {
     let mut console = Console::new();
     for found in all {
-        let BackendCheck { place, detail, .. } = found;
-        let name = place.name();
+        let BackendCheck { backend, detail, .. } = found;
+        let name = backend.name();
         let word = match found.status {
             CheckStatus::Ok => color::good("ready   "),
             CheckStatus::Degraded => color::warning("degraded"),

@@ -50,17 +50,17 @@ pub(crate) async fn run(args: &DoctorArgs, context: &CommandContext) -> anyhow::
         return attack::run(context, args.slow, profile, args.json).await;
     }
     let settings = &context.config.sandbox;
-    let Candidates { places, reason } = candidates(settings, &settings.template);
+    let Candidates { backends, reason } = candidates(settings, &settings.template);
     let (mut checks, mut used) = (Vec::new(), None);
-    for place in places {
-        let of_place = match place {
+    for backend in backends {
+        let of_backend = match backend {
             BackendKind::Local => host(context).await?,
-            _ => vec![elsewhere(context, place).await?],
+            _ => vec![elsewhere(context, backend).await?],
         };
-        let is_ready = of_place.iter().all(|check| check.status != CheckStatus::Missing);
-        checks.extend(of_place);
+        let is_ready = of_backend.iter().all(|check| check.status != CheckStatus::Missing);
+        checks.extend(of_backend);
         if is_ready {
-            used = Some(place);
+            used = Some(backend);
             break;
         }
     }
@@ -144,12 +144,12 @@ fn memory_note(python: &str) -> &'static str {
 }
 
 /// The engine or the service that starts sandboxes.
-async fn elsewhere(context: &CommandContext, place: BackendKind) -> anyhow::Result<Check> {
-    let BackendCheck { status, detail, .. } = place.check(context).await?;
-    let settings = place.settings();
+async fn elsewhere(context: &CommandContext, backend: BackendKind) -> anyhow::Result<Check> {
+    let BackendCheck { status, detail, .. } = backend.check(context).await?;
+    let settings = backend.settings();
     let mend =
         (status == CheckStatus::Missing).then(|| format!("another value of {settings}, or another sandbox.backend"));
-    Ok(Check { name: place.name(), status, detail, mend })
+    Ok(Check { name: backend.name(), status, detail, mend })
 }
 
 /// The template is on the list because nothing starts without one.
@@ -186,7 +186,7 @@ fn show(checks: &[Check], used: Option<BackendKind>, reason: &str) -> anyhow::Re
         (None, _) => color::error("Sandboxes cannot start here until the missing parts are mended."),
         (Some(BackendKind::Local), 0) => color::good("Everything is in place."),
         (Some(BackendKind::Local), _) => color::warning("Sandboxes work here, with less protection where it says so."),
-        (Some(place), _) => color::good(&format!("Programs run in {} sandboxes: {reason}.", place.name())),
+        (Some(backend), _) => color::good(&format!("Programs run in {} sandboxes: {reason}.", backend.name())),
     };
     Ok(console.line(StandardStream::Stdout, &format!("\n{}", hanging(&verdict, 0)))?)
 }

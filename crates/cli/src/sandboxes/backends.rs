@@ -79,22 +79,22 @@ impl BackendKind {
             Self::Local => local::check(context).await?,
             Self::Docker => docker::check(context).await?,
         };
-        Ok(BackendCheck { place: self, status, detail })
+        Ok(BackendCheck { backend: self, status, detail })
     }
 }
 
 /// Backends of which the first that works is taken.
 pub(crate) struct Candidates {
     /// The backends, in the order in which they are tried.
-    pub(crate) places: Vec<BackendKind>,
+    pub(crate) backends: Vec<BackendKind>,
     /// The reason for the choice, in words.
     pub(crate) reason: &'static str,
 }
 
 /// Returns the backends to try for sandboxes of this template.
 pub(crate) fn candidates(settings: &SandboxSection, template: &Choice) -> Candidates {
-    let named = |place| (vec![place], "sandbox.backend names it");
-    let (places, reason) = match *settings.backend {
+    let named = |backend| (vec![backend], "sandbox.backend names it");
+    let (backends, reason) = match *settings.backend {
         BackendSetting::Local => named(BackendKind::Local),
         BackendSetting::Docker => named(BackendKind::Docker),
         BackendSetting::E2b => named(BackendKind::E2b),
@@ -104,11 +104,11 @@ pub(crate) fn candidates(settings: &SandboxSection, template: &Choice) -> Candid
             (vec![BackendKind::Local], "only local sandboxes have templates (sandbox.template)")
         }
         BackendSetting::Auto => {
-            let places = BackendKind::ALL.iter().copied().filter(|place| place.is_set_up(settings)).collect();
-            (places, "it is the first that is ready (sandbox.backend = \"auto\")")
+            let backends = BackendKind::ALL.iter().copied().filter(|backend| backend.is_set_up(settings)).collect();
+            (backends, "it is the first that is ready (sandbox.backend = \"auto\")")
         }
     };
-    Candidates { places, reason }
+    Candidates { backends, reason }
 }
 
 /// Fails if a template was asked for by name, which only local sandboxes have.

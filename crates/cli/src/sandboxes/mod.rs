@@ -83,22 +83,22 @@ impl RunningBackend {
     }
 
     async fn start_as(context: &CommandContext, wanted: BackendOptions<'_>) -> anyhow::Result<Self> {
-        let Candidates { places, .. } = candidates(&context.config.sandbox, wanted.template);
+        let Candidates { backends, .. } = candidates(&context.config.sandbox, wanted.template);
         let mut failed: Vec<(BackendKind, anyhow::Error)> = Vec::new();
-        for place in places {
-            match place.start(context, wanted).await {
+        for backend in backends {
+            match backend.start(context, wanted).await {
                 Ok(started) => {
                     if !failed.is_empty() {
                         let failed = reasons(&failed).join("; ");
                         console::warn(&format!(
                             "sandboxes run in {}, since others are not possible: {failed}",
-                            place.name()
+                            backend.name()
                         ));
                     }
                     return Ok(started);
                 }
                 Err(error) if Exit::of_error(&error) == Exit::Interrupted => return Err(error),
-                Err(error) => failed.push((place, error)),
+                Err(error) => failed.push((backend, error)),
             }
         }
         match failed.pop() {
@@ -115,7 +115,7 @@ impl RunningBackend {
 }
 
 fn reasons(failed: &[(BackendKind, anyhow::Error)]) -> Vec<String> {
-    failed.iter().map(|(place, error)| format!("{}: {}", place.name(), words(error))).collect()
+    failed.iter().map(|(backend, error)| format!("{}: {}", backend.name(), words(error))).collect()
 }
 
 /// Properties of a backend to start.

@@ -59,7 +59,7 @@ impl SocketListener {
 
     /// Lets clients in, for ever.
     pub(crate) async fn serve(&self) {
-        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let user = rustix::process::geteuid().as_raw();
         loop {
             let Ok((stream, _)) = self.listener.accept().await else {
@@ -69,11 +69,11 @@ impl SocketListener {
             if !is_of(&stream, user) {
                 continue;
             }
-            let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
+            let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else { continue };
             let (host, connections) = (Arc::clone(&self.host), &self.host.engine.socket_connections);
             connections.spawn(async move {
                 serve_connection(&host, stream).await;
-                drop(place);
+                drop(permit);
             });
         }
     }

@@ -44,10 +44,10 @@ pub(super) async fn run(server: &RemoteServer, args: PortArgs) -> anyhow::Result
     let listener = listen(&args).await?;
     Console::new().line(StandardStream::Stdout, &format!("http://{}", listener.local_addr()?))?;
     console::status(&format!("requests go to port {} of {}; Ctrl-C ends this", args.port, sandbox.id));
-    let places = std::sync::Arc::new(Semaphore::new(CONNECTIONS));
+    let permits = std::sync::Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let accepted = async {
-            let permit = std::sync::Arc::clone(&places).acquire_owned().await?;
+            let permit = std::sync::Arc::clone(&permits).acquire_owned().await?;
             anyhow::Ok((permit, listener.accept().await))
         };
         let (permit, stream) = tokio::select! {

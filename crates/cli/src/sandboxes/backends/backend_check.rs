@@ -10,7 +10,7 @@ use crate::exit::words;
 
 /// A backend that was tried.
 pub(crate) struct BackendCheck {
-    pub(crate) place: BackendKind,
+    pub(crate) backend: BackendKind,
     /// Degraded if it enforces less than it could.
     pub(crate) status: CheckStatus,
     /// The finding, in words.
