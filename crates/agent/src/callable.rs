@@ -44,15 +44,15 @@ impl Callable {
 
     /// The function of a tool.
     pub(crate) fn function_of(&self, tool: &str) -> Option<&str> {
-        let place = self.tools.iter().position(|known| known.name == tool)?;
-        self.functions.get(place).map(String::as_str)
+        let index = self.tools.iter().position(|known| known.name == tool)?;
+        self.functions.get(index).map(String::as_str)
     }
 
     /// Calls of functions as calls of the tools.
     pub(crate) fn tools_of(&self, mut calls: Vec<ClientCall>) -> Vec<ClientCall> {
         for call in &mut calls {
-            let place = self.functions.iter().position(|name| *name == call.name);
-            if let Some(tool) = place.and_then(|place| self.tools.get(place)) {
+            let index = self.functions.iter().position(|name| *name == call.name);
+            if let Some(tool) = index.and_then(|index| self.tools.get(index)) {
                 call.name.clone_from(&tool.name);
             }
         }

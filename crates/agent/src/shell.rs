@@ -151,7 +151,7 @@ fn read<'a, T: Deserialize<'a>>(arguments: &'a str, example: &str) -> Result<T, 
 
 /// The program of a call of the editor.
 fn edit(call: &EditorCall) -> Result<String, String> {
-    let (place, call) = match call {
+    let (index, call) = match call {
         EditorCall::View { path, view_range } => {
             let (first, last) = view_range.unwrap_or((1, -1));
             let last = match u64::try_from(last) {
@@ -171,12 +171,12 @@ fn edit(call: &EditorCall) -> Result<String, String> {
             (2, format!("_replace({}, {}, {})", literal(&absolute(path)?), literal(old_str), literal(new_str)))
         }
     };
-    Ok(format!("{}\n{call}", function(place)))
+    Ok(format!("{}\n{call}", function(index)))
 }
 
-/// The function at this place among the tools' own.
-fn function(place: usize) -> &'static str {
-    FUNCTIONS.split("---\n").nth(place).unwrap_or_default()
+/// The function at this index among the tools' own.
+fn function(index: usize) -> &'static str {
+    FUNCTIONS.split("---\n").nth(index).unwrap_or_default()
 }
 
 /// A path in the form for programs, independent of the kernel's present working directory.

@@ -87,7 +87,7 @@ impl SavedConversation {
         let mut sizes: Vec<usize> = self.items.iter().map(bytes).collect();
         while sizes.iter().sum::<usize>() > MAX_BYTES {
             let next = self.items.iter().skip(1).position(|item| matches!(item, Item::User(_)));
-            let end = next.map_or(self.items.len(), |place| place + 1);
+            let end = next.map_or(self.items.len(), |index| index + 1);
             self.items.drain(..end);
             sizes.drain(..end);
         }

@@ -129,7 +129,7 @@ impl TurnSpec {
             let packages = engine.packages_of(template.as_ref());
             let interpreter = CodeInterpreter::new(Arc::clone(session) as _).packages(packages.iter().cloned());
             let interpreter = interpreter.with_shell(self.has_shell).with_callable(self.callable.clone());
-            agent = agent.code_interpreter(interpreter.approve(gate_with_place(gate, session)));
+            agent = agent.code_interpreter(interpreter.approve(gate_with_reservation(gate, session)));
         }
         let (model, agent, may_wait) = (self.model.clone(), agent.build(), !self.callable.is_empty());
         let (reservation, publish_as) = (None, None);
@@ -138,16 +138,16 @@ impl TurnSpec {
 }
 
 /// Sends programs through the gate once there is a place for the session's sandbox, which is theirs for the rest of the turn.
-fn gate_with_place(
+fn gate_with_reservation(
     gate: &Arc<Gate>,
     session: &Arc<Session>,
 ) -> impl Fn(ApprovalRequest) -> BoxFuture<'static, ApprovalDecision> + Send + Sync + use<> {
-    let (gate, session, place) = (Arc::clone(gate), Arc::clone(session), Arc::new(Mutex::new(None)));
+    let (gate, session, reserved) = (Arc::clone(gate), Arc::clone(session), Arc::new(Mutex::new(None)));
     move |program| {
-        let (gate, session, place) = (Arc::clone(&gate), Arc::clone(&session), Arc::clone(&place));
+        let (gate, session, reserved) = (Arc::clone(&gate), Arc::clone(&session), Arc::clone(&reserved));
         Box::pin(async move {
             match session.reserve_in_time().await {
-                Ok(reservation) => *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(reservation),
+                Ok(reservation) => *reserved.lock().unwrap_or_else(PoisonError::into_inner) = Some(reservation),
                 Err(Error::SessionsFull { limit } | Error::SessionsShared { limit }) => {
                     let reason =
                         format!("none of the {limit} containers (server.containers) was free for it; try again later");

@@ -74,8 +74,8 @@ impl WardenServer {
         let spare = self.take_spare()?;
         let init = spare.init().ok_or_else(|| invalid("the sandbox's init ended early"))?;
         // The zygote forks while the rest is made.
-        let place = ProcessTarget { init, identity, limits: &limits, profile };
-        let begin = |start| self.begin_fork(place, Kind::FirstKernel(start), descriptors);
+        let target = ProcessTarget { init, identity, limits: &limits, profile };
+        let begin = |start| self.begin_fork(target, Kind::FirstKernel(start), descriptors);
         let forking = start.map(begin).transpose()?;
         let tree = mounts::open_workspace(&self.workspace_path(workspace))?;
         let terminals = self.terminal_sources(profile, slot)?;
@@ -221,9 +221,9 @@ impl WardenServer {
         descriptors: &[OwnedFd],
     ) -> Result<(ProcessHandle, OwnedFd), StepError> {
         let JailSandbox { init, identity, limits, profile, landlock, cgroup, .. } = sandbox;
-        let place = ProcessTarget { init: init.pidfd.as_fd(), identity: *identity, limits, profile: *profile };
+        let target = ProcessTarget { init: init.pidfd.as_fd(), identity: *identity, limits, profile: *profile };
         let joins = cgroup.open_joins().step("open the control group")?;
-        let forking = self.begin_fork(place, kind, descriptors)?;
+        let forking = self.begin_fork(target, kind, descriptors)?;
         self.finish_fork(forking, landlock.as_ref(), &joins)
     }
 
@@ -235,9 +235,9 @@ impl WardenServer {
     }
 
     /// Requests a process, which waits for [`WardenServer::finish_fork`]. It ends if that is never called.
-    fn begin_fork(&self, place: ProcessTarget<'_>, kind: Kind, descriptors: &[OwnedFd]) -> Result<Forking, StepError> {
+    fn begin_fork(&self, target: ProcessTarget<'_>, kind: Kind, descriptors: &[OwnedFd]) -> Result<Forking, StepError> {
         let (socket, theirs) = message::socket_pair().step("make a socket")?;
-        let ProcessTarget { init, identity, limits, profile } = place;
+        let ProcessTarget { init, identity, limits, profile } = target;
         let lockdown = Lockdown {
             identity,
             limits,

@@ -43,12 +43,12 @@ pub(crate) async fn start(
     app: &App,
     sandbox: &ClientSandbox,
     sender: &str,
-    place: ContextChoice<'_>,
+    choice: ContextChoice<'_>,
     environment: BTreeMap<String, String>,
     code: String,
 ) -> Result<StartedProgram, Error> {
     let contexts = sandbox.contexts();
-    let context = match place {
+    let context = match choice {
         ContextChoice::Context(id) => {
             let context = contexts.get(Some(id)).await?;
             check_variables(app, sandbox, context.language(), &environment)?;

@@ -110,8 +110,8 @@ pub(super) async fn execute(
         return Err(Refusal::Plain(StatusCode::BAD_REQUEST, message));
     }
     let ExecuteRequest { code, context_id, env_vars, language } = request;
-    let place = context_id.as_deref().map_or(ContextChoice::Language(language.as_deref()), ContextChoice::Context);
-    let begun = programs::start(&app, &sandbox, SENDER, place, env_vars.unwrap_or_default(), code).await;
+    let choice = context_id.as_deref().map_or(ContextChoice::Language(language.as_deref()), ContextChoice::Context);
+    let begun = programs::start(&app, &sandbox, SENDER, choice, env_vars.unwrap_or_default(), code).await;
     let StartedProgram { number, execution, .. } = begun.map_err(refused)?;
     let telling = ProgramStream { execution, number: Some(number), raised: None, has_ended: false };
     let lines = unfold(telling, async |mut telling| {

@@ -119,8 +119,8 @@ pub(super) async fn run(
     let RunCode { code, context } = body.read()?;
     let context = context.unwrap_or_default();
     let (id, language) = (context.id.filter(|id| !id.is_empty()), context.language.filter(|name| !name.is_empty()));
-    let place = id.as_deref().map_or(ContextChoice::Language(language.as_deref()), ContextChoice::Context);
-    let started = programs::start(&app, &sandbox, SENDER, place, BTreeMap::new(), code).await;
+    let choice = id.as_deref().map_or(ContextChoice::Language(language.as_deref()), ContextChoice::Context);
+    let started = programs::start(&app, &sandbox, SENDER, choice, BTreeMap::new(), code).await;
     let StartedProgram { id, context, number, execution } = started.map_err(refused)?;
     let first = vec![EventKind::Init { text: id.clone() }, EventKind::ExecutionCount { execution_count: number }];
     let running = sandbox.programs().add(&id, context.id(), execution.canceller());

@@ -232,8 +232,8 @@ pub(crate) async fn input_items(
     }
     let id_of = |item: &ItemDocument| item.id().unwrap_or_default().to_owned();
     if let Some(after) = &page.after {
-        let place = items.iter().position(|item| id_of(item) == *after);
-        items.drain(..place.map_or(items.len(), |place| place + 1));
+        let index = items.iter().position(|item| id_of(item) == *after);
+        items.drain(..index.map_or(items.len(), |index| index + 1));
     }
     let has_more = items.len() > page.limit;
     items.truncate(page.limit);
