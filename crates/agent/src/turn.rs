@@ -240,7 +240,11 @@ impl State {
 
     fn request(&self, number: u32) -> ModelRequest {
         let parts = &self.parts;
-        let sampling = Sampling { max_output_tokens: self.tokens_left(), ..parts.sampling.clone() };
+        let sampling = Sampling {
+            max_output_tokens: self.tokens_left(),
+            whole_output_tokens: parts.sampling.max_output_tokens,
+            ..parts.sampling.clone()
+        };
         let headers = HeaderMap::new();
         if !self.calls_functions() {
             let mut instructions = vec![parts.instructions.clone()];

@@ -64,13 +64,18 @@ def test_anthropic(stream):
         path, headers, first = asked(recorder, 0)
         assert path == "/v1/messages" and headers["x-api-key"] == "sk-upstream" and headers["anthropic-version"] == "2023-06-01"
         assert "authorization" not in headers
-        assert (first["model"], first["max_tokens"], first["system"], first["stream"]) == ("real-1", 8000, "Be brief.", True)
-        assert first["messages"] == [{"role": "user", "content": [{"type": "text", "text": "go"}]}]
+        assert (first["model"], first["max_tokens"], first["stream"]) == ("real-1", 8000, True)
+        # Further rounds begin in the same way: the server caches the beginning.
+        cached = {"cache_control": {"type": "ephemeral"}}
+        assert first["system"] == [{"type": "text", "text": "Be brief.", **cached}]
+        assert first["messages"] == [{"role": "user", "content": [{"type": "text", "text": "go", **cached}]}]
         assert first["thinking"] == {"type": "enabled", "budget_tokens": 2000} and first["tool_choice"] == {"type": "auto"}
         (tool,) = first["tools"]
         assert tool["name"] == "python" and tool["input_schema"]["required"] == ["code"]
         _, _, second = asked(recorder, 1)
         user, assistant, result = second["messages"]
+        assert second["max_tokens"] == 7993 and all(second[name] == first[name] for name in ("thinking", "system", "tools"))
+        assert user["content"] == [{"type": "text", "text": "go"}] and result["content"][-1]["cache_control"] == cached["cache_control"]
         # Thoughts go back sealed as they were, before the call.
         assert assistant == {
             "role": "assistant",

@@ -24,7 +24,7 @@ use tracing::info;
 use super::adapter::{Adapter, Exchange, HttpApi};
 use super::answer::AnswerBuilder;
 pub use super::protocol::Protocol;
-use super::{Delta, ModelCapabilities, ModelRequest, Upstream, UpstreamError};
+use super::{Delta, ModelCapabilities, ModelRequest, Sampling, Upstream, UpstreamError};
 use crate::future_stream::{FutureStream, Sink};
 use crate::secret::Secret;
 use endpoint::Endpoint;
@@ -200,8 +200,9 @@ impl Upstream for HttpUpstream {
 
     fn call(&self, mut request: ModelRequest) -> BoxStream<'static, Result<Delta, UpstreamError>> {
         if let Some(most) = self.options.max_output_tokens {
-            let wanted = &mut request.sampling.max_output_tokens;
+            let Sampling { max_output_tokens: wanted, whole_output_tokens: whole, .. } = &mut request.sampling;
             *wanted = Some(wanted.map_or(most, |wanted| wanted.min(most)));
+            *whole = whole.map(|whole| whole.min(most));
         }
         let upstream = self.clone();
         let flow = FutureStream::new(|sink| async move {

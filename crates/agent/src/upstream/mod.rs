@@ -141,6 +141,8 @@ pub struct Sampling {
     pub top_p: Option<f64>,
     /// The most tokens of one answer; of all rounds of a turn, where an agent asks.
     pub max_output_tokens: Option<u32>,
+    /// The most tokens of an answer before any of its rounds, if they are fewer now: for what has to be the same in all rounds.
+    pub whole_output_tokens: Option<u32>,
     /// Amount of thinking of a reasoning model, in the upstream's terms.
     pub reasoning_effort: Option<String>,
     /// The form of the answer, where it is not free.

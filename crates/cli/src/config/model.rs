@@ -42,7 +42,7 @@ settings! {
         fallback: ModelNames = ModelNames::default();
         /// Headers of every request to it. Values can be `env:NAME` or `file:PATH`.
         headers: Headers = Headers::default();
-        /// The most tokens of one answer, also where nobody says a number.
+        /// The most tokens that the model writes for one request to it, also where nobody says a number.
         max_output_tokens: OptionalCount = OptionalCount::default();
         /// The most requests to it at once. One more falls back, or hears 429.
         requests: OptionalCount = OptionalCount::default();

@@ -59,28 +59,41 @@ fn request(model: &str, request: &ModelRequest, vision: bool, signatures: &Signa
     body.insert("model".into(), json!(model));
     body.insert("max_tokens".into(), json!(max_tokens));
     body.insert("stream".into(), json!(true));
-    let budget = thinking_budget(request, max_tokens, signatures);
-    body.insert(
-        "messages".into(),
-        messages(&request.items, vision, budget.map(|_| signatures.unsent(&request.owner))).into(),
-    );
+    let whole = sampling.whole_output_tokens.unwrap_or(max_tokens);
+    let budget = thinking_budget(request, whole, signatures).filter(|budget| *budget < max_tokens);
+    let mut messages = messages(&request.items, vision, budget.map(|_| signatures.unsent(&request.owner)));
+    // Further rounds and turns begin in the same way.
+    let is_repeated = !request.tools.is_empty();
+    if is_repeated {
+        cache_history(&mut messages);
+    }
+    body.insert("messages".into(), messages.into());
     let mut instructions = request.instructions.clone();
     if let Some(form) = form_of(sampling.format.as_ref()) {
         instructions.push_str(&form);
     }
     if !instructions.is_empty() {
-        body.insert("system".into(), json!(instructions.trim()));
+        let mut system = json!(instructions.trim());
+        if is_repeated {
+            system = json!([{ "type": "text", "text": system }]);
+            cache(&mut system[0]);
+        }
+        body.insert("system".into(), system);
     }
     if !request.tools.is_empty() {
-        let tools = request.tools.iter().map(|tool| {
+        let mut tools: Vec<Value> = Vec::new();
+        tools.extend(request.tools.iter().map(|tool| {
             let mut sent =
                 json!({ "name": tool.name, "description": tool.description, "input_schema": tool.parameters });
             if let Some(strict) = tool.strict {
                 sent["strict"] = strict.into();
             }
             sent
-        });
-        body.insert("tools".into(), tools.collect());
+        }));
+        if let (None, Some(last)) = (body.get("system"), tools.last_mut()) {
+            cache(last);
+        }
+        body.insert("tools".into(), tools.into());
         let mut choice = match &request.tool_choice {
             ToolChoice::Auto => json!({ "type": "auto" }),
             ToolChoice::None => json!({ "type": "none" }),
@@ -108,6 +121,27 @@ fn request(model: &str, request: &ModelRequest, vision: bool, signatures: &Signa
         }
     }
     Value::Object(body)
+}
+
+/// Has the server cache a request up to this block.
+fn cache(block: &mut Value) {
+    block["cache_control"] = json!({ "type": "ephemeral" });
+}
+
+/// Has the server cache the conversation: up to its end, for the next round, and up to the user's last question, for the next turn, which
+/// repeats the programs since then in another form.
+fn cache_history(messages: &mut [Value]) {
+    let is_answer = |block: &Value| block["type"] == "tool_result";
+    let asks = |message: &Value| {
+        message["role"] == "user" && !message["content"].as_array().is_some_and(|blocks| blocks.iter().all(is_answer))
+    };
+    let asked = messages.iter().rposition(asks).and_then(|index| index.checked_sub(1));
+    for index in asked.into_iter().chain(messages.len().checked_sub(1)) {
+        let blocks = messages.get_mut(index).and_then(|message| message["content"].as_array_mut());
+        if let Some(last) = blocks.and_then(|blocks| blocks.last_mut()) {
+            cache(last);
+        }
+    }
 }
 
 /// Returns the token budget for thinking: `None` if the model must call a tool, or if thoughts that it requires are lost.
@@ -422,5 +456,27 @@ fn finish(reason: &str) -> FinishReason {
         "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
         "refusal" => FinishReason::ContentFilter,
         _ => FinishReason::Stop,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_conversation_is_cached_up_to_its_end_and_to_the_last_question() {
+        let says = |role: &str, kind: &str| json!({ "role": role, "content": [{ "type": kind }, { "type": kind }] });
+        let round = [says("assistant", "tool_use"), says("user", "tool_result")];
+        let mut messages = vec![says("user", "text")];
+        messages.extend(round.clone());
+        messages.extend([says("assistant", "text"), says("user", "text")]);
+        messages.extend(round);
+        cache_history(&mut messages);
+        let cached = |message: &Value| {
+            let marks = [0, 1].map(|block| message["content"][block].get("cache_control").is_some());
+            marks == [false, true]
+        };
+        assert_eq!(messages.iter().map(cached).collect::<Vec<_>>(), [false, false, false, true, false, false, true]);
+        cache_history(&mut []);
     }
 }

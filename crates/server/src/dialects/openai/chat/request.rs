@@ -182,6 +182,7 @@ impl ParsedRequest {
                 temperature,
                 top_p,
                 max_output_tokens: max_completion_tokens.or(max_tokens),
+                whole_output_tokens: None,
                 reasoning_effort: fields.optional("reasoning_effort")?,
                 format: read_format(format.as_ref())?,
                 parallel_calls: fields.optional("parallel_tool_calls")?,
