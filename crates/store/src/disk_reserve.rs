@@ -68,8 +68,11 @@ impl DiskReserve {
     }
 }
 
-/// Bytes of a file system that this process can use. Some are reserved for root.
+/// Bytes of a file system that this process can use. Some are reserved for root. One that tells no size, as in gVisor's memory, has room.
 pub(crate) fn free_bytes(found: &StatVfs) -> u64 {
+    if found.f_blocks == 0 {
+        return u64::MAX;
+    }
     let blocks = if rustix::process::geteuid().is_root() { found.f_bfree } else { found.f_bavail };
     blocks.saturating_mul(found.f_frsize)
 }
