@@ -46,8 +46,9 @@ async fn the_answer_goes_to_stdout_the_work_to_stderr_and_files_are_kept() {
     assert!(transcript.contains("The mean is 1.5.") && transcript.contains("(figures/figure-1.png)"));
     serde_json::from_slice::<serde_json::Value>(&std::fs::read(out.join("transcript.ipynb")).unwrap()).unwrap();
     assert!(!out.join("data.csv").exists(), "what went in was not made");
-    let tool = upstream.requests()[0]["tools"].to_string();
-    assert!(tool.contains("/mnt/data/data.csv") && tool.contains("pandas"), "{tool}");
+    let (tool, question) =
+        (upstream.requests()[0]["tools"].to_string(), upstream.requests()[0]["messages"].to_string());
+    assert!(tool.contains("pandas") && question.contains("/mnt/data/data.csv"), "{tool} {question}");
     // Another question leaves the figure, and its transcript shows its own.
     let upstream = ScriptedUpstream::start(vec![Scripted::Python(MEAN), Scripted::Text("As before.")]).await;
     let said = said_meanwhile(ask(&upstream, directory.path(), &["--file", "data.csv", "--out", "out"])).await;

@@ -7,7 +7,7 @@ const MAX_PATH: usize = 512;
 /// Bytes of one part of a path, the limit of file systems.
 pub(super) const MAX_PART: usize = 255;
 /// Directories within each other.
-pub(super) const MAX_PARTS: usize = 16;
+const MAX_PARTS: usize = 16;
 
 /// Checks that a name is a plain relative path, which cannot leave a directory or mislead its reader.
 pub fn check_name(name: &str) -> Result<(), Error> {

@@ -386,7 +386,7 @@ impl Session {
             State::Live { sandbox, .. } => {
                 self.put_in(sandbox, path, blob.name()).await?;
             }
-            State::Dormant => self.check_place(path, blob.bytes()).await?,
+            State::Dormant => self.check_fits(path, blob.bytes()).await?,
             State::Deleted => return Err(Error::no_session(&self.id)),
         }
         self.put_one(new_file(path, mime, FileOrigin::User), blob).await
@@ -475,7 +475,7 @@ impl Session {
     }
 
     /// Checks that another file will have a place in the next workspace.
-    async fn check_place(&self, path: &str, bytes: u64) -> Result<(), Error> {
+    async fn check_fits(&self, path: &str, bytes: u64) -> Result<(), Error> {
         let others = self.records().await?;
         let others = others.iter().filter(|file| file.path != path && file.location == FileLocation::Workspace);
         check_directories(path, others.clone().map(|file| file.path.as_str()))?;
