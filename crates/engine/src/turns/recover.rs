@@ -7,6 +7,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use aludel_agent::upstream::{TokenUsage, ToolChoice};
 use aludel_agent::{ApprovalRequest, Item};
 use aludel_store::{BlobName, SessionId, TurnRecord, TurnState, TurnUpdate, now_ms};
 use futures_util::future::BoxFuture;
@@ -27,6 +28,8 @@ const MAX_REQUESTS: usize = 100_000;
 /// Events of one request that are read at once.
 const MAX_EVENTS: usize = 1_000_000;
 
+/// The least limit of a round's tokens: some servers refuse a lower one.
+const LEAST_TOKENS: u32 = 16;
 /// Bytes of images and other blobs of one request that are read at once: twice the limit of its frames.
 const MAX_BLOB_BYTES: u64 = 256 << 20;
 
@@ -211,11 +214,32 @@ async fn waiting(
     if let Some(most) = &mut spec.max_programs {
         *most = most.saturating_sub(started);
     }
+    // Its first round is over: what it used is gone, and the tool that it had to call was called.
+    spec.tool_choice = ToolChoice::Auto;
+    let used = used(events);
+    let limits = [(&mut spec.max_input_tokens, used.input), (&mut spec.max_output_tokens, used.output)];
+    for (most, used) in limits {
+        *most = most.map(|most| most.saturating_sub(used));
+    }
+    if let Some(most) = &mut spec.sampling.max_output_tokens {
+        *most = most.saturating_sub(u32::try_from(used.output).unwrap_or(u32::MAX)).max(LEAST_TOKENS);
+    }
     let items = conversation(engine, turn, &call_id).await?;
     let gate = spec.gate(engine, &turn.tenant, in_flight.id.to_string(), &session, true);
     let plan = spec.plan_choice(engine, &turn.tenant, items, Some((session, gate)), SessionRetention::Keep)?;
     let ran_code = events.iter().any(|event| matches!(event.kind, EventKind::ToolRunning { .. }));
     Ok((plan, PendingApproval { item, program: ApprovalRequest { call_id, code }, ran_code }))
+}
+
+/// The tokens of all rounds so far.
+fn used(events: &[TurnEvent]) -> TokenUsage {
+    let mut used = TokenUsage::default();
+    for event in events {
+        if let EventKind::Usage { usage, .. } = &event.kind {
+            used += *usage;
+        }
+    }
+    used
 }
 
 /// The conversation up to the waiting call. Other calls of its round are dropped: the model makes them anew.

@@ -411,7 +411,7 @@ impl ChoiceProgress {
 
     /// Returns true if no part of an answer has come.
     pub(super) fn is_silent(&self) -> bool {
-        self.message.is_none() && self.reasoning.is_none() && self.calls.is_empty() && !self.ran_code
+        self.round <= 1 && self.message.is_none() && self.reasoning.is_none() && self.calls.is_empty() && !self.ran_code
     }
 
     /// Registers a program that waits for a decision.

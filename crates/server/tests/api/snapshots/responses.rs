@@ -71,10 +71,15 @@ fn always(on_timeout: OnTimeout, seconds: u64) -> ApprovalPolicy {
 
 /// One program that waits for approval, of a request that is under way.
 fn waits(name: &'static str) -> Case {
+    waits_with(name, &json!({}))
+}
+
+fn waits_with(name: &'static str, more: &Value) -> Case {
+    let usual = json!({ "stream": true, "include": ["code_interpreter_call.outputs"] });
     Case::new(name)
         .approvals(always(OnTimeout::Deny, 300))
         .model([runs(PRINTS), says("Done.")])
-        .begin(PATH, with_tool(&json!({ "stream": true, "include": ["code_interpreter_call.outputs"] })))
+        .begin(PATH, with_tool(&with(more, usual)))
         .until("/v1/approvals?status=pending", "/data/0/status", "pending")
         .get("/v1/approvals?status=pending")
 }
@@ -641,7 +646,8 @@ fn approvals() -> Vec<Case> {
             .model([runs(PRINTS), says("Done.")])
             .post(PATH, with_tool(&json!({ "include": ["code_interpreter_call.outputs"] })))
             .get("/v1/approvals"),
-        waits("approval_survives_a_restart")
+        // The tool was called, and some of the tokens are used.
+        waits_with("approval_survives_a_restart", &json!({ "tool_choice": "required", "max_output_tokens": 200 }))
             .restart()
             .join()
             .post(path, decision("approve"))
