@@ -288,10 +288,14 @@ impl State {
         if !answered && reply.is_empty() && reply.usage.is_none() {
             return;
         }
-        let usage = reply.usage.unwrap_or_else(|| {
+        let mut usage = reply.usage.unwrap_or_else(|| {
             let read: usize = self.items.iter().map(length).sum::<usize>() + self.parts.instructions.len();
             TokenUsage { input: reply::tokens(read), output: reply.tokens(), ..TokenUsage::default() }
         });
+        if reply.finish.is_none() {
+            // The figure may be the one of the beginning: nobody read the answer to its end.
+            usage.output = usage.output.max(reply.tokens());
+        }
         self.usage += usage;
         record_all!(Span::current(), input_tokens = self.usage.input, output_tokens = self.usage.output);
         self.sink.send(Event::Usage(usage)).await;

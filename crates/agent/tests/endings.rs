@@ -388,6 +388,20 @@ impl Runtime for Counting {
     }
 }
 
+#[tokio::test]
+async fn an_answer_that_broke_off_counts_as_it_was_read() {
+    let bench = bench().await;
+    // As Anthropic's API begins.
+    let begins = json!({ "choices": [], "usage": { "prompt_tokens": 10, "completion_tokens": 1, "total_tokens": 11 } });
+    let text = json!({ "choices": [{ "index": 0, "delta": { "content": "x".repeat(4000) }, "finish_reason": null }] });
+    let events = [begins, text].map(|event| event.to_string()).to_vec();
+    let upstream = ScriptedTransport::new(vec![Scripted::Events(events, End::Break)]);
+    let turn = agent(&upstream, &bench).build().run("Go").await;
+    assert!(matches!(turn.ending, Ending::Upstream(_)), "{:?}", turn.ending);
+    assert!(turn.usage.input == 10 && turn.usage.output > 500, "{:?}", turn.usage);
+    bench.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_runtime_is_asked_for_its_files_first_and_for_programs_when_there_are_some() {
     let bench = bench().await;
@@ -414,7 +428,7 @@ async fn a_runtime_is_asked_for_its_files_first_and_for_programs_when_there_are_
         let tool = request["tools"][0].to_string();
         assert!(!tool.contains("given.csv"), "{tool}");
     }
-    // What was read before is the same, but for them.
+    // All that was read before is the same, but for them.
     let again = turn.items.into_iter().chain([Item::user("And now?")]).collect();
     agent.resume(again).wait().await;
     let last = upstream.requests().pop().unwrap();
