@@ -22,13 +22,17 @@ async fn ask(url: String) -> (Vec<Delta>, Option<UpstreamError>) {
 
 /// Asks once and returns what came, up to the first error.
 async fn ask_of(chat: &HttpUpstream, items: Vec<Item>) -> (Vec<Delta>, Option<UpstreamError>) {
+    ask_with(chat, items, Sampling::default()).await
+}
+
+async fn ask_with(chat: &HttpUpstream, items: Vec<Item>, sampling: Sampling) -> (Vec<Delta>, Option<UpstreamError>) {
     let request = ModelRequest {
         owner: String::new(),
         instructions: String::new(),
         items,
         tools: Vec::new(),
         tool_choice: ToolChoice::Auto,
-        sampling: Sampling::default(),
+        sampling,
         headers: reqwest::header::HeaderMap::new(),
     };
     let mut stream = chat.call(request);
@@ -256,6 +260,42 @@ async fn thoughts_go_back_to_those_who_want_them() {
             .collect();
         assert_eq!(sent, expected, "{how}");
     }
+}
+
+#[tokio::test]
+async fn a_model_of_openais_at_another_address_gets_the_limit_under_its_own_name() {
+    let words =
+        "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.";
+    let script = vec![Scripted::Status(400, "", words), Scripted::Text("Fine."), Scripted::Text("Fine.")];
+    let upstream = ScriptedUpstream::start(script).await;
+    let options = HttpOptions { max_output_tokens: Some(50), ..options_at(upstream.url()) };
+    let chat = HttpUpstream::new(options).unwrap();
+    for _ in 0..2 {
+        assert_eq!(ask_of(&chat, vec![Item::user("Hi")]).await.1, None);
+    }
+    let limits = upstream.requests().into_iter().map(|request| {
+        ["max_tokens", "max_completion_tokens"].map(|name| request.get(name).and_then(serde_json::Value::as_u64))
+    });
+    assert_eq!(limits.collect::<Vec<_>>(), [[Some(50), None], [None, Some(50)], [None, Some(50)]]);
+}
+
+#[tokio::test]
+async fn a_model_that_does_not_think_is_not_told_how_much() {
+    let words = "Unrecognized request argument supplied: reasoning_effort";
+    let value = "Unsupported value: 'reasoning_effort' does not support 'foo' with this model.";
+    let refusal = |words| Scripted::Status(400, "", words);
+    let script = vec![refusal(value), refusal(words), Scripted::Text("Fine."), Scripted::Text("Fine.")];
+    let upstream = ScriptedUpstream::start(script).await;
+    let chat = HttpUpstream::new(options_at(upstream.url())).unwrap();
+    let ask = async |effort: &str| {
+        let sampling = Sampling { reasoning_effort: Some(effort.to_owned()), ..Sampling::default() };
+        ask_with(&chat, vec![Item::user("Hi")], sampling).await.1
+    };
+    // A value that one client chose is not remembered.
+    assert!(matches!(ask("foo").await, Some(UpstreamError::Rejected { .. })));
+    assert_eq!([ask("low").await, ask("low").await], [None, None]);
+    let sent = upstream.requests().into_iter().map(|request| request.get("reasoning_effort").is_some());
+    assert_eq!(sent.collect::<Vec<_>>(), [true, true, false, false]);
 }
 
 #[tokio::test]

@@ -131,6 +131,9 @@ pub enum ToolChoice {
     Named(String),
 }
 
+/// An amount of thinking: none, of models that can be told so. To others it is not sent.
+pub const NO_THINKING: &str = "off";
+
 /// Sampling parameters. For `None` the upstream's default applies.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]

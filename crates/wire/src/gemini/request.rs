@@ -150,4 +150,7 @@ pub struct ThinkingConfig {
     /// `low`, `medium` or `high`, in any case.
     #[serde(default, alias = "thinking_level", skip_serializing_if = "Option::is_none")]
     pub thinking_level: Option<String>,
+    /// The most tokens, of models before Gemini 3: 0 for none, -1 for as many as the model likes.
+    #[serde(default, alias = "thinking_budget", skip_serializing_if = "Option::is_none")]
+    pub thinking_budget: Option<i64>,
 }

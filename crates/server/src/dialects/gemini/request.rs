@@ -1,7 +1,9 @@
 //! A request for an answer, understood.
 
-use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling, ToolChoice};
-use aludel_wire::gemini::{CallingMode, Content, FunctionDeclaration, GenerateContentRequest, GenerationConfig, Tool};
+use aludel_agent::upstream::{AnswerFormat, FunctionTool, NO_THINKING, Sampling, ToolChoice};
+use aludel_wire::gemini::{
+    CallingMode, Content, FunctionDeclaration, GenerateContentRequest, GenerationConfig, ThinkingConfig, Tool,
+};
 use serde_json::{Value, json};
 
 use crate::dialects::stop_words::StopWords;
@@ -180,13 +182,25 @@ fn sampling(config: GenerationConfig) -> Result<Sampling, ApiError> {
         temperature: config.temperature,
         top_p: config.top_p,
         max_output_tokens: config.max_output_tokens,
-        reasoning_effort: config
-            .thinking_config
-            .and_then(|thinking| thinking.thinking_level)
-            .map(|level| level.to_lowercase()),
+        reasoning_effort: config.thinking_config.and_then(effort),
         format,
         ..Sampling::default()
     })
+}
+
+/// The amount of thinking: a word, or a number of tokens.
+fn effort(thinking: ThinkingConfig) -> Option<String> {
+    if let Some(level) = thinking.thinking_level {
+        return Some(level.to_lowercase());
+    }
+    let word = match thinking.thinking_budget? {
+        ..0 => return None,
+        0 => NO_THINKING,
+        1..4096 => "low",
+        4096..16_384 => "medium",
+        _ => "high",
+    };
+    Some(word.to_owned())
 }
 
 #[cfg(test)]
@@ -199,6 +213,22 @@ mod tests {
             fields[name] = value.clone();
         }
         ParsedRequest::read(fields.as_object().unwrap().clone().into())
+    }
+
+    #[test]
+    fn thinking_is_a_word_or_a_number_of_tokens() {
+        for (thinking, effort) in [
+            (json!({ "thinkingLevel": "HIGH" }), Some("high")),
+            (json!({ "thinkingBudget": 0 }), Some(NO_THINKING)),
+            (json!({ "thinking_budget": 1024, "includeThoughts": true }), Some("low")),
+            (json!({ "thinkingBudget": 8192 }), Some("medium")),
+            (json!({ "thinkingBudget": 24576 }), Some("high")),
+            (json!({ "thinkingBudget": -1 }), None),
+            (json!({ "includeThoughts": true }), None),
+        ] {
+            let request = read(&json!({ "generationConfig": { "thinkingConfig": thinking } })).unwrap();
+            assert_eq!(request.sampling.reasoning_effort.as_deref(), effort, "{thinking}");
+        }
     }
 
     #[test]

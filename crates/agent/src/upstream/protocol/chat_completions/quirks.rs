@@ -15,6 +15,8 @@ pub(super) struct Quirks(Arc<Mutex<KnownQuirks>>);
 struct KnownQuirks {
     max_tokens: MaxTokens,
     stream_options: bool,
+    /// True if it takes an amount of thinking.
+    effort: bool,
     /// True if it requires its `reasoning_content` in requests; `None` if it has sent none.
     thoughts: Option<bool>,
 }
@@ -24,7 +26,7 @@ impl Quirks {
     pub(super) fn of(base: &Url) -> Self {
         // OpenAI's own models refuse the field name that all other servers know.
         let max_tokens = if is_openai(base) { MaxTokens::OfCompletion } else { MaxTokens::Plain };
-        Self(Arc::new(Mutex::new(KnownQuirks { max_tokens, stream_options: true, thoughts: None })))
+        Self(Arc::new(Mutex::new(KnownQuirks { max_tokens, stream_options: true, effort: true, thoughts: None })))
     }
 
     /// Returns the style of the next request.
@@ -33,6 +35,7 @@ impl Quirks {
         Style {
             max_tokens: known.max_tokens,
             stream_options: known.stream_options,
+            effort: known.effort,
             thoughts: known.thoughts.unwrap_or(false),
         }
     }
@@ -50,6 +53,14 @@ impl Quirks {
             // It knows an older version of the protocol; usage is then estimated.
             known.stream_options = false;
             true
+        } else if style.max_tokens == MaxTokens::Plain && detail.contains("max_completion_tokens") {
+            // A model of OpenAI's at another address.
+            known.max_tokens = MaxTokens::OfCompletion;
+            true
+        } else if style.effort && detail.contains("reasoning_effort") && is_of_the_field(detail) {
+            // A model that does not think.
+            known.effort = false;
+            true
         } else if detail.contains("reasoning_content") {
             // It either requires its thoughts, or does not know the field.
             known.thoughts = Some(!style.thoughts);
@@ -63,6 +74,11 @@ impl Quirks {
         // No code that holds it can panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns true if a refusal is of a field, and not of the value that one client gave it.
+fn is_of_the_field(detail: &str) -> bool {
+    ["Unsupported parameter", "Unrecognized", "not permitted"].iter().any(|words| detail.contains(words))
 }
 
 /// Returns true for an API with OpenAI's own models.

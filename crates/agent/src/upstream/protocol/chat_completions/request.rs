@@ -26,6 +26,8 @@ pub(super) struct Style {
     pub(super) max_tokens: MaxTokens,
     /// True if it can be asked for the usage.
     pub(super) stream_options: bool,
+    /// True if it takes an amount of thinking.
+    pub(super) effort: bool,
     /// True if it wants its thoughts back.
     pub(super) thoughts: bool,
 }
@@ -64,7 +66,11 @@ pub(super) fn request(model: &str, request: &upstream::ModelRequest, vision: boo
         top_p: request.sampling.top_p,
         max_tokens: limit.filter(|_| style.max_tokens == MaxTokens::Plain),
         max_completion_tokens: limit.filter(|_| style.max_tokens == MaxTokens::OfCompletion),
-        reasoning_effort: request.sampling.reasoning_effort.clone(),
+        reasoning_effort: request
+            .sampling
+            .reasoning_effort
+            .clone()
+            .filter(|effort| style.effort && effort != upstream::NO_THINKING),
         response_format: request.sampling.format.as_ref().map(|format| match format {
             AnswerFormat::Json => json!({ "type": "json_object" }),
             AnswerFormat::Schema(schema) => json!({ "type": "json_schema", "json_schema": schema }),
