@@ -183,7 +183,7 @@ def test_failures(api, error):
 
 
 def test_anthropic_without_thoughts_or_arguments():
-    """A call that no visible thoughts led to turns thinking off; one without arguments has an empty object."""
+    """Thoughts that nobody may see go back, too; a call without arguments has an empty object."""
     tool = {"type": "tool_use", "name": "now", "input": {}}
     hidden = block(0, {"type": "redacted_thinking", "data": "x"})
     recorder = Recorder(message([*hidden, *CALLS], "tool_use"), message(block(0, {**tool, "id": "toolu_2"}), "tool_use"))
@@ -192,7 +192,58 @@ def test_anthropic_without_thoughts_or_arguments():
         completion = gateway.ask(reasoning_effort="low", tools=[{"type": "code_interpreter"}, now])
         (call,) = completion.choices[0].message.tool_calls
         assert call.function.arguments == "{}"
-        assert "thinking" in asked(recorder, 0)[2] and "thinking" not in asked(recorder, 1)[2]
+        second = asked(recorder, 1)[2]
+        assert "thinking" in asked(recorder, 0)[2] and "thinking" in second
+        assert second["messages"][1]["content"][0] == {"type": "redacted_thinking", "data": "x"}
+
+
+def test_anthropic_models_that_choose_their_thinking():
+    """They take neither a budget nor a temperature, which is learnt from their refusals."""
+    refuses = lambda words: answers(400, {"type": "error", "error": {"type": "invalid_request_error", "message": words}})
+    no_budget, no_temperature = '"thinking.type.enabled" is not supported for this model. Use "thinking.type.adaptive".', "`temperature` is deprecated for this model."
+    hidden = block(0, {"type": "thinking", "thinking": "", "signature": ""}, {"type": "signature_delta", "signature": "sealed=="})
+    recorder = Recorder(refuses(no_budget), message([*hidden, *CALLS], "tool_use"), refuses(no_temperature), message(ANSWERS, "end_turn"), message(ANSWERS, "end_turn"))
+    with serve(recorder, "anthropic") as gateway:
+        assert gateway.ask(reasoning_effort="minimal").choices[0].message.content == "It is 42."
+        sent = [asked(recorder, number)[2] for number in range(4)]
+        assert sent[0]["thinking"]["type"] == "enabled" and "output_config" not in sent[0]
+        for body in sent[1:]:
+            assert (body["thinking"], body["output_config"]) == ({"type": "adaptive"}, {"effort": "low"})
+        # What it thought goes back, though it told nothing of it.
+        assert sent[2]["messages"][1]["content"][0] == {"type": "thinking", "thinking": "", "signature": "sealed=="}
+        gateway.ask(temperature=0.5)
+        assert "temperature" not in asked(recorder, 4)[2]
+
+
+def test_responses_think_on_from_round_to_round():
+    thought = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "sealed=="}
+    call = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "python", "arguments": ""}
+    ends = lambda *more: streams(*events(*more, {"type": "response.completed", "response": {"output": [], "usage": {"input_tokens": 1, "output_tokens": 1}}}))
+    calls = ends(
+        {"type": "response.output_item.done", "output_index": 0, "item": thought},
+        {"type": "response.output_item.added", "output_index": 1, "item": call},
+        {"type": "response.function_call_arguments.done", "output_index": 1, "arguments": ARGUMENTS},
+    )
+    says_so = ends({"type": "response.output_text.delta", "output_index": 0, "delta": "It is 42."})
+    refused = answers(400, {"error": {"message": "Encrypted content is not supported with this model.", "type": "invalid_request_error", "param": "include"}})
+    recorder = Recorder(calls, says_so, refused, says_so, says_so)
+    with serve(recorder, "responses") as gateway:
+        for _ in range(3):
+            assert gateway.ask().choices[0].message.content == "It is 42."
+        first, second, *others = (asked(recorder, number)[2] for number in range(5))
+        assert first["include"] == ["reasoning.encrypted_content"]
+        kinds = [item["type"] for item in second["input"]]
+        assert kinds == ["message", "reasoning", "function_call", "function_call_output"]
+        assert second["input"][1] == {"type": "reasoning", "summary": [], "encrypted_content": "sealed=="}
+        # A model that does not think says so once.
+        assert ["include" in body for body in others] == [True, False, False]
+
+
+def test_gemini_is_asked_again_when_it_cannot_call():
+    malformed = streams(*events(parts(finishReason="MALFORMED_FUNCTION_CALL")))
+    recorder = Recorder(malformed, streams(*events(parts({"text": "It is 42."}, finishReason="STOP"))))
+    with serve(recorder, "gemini") as gateway:
+        assert gateway.ask().choices[0].message.content == "It is 42."
 
 
 @pytest.mark.parametrize("api", ["anthropic", "gemini"])
@@ -235,6 +286,8 @@ def test_gemini_thinks_as_much_as_is_asked():
         gateway.ask(model="new")
         configs = [asked(recorder, number)[2].get("generationConfig", {}).get("thinkingConfig") for number in range(3)]
         assert configs == [{"includeThoughts": True, "thinkingBudget": 1024}, {"includeThoughts": True, "thinkingLevel": "high"}, None]
+        gateway.ask(reasoning_effort="none")
+        assert asked(recorder, 3)[2]["generationConfig"]["thinkingConfig"] == {"thinkingBudget": 128}
 
 
 def test_gemini_tells_in_details():

@@ -124,6 +124,8 @@ pub(super) enum Fault {
     NotUnderstood(String),
     /// The server reports a failure with this text, which may be empty.
     Failed(String),
+    /// The model failed in this way, and another attempt may not.
+    Passing(String),
     /// This is larger than the bound.
     TooLarge(&'static str, u64),
 }

@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 
+use crate::item::Item;
+
 /// Most bytes of the signature of one call.
 const MAX_SIGNATURE: usize = 256 << 10;
 /// Most bytes that are remembered for one owner; the oldest calls go first.
@@ -75,6 +77,21 @@ impl Signatures {
 }
 
 impl UnsentSignatures<'_> {
+    /// Takes the thoughts that led to a call, where this item is the first of what they led to: a text or the call itself. They come before
+    /// it, also if the conversation has none of their words.
+    pub(super) fn take_before(&mut self, items: &[Item], index: usize) -> Vec<Value> {
+        if matches!(index.checked_sub(1).and_then(|before| items.get(before)), Some(Item::Call(_))) {
+            return Vec::new();
+        }
+        let next = items.get(index..).into_iter().flatten();
+        let mut next = next.skip_while(|item| matches!(item, Item::Assistant(_) | Item::Reasoning(_)));
+        let Some(Item::Call(call)) = next.next() else { return Vec::new() };
+        match self.take(&call.id) {
+            Some(Value::Array(thoughts)) => thoughts,
+            _ => Vec::new(),
+        }
+    }
+
     /// Takes the signature of a call, if it is known and was not taken before.
     pub(super) fn take(&mut self, call_id: &str) -> Option<Value> {
         let owners = self.signatures.lock();
@@ -118,6 +135,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::item::Call;
 
     #[test]
     fn each_owner_has_its_own_and_a_share_of_the_room() {
@@ -154,5 +172,27 @@ mod tests {
         let mut unsent = signatures.unsent("");
         assert_eq!(["call_0", "call_0", "call_1"].map(|id| unsent.take(id)), [Some(json!([2])), None, None]);
         assert_eq!(signatures.unsent("").take("call_0"), Some(json!([2])));
+    }
+
+    #[test]
+    fn thoughts_come_before_all_that_they_led_to() {
+        let signatures = Signatures::default();
+        signatures.insert("", "call_0", &json!(["thought"]));
+        let call = |id: &str| Item::Call(Call { id: id.into(), name: "f".into(), arguments: "{}".into() });
+        let text = || Item::Assistant("Let me see.".into());
+        let user = || Item::user("Go");
+        for (items, place) in [
+            (vec![user(), text(), call("call_0"), call("call_1")], Some(1)),
+            (vec![user(), Item::Reasoning("Hm.".into()), text(), call("call_0")], Some(1)),
+            (vec![user(), call("call_0"), call("call_1")], Some(1)),
+            (vec![user(), call("call_1"), call("call_0")], None),
+            (vec![text(), user(), call("call_0")], Some(2)),
+            (vec![user(), text()], None),
+        ] {
+            let mut unsent = signatures.unsent("");
+            let sent: Vec<usize> =
+                (0..items.len()).filter(|index| !unsent.take_before(&items, *index).is_empty()).collect();
+            assert_eq!(sent, Vec::from_iter(place), "{items:?}");
+        }
     }
 }

@@ -16,6 +16,8 @@ use crate::upstream::{Unreachable, UpstreamError};
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 /// Bytes of an error's body that are read.
 const MAX_ERROR: usize = 64 << 10;
+/// The status of a model's failure that its server does not report as one: Bad Gateway.
+const MODEL_FAILED: u16 = 502;
 /// Characters of the server's text that an error repeats.
 const MAX_DETAIL: usize = 300;
 
@@ -92,6 +94,10 @@ impl HttpUpstream {
         match fault {
             Fault::NotUnderstood(detail) => self.not_understood(detail, sent),
             Fault::Failed(message) => self.failed(&message, sent),
+            Fault::Passing(detail) => {
+                let (endpoint, status, retry_after) = (self.endpoint.shown(), MODEL_FAILED, None);
+                UpstreamError::Server { endpoint, status, retry_after, detail }
+            }
             Fault::TooLarge(what, limit) => self.too_large(what, limit),
         }
     }

@@ -1,6 +1,6 @@
 //! Anthropic's Messages API as an upstream: renders requests, and parses events.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -13,7 +13,7 @@ use crate::item::{Item, Part};
 use crate::upstream::adapter::{Adapter, Exchange, HttpApi};
 use crate::upstream::answer::{AnswerBuilder, CallPiece, Fault};
 use crate::upstream::signatures::{Signatures, UnsentSignatures};
-use crate::upstream::{AnswerFormat, FinishReason, ModelRequest, TokenUsage, ToolChoice};
+use crate::upstream::{AnswerFormat, FinishReason, ModelRequest, TokenUsage, ToolChoice, UpstreamError};
 
 impl Protocol {
     /// Anthropic's Messages.
@@ -33,9 +33,21 @@ static API: HttpApi = HttpApi {
 /// Token limit of an answer without another limit: the API requires one.
 const MAX_TOKENS: u32 = 16_384;
 
-/// The protocol, with the signatures of one server.
+/// The protocol, with the signatures and the quirks of one server.
 #[derive(Debug, Default)]
-struct Messages(Signatures);
+struct Messages {
+    signatures: Signatures,
+    quirks: Arc<Mutex<Quirks>>,
+}
+
+/// Differences between models, learnt from refusals.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Quirks {
+    /// True if it decides itself how much it thinks, as models since Claude 4.7 do, which take no budget.
+    is_adaptive: bool,
+    /// True if it takes no `temperature` and no `top_p`.
+    is_unsampled: bool,
+}
 
 impl Adapter for Messages {
     fn api(&self) -> &'static HttpApi {
@@ -47,12 +59,13 @@ impl Adapter for Messages {
     }
 
     fn exchange(&self) -> Box<dyn Exchange> {
-        Box::new(Reply { signatures: self.0.clone(), ..Reply::default() })
+        let (signatures, quirks) = (self.signatures.clone(), Arc::clone(&self.quirks));
+        Box::new(Reply { signatures, quirks, ..Reply::default() })
     }
 }
 
 /// The body of a request.
-fn request(model: &str, request: &ModelRequest, vision: bool, signatures: &Signatures) -> Value {
+fn request(model: &str, request: &ModelRequest, vision: bool, signatures: &Signatures, quirks: Quirks) -> Value {
     let sampling = &request.sampling;
     let max_tokens = sampling.max_output_tokens.unwrap_or(MAX_TOKENS);
     let mut body = Map::new();
@@ -60,8 +73,14 @@ fn request(model: &str, request: &ModelRequest, vision: bool, signatures: &Signa
     body.insert("max_tokens".into(), json!(max_tokens));
     body.insert("stream".into(), json!(true));
     let whole = sampling.whole_output_tokens.unwrap_or(max_tokens);
-    let budget = thinking_budget(request, whole, signatures).filter(|budget| *budget < max_tokens);
-    let mut messages = messages(&request.items, vision, budget.map(|_| signatures.unsent(&request.owner)));
+    let thinks = match quirks.is_adaptive {
+        true => thinks(request).then(|| json!({ "type": "adaptive" })),
+        false => thinking_budget(request, whole, signatures)
+            .filter(|budget| *budget < max_tokens)
+            .map(|budget| json!({ "type": "enabled", "budget_tokens": budget })),
+    };
+    let sent = thinks.as_ref().map(|_| signatures.unsent(&request.owner));
+    let mut messages = messages(&request.items, vision, sent);
     // Further rounds and turns begin in the same way.
     let is_repeated = !request.tools.is_empty();
     if is_repeated {
@@ -105,11 +124,17 @@ fn request(model: &str, request: &ModelRequest, vision: bool, signatures: &Signa
         }
         body.insert("tool_choice".into(), choice);
     }
-    match budget {
+    match thinks {
         // A model that thinks accepts only its default temperature.
-        Some(budget) => {
-            body.insert("thinking".into(), json!({ "type": "enabled", "budget_tokens": budget }));
+        Some(thinking) => {
+            if quirks.is_adaptive {
+                let effort = sampling.reasoning_effort.as_deref().unwrap_or_default();
+                let effort = if effort == "minimal" { "low" } else { effort };
+                body.insert("output_config".into(), json!({ "effort": effort }));
+            }
+            body.insert("thinking".into(), thinking);
         }
+        None if quirks.is_unsampled => {}
         None => {
             if let Some(temperature) = sampling.temperature {
                 body.insert("temperature".into(), json!(temperature.min(1.0)));
@@ -144,15 +169,25 @@ fn cache_history(messages: &mut [Value]) {
     }
 }
 
-/// Returns the token budget for thinking: `None` if the model must call a tool, or if thoughts that it requires are lost.
-fn thinking_budget(request: &ModelRequest, max_tokens: u32, signatures: &Signatures) -> Option<u32> {
-    let share = match request.sampling.reasoning_effort.as_deref()? {
-        "minimal" | "low" => 8,
-        "medium" => 4,
-        "high" | "xhigh" | "max" => 2,
-        _ => return None,
-    };
+/// Returns true if the model is to think, and may: one that must call a tool may not.
+fn thinks(request: &ModelRequest) -> bool {
     let is_forced = matches!(request.tool_choice, ToolChoice::Required | ToolChoice::Named(_));
+    !is_forced && request.sampling.reasoning_effort.as_deref().and_then(share_of).is_some()
+}
+
+/// The part of an answer's tokens for thinking, as a divisor; `None` for words that are no effort.
+fn share_of(effort: &str) -> Option<u32> {
+    match effort {
+        "minimal" | "low" => Some(8),
+        "medium" => Some(4),
+        "high" | "xhigh" | "max" => Some(2),
+        _ => None,
+    }
+}
+
+/// Returns the token budget for thinking: `None` if the model does not think, or if thoughts that it requires are lost.
+fn thinking_budget(request: &ModelRequest, max_tokens: u32, signatures: &Signatures) -> Option<u32> {
+    let share = request.sampling.reasoning_effort.as_deref().and_then(share_of)?;
     // The API requires the thoughts of calls since the user's last message.
     let last_user = request.items.iter().rposition(|item| matches!(item, Item::User(_))).unwrap_or(0);
     let since = request.items.get(last_user..).unwrap_or_default();
@@ -167,7 +202,7 @@ fn thinking_budget(request: &ModelRequest, max_tokens: u32, signatures: &Signatu
         _ => false,
     });
     let budget = (max_tokens / share).max(1024);
-    (!is_forced && !is_lost && budget < max_tokens).then_some(budget)
+    (thinks(request) && !is_lost && budget < max_tokens).then_some(budget)
 }
 
 /// The form of the answer, as an instruction.
@@ -189,22 +224,16 @@ fn messages(items: &[Item], vision: bool, mut signatures: Option<UnsentSignature
         _ => messages.push((role, blocks)),
     };
     for (index, item) in items.iter().enumerate() {
+        // With their signature, before all else of the call that they led to.
+        let sealed = signatures.as_mut().map(|unsent| unsent.take_before(items, index)).unwrap_or_default();
+        if !sealed.is_empty() {
+            add("assistant", sealed);
+        }
         match item {
             Item::User(parts) => add("user", blocks(parts, vision)),
+            Item::Reasoning(_) => {}
             Item::Assistant(text) if text.trim().is_empty() => {}
             Item::Assistant(text) => add("assistant", vec![json!({ "type": "text", "text": text.trim_end() })]),
-            // Thoughts are sent back with their signature, before the call that they led to.
-            Item::Reasoning(_) => {
-                let call = items.get(index + 1..).into_iter().flatten().find_map(|item| match item {
-                    Item::Call(call) => Some(Some(call)),
-                    Item::Assistant(_) => None,
-                    _ => Some(None),
-                });
-                let sealed = signatures.as_mut().zip(call.flatten()).and_then(|(unsent, call)| unsent.take(&call.id));
-                if let Some(Value::Array(sealed)) = sealed {
-                    add("assistant", sealed);
-                }
-            }
             Item::Call(call) => {
                 let input: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
                 let input = if input.is_object() { input } else { json!({ "arguments": input }) };
@@ -326,6 +355,11 @@ struct ErrorBody {
 #[derive(Default)]
 struct Reply {
     signatures: Signatures,
+    quirks: Arc<Mutex<Quirks>>,
+    /// The quirks that the request was written for.
+    written_for: Quirks,
+    /// True if it asks the model to think.
+    thinks: bool,
     /// The owner of the conversation.
     owner: String,
     /// Thoughts before a call, in the form in which they have to be sent back.
@@ -350,10 +384,10 @@ impl Reply {
         answer.usage(TokenUsage { input, cached, output: usage.output_tokens, reasoning: 0 });
     }
 
-    /// Keeps the thoughts that led to a call. Thoughts without visible text have no place in the conversation, so they count as lost.
+    /// Keeps the thoughts that led to a call.
     fn keep(&mut self, call_id: &str) {
         let sealed = std::mem::take(&mut self.sealed);
-        if sealed.iter().any(|block| block.get("thinking").is_some_and(|text| text != "")) {
+        if !sealed.is_empty() {
             self.signatures.insert(&self.owner, call_id, &Value::Array(sealed));
         }
     }
@@ -372,7 +406,10 @@ impl Reply {
 impl Exchange for Reply {
     fn request(&mut self, model: &str, request: &ModelRequest, vision: bool) -> serde_json::Result<Vec<u8>> {
         self.owner.clone_from(&request.owner);
-        serde_json::to_vec(&self::request(model, request, vision, &self.signatures))
+        self.written_for = *self.quirks.lock().unwrap_or_else(PoisonError::into_inner);
+        let body = self::request(model, request, vision, &self.signatures, self.written_for);
+        self.thinks = body.get("thinking").is_some();
+        serde_json::to_vec(&body)
     }
 
     fn event(&mut self, data: &str, answer: &mut AnswerBuilder) -> Result<(), Fault> {
@@ -426,6 +463,20 @@ impl Exchange for Reply {
             _ => {}
         }
         Ok(())
+    }
+
+    fn learn(&mut self, error: &UpstreamError) -> bool {
+        let UpstreamError::Rejected { status: 400, detail, .. } = error else { return false };
+        let names = |words: &[&str]| words.iter().any(|word| detail.contains(word));
+        let mut better = self.written_for;
+        if self.thinks && names(&["thinking.type", "budget_tokens", "adaptive"]) {
+            better.is_adaptive = !better.is_adaptive;
+        } else if names(&["temperature", "top_p"]) && names(&["deprecated", "upported", "not permitted"]) {
+            // Not of a value that one client chose.
+            better.is_unsampled = true;
+        }
+        *self.quirks.lock().unwrap_or_else(PoisonError::into_inner) = better;
+        better != self.written_for
     }
 
     fn body(&mut self, body: &str, answer: &mut AnswerBuilder) -> Result<(), Fault> {

@@ -15,7 +15,7 @@ use crate::random;
 use crate::upstream::adapter::{Adapter, Exchange, HttpApi};
 use crate::upstream::answer::{AnswerBuilder, CallPiece, Fault};
 use crate::upstream::signatures::{Signatures, UnsentSignatures};
-use crate::upstream::{AnswerFormat, FinishReason, ModelRequest, TokenUsage, ToolChoice};
+use crate::upstream::{AnswerFormat, FinishReason, ModelRequest, NO_THINKING, TokenUsage, ToolChoice};
 
 impl Protocol {
     /// Google's Gemini.
@@ -106,7 +106,11 @@ fn request(model: &str, request: &ModelRequest, vision: bool, signatures: &Signa
 fn thinking(model: &str, effort: &str) -> Value {
     let takes_tokens = ["gemini-2", "gemini-flash", "gemini-pro"].iter().any(|name| model.contains(name));
     let (level, tokens) = match effort {
-        "none" => return if takes_tokens { json!({ "thinkingBudget": 0 }) } else { json!({ "thinkingLevel": "low" }) },
+        // It cannot be switched off in this one.
+        "none" | NO_THINKING if model.contains("2.5-pro") => return json!({ "thinkingBudget": 128 }),
+        "none" | NO_THINKING => {
+            return if takes_tokens { json!({ "thinkingBudget": 0 }) } else { json!({ "thinkingLevel": "low" }) };
+        }
         "minimal" | "low" => ("low", 1024),
         "medium" => ("medium", 8192),
         "high" | "xhigh" | "max" => ("high", 24_576),
@@ -293,7 +297,7 @@ impl Exchange for Generation {
                 }
                 "MALFORMED_FUNCTION_CALL" | "UNEXPECTED_TOOL_CALL" => {
                     let words = "the model called a function in a way that its server could not read";
-                    return Err(Fault::Failed(words.to_owned()));
+                    return Err(Fault::Passing(words.to_owned()));
                 }
                 _ => FinishReason::Stop,
             });

@@ -1,9 +1,11 @@
 //! OpenAI's Responses API as an upstream: renders requests, and parses events.
 //!
-//! Our own tool is sent as an ordinary function, and nothing is stored there: the conversation is sent anew each time.
+//! Our own tool is sent as an ordinary function, and nothing is stored there: the conversation is sent anew each time. Thoughts go back
+//! encrypted, with the call that they led to.
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -15,12 +17,13 @@ use super::Protocol;
 use crate::item::{Item, Part, text_of};
 use crate::upstream::adapter::{Adapter, Exchange, HttpApi};
 use crate::upstream::answer::{AnswerBuilder, CallPiece, Fault};
-use crate::upstream::{AnswerFormat, FinishReason, ModelRequest, TokenUsage, ToolChoice};
+use crate::upstream::signatures::{Signatures, UnsentSignatures};
+use crate::upstream::{AnswerFormat, FinishReason, ModelRequest, NO_THINKING, TokenUsage, ToolChoice, UpstreamError};
 
 impl Protocol {
     /// OpenAI's Responses.
     pub const RESPONSES: Self =
-        Self { word: "responses", title: "OpenAI's Responses", adapter: |_| Arc::new(Responses) };
+        Self { word: "responses", title: "OpenAI's Responses", adapter: |_| Arc::new(Responses::default()) };
 }
 
 static API: HttpApi = HttpApi {
@@ -33,9 +36,24 @@ static API: HttpApi = HttpApi {
     has_openai_methods: true,
 };
 
-/// The protocol.
-#[derive(Debug)]
-struct Responses;
+/// The thoughts of a model, for the next request.
+const ENCRYPTED: &str = "reasoning.encrypted_content";
+
+/// The protocol, with the thoughts and the quirks of one server's model.
+#[derive(Debug, Default)]
+struct Responses {
+    thoughts: Signatures,
+    quirks: Arc<Quirks>,
+}
+
+/// Quirks of a model that does not think, learnt from refusals.
+#[derive(Debug, Default)]
+struct Quirks {
+    /// True if it cannot be asked for its thoughts.
+    has_no_thoughts: AtomicBool,
+    /// True if it takes no amount of thinking.
+    takes_no_effort: AtomicBool,
+}
 
 impl Adapter for Responses {
     fn api(&self) -> &'static HttpApi {
@@ -47,12 +65,18 @@ impl Adapter for Responses {
     }
 
     fn exchange(&self) -> Box<dyn Exchange> {
-        Box::new(Response::default())
+        let (thoughts, quirks) = (self.thoughts.clone(), Arc::clone(&self.quirks));
+        Box::new(Response { thoughts, quirks, ..Response::default() })
     }
 }
 
 /// The body of a request.
-fn request(model: &str, request: &ModelRequest, vision: bool) -> Value {
+fn request(
+    model: &str,
+    request: &ModelRequest,
+    vision: bool,
+    mut thoughts: Option<UnsentSignatures<'_>>,
+) -> Map<String, Value> {
     let sampling = &request.sampling;
     let mut body = Map::new();
     let mut set = |name: &str, value: Value| {
@@ -61,7 +85,15 @@ fn request(model: &str, request: &ModelRequest, vision: bool) -> Value {
         }
     };
     set("model", json!(model));
-    set("input", request.items.iter().filter_map(|item| input(item, vision)).collect());
+    let input = request.items.iter().enumerate().flat_map(|(index, item)| {
+        let before = thoughts.as_mut().map(|unsent| unsent.take_before(&request.items, index));
+        before.unwrap_or_default().into_iter().chain(input(item, vision))
+    });
+    let input = input.collect();
+    set("input", input);
+    if thoughts.is_some() {
+        set("include", json!([ENCRYPTED]));
+    }
     set("stream", json!(true));
     set("store", json!(false));
     if !request.instructions.is_empty() {
@@ -86,7 +118,7 @@ fn request(model: &str, request: &ModelRequest, vision: bool) -> Value {
     set("temperature", json!(sampling.temperature));
     set("top_p", json!(sampling.top_p));
     set("max_output_tokens", json!(sampling.max_output_tokens));
-    if let Some(effort) = &sampling.reasoning_effort {
+    if let Some(effort) = sampling.reasoning_effort.as_ref().filter(|effort| *effort != NO_THINKING) {
         set("reasoning", json!({ "effort": effort, "summary": "auto" }));
     }
     match &sampling.format {
@@ -98,7 +130,7 @@ fn request(model: &str, request: &ModelRequest, vision: bool) -> Value {
             set("text", json!({ "format": format }));
         }
     }
-    Value::Object(body)
+    body
 }
 
 fn input(item: &Item, vision: bool) -> Option<Value> {
@@ -108,7 +140,7 @@ fn input(item: &Item, vision: bool) -> Option<Value> {
             let content = [json!({ "type": "output_text", "text": text, "annotations": [] })];
             json!({ "type": "message", "role": "assistant", "content": content })
         }
-        // Thoughts can only be sent back in that server's encrypted form, which is not kept.
+        // Thoughts can only be sent back in that server's encrypted form.
         Item::Reasoning(_) => return None,
         Item::Call(call) => json!({
             "type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments,
@@ -158,6 +190,8 @@ struct OutputItem {
     #[serde(default)]
     arguments: String,
     content: Option<Vec<ContentPart>>,
+    summary: Option<Value>,
+    encrypted_content: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -220,13 +254,32 @@ impl Tokens {
 /// One response.
 #[derive(Default)]
 struct Response {
+    thoughts: Signatures,
+    quirks: Arc<Quirks>,
+    /// The owner of the conversation.
+    owner: String,
+    /// True if the request asks for thoughts.
+    asks: bool,
+    /// True if it says how much to think.
+    says_effort: bool,
+    /// Thoughts before a call, in the form in which they are sent back.
+    sealed: Vec<Value>,
     /// Calls whose arguments came in pieces; the arguments of others come at their end.
     in_pieces: HashSet<u32>,
 }
 
 impl Exchange for Response {
     fn request(&mut self, model: &str, request: &ModelRequest, vision: bool) -> serde_json::Result<Vec<u8>> {
-        serde_json::to_vec(&self::request(model, request, vision))
+        self.owner.clone_from(&request.owner);
+        // Without tools no further round has a use for them.
+        self.asks = !request.tools.is_empty() && !self.quirks.has_no_thoughts.load(Ordering::Relaxed);
+        let thoughts = self.asks.then(|| self.thoughts.unsent(&request.owner));
+        let mut body = self::request(model, request, vision, thoughts);
+        if self.quirks.takes_no_effort.load(Ordering::Relaxed) {
+            body.remove("reasoning");
+        }
+        self.says_effort = body.contains_key("reasoning");
+        serde_json::to_vec(&body)
     }
 
     fn event(&mut self, data: &str, answer: &mut AnswerBuilder) -> Result<(), Fault> {
@@ -240,10 +293,12 @@ impl Exchange for Response {
             "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => answer.reasoning(delta),
             "response.output_item.added" => {
                 if let Some(item) = event.item.filter(|item| item.kind == "function_call") {
+                    self.keep(&item.call_id);
                     let (id, name) = (Some(item.call_id), Some(item.name));
                     answer.call(CallPiece { number, id, name, ..CallPiece::default() })?;
                 }
             }
+            "response.output_item.done" => self.seal(event.item),
             "response.function_call_arguments.delta" => {
                 self.in_pieces.extend(number);
                 let arguments = delta.unwrap_or_default();
@@ -271,12 +326,16 @@ impl Exchange for Response {
             .map_err(|error| Fault::NotUnderstood(format!("its JSON is no response ({error})")))?;
         for (index, item) in std::mem::take(&mut object.output).into_iter().enumerate() {
             match item.kind.as_str() {
-                "function_call" => answer.call(CallPiece {
-                    number: u32::try_from(index).ok(),
-                    id: Some(item.call_id),
-                    name: Some(item.name),
-                    arguments: item.arguments,
-                })?,
+                "function_call" => {
+                    self.keep(&item.call_id);
+                    answer.call(CallPiece {
+                        number: u32::try_from(index).ok(),
+                        id: Some(item.call_id),
+                        name: Some(item.name),
+                        arguments: item.arguments,
+                    })?;
+                }
+                "reasoning" => self.seal(Some(item)),
                 "message" => {
                     for part in item.content.into_iter().flatten() {
                         match part.kind.as_str() {
@@ -289,6 +348,40 @@ impl Exchange for Response {
             }
         }
         end(&object, answer)
+    }
+
+    fn learn(&mut self, error: &UpstreamError) -> bool {
+        let UpstreamError::Rejected { status: 400 | 422, detail, .. } = error else { return false };
+        let names = |words: &[&str]| words.iter().any(|word| detail.contains(word));
+        let learnt = if self.asks && names(&["ncrypted", "include"]) {
+            &self.quirks.has_no_thoughts
+        } else if self.says_effort && detail.contains("reasoning") && names(&["Unsupported parameter", "Unrecognized"])
+        {
+            &self.quirks.takes_no_effort
+        } else {
+            return false;
+        };
+        learnt.store(true, Ordering::Relaxed);
+        true
+    }
+}
+
+impl Response {
+    /// Keeps thoughts that are complete until their call comes.
+    fn seal(&mut self, item: Option<OutputItem>) {
+        let Some(item) = item.filter(|item| item.kind == "reasoning") else { return };
+        if let Some(encrypted) = item.encrypted_content.filter(|encrypted| !encrypted.is_empty()) {
+            let summary = item.summary.unwrap_or_else(|| json!([]));
+            self.sealed.push(json!({ "type": "reasoning", "summary": summary, "encrypted_content": encrypted }));
+        }
+    }
+
+    /// Keeps the thoughts that led to a call.
+    fn keep(&mut self, call_id: &str) {
+        let sealed = std::mem::take(&mut self.sealed);
+        if !sealed.is_empty() {
+            self.thoughts.insert(&self.owner, call_id, &Value::Array(sealed));
+        }
     }
 }
 
