@@ -209,7 +209,7 @@ def test_anthropic_models_that_choose_their_thinking():
         assert sent[0]["thinking"]["type"] == "enabled" and "output_config" not in sent[0]
         for body in sent[1:]:
             assert (body["thinking"], body["output_config"]) == ({"type": "adaptive"}, {"effort": "low"})
-        # What it thought goes back, though it told nothing of it.
+        # Its thoughts go back, though it told nothing of them.
         assert sent[2]["messages"][1]["content"][0] == {"type": "thinking", "thinking": "", "signature": "sealed=="}
         gateway.ask(temperature=0.5)
         assert "temperature" not in asked(recorder, 4)[2]

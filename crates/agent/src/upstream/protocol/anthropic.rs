@@ -37,12 +37,12 @@ const MAX_TOKENS: u32 = 16_384;
 #[derive(Debug, Default)]
 struct Messages {
     signatures: Signatures,
-    quirks: Arc<Mutex<Quirks>>,
+    quirks: Arc<Mutex<MessagesQuirks>>,
 }
 
 /// Differences between models, learnt from refusals.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-struct Quirks {
+struct MessagesQuirks {
     /// True if it decides itself how much it thinks, as models since Claude 4.7 do, which take no budget.
     is_adaptive: bool,
     /// True if it takes no `temperature` and no `top_p`.
@@ -65,7 +65,13 @@ impl Adapter for Messages {
 }
 
 /// The body of a request.
-fn request(model: &str, request: &ModelRequest, vision: bool, signatures: &Signatures, quirks: Quirks) -> Value {
+fn request(
+    model: &str,
+    request: &ModelRequest,
+    vision: bool,
+    signatures: &Signatures,
+    quirks: MessagesQuirks,
+) -> Value {
     let sampling = &request.sampling;
     let max_tokens = sampling.max_output_tokens.unwrap_or(MAX_TOKENS);
     let mut body = Map::new();
@@ -355,9 +361,9 @@ struct ErrorBody {
 #[derive(Default)]
 struct Reply {
     signatures: Signatures,
-    quirks: Arc<Mutex<Quirks>>,
+    quirks: Arc<Mutex<MessagesQuirks>>,
     /// The quirks that the request was written for.
-    written_for: Quirks,
+    written_for: MessagesQuirks,
     /// True if it asks the model to think.
     thinks: bool,
     /// The owner of the conversation.

@@ -43,12 +43,12 @@ const ENCRYPTED: &str = "reasoning.encrypted_content";
 #[derive(Debug, Default)]
 struct Responses {
     thoughts: Signatures,
-    quirks: Arc<Quirks>,
+    quirks: Arc<ResponsesQuirks>,
 }
 
-/// Quirks of a model that does not think, learnt from refusals.
+/// ResponsesQuirks of a model that does not think, learnt from refusals.
 #[derive(Debug, Default)]
-struct Quirks {
+struct ResponsesQuirks {
     /// True if it cannot be asked for its thoughts.
     has_no_thoughts: AtomicBool,
     /// True if it takes no amount of thinking.
@@ -255,7 +255,7 @@ impl Tokens {
 #[derive(Default)]
 struct Response {
     thoughts: Signatures,
-    quirks: Arc<Quirks>,
+    quirks: Arc<ResponsesQuirks>,
     /// The owner of the conversation.
     owner: String,
     /// True if the request asks for thoughts.
