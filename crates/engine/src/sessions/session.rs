@@ -412,7 +412,14 @@ impl Session {
         let known: HashMap<&str, &SessionFileRecord> = records.iter().map(|file| (file.path.as_str(), file)).collect();
         let is_same =
             |file: &&SessionFileRecord| file.location == FileLocation::Workspace && file.sha256 == blob.sha256();
-        let free = |name: &String| known.get(name.as_str()).is_none_or(is_same);
+        // Programs that run on after their cell make files without a record. If they cannot be listed, the records decide.
+        let listed = match &*state {
+            State::Live { sandbox, .. } => sandbox.listing().await.ok(),
+            State::Dormant | State::Deleted => None,
+        };
+        let listed = listed.into_iter().flat_map(|listing| listing.files);
+        let inside: HashSet<String> = listed.map(|file| file.path).collect();
+        let free = |name: &String| known.get(name.as_str()).map_or(!inside.contains(name), is_same);
         let name = names_like(name).find(free).unwrap_or_default();
         if !known.contains_key(name.as_str()) {
             self.add(&state, &name, mime, blob).await?;

@@ -51,6 +51,7 @@ fn script(code: &str, cell: &mut ScriptedCell) {
             let texts = format!("{} {}\n", text(cell, "data.csv"), text(cell, "data-2.csv"));
             cell.print(texts)
         }
+        "open('late.csv', 'w').write('mine')" => cell.write("late.csv", "mine"),
         "print(open('sub/late.txt').read())\nopen('data.csv','a').write('!')" => {
             let (late, data) = (text(cell, "sub/late.txt"), text(cell, "data.csv"));
             cell.print(format!("{late}\n")).write("data.csv", format!("{data}!"))
@@ -160,6 +161,17 @@ async fn files_of_one_name_that_come_at_once_are_all_kept() {
     let names = futures_util::future::join_all(attached).await;
     let different: std::collections::HashSet<&String> = names.iter().collect();
     assert_eq!((different.len(), session.files().await.unwrap().len()), (8, 8), "{names:?}");
+}
+
+#[tokio::test]
+async fn an_attached_file_replaces_none_that_a_program_has_just_made() {
+    let data = tempfile::tempdir().unwrap();
+    let place = TestSessions::enter(data.path(), settings()).await;
+    let session = place.open(auto()).await;
+    // Its end has not been stored.
+    execute(&session, "open('late.csv', 'w').write('mine')").await;
+    let blob = place.store.write_blob(&me(), b"theirs").await.unwrap();
+    assert_eq!(session.add_attached_file("late.csv", "text/csv", blob).await.unwrap(), "late-2.csv");
 }
 
 #[tokio::test]
