@@ -93,7 +93,7 @@ impl ContentRenderer {
             EndReason::TooLong => FinishReason::MaxTokens,
             EndReason::Filtered => FinishReason::Safety,
             EndReason::TokenBudget { words } | EndReason::Budget { words } => {
-                self.writer.text(&format!("I stopped: {words} are used up."));
+                self.writer.note(&format!("I stopped: {words} are used up."));
                 match ending {
                     EndReason::TokenBudget { .. } => FinishReason::MaxTokens,
                     _ => FinishReason::TooManyToolCalls,

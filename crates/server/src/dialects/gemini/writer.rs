@@ -105,6 +105,13 @@ impl Writer {
         goes_on
     }
 
+    /// Adds words of ours, apart from the model's. No stop word is looked for in them.
+    pub(super) fn note(&mut self, words: &str) {
+        self.end_text();
+        let follows = self.parts.last().is_some_and(|part| part.text.is_some() && part.thought != Some(true));
+        self.say(if follows { format!("\n\n{words}") } else { words.to_owned() });
+    }
+
     pub(super) fn end_text(&mut self) {
         let held = self.stop.end();
         self.say(held);
