@@ -34,7 +34,7 @@ fn command(arguments: &[&str], pty: Option<PtySize>) -> Command {
 fn server(family: &str, address: &str, port: u16) -> String {
     format!(
         "import socket, threading\nserver = socket.socket(socket.{family})\nserver.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n\
-         server.bind(('{address}', {port}))\nserver.listen()\ndef serve():\n    while True:\n        client, _ = server.accept()\n        client.sendall(client.recv(100).upper()); client.close()\n\
+         server.bind(('{address}', {port}))\nserver.listen()\ndef serve(server=server):\n    while True:\n        client, _ = server.accept()\n        client.sendall(client.recv(100).upper()); client.close()\n\
          threading.Thread(target=serve, daemon=True).start()"
     )
 }
