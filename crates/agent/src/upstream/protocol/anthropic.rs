@@ -97,8 +97,10 @@ fn request(
     if let Some(form) = form_of(sampling.format.as_ref()) {
         instructions.push_str(&form);
     }
+    // The API caches no empty text.
+    let instructions = instructions.trim();
     if !instructions.is_empty() {
-        let mut system = json!(instructions.trim());
+        let mut system = json!(instructions);
         if is_repeated {
             system = json!([{ "type": "text", "text": system }]);
             cache(&mut system[0]);
@@ -474,15 +476,21 @@ impl Exchange for Reply {
     fn learn(&mut self, error: &UpstreamError) -> bool {
         let UpstreamError::Rejected { status: 400, detail, .. } = error else { return false };
         let names = |words: &[&str]| words.iter().any(|word| detail.contains(word));
-        let mut better = self.written_for;
+        // One field alone: another request may have learnt of another meanwhile.
+        let mut known = self.quirks.lock().unwrap_or_else(PoisonError::into_inner);
         if self.thinks && names(&["thinking.type", "budget_tokens", "adaptive"]) {
-            better.is_adaptive = !better.is_adaptive;
-        } else if names(&["temperature", "top_p"]) && names(&["deprecated", "upported", "not permitted"]) {
+            known.is_adaptive = !self.written_for.is_adaptive;
+            true
+        } else if !self.written_for.is_unsampled
+            && names(&["temperature", "top_p"])
+            && names(&["deprecated", "upported", "not permitted"])
+        {
             // Not of a value that one client chose.
-            better.is_unsampled = true;
+            known.is_unsampled = true;
+            true
+        } else {
+            false
         }
-        *self.quirks.lock().unwrap_or_else(PoisonError::into_inner) = better;
-        better != self.written_for
     }
 
     fn body(&mut self, body: &str, answer: &mut AnswerBuilder) -> Result<(), Fault> {

@@ -46,7 +46,7 @@ struct Responses {
     quirks: Arc<ResponsesQuirks>,
 }
 
-/// ResponsesQuirks of a model that does not think, learnt from refusals.
+/// Quirks of a model that does not think, learnt from refusals.
 #[derive(Debug, Default)]
 struct ResponsesQuirks {
     /// True if it cannot be asked for its thoughts.
@@ -353,7 +353,7 @@ impl Exchange for Response {
     fn learn(&mut self, error: &UpstreamError) -> bool {
         let UpstreamError::Rejected { status: 400 | 422, detail, .. } = error else { return false };
         let names = |words: &[&str]| words.iter().any(|word| detail.contains(word));
-        let learnt = if self.asks && names(&["ncrypted", "include"]) {
+        let learnt = if self.asks && names(&["ncrypted content", "encrypted_content", "'include'"]) {
             &self.quirks.has_no_thoughts
         } else if self.says_effort && detail.contains("reasoning") && names(&["Unsupported parameter", "Unrecognized"])
         {
