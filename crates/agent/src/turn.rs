@@ -30,7 +30,7 @@ use reply::{ModelReply, PendingCall};
 /// Rounds in which a model may ask for programs beyond their limit. Each time it is told about the limit.
 const MAX_ROUNDS_WITHOUT_PROGRAMS: u32 = 2;
 /// Tokens without which no further round begins: some servers refuse a lower limit.
-const LEAST_TOKENS: u32 = 16;
+pub const LEAST_TOKENS: u32 = 16;
 /// The answer to a program beyond the most that the caller wants.
 const NO_PROGRAMS_LEFT: &str = "No more programs can be run for this answer. Answer with what you have.";
 /// The deadline if a budget is longer than the clock can count.

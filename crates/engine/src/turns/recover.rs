@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use aludel_agent::upstream::{TokenUsage, ToolChoice};
-use aludel_agent::{ApprovalRequest, Item};
+use aludel_agent::{ApprovalRequest, Item, LEAST_TOKENS};
 use aludel_store::{BlobName, SessionId, TurnRecord, TurnState, TurnUpdate, now_ms};
 use futures_util::future::BoxFuture;
 use serde_json::value::RawValue;
@@ -28,8 +28,6 @@ const MAX_REQUESTS: usize = 100_000;
 /// Events of one request that are read at once.
 const MAX_EVENTS: usize = 1_000_000;
 
-/// The least limit of a round's tokens: some servers refuse a lower one.
-const LEAST_TOKENS: u32 = 16;
 /// Bytes of images and other blobs of one request that are read at once: twice the limit of its frames.
 const MAX_BLOB_BYTES: u64 = 256 << 20;
 
