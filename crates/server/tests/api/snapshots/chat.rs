@@ -178,6 +178,17 @@ fn programs() -> Vec<Case> {
             &with_tool(&json!({})),
         ),
         both(
+            "no_tokens_left_after_a_word",
+            &|| {
+                vec![Round::new().text("Let me see.").call("browser", "{}").ends_with_tokens(
+                    "tool_calls",
+                    2_000_000,
+                    5,
+                )]
+            },
+            &with_tool(&json!({})),
+        ),
+        both(
             "function",
             &|| vec![calls("weather", &json!({ "city": "Bonn" }))],
             &with_tool(&json!({ "tools": both_tools })),

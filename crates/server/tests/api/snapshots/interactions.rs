@@ -86,6 +86,17 @@ fn turns() -> Vec<Case> {
             &request(&json!({ "response_format":
                 { "type": "text", "mime_type": "application/json", "schema": { "type": "object" } } })),
         ),
+        both(
+            "no_tokens_left_after_a_word",
+            &|| {
+                vec![Round::new().text("Let me see.").call("browser", "{}").ends_with_tokens(
+                    "tool_calls",
+                    2_000_000,
+                    5,
+                )]
+            },
+            &with_tool(&json!({})),
+        ),
         both("bad_arguments", &|| vec![calls("python", &json!([1])), says("I could not.")], &with_tool(&json!({}))),
     ]
 }

@@ -121,7 +121,7 @@ impl InteractionRenderer {
             EndReason::WaitsForClient { .. } => Status::RequiresAction,
             EndReason::TooLong | EndReason::Filtered => Status::Incomplete,
             EndReason::TokenBudget { words } | EndReason::Budget { words } => {
-                self.writer.text(&format!("I stopped: {words} are used up."));
+                self.writer.note(&format!("I stopped: {words} are used up."));
                 Status::BudgetExceeded
             }
             EndReason::Cancelled => Status::Cancelled,

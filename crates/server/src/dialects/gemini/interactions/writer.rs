@@ -152,6 +152,12 @@ impl Writer {
         goes_on
     }
 
+    /// Adds words of ours, apart from the model's. No stop word is looked for in them.
+    pub(super) fn note(&mut self, words: &str) {
+        self.end_text();
+        self.say(words.to_owned());
+    }
+
     /// Ends a text.
     pub(super) fn end_text(&mut self) {
         let held = self.stop.end();

@@ -91,7 +91,7 @@ impl CompletionRenderer {
             EndReason::TooLong => "length",
             EndReason::Filtered => "content_filter",
             EndReason::TokenBudget { words } | EndReason::Budget { words } => {
-                self.writer.text(index, &format!("I stopped: {words} are used up."));
+                self.writer.note(index, &format!("I stopped: {words} are used up."));
                 "length"
             }
             EndReason::WaitsForClient { calls, .. } => {

@@ -188,6 +188,12 @@ impl Writer {
         goes_on
     }
 
+    /// Adds words of ours, apart from the model's. No stop word is looked for in them.
+    pub(super) fn note(&mut self, index: usize, words: &str) {
+        self.end_text(index);
+        self.show(index, words.to_owned());
+    }
+
     /// Adds words with which the model refuses to answer; with Markdown they are text, since chat products show nothing else. Returns
     /// false after a stop word.
     pub(super) fn refuse(&mut self, index: usize, piece: &str) -> bool {
