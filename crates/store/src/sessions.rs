@@ -170,7 +170,7 @@ pub struct NewSessionFile {
 pub struct WrittenFiles {
     /// The files that are there.
     pub records: Vec<SessionFileRecord>,
-    /// Paths of files that exceed the tenant's quota. Older files of these paths stay.
+    /// Paths of files that exceed the tenant's quota, and of those without a reader. Older files of these paths stay.
     pub without_room: Vec<String>,
 }
 
@@ -403,13 +403,13 @@ impl Store {
 
     /// Stores readers' contents as files of a session, and removes others, all or nothing except files that exceed the tenant's quota.
     /// Each reader is requested when the previous one has been read, so they need not be open at once. Once begun it is finished, blobs and
-    /// rows, even if the caller gives up. A file replaces one of the same path, unless it has the same content. `None` if the session is
+    /// rows, even if the caller gives up. One without a reader counts as without room. A file replaces one of the same path, unless it has the same content. `None` if the session is
     /// gone.
     pub async fn write_session_files<R: Read>(
         &self,
         tenant: &Tenant,
         session: &SessionId,
-        files: impl IntoIterator<Item = (NewSessionFile, R)> + Send + 'static,
+        files: impl IntoIterator<Item = (NewSessionFile, Option<R>)> + Send + 'static,
         gone: Vec<SessionFileId>,
     ) -> Result<Option<WrittenFiles>, Error> {
         let (tenant, session) = (tenant.clone(), session.clone());
@@ -417,6 +417,10 @@ impl Store {
             let (mut named, mut without_room) = (Vec::new(), Vec::new());
             let mut writing = FileBatch::new(store.no_room(&tenant));
             for (file, reader) in files {
+                let Some(reader) = reader else {
+                    without_room.push(file.path);
+                    continue;
+                };
                 match writing.add(store, reader) {
                     Ok(()) => named.push(file),
                     Err(Error::Full { .. }) => without_room.push(file.path),

@@ -159,7 +159,7 @@ async fn what_is_counted_is_what_is_there_whatever_was_done() {
             4..=6 => {
                 if let Some(index) = any(sessions.len()) {
                     let made = [("a", random % 9000), ("b", random % 900), ("c", 5)];
-                    let made = made.map(|(path, bytes)| (named(path), Cursor::new(vec![1; bytes])));
+                    let made = made.map(|(path, bytes)| (named(path), Some(Cursor::new(vec![1; bytes]))));
                     let there = store.all_session_files(tenant, &sessions[index]).await.unwrap();
                     let gone = there.into_iter().filter(|_| random % 3 == 0).map(|file| file.id).collect();
                     store.write_session_files(tenant, &sessions[index], made, gone).await.unwrap();
@@ -377,10 +377,10 @@ async fn files_of_a_program_are_kept_as_far_as_there_is_room() {
     store.limit_storage(MB);
     let tenant = Tenant::local();
     let id = session(&store, &tenant, Vec::new()).await.unwrap();
-    let made = [("a", 400_000), ("b", 800_000), ("c", 400_000)];
-    let made = made.map(|(path, bytes)| (named(path), Cursor::new(vec![1; bytes])));
+    let made = [("a", Some(400_000)), ("b", Some(800_000)), ("c", Some(400_000)), ("d", None)];
+    let made = made.map(|(path, bytes)| (named(path), bytes.map(|bytes| Cursor::new(vec![1; bytes]))));
     let written = store.write_session_files(&tenant, &id, made, Vec::new()).await.unwrap().unwrap();
-    assert_eq!(written.without_room, ["b"]);
+    assert_eq!(written.without_room, ["b", "d"]);
     assert_eq!(written.records.iter().map(|file| &*file.path).collect::<Vec<_>>(), ["a", "c"]);
     assert_eq!(bytes_in(&data.path().join("blobs")), 800_000);
 }

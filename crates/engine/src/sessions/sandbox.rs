@@ -232,7 +232,7 @@ impl SessionSandbox {
 }
 
 /// Opens a file of at most `limit` bytes. The file may grow, but only its announced size is read.
-pub(super) fn open_bounded(
+fn open_bounded(
     workspace: &dyn Workspace,
     path: String,
     limit: u64,

@@ -21,7 +21,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::names::{MAX_PART, check_name, shortened};
 use super::registry::SessionContext;
-use super::sandbox::open_bounded;
 use super::{SandboxPermit, SessionSandbox, WORKSPACE};
 use crate::approvals::KernelNames;
 use crate::{Environment, Error, creation};
@@ -123,7 +122,7 @@ impl SessionFile {
 pub struct StoredChanges {
     /// Files that exist, as a client can download them.
     pub files: Vec<SessionFile>,
-    /// Paths of the files for which the tenant has no room.
+    /// Paths of the files for which the tenant or the next workspace has no room.
     pub without_room: Vec<String>,
 }
 
@@ -595,18 +594,20 @@ pub(super) fn new_file(path: &str, mime: &str, source: FileOrigin) -> NewSession
     NewSessionFile { id: SessionFileId::new(), path, mime, source, location: FileLocation::Workspace }
 }
 
-/// Files of a workspace, each opened on demand. Leaves out those that a running program has removed, and those beyond the total size of a
-/// workspace, which would not fit into the next one.
+/// Files of a workspace, each opened on demand. Leaves out those that a running program has removed. Those beyond the total size of a
+/// workspace, which holes and hard links make, have no reader: they would not fit into the next one.
 fn readers(
     workspace: Arc<dyn Workspace>,
     wanted: Vec<FileEntry>,
     mut left: u64,
-) -> impl Iterator<Item = (NewSessionFile, impl Read)> + Send {
+) -> impl Iterator<Item = (NewSessionFile, Option<impl Read>)> + Send {
     wanted.into_iter().filter_map(move |FileEntry { path, mime, .. }| {
         let file = new_file(&path, mime, FileOrigin::Assistant);
-        let (reader, size) = open_bounded(&*workspace, path, left).ok()?;
-        left -= size;
-        Some((file, reader))
+        // Only its announced size is read.
+        let (reader, size) = workspace.open(&path).ok()?;
+        let rest = left.checked_sub(size);
+        left = rest.unwrap_or(left);
+        Some((file, rest.map(|_| reader.take(size))))
     })
 }
 

@@ -498,7 +498,7 @@ pub struct ToolOutcome {
     pub elapsed_ms: u64,
     /// Files that it made or changed and images that it displayed, all stored.
     pub files: Vec<SessionFile>,
-    /// Paths of files that it made or changed and that exceed the tenant's storage.
+    /// Paths of files that it made or changed and that exceed the tenant's storage or the size of a workspace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without_room: Vec<String>,
     /// The sandbox's whole report, with the limit, the variables and refused system calls. Missing in events of earlier versions.

@@ -88,7 +88,7 @@ async fn a_write_that_began_is_finished_though_its_caller_goes_away() {
     until(async || store.audit_log(0, 10).await.unwrap().len() == 4).await;
     // Blobs first, then their rows.
     let session = store.add_session(&tenant, new_session(Duration::from_secs(60)), vec![]).await.unwrap().id;
-    let files = Vec::from(["a", "b"].map(|path| (new_file(path), path.as_bytes())));
+    let files = Vec::from(["a", "b"].map(|path| (new_file(path), Some(path.as_bytes()))));
     begin_and_drop(store.write_session_files(&tenant, &session, files, vec![]));
     until(async || store.all_session_files(&tenant, &session).await.unwrap().len() == 2).await;
     assert_eq!(count(&directory.path().join("blobs")), 2);

@@ -30,7 +30,7 @@ async fn files_of_a_session_are_written_and_forgotten_together() {
     let tenant = Tenant::local();
     let session = store.add_session(&tenant, new_session(Duration::from_secs(60)), vec![]).await.unwrap().id;
     let write = async |files: Vec<(&'static str, &'static str)>, gone: Vec<SessionFileId>| {
-        let files = files.into_iter().map(|(path, text)| (new_file(path), text.as_bytes()));
+        let files = files.into_iter().map(|(path, text)| (new_file(path), Some(text.as_bytes())));
         let mut files = store.write_session_files(&tenant, &session, files, gone).await.unwrap().unwrap().records;
         files.sort_by(|one, other| one.path.cmp(&other.path));
         files
@@ -41,7 +41,7 @@ async fn files_of_a_session_are_written_and_forgotten_together() {
     assert_ne!(second[1].blob, first[1].blob);
     assert_eq!(store.all_session_files(&tenant, &session).await.unwrap(), second);
     assert_eq!(count(&directory.path().join("blobs")), 2);
-    let elsewhere = vec![(new_file("d"), &b"4"[..])];
+    let elsewhere = vec![(new_file("d"), Some(&b"4"[..]))];
     let other = store.write_session_files(&tenant, &SessionId::new(), elsewhere, vec![second[0].id.clone()]).await;
     assert_eq!(other.unwrap(), None);
     assert_eq!(count(&directory.path().join("blobs")), 2);
