@@ -114,13 +114,14 @@ impl Store {
         .await
     }
 
-    /// Returns a page of a conversation's items, each its id and its JSON; `after` is an item's id.
+    /// Returns a page of a conversation's items, each its id and its JSON; `None` if `after` is the id of no item the conversation has
+    /// or had.
     pub async fn items(
         &self,
         tenant: &Tenant,
         conversation: &ConversationId,
         page: PageQuery,
-    ) -> Result<Page<(String, String)>, Error> {
+    ) -> Result<Option<Page<(String, String)>>, Error> {
         let conversation = conversation.clone();
         self.read(tenant, move |database: &Connection, tenant: &Tenant| {
             let query = "SELECT position FROM conversation_items WHERE tenant = ?1 AND conversation = ?2 AND id = ?3";
@@ -128,10 +129,14 @@ impl Store {
                 Some(after) => one(database, query, params![tenant, conversation, after], |row| row.get(0))?,
                 None => None,
             };
-            let select = "SELECT id, item FROM conversation_items WHERE tenant = ?1 AND conversation = ?2";
+            if page.after.is_some() && position.is_none() {
+                return Ok(None);
+            }
+            let select =
+                "SELECT id, item FROM conversation_items WHERE tenant = ?1 AND conversation = ?2 AND item <> ''";
             let after = position.as_ref().map(|position| position as &dyn rusqlite::ToSql);
             let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
-            page.read(database, (select, "position"), vec![&tenant, &conversation], after, row)
+            Ok(Some(page.read(database, (select, "position"), vec![&tenant, &conversation], after, row)?))
         })
         .await
     }
@@ -144,7 +149,8 @@ impl Store {
         id: &str,
     ) -> Result<Option<String>, Error> {
         let (conversation, id) = (conversation.clone(), id.to_owned());
-        let query = "SELECT item FROM conversation_items WHERE tenant = ?1 AND conversation = ?2 AND id = ?3";
+        let query =
+            "SELECT item FROM conversation_items WHERE tenant = ?1 AND conversation = ?2 AND id = ?3 AND item <> ''";
         self.read(tenant, move |database, tenant| {
             one(database, query, params![tenant, conversation, id], |row| row.get(0))
         })
@@ -160,7 +166,7 @@ impl Store {
     ) -> Result<Option<Vec<String>>, Error> {
         self.read(tenant, move |database, tenant| {
             let query =
-                "SELECT item FROM conversation_items WHERE tenant = ?1 AND id = ?2 ORDER BY position DESC LIMIT 1";
+                "SELECT item FROM conversation_items WHERE tenant = ?1 AND id = ?2 AND item <> '' ORDER BY position DESC LIMIT 1";
             let (mut found, mut bytes) = (Vec::new(), 0);
             for id in &ids {
                 if let Some(item) = one(database, query, params![tenant, id], |row| row.get::<_, String>(0))? {
@@ -194,16 +200,17 @@ impl Store {
             if bytes_of_items(database, tenant, &conversation)? > limit {
                 return Ok(None);
             }
-            let query = "SELECT item FROM conversation_items WHERE tenant = ?1 AND conversation = ?2 ORDER BY position";
+            let query = "SELECT item FROM conversation_items WHERE tenant = ?1 AND conversation = ?2 AND item <> '' ORDER BY position";
             Ok(Some(all(database, query, params![tenant, conversation], |row| row.get(0))?))
         })
         .await
     }
 
-    /// Removes an item. Returns false if there was none.
+    /// Removes an item. Returns false if there was none. Its id keeps its position, as text without JSON, so that a client that deletes
+    /// what it lists can go on behind it; the conversation's deletion removes it.
     pub async fn delete_item(&self, tenant: &Tenant, conversation: &ConversationId, id: &str) -> Result<bool, Error> {
         let (conversation, id) = (conversation.clone(), id.to_owned());
-        let query = "DELETE FROM conversation_items WHERE tenant = ?1 AND conversation = ?2 AND id = ?3";
+        let query = "UPDATE conversation_items SET item = '' WHERE tenant = ?1 AND conversation = ?2 AND id = ?3 AND item <> ''";
         self.delete(tenant, move |database, tenant| Ok(database.execute(query, params![tenant, conversation, id])? > 0))
             .await
     }
@@ -234,10 +241,12 @@ fn insert_items(
     conversation: &ConversationId,
     items: &[(String, String)],
 ) -> Result<(), Error> {
+    let deleted = "DELETE FROM conversation_items WHERE tenant = ?1 AND conversation = ?2 AND id = ?3 AND item = ''";
     let query = "INSERT INTO conversation_items (id, tenant, conversation, item) VALUES (?1, ?2, ?3, ?4)
                  ON CONFLICT (conversation, id) DO NOTHING";
-    let mut statement = database.prepare_cached(query)?;
+    let (mut deleted, mut statement) = (database.prepare_cached(deleted)?, database.prepare_cached(query)?);
     for (id, item) in items {
+        deleted.execute(params![tenant, conversation, id])?;
         statement.execute(params![id, tenant, conversation, item])?;
     }
     Ok(())

@@ -222,13 +222,26 @@ async fn conversations_keep_their_items_in_order() {
     assert!(store.add_items(&mine, &conversation.id, vec![item("m"), item("a")], QuotaCheck::Checked).await.unwrap());
     assert!(!store.add_items(&other, &conversation.id, vec![item("q")], QuotaCheck::Checked).await.unwrap());
     let page = PageQuery { after: Some("z".into()), limit: 1, order: Order::Ascending };
-    let page = store.items(&mine, &conversation.id, page).await.unwrap();
+    let page = store.items(&mine, &conversation.id, page).await.unwrap().unwrap();
     assert_eq!((page.data, page.has_more), (vec![("a".to_owned(), r#"{"id":"a"}"#.to_owned())], true));
     let all = store.all_items(&mine, &conversation.id, 1000).await.unwrap().unwrap();
     assert_eq!(all, [r#"{"id":"z"}"#, r#"{"id":"a"}"#, r#"{"id":"m"}"#]);
     assert!(store.all_items(&mine, &conversation.id, 10).await.unwrap().is_none());
     assert!(store.item(&other, &conversation.id, "a").await.unwrap().is_none());
     assert!(store.delete_item(&mine, &conversation.id, "a").await.unwrap());
+    assert!(!store.delete_item(&mine, &conversation.id, "a").await.unwrap(), "an item is deleted once");
+    assert!(store.item(&mine, &conversation.id, "a").await.unwrap().is_none());
+    let after = async |id: &str, order| {
+        let page = PageQuery { after: Some(id.into()), limit: 5, order };
+        let page = store.items(&mine, &conversation.id, page).await.unwrap();
+        page.map(|page| page.data.into_iter().map(|(id, _)| id).collect::<Vec<_>>())
+    };
+    assert_eq!(after("a", Order::Ascending).await.unwrap(), ["m"], "a list goes on behind an item that was deleted");
+    assert_eq!(after("a", Order::Descending).await.unwrap(), ["z"]);
+    assert_eq!(after("q", Order::Ascending).await, None);
+    assert!(store.add_items(&mine, &conversation.id, vec![item("a")], QuotaCheck::Checked).await.unwrap());
+    let all = store.all_items(&mine, &conversation.id, 1000).await.unwrap().unwrap();
+    assert_eq!(all, [r#"{"id":"z"}"#, r#"{"id":"m"}"#, r#"{"id":"a"}"#], "an item that comes back is the newest");
     assert!(store.delete_conversation(&mine, &conversation.id).await.unwrap());
     assert!(store.item(&mine, &conversation.id, "m").await.unwrap().is_none());
 }

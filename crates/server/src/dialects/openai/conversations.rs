@@ -87,12 +87,8 @@ pub(crate) async fn list_items(
 ) -> Result<Response, ApiError> {
     let record = find(&app, &tenant, &id).await?;
     let page: PageQuery = params.page(20, 100)?;
-    if let Some(after) = &page.after
-        && app.store.item(&tenant, &record.id, after).await?.is_none()
-    {
-        return Err(no_item(&id, after));
-    }
-    let page = app.store.items(&tenant, &record.id, page).await?;
+    let after = page.after.clone().unwrap_or_default();
+    let page = app.store.items(&tenant, &record.id, page).await?.ok_or_else(|| no_item(&id, &after))?;
     let (ids, items): (Vec<String>, Vec<String>) = page.data.into_iter().unzip();
     let (first_id, last_id) = (ids.first().cloned(), ids.last().cloned());
     // As they are stored, without a tree for each.
