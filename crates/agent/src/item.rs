@@ -33,9 +33,80 @@ pub enum Part {
         /// The encoded image.
         #[serde(with = "base64_bytes")]
         data: Arc<[u8]>,
+        /// The detail the client asks for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        detail: Option<ImageDetail>,
     },
     /// An image that the upstream fetches itself.
-    ImageUrl(String),
+    ImageUrl(RemoteImage),
+}
+
+/// An image at an address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "StoredRemoteImage")]
+pub struct RemoteImage {
+    /// An `https:` or `data:` URL.
+    pub url: String,
+    /// The detail the client asks for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<ImageDetail>,
+}
+
+/// Detail in which a model sees an image, and thereby its price. For upstreams of OpenAI's protocols; others have no such choice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ImageDetail {
+    /// A small copy.
+    Low,
+    /// Tiles of the image, scaled to the model's limits.
+    High,
+    /// The image unscaled.
+    Original,
+}
+
+impl ImageDetail {
+    /// Returns the detail of OpenAI's word for it; `None` for `auto`, and for words that are not known.
+    pub fn of_word(word: Option<&str>) -> Option<Self> {
+        match word? {
+            "low" => Some(Self::Low),
+            "high" => Some(Self::High),
+            "original" => Some(Self::Original),
+            _ => None,
+        }
+    }
+
+    /// Returns OpenAI's word for it.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Low => "low",
+            Self::High => "high",
+            Self::Original => "original",
+        }
+    }
+}
+
+/// A [`RemoteImage`] as stored; versions up to 0.1 stored the URL alone.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum StoredRemoteImage {
+    Plain(String),
+    Whole { url: String, detail: Option<ImageDetail> },
+}
+
+impl From<StoredRemoteImage> for RemoteImage {
+    fn from(stored: StoredRemoteImage) -> Self {
+        match stored {
+            StoredRemoteImage::Plain(url) => Self { url, detail: None },
+            StoredRemoteImage::Whole { url, detail } => Self { url, detail },
+        }
+    }
+}
+
+impl Part {
+    /// An image whose detail is the upstream's choice.
+    pub fn image(mime: impl Into<String>, data: impl Into<Arc<[u8]>>) -> Self {
+        Self::Image { mime: mime.into(), data: data.into(), detail: None }
+    }
 }
 
 /// A tool that the model called.

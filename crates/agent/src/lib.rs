@@ -37,7 +37,7 @@ pub use agent::{Agent, AgentBuilder, Answerer, TurnStream};
 pub use approval::{ApprovalDecision, ApprovalRequest, denied};
 pub use event::{Budget, CutOff, Ending, Event};
 pub use interpreter::CodeInterpreter;
-pub use item::{Call, CallOutput, Item, Part, text_of};
+pub use item::{Call, CallOutput, ImageDetail, Item, Part, RemoteImage, text_of};
 pub use observation::{describe_outcome, framed, size};
 pub use parts::Budgets;
 pub use program_call::{arguments_of, code_of};

@@ -100,7 +100,7 @@ impl Observer {
         }
         let mut parts = vec![Part::Text(text)];
         if vision {
-            parts.extend(self.images.into_iter().map(|(mime, data)| Part::Image { mime, data }));
+            parts.extend(self.images.into_iter().map(|(mime, data)| Part::image(mime, data)));
         }
         parts
     }

@@ -239,6 +239,28 @@ def test_responses_think_on_from_round_to_round():
         assert ["include" in body for body in others] == [True, False, False]
 
 
+@pytest.mark.parametrize("api", ["responses", "chat"])
+def test_images_keep_their_detail(api):
+    recorder = Recorder(answers(400, {"error": {"message": "Enough seen.", "type": "invalid_request_error"}}))
+    with serve(recorder, api) as gateway:
+        urls = ["data:image/png;base64,iVBORw0KGgo=", "https://host.test/b.png", "https://host.test/c.png"]
+        details = ["low", "high", None]
+        if api == "responses":
+            parts = [{"type": "input_image", "image_url": url} | ({"detail": detail} if detail else {}) for url, detail in zip(urls, details)]
+            with pytest.raises(openai.APIError):
+                gateway.client().responses.create(model="alias", tools=[{"type": "code_interpreter", "container": {"type": "auto"}}], input=[{"role": "user", "content": parts}])
+            _, _, body = asked(recorder, 0)
+            sent = [(part["image_url"], part["detail"]) for part in body["input"][-1]["content"] if part["type"] == "input_image"]
+            details = ["low", "high", "auto"]
+        else:
+            parts = [{"type": "image_url", "image_url": {"url": url} | ({"detail": detail} if detail else {})} for url, detail in zip(urls, details)]
+            with pytest.raises(openai.APIError):
+                gateway.ask(messages=[{"role": "user", "content": parts}])
+            _, _, body = asked(recorder, 0)
+            sent = [(part["image_url"]["url"], part["image_url"].get("detail")) for part in body["messages"][-1]["content"] if part["type"] == "image_url"]
+        assert sent == list(zip(urls, details))
+
+
 def test_gemini_is_asked_again_when_it_cannot_call():
     malformed = streams(*events(parts(finishReason="MALFORMED_FUNCTION_CALL")))
     recorder = Recorder(malformed, streams(*events(parts({"text": "It is 42."}, finishReason="STOP"))))

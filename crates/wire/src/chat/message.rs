@@ -105,9 +105,9 @@ impl ContentPart {
         Self::Known(KnownPart::Text { text: text.into() })
     }
 
-    /// An image part of an `https:` or `data:` URL.
-    pub fn image(url: impl Into<String>) -> Self {
-        Self::Known(KnownPart::ImageUrl { image_url: ImageUrl { url: url.into(), detail: None } })
+    /// An image part of an `https:` or `data:` URL. `detail` is `low`, `high` or `auto`.
+    pub fn image(url: impl Into<String>, detail: Option<&str>) -> Self {
+        Self::Known(KnownPart::ImageUrl { image_url: ImageUrl { url: url.into(), detail: detail.map(str::to_owned) } })
     }
 }
 

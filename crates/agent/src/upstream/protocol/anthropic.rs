@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::Protocol;
-use crate::item::{Item, Part};
+use crate::item::{Item, Part, RemoteImage};
 use crate::upstream::adapter::{Adapter, Exchange, HttpApi};
 use crate::upstream::answer::{AnswerBuilder, CallPiece, Fault};
 use crate::upstream::signatures::{Signatures, UnsentSignatures};
@@ -276,8 +276,8 @@ fn blocks(parts: &[Part], vision: bool) -> Vec<Value> {
         .filter_map(|part| match part {
             Part::Text(text) if text.trim().is_empty() => None,
             Part::Text(text) => Some(json!({ "type": "text", "text": text })),
-            Part::Image { mime, data } if vision => Some(base64(mime, &BASE64_STANDARD.encode(data))),
-            Part::ImageUrl(url) if vision => {
+            Part::Image { mime, data, .. } if vision => Some(base64(mime, &BASE64_STANDARD.encode(data))),
+            Part::ImageUrl(RemoteImage { url, .. }) if vision => {
                 let inline = url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,"));
                 Some(match inline {
                     Some((mime, data)) => base64(mime, data),

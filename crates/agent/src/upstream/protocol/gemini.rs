@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::Protocol;
-use crate::item::{Item, Part, text_of};
+use crate::item::{Item, Part, RemoteImage, text_of};
 use crate::random;
 use crate::upstream::adapter::{Adapter, Exchange, HttpApi};
 use crate::upstream::answer::{AnswerBuilder, CallPiece, Fault};
@@ -174,8 +174,8 @@ fn parts(parts: &[Part], vision: bool) -> Vec<Value> {
         .filter_map(|part| match part {
             Part::Text(text) if text.is_empty() => None,
             Part::Text(text) => Some(json!({ "text": text })),
-            Part::Image { mime, data } if vision => Some(inline(mime, &BASE64_STANDARD.encode(data))),
-            Part::ImageUrl(url) if vision => {
+            Part::Image { mime, data, .. } if vision => Some(inline(mime, &BASE64_STANDARD.encode(data))),
+            Part::ImageUrl(RemoteImage { url, .. }) if vision => {
                 let data = url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,"));
                 Some(match data {
                     Some((mime, data)) => inline(mime, data),

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::Protocol;
-use crate::item::{Item, Part, text_of};
+use crate::item::{ImageDetail, Item, Part, RemoteImage, text_of};
 use crate::upstream::adapter::{Adapter, Exchange, HttpApi};
 use crate::upstream::answer::{AnswerBuilder, CallPiece, Fault};
 use crate::upstream::signatures::{Signatures, UnsentSignatures};
@@ -154,13 +154,16 @@ fn input(item: &Item, vision: bool) -> Option<Value> {
 }
 
 fn parts(parts: &[Part], vision: bool) -> Value {
-    let image = |url: String| json!({ "type": "input_image", "image_url": url, "detail": "auto" });
+    let image = |url: String, detail: &Option<ImageDetail>| {
+        let detail = detail.map_or("auto", ImageDetail::word);
+        json!({ "type": "input_image", "image_url": url, "detail": detail })
+    };
     let render = |part: &Part| match part {
         Part::Text(text) => Some(json!({ "type": "input_text", "text": text })),
-        Part::Image { mime, data } if vision => {
-            Some(image(format!("data:{mime};base64,{}", BASE64_STANDARD.encode(data))))
+        Part::Image { mime, data, detail } if vision => {
+            Some(image(format!("data:{mime};base64,{}", BASE64_STANDARD.encode(data)), detail))
         }
-        Part::ImageUrl(url) if vision => Some(image(url.clone())),
+        Part::ImageUrl(RemoteImage { url, detail }) if vision => Some(image(url.clone(), detail)),
         Part::Image { .. } | Part::ImageUrl(_) => None,
     };
     parts.iter().filter_map(render).collect()

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use aludel_agent::upstream::FunctionTool;
-use aludel_agent::{Call, CallOutput, CodeInterpreter, Item, Part, ProgramTool, arguments_of, framed};
+use aludel_agent::{Call, CallOutput, CodeInterpreter, Item, Part, ProgramTool, RemoteImage, arguments_of, framed};
 use aludel_engine::KernelSpec;
 use aludel_engine::execution::ClientAnswer;
 use aludel_engine::processor_time::end_long_step;
@@ -289,13 +289,13 @@ impl Conversation {
                 check_image(&media_type, &param)?;
                 let data = BASE64_STANDARD.decode(data.trim());
                 let data = data.map_err(|error| ApiError::not_base64(format!("{param}.data"), &error))?;
-                Ok(Part::Image { mime: media_type, data: data.into() })
+                Ok(Part::image(media_type, data))
             }
-            ImageSource::Url { url } => Ok(Part::ImageUrl(url)),
+            ImageSource::Url { url } => Ok(Part::ImageUrl(RemoteImage { url, detail: None })),
             ImageSource::File { file_id } => {
                 let file = self.file(reader, &file_id, &param).await?;
                 check_image(file.mime(), &param)?;
-                Ok(Part::Image { mime: file.mime().to_owned(), data: content(reader, &file, &param).await?.into() })
+                Ok(Part::image(file.mime(), content(reader, &file, &param).await?))
             }
         }
     }

@@ -3,9 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use aludel_agent::{Call, Item, Part};
+use aludel_agent::{Call, ImageDetail, Item, Part, RemoteImage};
 use aludel_store::{FileId, Tenant, ThreadId};
-use aludel_wire::assistants::{CodeOutput, Content, Message, Role, RunStep, StepDetails, ToolCall};
+use aludel_wire::assistants::{
+    CodeOutput, Content, ImageFile, ImageUrl, Message, Role, RunStep, StepDetails, ToolCall,
+};
 
 use crate::app::App;
 use crate::dialects::openai::attachment::inline_file;
@@ -132,16 +134,17 @@ async fn user_parts(
     for part in message.content {
         parts.push(match part {
             Content::Text { text } => Part::Text(text.value),
-            Content::ImageFile { image_file } => {
-                match image((app, tenant, memory), &image_file.file_id, remaining).await? {
-                    Some(image) => image,
-                    None => Part::Text("[an image that is not there any more]".to_owned()),
+            Content::ImageFile { image_file } => match image((app, tenant, memory), &image_file, remaining).await? {
+                Some(image) => image,
+                None => Part::Text("[an image that is not there any more]".to_owned()),
+            },
+            Content::ImageUrl { image_url: ImageUrl { url, detail } } => {
+                let detail = ImageDetail::of_word(detail.as_deref());
+                match inline_file(None, Some(&url), None, "content")? {
+                    Some((_, mime, bytes)) => Part::Image { mime, data: Arc::from(bytes), detail },
+                    None => Part::ImageUrl(RemoteImage { url, detail }),
                 }
             }
-            Content::ImageUrl { image_url } => match inline_file(None, Some(&image_url.url), None, "content")? {
-                Some((_, mime, bytes)) => Part::Image { mime, data: Arc::from(bytes) },
-                None => Part::ImageUrl(image_url.url),
-            },
         });
     }
     for attached in message.attachments {
@@ -155,17 +158,18 @@ async fn user_parts(
 /// An image of the Files API, unless it was deleted or is larger than the rest of the allowance.
 async fn image(
     (app, tenant, memory): (&App, &Tenant, &MemoryCharge),
-    id: &str,
+    image: &ImageFile,
     remaining: &mut u64,
 ) -> Result<Option<Part>, ApiError> {
-    let Some(id) = FileId::parse(id) else { return Ok(None) };
+    let Some(id) = FileId::parse(&image.file_id) else { return Ok(None) };
     let Some(file) = app.store.file(tenant, &id).await? else { return Ok(None) };
     let Some(rest) = remaining.checked_sub(file.bytes) else { return Ok(None) };
     *remaining = rest;
     memory.count_file(file.bytes)?;
     let content = app.store.read_blob(&file.blob).await?;
     let data = content.read_whole(file.bytes).await.map_err(ApiError::internal)?;
-    Ok(Some(Part::Image { mime: file.mime, data: data.into() }))
+    let detail = ImageDetail::of_word(image.detail.as_deref());
+    Ok(Some(Part::Image { mime: file.mime, data: data.into(), detail }))
 }
 
 /// Calls of tools with their outputs.

@@ -139,7 +139,7 @@ impl Inputs {
     fn show(&self, mime: &str, content: Option<&[u8]>, param: &str, parts: &mut Vec<Part>) -> Result<(), ApiError> {
         match content {
             Some(bytes) if mime.starts_with("image/") => {
-                parts.push(Part::Image { mime: mime.to_owned(), data: bytes.into() });
+                parts.push(Part::image(mime, bytes));
                 return Ok(());
             }
             _ if self.has_session => return Ok(()),

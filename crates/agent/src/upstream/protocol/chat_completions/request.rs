@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
 
-use crate::item::{Item, Part, text_of};
+use crate::item::{ImageDetail, Item, Part, RemoteImage, text_of};
 use crate::upstream::{self, AnswerFormat};
 
 /// Field with the limit of tokens for one answer.
@@ -157,10 +157,13 @@ fn content(parts: &[Part], vision: bool) -> Content {
 fn image(part: &Part) -> Option<ContentPart> {
     match part {
         Part::Text(_) => None,
-        Part::Image { mime, data } => {
-            Some(ContentPart::image(format!("data:{mime};base64,{}", BASE64_STANDARD.encode(data))))
+        Part::Image { mime, data, detail } => {
+            let url = format!("data:{mime};base64,{}", BASE64_STANDARD.encode(data));
+            Some(ContentPart::image(url, detail.map(ImageDetail::word)))
         }
-        Part::ImageUrl(url) => Some(ContentPart::image(url.clone())),
+        Part::ImageUrl(RemoteImage { url, detail }) => {
+            Some(ContentPart::image(url.clone(), detail.map(ImageDetail::word)))
+        }
     }
 }
 
@@ -173,7 +176,7 @@ mod tests {
         let call =
             |id: &str| Item::Call(crate::item::Call { id: id.into(), name: "python".into(), arguments: "{}".into() });
         let output = |id: &str| {
-            let image = Part::Image { mime: "image/png".into(), data: vec![1].into() };
+            let image = Part::image("image/png", vec![1]);
             Item::Output(crate::item::CallOutput { call_id: id.into(), parts: vec![Part::Text("done".into()), image] })
         };
         let items =
@@ -210,9 +213,11 @@ mod tests {
 
     #[test]
     fn a_model_that_does_not_see_is_told_what_it_misses() {
-        let parts = [Part::Text("What is this?".into()), Part::ImageUrl("https://host/x.png".into())];
+        let image = RemoteImage { url: "https://host/x.png".into(), detail: Some(ImageDetail::Low) };
+        let parts = [Part::Text("What is this?".into()), Part::ImageUrl(image)];
         let text = content(&parts, false).text();
         assert_eq!(text, "What is this?\n[an image, which this model cannot see]");
-        assert!(matches!(content(&parts, true), Content::Parts(parts) if parts.len() == 2));
+        let seen = serde_json::to_value(content(&parts, true)).unwrap();
+        assert_eq!(seen[1]["image_url"], serde_json::json!({ "url": "https://host/x.png", "detail": "low" }));
     }
 }

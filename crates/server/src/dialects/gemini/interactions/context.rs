@@ -253,7 +253,7 @@ fn result_parts(result: &Value, param: &str) -> Result<Vec<Part>, ApiError> {
             let param = format!("{param}[{index}].data");
             let bytes = BASE64_STANDARD.decode(data);
             let bytes = bytes.map_err(|_| ApiError::invalid(&param, format!("'{param}' is not base64.")))?;
-            Ok(Part::Image { mime, data: bytes.into() })
+            Ok(Part::image(mime, bytes))
         }
         _ => {
             let param = format!("{param}[{index}]");

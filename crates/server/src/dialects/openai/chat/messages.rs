@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use aludel_agent::{Call, CallOutput, Item, Part, text_of};
+use aludel_agent::{Call, CallOutput, ImageDetail, Item, Part, RemoteImage, text_of};
 use aludel_engine::Session;
 use aludel_engine::execution::ending_of;
 use aludel_engine::sessions::{WORKSPACE, free_name};
@@ -238,7 +238,8 @@ impl Conversation {
                 Some("refusal") => Part::Text(text("/refusal").unwrap_or_default().to_owned()),
                 Some("image_url") => {
                     let url = text("/image_url/url");
-                    Part::ImageUrl(url.ok_or_else(|| ApiError::missing(format!("{param}.image_url.url")))?.to_owned())
+                    let url = url.ok_or_else(|| ApiError::missing(format!("{param}.image_url.url")))?.to_owned();
+                    Part::ImageUrl(RemoteImage { url, detail: ImageDetail::of_word(text("/image_url/detail")) })
                 }
                 Some("file") => {
                     let file = part.get("file").unwrap_or(&Value::Null);
@@ -261,7 +262,7 @@ impl Conversation {
     /// Adds a file, and returns its name in the container. A request may bring one file along any number of times.
     fn attach(&mut self, file: AttachedFile) -> Result<&str, ApiError> {
         let is_same = |known: &AttachedFile| known.said == file.said && known.content == file.content;
-        let place = match self.files.iter().position(is_same) {
+        let index = match self.files.iter().position(is_same) {
             Some(known) => known,
             None => {
                 check_count(self.files.len() + 1)?;
@@ -270,7 +271,7 @@ impl Conversation {
                 self.files.len() - 1
             }
         };
-        Ok(self.files.get(place).map_or("", |file| &file.name))
+        Ok(self.files.get(index).map_or("", |file| &file.name))
     }
 
     /// Adds the names under which programs find the pictures of a message. One that comes again has the same name, and those that are too
@@ -283,7 +284,9 @@ impl Conversation {
         for part in parts {
             // Whatever is no picture in base64 is for the model to understand.
             let picture = match &part {
-                Part::ImageUrl(url) => inline_file(None, Some(url), None, "messages").ok().flatten(),
+                Part::ImageUrl(RemoteImage { url, .. }) => {
+                    inline_file(None, Some(url), None, "messages").ok().flatten()
+                }
                 _ => None,
             };
             all.push(part);
@@ -307,7 +310,7 @@ impl Conversation {
         let of_parts = |parts: &[Part]| -> usize {
             let of_part = |part: &Part| match part {
                 Part::Text(text) => text.len(),
-                Part::ImageUrl(url) => url.len(),
+                Part::ImageUrl(image) => image.url.len(),
                 Part::Image { data, .. } => data.len(),
             };
             parts.iter().map(of_part).sum()
@@ -353,9 +356,9 @@ async fn attached(app: &App, tenant: &Tenant, file: &Value, param: &str) -> Resu
         return Err(ApiError::invalid(format!("{param}.file"), message));
     }
     let text = |name: &str| file.get(name).and_then(Value::as_str);
-    let place = format!("{param}.file.file_data");
-    let inline = inline_file(text("file_data"), None, text("filename"), &place)?;
-    let inline = inline.ok_or_else(|| ApiError::missing(place))?;
+    let param = format!("{param}.file.file_data");
+    let inline = inline_file(text("file_data"), None, text("filename"), &param)?;
+    let inline = inline.ok_or_else(|| ApiError::missing(param))?;
     let (name, mime, bytes) = inline;
     Ok(AttachedFile::new(name, mime, FileContent::Inline(bytes)))
 }

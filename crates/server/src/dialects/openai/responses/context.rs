@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use aludel_agent::{Call, CallOutput, Item, Part};
+use aludel_agent::{Call, CallOutput, ImageDetail, Item, Part, RemoteImage};
 use aludel_engine::Session;
 use aludel_engine::approvals::Gate;
 use aludel_engine::processor_time::end_long_step;
@@ -70,7 +70,7 @@ impl Context {
             (None, None) => Vec::new(),
         };
         let before = items.len();
-        let known = items.iter().enumerate().filter_map(|(place, item)| Some((item.id()?.to_owned(), place)));
+        let known = items.iter().enumerate().filter_map(|(index, item)| Some((item.id()?.to_owned(), index)));
         let known: HashMap<String, usize> = known.collect();
         let references = request.input.iter().filter(|item| item.kind() == Some("item_reference"));
         let elsewhere = references.filter_map(ItemDocument::id).filter(|id| !known.contains_key(*id));
@@ -80,7 +80,7 @@ impl Context {
             let item = match item.kind() {
                 Some("item_reference") => {
                     let id = item.id().unwrap_or_default();
-                    let found = known.get(id).and_then(|place| items.get(*place)).or_else(|| stored.items.get(id));
+                    let found = known.get(id).and_then(|index| items.get(*index)).or_else(|| stored.items.get(id));
                     let found = found.ok_or_else(|| no_item(id))?;
                     // A request may reference one long item any number of times.
                     let text = found.to_string();
@@ -112,7 +112,7 @@ impl Context {
         let new = self.items.get_mut(self.new.clone()).unwrap_or_default();
         let (mut placed, mut count) = (HashMap::new(), 0);
         for item in new {
-            for (place, part) in parts_of(item).into_iter().enumerate() {
+            for (index, part) in parts_of(item).into_iter().enumerate() {
                 let (id, data, url, said) = match part {
                     ContentPart::InputFile(file) => (file.file_id, file.file_data, None, file.filename),
                     ContentPart::InputImage(image) => (image.file_id, None, image.image_url, image.filename),
@@ -142,7 +142,7 @@ impl Context {
                     None
                 };
                 if let Some(name) = name {
-                    item.name_file(place, &name);
+                    item.name_file(index, &name);
                 }
             }
         }
@@ -552,19 +552,20 @@ fn unknown_item(kind: &str, param: &str) -> ApiError {
 }
 
 async fn image(image: &InputImage, app: &App, tenant: &Tenant, memory: &MemoryCharge) -> Result<Part, ApiError> {
+    let detail = ImageDetail::of_word(image.detail.as_deref());
     if let Some(id) = &image.file_id {
         let file = stored_file(app, tenant, id, "input").await?;
         memory.count_file(file.bytes)?;
         let content = app.store.read_blob(&file.blob).await?;
         let data = content.read_whole(file.bytes).await.map_err(ApiError::internal)?;
-        return Ok(Part::Image { mime: file.mime, data: data.into() });
+        return Ok(Part::Image { mime: file.mime, data: data.into(), detail });
     }
     let Some(url) = &image.image_url else {
         return Err(ApiError::invalid("input", "An 'input_image' needs an 'image_url' or a 'file_id'."));
     };
     match inline_file(None, Some(url), image.filename.as_deref(), "input")? {
-        Some((_, mime, bytes)) => Ok(Part::Image { mime, data: Arc::from(bytes) }),
-        None => Ok(Part::ImageUrl(url.clone())),
+        Some((_, mime, bytes)) => Ok(Part::Image { mime, data: Arc::from(bytes), detail }),
+        None => Ok(Part::ImageUrl(RemoteImage { url: url.clone(), detail })),
     }
 }
 
