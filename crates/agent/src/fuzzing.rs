@@ -35,7 +35,7 @@ pub fn upstream(bytes: &[u8]) {
     let whole = answer(0);
     let (Some(last), mut calls, mut size, mut retries) = (whole.last(), 0, 0, 0) else { panic!("it has no end") };
     assert!(matches!(last, Ok(Delta::Finished(_)) | Err(_)), "{last:?}");
-    for (place, delta) in whole.iter().enumerate() {
+    for (index, delta) in whole.iter().enumerate() {
         match delta {
             Ok(Delta::CallStarted { index, name, .. }) => {
                 assert_eq!(*index, calls);
@@ -56,7 +56,7 @@ pub fn upstream(bytes: &[u8]) {
             }
             Ok(Delta::FellBack { .. }) => panic!("a single model fell back"),
             Ok(Delta::Usage(_)) => {}
-            Ok(Delta::Finished(_)) | Err(_) => assert_eq!(place + 1, whole.len(), "something comes after the end"),
+            Ok(Delta::Finished(_)) | Err(_) => assert_eq!(index + 1, whole.len(), "something comes after the end"),
         }
     }
     assert!(calls <= MAX_CALLS);

@@ -26,7 +26,7 @@ const ONE_IN: u32 = 2;
 /// Time that a tenant may take before its share counts.
 const AT_ONCE: Duration = Duration::from_millis(20);
 /// The most debt of a tenant, so that a single long step does not count against it for ever.
-const MOST_OWED: Duration = Duration::from_millis(500);
+const MAX_OWED: Duration = Duration::from_millis(500);
 /// The longest wait before the other tenants are checked again.
 const MAX_WAIT: Duration = Duration::from_millis(10);
 /// Time after its last step for which a tenant counts as active.
@@ -231,7 +231,7 @@ impl ProcessorShare {
     fn owe(&self, now: u64, time: Duration) {
         self.used.last_step.store(now.max(1), Ordering::Relaxed);
         let cost = micros(time).saturating_mul(1000) / self.all.share;
-        let add = |paid_at: u64| Some((paid_at.max(now) + cost).min(now + micros(MOST_OWED)));
+        let add = |paid_at: u64| Some((paid_at.max(now) + cost).min(now + micros(MAX_OWED)));
         self.used.paid_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ignore("the update never declines");
     }
 
@@ -579,8 +579,8 @@ mod tests {
     async fn tenants_that_owe_nothing_are_forgotten() {
         let [good, _] = tenants();
         let time = ProcessorTime::of(2);
-        for place in 0..2 * MAX_IDLE_TENANTS {
-            time.share_of(&Tenant::of_signed(&place.to_string()));
+        for index in 0..2 * MAX_IDLE_TENANTS {
+            time.share_of(&Tenant::of_signed(&index.to_string()));
         }
         let held = time.share_of(&good);
         assert!(time.0.tenants.lock().unwrap().len() <= MAX_IDLE_TENANTS + 1);

@@ -7,9 +7,9 @@ import signal
 
 from first_descendants import kill
 
-MOST_LOCKS = 1000
-MOST_SOCKETS = 10_000
-MOST_TERMINALS = 16
+MAX_LOCKS = 1000
+MAX_SOCKETS = 10_000
+MAX_TERMINALS = 16
 # Time between two looks at them.
 LOOK_INTERVAL_SECONDS = 0.25
 # The part of the list of locks that is read.
@@ -18,7 +18,7 @@ LOCK_LIST_BYTES = 1 << 20
 
 def enforce_bounds():
     """Ends all processes of the container but this one if they have too many objects that no control group counts."""
-    for count, most in ((locks, MOST_LOCKS), (sockets, MOST_SOCKETS), (terminals, MOST_TERMINALS)):
+    for count, most in ((locks, MAX_LOCKS), (sockets, MAX_SOCKETS), (terminals, MAX_TERMINALS)):
         try:
             if count() > most:
                 kill(-1, signal.SIGKILL)

@@ -15,7 +15,7 @@ BOKEH_TITLE = "Bokeh Plot"
 # A process of its own for each picture: JavaScript keeps threads, which no checkpoint has, and aborts where memory is short.
 DRAW = "import sys, vl_convert; sys.stdout.buffer.write(vl_convert.vegalite_to_png(sys.stdin.read(), scale=2))"
 # Seconds for a picture, which takes one.
-MOST_SECONDS = 20
+MAX_SECONDS = 20
 
 
 def display(data, output):
@@ -68,7 +68,7 @@ def show_altair(altair):
 def draw(spec):
     command = [sys.executable, "-I", "-c", DRAW]
     try:
-        drawn = subprocess.run(command, input=json.dumps(spec).encode(), capture_output=True, timeout=MOST_SECONDS)
+        drawn = subprocess.run(command, input=json.dumps(spec).encode(), capture_output=True, timeout=MAX_SECONDS)
     except (OSError, TypeError, ValueError, subprocess.SubprocessError):
         return None  # the page is there all the same
     return drawn.stdout if drawn.returncode == 0 else None

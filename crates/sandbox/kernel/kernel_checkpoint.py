@@ -18,7 +18,7 @@ IDLE = 0.004
 # Seconds of silence after which it is given up: it takes a third of the memory of a small session. The next cell takes one first.
 SLEEP = 60
 # Seconds in which killed processes have to be gone; the host waits somewhat longer.
-MOST_WAITED = 2
+MAX_WAITED = 2
 
 
 class Checkpoints:
@@ -114,7 +114,7 @@ def is_alone(but=None):
 
 def end_the_others():
     """Ends every other process of the sandbox and waits until it is gone: until then it is seen, and what it holds counts and would end us."""
-    until = time.monotonic() + MOST_WAITED
+    until = time.monotonic() + MAX_WAITED
     while time.monotonic() < until:
         try:
             os.kill(-1, signal.SIGKILL)

@@ -6,7 +6,7 @@ import resource
 # Descriptors that the program cannot have, for the kernel to go on when it has used up all others.
 KEPT_BACK = 8
 # More than this part of the memory in use: a copy could double it, and the next cell would fail for it.
-MOST_COPIED = 0.5
+MAX_COPIED = 0.5
 # Room that is left for telling about an error: this part of the memory, and no more than so much.
 HEADROOM_SHIFT = 3
 MAX_HEADROOM_BYTES = 64 << 20
@@ -55,7 +55,7 @@ class MemoryLimit:
 
     def allows_copy(self):
         """Returns true if the next cell can have a copy of the memory beside it."""
-        return self.bytes is None or data_in_use() - self.baseline() <= self.bytes * MOST_COPIED
+        return self.bytes is None or data_in_use() - self.baseline() <= self.bytes * MAX_COPIED
 
 
 class AllDescriptors:

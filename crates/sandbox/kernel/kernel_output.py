@@ -13,9 +13,9 @@ MAX_TEXT = 1 << 20
 # Most of a chart's page is its library for the browser, of up to 5 MB.
 MAX_PAGE = 6 << 20
 # Pages in one cell that carry their library; further ones refer to it on the Internet.
-MOST_LIBRARIES = 4
+MAX_LIBRARIES = 4
 # Switches between the two streams in one cell whose order is kept, which costs an answer of the host each time.
-MOST_TURNS = 1000
+MAX_TURNS = 1000
 
 
 class Output:
@@ -33,7 +33,7 @@ class Output:
         self.shield = Shield()
         self.interrupt_is_pending = False
         self.turns = 0
-        self.most_libraries = self.libraries_left = MOST_LIBRARIES
+        self.most_libraries = self.libraries_left = MAX_LIBRARIES
         # The descriptor that was printed to last; child processes mostly use the first.
         self.printed_last = 1
 
@@ -98,7 +98,7 @@ class Output:
         """Called before a stream is written to: has the host take what is in the other one first."""
         if self.printed_last != descriptor and not self.is_child():
             self.printed_last = descriptor
-            if self.turns < MOST_TURNS:
+            if self.turns < MAX_TURNS:
                 self.turns += 1
                 self.ask({"type": "flushed"})
 

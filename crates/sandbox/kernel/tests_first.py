@@ -241,13 +241,13 @@ class BoundsTest(unittest.TestCase):
         return kill.called
 
     def test_a_container_with_more_than_the_most_loses_its_processes(self):
-        for name, most in (("locks", first_bounds.MOST_LOCKS), ("sockets", first_bounds.MOST_SOCKETS), ("terminals", first_bounds.MOST_TERMINALS)):
+        for name, most in (("locks", first_bounds.MAX_LOCKS), ("sockets", first_bounds.MAX_SOCKETS), ("terminals", first_bounds.MAX_TERMINALS)):
             self.assertFalse(self.ended(**{name: most}))
             self.assertTrue(self.ended(**{name: most + 1}))
 
     def test_a_figure_that_is_not_told_hides_no_other(self):
         untold = mock.Mock(side_effect=OSError())
-        self.assertTrue(self.ended(locks=untold, terminals=first_bounds.MOST_TERMINALS + 1))
+        self.assertTrue(self.ended(locks=untold, terminals=first_bounds.MAX_TERMINALS + 1))
         self.assertFalse(self.ended(locks=untold))
 
     def test_a_part_of_the_list_of_locks_is_read(self):

@@ -95,7 +95,7 @@ class OutputTest(unittest.TestCase):
 
     def test_a_switch_between_streams_is_told_up_to_a_limit(self):
         self.output.in_cell = True
-        with mock.patch.object(kernel_output, "MOST_TURNS", 2):
+        with mock.patch.object(kernel_output, "MAX_TURNS", 2):
             for descriptor in (1, 2, 2, 1, 2):
                 self.output.keep_order(descriptor)
         self.assertEqual(len(self.output.channel.frames), 2)

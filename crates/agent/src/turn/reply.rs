@@ -16,7 +16,7 @@ use crate::upstream::{Delta, FinishReason, TokenUsage};
 /// A rough count of tokens, for upstreams that give none.
 const BYTES_PER_TOKEN: usize = 4;
 /// More bytes than a token has on average in any language.
-const MOST_BYTES_PER_TOKEN: usize = 8;
+const MAX_BYTES_PER_TOKEN: usize = 8;
 
 /// An answer of the model as it comes.
 pub(super) struct ModelReply {
@@ -85,7 +85,7 @@ impl ModelReply {
 
     /// At least as many tokens as were written.
     pub(super) fn least_tokens(&self) -> u64 {
-        (self.bytes() / MOST_BYTES_PER_TOKEN) as u64
+        (self.bytes() / MAX_BYTES_PER_TOKEN) as u64
     }
 
     fn bytes(&self) -> usize {

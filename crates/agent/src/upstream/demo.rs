@@ -122,8 +122,8 @@ impl Step {
     }
 
     fn after(self) -> Option<Self> {
-        let place = Self::ALL.iter().position(|step| *step == self)?;
-        Self::ALL.get(place + 1).copied()
+        let index = Self::ALL.iter().position(|step| *step == self)?;
+        Self::ALL.get(index + 1).copied()
     }
 }
 

@@ -182,9 +182,9 @@ impl Chat<'_, '_> {
                     Item::Call(call) => Some(code_of(&call.arguments)),
                     _ => None,
                 });
-                for (place, code) in calls.enumerate() {
+                for (index, code) in calls.enumerate() {
                     let code = code.unwrap_or_default();
-                    console::status(&color::faint(&format!("── program {} ──", place + 1)));
+                    console::status(&color::faint(&format!("── program {} ──", index + 1)));
                     console::status(&color::code(terminal::reveal(&code).trim_end()));
                 }
             }

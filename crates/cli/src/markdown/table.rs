@@ -38,12 +38,12 @@ impl MarkdownTable {
             (0..columns).map(|column| plain(row.get(column).copied().unwrap_or_default())).collect()
         };
         let body: Vec<_> =
-            rows.iter().enumerate().filter(|(place, _)| *place != 1).map(|(_, row)| shown(row)).collect();
+            rows.iter().enumerate().filter(|(index, _)| *index != 1).map(|(_, row)| shown(row)).collect();
         let widest = |column: usize| body.iter().filter_map(|row| row.get(column)).map(|cell| cell.width()).max();
         let widths = fitted((0..columns).map(|column| widest(column).unwrap_or_default().max(1)).collect(), width);
         let is_right: Vec<bool> = rule.iter().map(|cell| cell.ends_with(':') && !cell.starts_with(':')).collect();
         let mut out = String::new();
-        for (place, row) in body.iter().enumerate() {
+        for (index, row) in body.iter().enumerate() {
             let cells: Vec<Vec<String>> = row.iter().zip(&widths).map(|(cell, width)| wrapped(cell, *width)).collect();
             for line in 0..cells.iter().map(Vec::len).max().unwrap_or_default() {
                 let parts = cells.iter().map(|cell| cell.get(line).map(String::as_str).unwrap_or_default());
@@ -51,7 +51,7 @@ impl MarkdownTable {
                 out.push_str(joined(parts.map(|((part, width), right)| aligned(part, *width, *right))).trim_end());
                 out.push('\n');
             }
-            if place == 0 {
+            if index == 0 {
                 out.push_str(&joined(widths.iter().map(|width| "─".repeat(*width))));
                 out.push('\n');
             }

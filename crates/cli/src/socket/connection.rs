@@ -130,12 +130,12 @@ impl ClientConnection<'_> {
     async fn run(&mut self, cells: Vec<String>, session: &TemporarySession) -> io::Result<ServerMessage> {
         let (engine, mut made) = (Arc::clone(&self.host.engine), Vec::new());
         let mut cells = cells.into_iter().enumerate().peekable();
-        while let Some((place, code)) = cells.next() {
+        while let Some((index, code)) = cells.next() {
             let (id, tenant, target) = (fresh_id("run_"), Tenant::terminal(), session.target());
             let program = ClientProgram { id, tenant, sender: SENDER.to_owned(), target, code, timeout: None };
             let execution = match executions::start(&engine, program) {
                 Ok(execution) => execution,
-                Err(error) if place == 0 => return Ok(ServerMessage::Declined(words(&error.into()))),
+                Err(error) if index == 0 => return Ok(ServerMessage::Declined(words(&error.into()))),
                 Err(error) => return Ok(failed(error)),
             };
             let mut finished = match self.follow(execution).await? {

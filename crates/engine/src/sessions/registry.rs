@@ -24,7 +24,7 @@ const MAX_FILES: usize = 50;
 /// Idle time after which a session without a sandbox is forgotten here.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
 /// Sandboxes that are ending while others are made in their place.
-const MOST_ENDS: usize = 8;
+const MAX_ENDS: usize = 8;
 
 /// All sessions. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -209,7 +209,7 @@ impl Sessions {
                 backend,
                 settings,
                 permits,
-                ends: Arc::new(Semaphore::new(MOST_ENDS)),
+                ends: Arc::new(Semaphore::new(MAX_ENDS)),
                 meter,
                 event_memories: EventMemories::default(),
                 known: Arc::downgrade(&known),

@@ -16,7 +16,7 @@ use crate::sandbox::JailSandbox;
 use crate::{Step, StepError, mounts, sys, terminals};
 
 /// Connections that are made at once, each by a process of its own in some milliseconds at most.
-const MOST_CONNECTING: usize = 32;
+const MAX_CONNECTING: usize = 32;
 
 impl WardenServer {
     pub(super) fn handle(&mut self, number: u64, request: WardenRequest, descriptors: &[OwnedFd]) {
@@ -238,7 +238,7 @@ impl WardenServer {
         if sandbox.profile != Profile::Services {
             return Err(invalid("the sandbox has no network"));
         }
-        if self.connecting.len() >= MOST_CONNECTING {
+        if self.connecting.len() >= MAX_CONNECTING {
             return Err(invalid("too many connections are being made"));
         }
         match sys::fork(0).step("fork")? {

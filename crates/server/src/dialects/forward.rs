@@ -112,8 +112,8 @@ pub(crate) async fn on(
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect();
     let last = servers.len() - 1;
-    for (place, (name, server)) in servers.iter().enumerate() {
-        let is_last = place == last;
+    for (index, (name, server)) in servers.iter().enumerate() {
+        let is_last = index == last;
         let forward = |headers| server.forward(passage.target, headers, with_model(request, server));
         match passed_on((name, server.provider()), headers.clone(), forward).await {
             Ok(answer) if is_last || !is_unavailable(answer.status) => {

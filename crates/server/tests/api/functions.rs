@@ -10,7 +10,7 @@ async fn a_function_is_as_strict_for_the_model_as_its_client_has_it() {
     let upstream = ScriptedUpstream::start([(); 6].map(|()| Scripted::Text("Fine.")).to_vec()).await;
     let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
     let schema = json!({ "type": "object", "properties": {} });
-    for (place, strict) in [Some(true), None].into_iter().enumerate() {
+    for (index, strict) in [Some(true), None].into_iter().enumerate() {
         let mut function = json!({ "name": "f", "parameters": schema });
         let mut tool = json!({ "name": "f", "input_schema": schema });
         if let Some(strict) = strict {
@@ -28,7 +28,7 @@ async fn a_function_is_as_strict_for_the_model_as_its_client_has_it() {
         ] {
             server.post(path, body).await.ok();
         }
-        for asked in &upstream.requests()[3 * place..] {
+        for asked in &upstream.requests()[3 * index..] {
             let tools = asked["tools"].as_array().unwrap();
             let sent = tools.iter().find(|tool| tool["function"]["name"] == "f").unwrap();
             assert_eq!(sent["function"].get("strict"), strict.map(Value::from).as_ref(), "{asked}");

@@ -84,10 +84,10 @@ fn quality(figures: &Map<String, Value>) -> Option<String> {
 fn grouped(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0
-            && (digits.len() - place) % 3 == 0
-            && digits.as_bytes().get(place - 1).is_some_and(u8::is_ascii_digit)
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0
+            && (digits.len() - index) % 3 == 0
+            && digits.as_bytes().get(index - 1).is_some_and(u8::is_ascii_digit)
         {
             text.push(',');
         }

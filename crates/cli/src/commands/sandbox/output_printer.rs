@@ -27,14 +27,14 @@ impl OutputPrinter {
             Output::Stdout(bytes) | Output::Pty(bytes) => (StandardStream::Stdout, &bytes.0),
             Output::Stderr(bytes) => (StandardStream::Stderr, &bytes.0),
         };
-        let place = usize::from(stream == StandardStream::Stderr);
-        if !self.is_terminal.get(place).copied().unwrap_or_default() {
+        let index = usize::from(stream == StandardStream::Stderr);
+        if !self.is_terminal.get(index).copied().unwrap_or_default() {
             return match stream {
                 StandardStream::Stdout => write(&mut io::stdout().lock(), bytes),
                 StandardStream::Stderr => write(&mut io::stderr().lock(), bytes),
             };
         }
-        let Some(begun) = self.begun.get_mut(place) else { return Ok(()) };
+        let Some(begun) = self.begun.get_mut(index) else { return Ok(()) };
         begun.extend_from_slice(bytes);
         let text = whole_characters(begun);
         self.console.foreign(stream, &text)
@@ -49,7 +49,7 @@ fn write(to: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
 /// Takes everything except an incomplete character at the end.
 fn whole_characters(bytes: &mut Vec<u8>) -> String {
     let mut end = bytes.len();
-    for (place, byte) in bytes.iter().enumerate().rev().take(3) {
+    for (index, byte) in bytes.iter().enumerate().rev().take(3) {
         let length = match byte {
             0b1100_0000..=0b1101_1111 => 2,
             0b1110_0000..=0b1110_1111 => 3,
@@ -57,8 +57,8 @@ fn whole_characters(bytes: &mut Vec<u8>) -> String {
             0b1000_0000..=0b1011_1111 => continue,
             _ => break,
         };
-        if place + length > bytes.len() {
-            end = place;
+        if index + length > bytes.len() {
+            end = index;
         }
         break;
     }
