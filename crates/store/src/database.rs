@@ -114,7 +114,7 @@ impl Database {
             path: path.to_path_buf(),
             readers: Mutex::default(),
             returned: Condvar::new(),
-            writer: WriteConnection::new(writer),
+            writer: WriteConnection::new(writer, path)?,
             reserve,
         })
     }

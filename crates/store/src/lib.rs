@@ -10,6 +10,7 @@ mod audit;
 mod backup;
 mod blobs;
 mod budgets;
+mod checkpointer;
 mod conversations;
 mod database;
 mod disk_reserve;

@@ -4,12 +4,14 @@
 //! all. A single thread commits at once. The next in line is one whose tenant has used the connection least of late ([`WriterQueue`]).
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use aludel_ignore::Ignore;
 use rusqlite::{Connection, ffi};
 
+use crate::checkpointer::Checkpointer;
 use crate::writer_queue::WriterQueue;
 use crate::{Error, Tenant};
 
@@ -22,6 +24,8 @@ const MAX_BATCH_TIME: Duration = Duration::from_millis(2);
 #[derive(Debug)]
 pub(crate) struct WriteConnection {
     line: WriterQueue,
+    // Declared before the connection, which closes last and cleans up.
+    checkpointer: Checkpointer,
     /// Taken with the head of the line alone.
     state: Mutex<WriterState>,
 }
@@ -51,8 +55,11 @@ struct Batch {
 type CommitError = (ffi::Error, Option<String>);
 
 impl WriteConnection {
-    pub(crate) fn new(connection: Connection) -> Self {
-        Self { line: WriterQueue::default(), state: Mutex::new(WriterState { connection, open: None }) }
+    /// A connection to this file.
+    pub(crate) fn new(connection: Connection, path: &Path) -> Result<Self, Error> {
+        let checkpointer = Checkpointer::start(&connection, path)?;
+        let state = Mutex::new(WriterState { connection, open: None });
+        Ok(Self { line: WriterQueue::default(), checkpointer, state })
     }
 
     /// Runs `work` in a transaction, and returns when it is committed. If `work` fails, its writes are undone; others in the same
@@ -89,6 +96,7 @@ impl WriteConnection {
             if committed.is_err() {
                 run(connection, "ROLLBACK").ignore("SQLite has rolled back by itself if this fails");
             }
+            self.checkpointer.committed();
             *open = None;
             batch.end(committed.map_err(|error| refusal(&error)));
         }
@@ -160,9 +168,11 @@ mod tests {
 
     fn writer() -> (tempfile::TempDir, WriteConnection) {
         let directory = tempfile::tempdir().unwrap();
-        let connection = Connection::open(directory.path().join("db")).unwrap();
+        let path = directory.path().join("db");
+        let connection = Connection::open(&path).unwrap();
         connection.execute_batch("CREATE TABLE t (n INTEGER PRIMARY KEY)").unwrap();
-        (directory, WriteConnection::new(connection))
+        let writer = WriteConnection::new(connection, &path).unwrap();
+        (directory, writer)
     }
 
     fn insert(connection: &Connection, number: i64) -> Result<(), Error> {
