@@ -11,6 +11,7 @@ mod document;
 pub mod fuzzing;
 mod json_text;
 mod lenient;
+mod null;
 
 pub mod anthropic;
 pub mod assistants;
@@ -22,3 +23,4 @@ pub mod opensandbox;
 
 pub use document::Document;
 pub use json_text::JsonText;
+pub use null::Null;

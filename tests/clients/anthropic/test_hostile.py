@@ -158,6 +158,8 @@ def test_what_belongs_to_another_tenant_does_not_exist(keyed):
         with pytest.raises(anthropic.NotFoundError, match="not found"):
             theft()
     assert not list(eve.files.list()) and not list(eve.files.list(ids=[file.id, made]))
+    assert [one.id for one in ada.beta.files.list(scope_id=message.container.id)] == [made]
+    assert not list(eve.beta.files.list(scope_id=message.container.id))
     assert ada.files.download(made).read() == b"a note" and ada.files.retrieve_metadata(file.id).size_bytes == 8
 
 

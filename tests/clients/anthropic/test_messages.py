@@ -271,6 +271,8 @@ def test_without_a_tool_it_is_a_model_like_any_other(client, how):
     assert (text(message), message.stop_reason, message.stop_sequence) == ("You ", "stop_sequence", "said")
     thinking = ask(client, "think", how, tools=[], thinking={"type": "enabled", "budget_tokens": 2000})
     assert kinds(thinking) == ["thinking", "text"] and thinking.content[0].thinking == "Let me see. "
+    # Apps that did not ask for thoughts read the first block.
+    assert kinds(ask(client, "think", how, tools=[])) == ["text"]
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": base64.b64encode(PNG).decode()}}
     assert "You said" in text(ask(client, [user([image, {"type": "text", "text": "this"}])], how, tools=[]))
     assert text(ask(client, "hello", how, tools=[], system=[{"type": "text", "text": "Be brief."}]))

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::Document;
+use crate::{Document, Null};
 
 /// A block as it was sent, kept word for word.
 pub type BlockDocument = Document<Block>;
@@ -27,6 +27,9 @@ pub enum Block {
     Text {
         /// The text.
         text: String,
+        /// Passages that the text quotes: nothing finds them here.
+        #[serde(default)]
+        citations: Null,
     },
     /// An image.
     Image {

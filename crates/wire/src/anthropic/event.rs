@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Block, Container, Error, Message, StopReason, Usage};
+use crate::Null;
 
 /// One event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -86,6 +87,9 @@ pub struct MessageChange {
     pub stop_reason: Option<StopReason>,
     /// The client's word at which it stopped.
     pub stop_sequence: Option<String>,
+    /// The category of a refusal, which is not known here.
+    #[serde(default)]
+    pub stop_details: Null,
     /// The container of its programs.
     #[serde(default)]
     pub container: Option<Container>,

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Block, Role};
+use crate::Null;
 
 /// A message of the model's.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -23,6 +24,9 @@ pub struct Message {
     pub stop_reason: Option<StopReason>,
     /// The client's word at which it stopped.
     pub stop_sequence: Option<String>,
+    /// The category of a refusal, which is not known here.
+    #[serde(default)]
+    pub stop_details: Null,
     /// Tokens.
     pub usage: Usage,
 }
@@ -54,6 +58,9 @@ pub struct Container {
     pub id: String,
     /// Time at which its variables are gone, as RFC 3339 has it. Its files are kept for longer.
     pub expires_at: String,
+    /// Folders that were loaded into it: none.
+    #[serde(default)]
+    pub skills: Null,
 }
 
 /// Tokens that were used.
@@ -64,6 +71,8 @@ pub struct Usage {
     pub input_tokens: u64,
     /// Tokens that its server cached anew.
     pub cache_creation_input_tokens: u64,
+    /// The same by the time for which they are cached.
+    pub cache_creation: CacheCreation,
     /// Tokens that the model read and that its server had cached.
     pub cache_read_input_tokens: u64,
     /// Tokens that the model wrote.
@@ -71,6 +80,32 @@ pub struct Usage {
     /// The kinds of tokens that it wrote.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_tokens_details: Option<TokenDetails>,
+    /// Searches and fetches of the web: there are none.
+    pub server_tool_use: Null,
+    /// The region in which the model ran.
+    pub inference_geo: Null,
+    /// The urgency with which the request was answered.
+    pub service_tier: ServiceTier,
+}
+
+/// Tokens that a model's server cached anew, by time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct CacheCreation {
+    /// For five minutes.
+    pub ephemeral_5m_input_tokens: u64,
+    /// For an hour.
+    pub ephemeral_1h_input_tokens: u64,
+}
+
+/// The urgency with which a request was answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ServiceTier {
+    /// At once.
+    #[default]
+    #[serde(other)]
+    Standard,
 }
 
 /// The kinds of tokens that a model wrote.

@@ -17,9 +17,9 @@ pub use block::{
 pub use error::{Details, Error, ErrorEnvelope};
 pub use event::{Delta, Event, MessageChange};
 pub use files::{DeletedFile, File, Page};
-pub use message::{Container, Message, StopReason, TokenDetails, Usage};
+pub use message::{CacheCreation, Container, Message, ServiceTier, StopReason, TokenDetails, Usage};
 pub use models::Model;
 pub use request::{
     ContainerField, CountTokens, Effort, InputMessage, MessageDocument, OutputConfig, OutputFormat, Request, Role,
-    Thinking, TokenCount, Tool, ToolChoice, ToolDocument, ToolKind,
+    Thinking, ThoughtDisplay, TokenCount, Tool, ToolChoice, ToolDocument, ToolKind,
 };

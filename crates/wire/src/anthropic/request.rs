@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Content;
-use crate::Document;
+use crate::{Document, lenient};
 
 /// A message as it was sent.
 pub type MessageDocument = Document<InputMessage>;
@@ -211,11 +211,28 @@ pub enum Thinking {
     Enabled {
         /// Most tokens of thoughts.
         budget_tokens: u32,
+        /// The form in which the client gets them.
+        #[serde(default, deserialize_with = "lenient::field", skip_serializing_if = "Option::is_none")]
+        display: Option<ThoughtDisplay>,
     },
     /// The model decides.
-    Adaptive {},
+    Adaptive {
+        /// The form in which the client gets its thoughts.
+        #[serde(default, deserialize_with = "lenient::field", skip_serializing_if = "Option::is_none")]
+        display: Option<ThoughtDisplay>,
+    },
     /// It does not think.
     Disabled {},
+}
+
+/// The form in which a client gets a model's thoughts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ThoughtDisplay {
+    /// As text.
+    Summarized,
+    /// As blocks without text.
+    Omitted,
 }
 
 /// The form of the answer.

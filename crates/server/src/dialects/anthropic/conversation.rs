@@ -9,6 +9,7 @@ use aludel_engine::execution::ClientAnswer;
 use aludel_engine::processor_time::end_long_step;
 use aludel_engine::sessions::{WORKSPACE, free_name};
 use aludel_store::Tenant;
+use aludel_wire::Null;
 use aludel_wire::anthropic::{
     Block, BlockDocument, Caller, CodeExecutionResult, Content, DocumentSource, EditorResult, ErrorCode, ImageSource,
     MessageDocument, ProgramResult, Role, ServerTool,
@@ -118,7 +119,7 @@ impl Conversation {
             let param = format!("messages.{index}");
             let message = message.read().map_err(|error| ApiError::invalid(&param, format!("{error}.")))?;
             let blocks = match message.content {
-                Content::Text(text) => vec![Block::Text { text }],
+                Content::Text(text) => vec![Block::Text { text, citations: Null }],
                 Content::Blocks(blocks) => read_all(&blocks, &format!("{param}.content"))?,
             };
             let param = format!("{param}.content");
@@ -242,7 +243,7 @@ impl Conversation {
     /// Reads a block of a user's message or of a tool's result.
     async fn part(&mut self, reader: &Reader<'_>, block: Block, param: &str) -> Result<Vec<Part>, ApiError> {
         Ok(vec![match block {
-            Block::Text { text } => Part::Text(text),
+            Block::Text { text, .. } => Part::Text(text),
             Block::Image { source } => self.image(reader, source, param).await?,
             Block::Document { source, title, context } => {
                 let text = self.document(reader, source, &format!("{param}.source")).await?;
@@ -330,8 +331,8 @@ impl Conversation {
         self.uploads.iter_mut().for_each(|upload| upload.is_old = true);
         for PlacedBlock { block, message, param } in blocks {
             match block {
-                Block::Text { text } if text.is_empty() => {}
-                Block::Text { text } => self.items.push(Item::Assistant(text)),
+                Block::Text { text, .. } if text.is_empty() => {}
+                Block::Text { text, .. } => self.items.push(Item::Assistant(text)),
                 Block::Thinking { thinking, .. } if thinking.is_empty() => {}
                 Block::Thinking { thinking, .. } => self.items.push(Item::Reasoning(thinking)),
                 // Only the server that made it could read it.
@@ -556,7 +557,7 @@ pub(super) fn text_of(blocks: &[BlockDocument], param: &str) -> Result<String, A
 
 fn text_of_blocks(blocks: &[Block], param: &str) -> Result<String, ApiError> {
     let texts = blocks.iter().enumerate().map(|(place, block)| match block {
-        Block::Text { text } => Ok(text.as_str()),
+        Block::Text { text, .. } => Ok(text.as_str()),
         _ => Err(ApiError::invalid(format!("{param}.{place}"), "There can only be text here.")),
     });
     Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n\n"))

@@ -133,7 +133,7 @@ fn life(text: &str) -> Result<i64, ApiError> {
     })
 }
 
-/// Files of clients; those of programs are found by their ids.
+/// Files of clients or, with a container as `scope_id`, those in it.
 pub(super) async fn list(
     State(app): State<Arc<App>>,
     Caller(tenant): Caller,
@@ -159,12 +159,31 @@ pub(super) async fn list(
     let after = params.get("after_id").or(params.get("page"));
     let order = if before.is_some() { Order::Ascending } else { Order::Descending };
     let query = PageQuery { after: before.or(after).map(str::to_owned), limit, order };
-    let found = app.store.files(&tenant, None, query).await?;
-    let mut data: Vec<File> = found.data.into_iter().map(|file| Stored::Uploaded(file).render()).collect();
+    let (found, has_more) = match params.get("scope_id") {
+        Some(scope) => in_container(&app, &tenant, scope, query).await?,
+        None => {
+            let found = app.store.files(&tenant, None, query).await?;
+            (found.data.into_iter().map(Stored::Uploaded).collect(), found.has_more)
+        }
+    };
+    let mut data: Vec<File> = found.iter().map(Stored::render).collect();
     if before.is_some() {
         data.reverse();
     }
-    Ok(Json(page(data, found.has_more)))
+    Ok(Json(page(data, has_more)))
+}
+
+/// A page of the files in a container, and true if there are more; none if there is no such container.
+async fn in_container(
+    app: &App,
+    tenant: &Tenant,
+    scope: &str,
+    query: PageQuery,
+) -> Result<(Vec<Stored>, bool), ApiError> {
+    let Some(container) = SessionId::parse(scope) else { return Ok((Vec::new(), false)) };
+    let found = app.store.session_files(tenant, &container, query).await?;
+    let made = found.data.into_iter().map(|file| Stored::Made(container.clone(), file));
+    Ok((made.collect(), found.has_more))
 }
 
 fn page(data: Vec<File>, has_more: bool) -> Page<File> {

@@ -91,6 +91,7 @@ async fn start_message(
         match resume::take(&app, &tenant, &request, &conversation, &pending).await? {
             Some((suspension, container)) => {
                 let writer = Writer::new(id, request.model, Some(container), request.stop);
+                let writer = writer.with_thoughts(request.thoughts);
                 let run = Run::new(
                     &app.engine,
                     &tenant,
@@ -108,7 +109,7 @@ async fn start_message(
         }
     }
     let (choice, container) = prepare(&app, &tenant, &id, &request, conversation).await?;
-    let mut writer = Writer::new(id, request.model, container, request.stop);
+    let mut writer = Writer::new(id, request.model, container, request.stop).with_thoughts(request.thoughts);
     resume::tell_lost(&mut writer, &lost, &request.messages);
     let mut run =
         Run::new(&app.engine, &tenant, in_flight, vec![choice], Box::new(MessageRenderer::new(writer, request_id)));

@@ -64,7 +64,7 @@ fn routes() -> Routes {
         .asks(&["limit", "after_id", "before_id"])
         .get("/v1/models/{*name}", models::retrieve, "Retrieve a model")
         .get("/v1/files", files::list, "List files")
-        .asks(&["limit", "page", "ids", "after_id", "before_id"])
+        .asks(&["limit", "page", "ids", "scope_id", "after_id", "before_id"])
         .post("/v1/files", files::create, "Upload a file")
         .takes_any(FORM)
         .get("/v1/files/{file}", files::retrieve, "Retrieve a file")

@@ -7,13 +7,14 @@ use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling, ToolChoice};
 use aludel_engine::KernelSpec;
 use aludel_store::SessionId;
 use aludel_wire::anthropic::{
-    ContainerField, Content, Effort, MessageDocument, OutputConfig, OutputFormat, Request, Thinking, Tool,
-    ToolDocument, ToolKind,
+    ContainerField, Content, Effort, MessageDocument, OutputConfig, OutputFormat, Request, Thinking, ThoughtDisplay,
+    Tool, ToolDocument, ToolKind,
 };
 use serde_json::{Value, json};
 
 use super::conversation::text_of;
 use super::error::{THREAD_UNSUPPORTED, no_container};
+use super::writer::ThoughtsShown;
 use crate::dialects::stop_words::StopWords;
 use crate::error::ApiError;
 use crate::http::Fields;
@@ -66,6 +67,7 @@ pub(super) struct ParsedRequest {
     pub(super) tool_choice: ToolChoice,
     pub(super) sampling: Sampling,
     pub(super) stop: Vec<String>,
+    pub(super) thoughts: ThoughtsShown,
     pub(super) stream: bool,
     /// True if the client wants no answer and only warms a cache.
     pub(super) is_empty: bool,
@@ -98,6 +100,7 @@ impl ParsedRequest {
             container: read_container(request.container.as_ref())?,
             tool_choice: tool_choice(&request, kernel, code.is_some(), &functions)?,
             sampling: sampling(&request),
+            thoughts: thoughts_shown(request.thinking.as_ref()),
             is_empty: request.max_tokens == 0,
             stream: request.stream == Some(true),
             model: request.model,
@@ -305,13 +308,24 @@ fn sampling(request: &Request) -> Sampling {
     }
 }
 
+/// Thoughts are for clients that ask for them: others take the first block for the answer's text.
+fn thoughts_shown(thinking: Option<&Thinking>) -> ThoughtsShown {
+    match thinking {
+        None | Some(Thinking::Disabled {}) => ThoughtsShown::None,
+        Some(Thinking::Enabled { display, .. } | Thinking::Adaptive { display }) => match display {
+            Some(ThoughtDisplay::Omitted) => ThoughtsShown::Omitted,
+            Some(ThoughtDisplay::Summarized) | None => ThoughtsShown::Whole,
+        },
+    }
+}
+
 /// The requested effort: a word, or a number of tokens for thinking.
 fn effort(request: &Request, config: Option<&OutputConfig>) -> Option<Effort> {
     let said = config.and_then(|config| config.effort);
     match request.thinking.as_ref()? {
         Thinking::Disabled {} => None,
-        Thinking::Adaptive {} => said.or(Some(Effort::Medium)),
-        Thinking::Enabled { budget_tokens } => Some(said.unwrap_or(match budget_tokens {
+        Thinking::Adaptive { .. } => said.or(Some(Effort::Medium)),
+        Thinking::Enabled { budget_tokens, .. } => Some(said.unwrap_or(match budget_tokens {
             ..4096 => Effort::Low,
             4096..16_384 => Effort::Medium,
             _ => Effort::High,

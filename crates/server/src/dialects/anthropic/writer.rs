@@ -9,6 +9,7 @@ use aludel_agent::upstream::TokenUsage;
 use aludel_engine::Engine;
 use aludel_engine::turns::{Frame, ItemId, ToolCall, ToolKind};
 use aludel_store::SessionId;
+use aludel_wire::Null;
 use aludel_wire::anthropic::{
     self, Block, Caller, Container, Delta, ErrorCode, Event, Message, MessageChange, ProgramCaller, Role, ServerTool,
     StopReason, TokenDetails,
@@ -35,6 +36,7 @@ pub(super) struct Writer {
     model: String,
     container: Option<MessageContainer>,
     stop: StopWords,
+    thoughts: ThoughtsShown,
     content: Vec<Block>,
     /// The last block, if it is being written.
     open: Option<Open>,
@@ -74,6 +76,17 @@ impl MessageContainer {
     }
 }
 
+/// The form in which a client gets thoughts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ThoughtsShown {
+    /// As text.
+    Whole,
+    /// As blocks without text.
+    Omitted,
+    /// Not at all: it did not ask for them.
+    None,
+}
+
 #[derive(Debug)]
 enum Open {
     Text,
@@ -107,6 +120,7 @@ impl Writer {
             model,
             container,
             stop: StopWords::new(stop),
+            thoughts: ThoughtsShown::None,
             content: Vec::new(),
             open: None,
             programs: HashMap::new(),
@@ -118,6 +132,11 @@ impl Writer {
             frames: Vec::new(),
             sequence: 0,
         }
+    }
+
+    /// Shows thoughts in this form.
+    pub(super) fn with_thoughts(self, thoughts: ThoughtsShown) -> Self {
+        Self { thoughts, ..self }
     }
 
     /// Sets the time, seconds since 1970.
@@ -161,6 +180,7 @@ impl Writer {
             container: self.container(),
             stop_reason: self.stop_reason,
             stop_sequence: self.stop_sequence.clone(),
+            stop_details: Null,
             usage: usage_of(&self.usage),
         }
     }
@@ -169,7 +189,7 @@ impl Writer {
         let MessageContainer { id, idle, answers, .. } =
             self.container.as_ref().filter(|container| container.is_known)?;
         let left = if self.waits { (*idle).min(*answers) } else { *idle };
-        Some(Container { id: id.clone(), expires_at: rfc3339(self.now.saturating_add(left)) })
+        Some(Container { id: id.clone(), expires_at: rfc3339(self.now.saturating_add(left)), skills: Null })
     }
 
     /// Adds an event, also to a message that its client wants whole: a repetition of the request may ask for events.
@@ -252,10 +272,10 @@ impl Writer {
             return;
         }
         if !matches!(self.open, Some(Open::Text)) {
-            self.begin(Block::Text { text: String::new() });
+            self.begin(Block::Text { text: String::new(), citations: Null });
             self.open = Some(Open::Text);
         }
-        if let Some(Block::Text { text: whole }) = self.content.last_mut() {
+        if let Some(Block::Text { text: whole, .. }) = self.content.last_mut() {
             whole.push_str(text);
         }
         self.delta(Delta::TextDelta { text: text.to_owned() });
@@ -273,7 +293,7 @@ impl Writer {
 
     /// Adds reasoning of the model.
     pub(super) fn think(&mut self, piece: &str) {
-        if piece.is_empty() {
+        if piece.is_empty() || self.thoughts == ThoughtsShown::None {
             return;
         }
         if !matches!(self.open, Some(Open::Thinking)) {
@@ -281,11 +301,16 @@ impl Writer {
             self.begin(Block::Thinking { thinking: String::new(), signature: String::new() });
             self.open = Some(Open::Thinking);
         }
+        let is_whole = self.thoughts == ThoughtsShown::Whole;
         if let Some(Block::Thinking { thinking, signature }) = self.content.last_mut() {
-            thinking.push_str(piece);
             SIGNATURE.clone_into(signature);
+            if is_whole {
+                thinking.push_str(piece);
+            }
         }
-        self.delta(Delta::ThinkingDelta { thinking: piece.to_owned() });
+        if is_whole {
+            self.delta(Delta::ThinkingDelta { thinking: piece.to_owned() });
+        }
     }
 
     /// Begins a program.
@@ -436,6 +461,7 @@ impl Writer {
     pub(super) fn end(&mut self) {
         let delta = MessageChange {
             stop_reason: self.stop_reason,
+            stop_details: Null,
             stop_sequence: self.stop_sequence.clone(),
             container: self.container(),
         };
@@ -467,10 +493,10 @@ fn escaped(piece: &str) -> String {
 fn usage_of(usage: &TokenUsage) -> anthropic::Usage {
     anthropic::Usage {
         input_tokens: usage.input.saturating_sub(usage.cached),
-        cache_creation_input_tokens: 0,
         cache_read_input_tokens: usage.cached,
         output_tokens: usage.output,
         output_tokens_details: Some(TokenDetails { thinking_tokens: usage.reasoning }),
+        ..anthropic::Usage::default()
     }
 }
 
@@ -482,7 +508,7 @@ mod tests {
         let container =
             MessageContainer { id: "cntr_1".into(), idle: 60, answers: 5, is_known: false, caller: "programs" };
         let stop = stop.iter().map(|word| (*word).to_owned()).collect();
-        Writer::new("msg_1".into(), "m".into(), Some(container), stop)
+        Writer::new("msg_1".into(), "m".into(), Some(container), stop).with_thoughts(ThoughtsShown::Whole)
     }
 
     /// Puts events together as clients do.
@@ -501,7 +527,7 @@ mod tests {
                     content.push(content_block);
                 }
                 Event::ContentBlockDelta { index, delta } => match (&mut content.unwrap()[index], delta) {
-                    (Block::Text { text }, Delta::TextDelta { text: more }) => text.push_str(&more),
+                    (Block::Text { text, .. }, Delta::TextDelta { text: more }) => text.push_str(&more),
                     (Block::Thinking { thinking, .. }, Delta::ThinkingDelta { thinking: more }) => {
                         thinking.push_str(&more)
                     }
@@ -654,7 +680,7 @@ mod tests {
         assert!(!writer.text("ND two"));
         writer.end();
         let message = accumulated(&writer.take_frames());
-        assert_eq!(message.content, [Block::Text { text: "one ".into() }]);
+        assert_eq!(message.content, [Block::Text { text: "one ".into(), citations: Null }]);
         assert_eq!(
             (message.stop_reason, message.stop_sequence.as_deref()),
             (Some(StopReason::StopSequence), Some("END"))

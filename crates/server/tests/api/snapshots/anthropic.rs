@@ -65,6 +65,16 @@ fn turns() -> Vec<Case> {
             &with_tool(&json!({ "thinking": { "type": "enabled", "budget_tokens": 1024 } })),
         ),
         both(
+            "thinking_omitted",
+            &|| vec![Round::new().thinks("Let me think.").text("Yes.").ends("stop")],
+            &with_tool(&json!({ "thinking": { "type": "adaptive", "display": "omitted" } })),
+        ),
+        both(
+            "thinking_unasked",
+            &|| vec![Round::new().thinks("Let me think.").text("Yes.").ends("stop")],
+            &with_tool(&json!({ "thinking": { "type": "disabled" } })),
+        ),
+        both(
             "stop_sequence",
             &|| vec![says("One END two.")],
             &with_tool(&json!({ "stop_sequences": ["never", "END"] })),
@@ -197,6 +207,8 @@ fn objects() -> Vec<Case> {
         .post(PATH, with_tool(&json!({})));
     let made = versioned(made.get("/v1/files/<cfile 1>"));
     let made = versioned(made.get("/v1/files/<cfile 1>/content"));
+    let made = versioned(made.get("/v1/files?scope_id=<cntr 1>"));
+    let made = versioned(made.get("/v1/files?scope_id=sess_none"));
     let made = versioned(made.delete("/v1/files/<cfile 1>"));
     vec![
         versioned(files.get("/v1/files/<file 1>")),
