@@ -17,6 +17,7 @@ use tower::util::BoxCloneSyncService;
 use tower::{ServiceExt, service_fn};
 
 use crate::app::App;
+use crate::dialects::openai::azure;
 use crate::dialects::{self, Dialect};
 use crate::error::ApiError;
 use crate::http::{BYTES, JSON, PAGE, Routes, no_method};
@@ -37,7 +38,8 @@ pub(crate) fn routes(app: &Arc<App>) -> AllRoutes {
         Some((dialect.claims?, with_middleware(routes, app, dialect)))
     });
     let (claimed, shared): (Arc<[ClaimedRoutes]>, Router) = (claimed.collect(), shared(app));
-    BoxCloneSyncService::new(service_fn(move |request: Request| {
+    BoxCloneSyncService::new(service_fn(move |mut request: Request| {
+        azure::rename(&mut request);
         let own = claimed.iter().find(|(claims, _)| claims(&request)).map(|(_, routes)| routes);
         let is_person = own.is_none() && is_browser_at_root(&request);
         let routes = own.unwrap_or(&shared).clone();

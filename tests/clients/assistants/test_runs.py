@@ -313,6 +313,15 @@ def test_azures_paths_and_keys_lead_to_the_same(server, assistant):
     assert azure.files.retrieve(file.id).filename == "a.txt"
     newer = OpenAI(base_url=server.url + "/openai/v1", api_key=key)
     assert newer.beta.assistants.retrieve(own.id).id == own.id
+    # An app has its chats and responses at the same address.
+    said = [{"role": "user", "content": "hello"}]
+    for client in (azure, newer, openai.AzureOpenAI(azure_endpoint=server.url, azure_deployment=MODEL, api_key=key, api_version="1")):
+        assert client.chat.completions.create(model=MODEL, messages=said).choices[0].message.content
+    for client in (azure, newer):
+        response = client.responses.create(model=MODEL, input="2**20", tools=[{"type": "code_interpreter", "container": {"type": "auto"}}])
+        assert "1048576" in response.output_text
+        assert client.responses.retrieve(response.id).id == response.id
+        assert client.containers.list().data and client.models.list().data
     # Nothing of one tenant exists for another.
     with pytest.raises(openai.NotFoundError):
         azure.beta.assistants.retrieve(assistant.id)

@@ -1,4 +1,4 @@
-//! OpenAI's Assistants API, version 2: assistants, threads, messages, runs and steps; also on the paths of Azure's.
+//! OpenAI's Assistants API, version 2: assistants, threads, messages, runs and steps.
 //!
 //! A thread is a conversation with one session, a run is one turn on it, or several where its client answers functions in between.
 //! `assistant`, `threads`, `messages`, `runs` and `steps` are the routes; `tools` parses tools, `workspace` copies the files of a run into
@@ -14,17 +14,16 @@ use aludel_wire::assistants::{
 };
 use aludel_wire::openai::List;
 use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::openai::files;
 use super::{Dialect, Manual};
 use crate::error::ApiError;
-use crate::http::{BYTES, FORM, JSON, MediaType, PAGE, Params, Routes, bearer};
+use crate::http::{JSON, MediaType, PAGE, Params, Routes, bearer};
 
 mod annotations;
 mod assistant;
@@ -42,8 +41,6 @@ mod tools;
 mod workspace;
 mod writer;
 
-/// The header in which Azure's clients send their key.
-const API_KEY: &str = "api-key";
 /// The header that names the version of the API.
 const BETA: &str = "openai-beta";
 /// The header with the time after which clients poll again, whole milliseconds: without it some wait for five seconds.
@@ -65,7 +62,7 @@ pub(crate) const ASSISTANTS: Dialect = Dialect {
         error: Some(MediaType::json::<aludel_wire::openai::ErrorEnvelope>(JSON)),
     },
     claims: None,
-    key,
+    key: |headers| bearer(headers).map(Cow::Borrowed),
     authenticate: |_, _| None,
     answers_pages: true,
     request_id: "x-request-id",
@@ -75,10 +72,7 @@ pub(crate) const ASSISTANTS: Dialect = Dialect {
 };
 
 fn routes() -> Routes {
-    // On Azure's base path, OpenAI's clients also look for files.
-    let azure = || api().merge(file_routes());
-    let routes = Routes::new().nest("/v1", api()).nest("/openai", azure()).nest("/openai/v1", azure());
-    routes.layer(from_fn(versioned))
+    Routes::new().nest("/v1", api()).layer(from_fn(versioned))
 }
 
 fn api() -> Routes {
@@ -137,24 +131,6 @@ fn api() -> Routes {
         .get("/threads/{thread}/runs/{run}/steps/{step}", steps::retrieve, "Retrieve a step")
         .refuse("/vector_stores", error::no_vector_stores)
         .refuse("/vector_stores/{*rest}", error::no_vector_stores)
-}
-
-fn file_routes() -> Routes {
-    Routes::new()
-        .get("/files", files::list, "List files")
-        .asks(PAGE)
-        .asks(&["purpose"])
-        .post("/files", files::create, "Upload a file")
-        .takes_any(FORM)
-        .get("/files/{file}", files::retrieve, "Retrieve a file")
-        .delete("/files/{file}", files::delete, "Delete a file")
-        .get("/files/{file}/content", files::content, "Download a file")
-        .gives_any(BYTES)
-}
-
-fn key(headers: &HeaderMap) -> Option<Cow<'_, str>> {
-    let key = headers.get(API_KEY).and_then(|key| key.to_str().ok()).map(str::trim);
-    key.filter(|key| !key.is_empty()).or_else(|| bearer(headers)).map(Cow::Borrowed)
 }
 
 /// The layer around all routes: refuses the first version of the API, and tells clients when to poll.

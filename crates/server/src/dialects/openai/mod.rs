@@ -1,7 +1,8 @@
 //! OpenAI's API: Responses, Chat Completions, files, containers and conversations.
 //!
-//! `tools` parses the tools of a request, `attachment` finds the files of messages, `program` renders programs and their output, `services`
-//! forwards to models other than chat models, `form` finds the model's name in forms, `error` renders refusals.
+//! `azure` renames requests of clients for Azure, `tools` parses the tools of a request, `attachment` finds the files of messages, `program`
+//! renders programs and their output, `services` forwards to models other than chat models, `form` finds the model's name in forms, `error`
+//! renders refusals.
 
 use std::borrow::Cow;
 
@@ -14,6 +15,7 @@ use aludel_wire::openai::{
 };
 
 pub(crate) mod attachment;
+pub(crate) mod azure;
 pub(crate) mod chat;
 pub(crate) mod containers;
 pub(crate) mod conversations;
