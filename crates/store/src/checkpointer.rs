@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 use std::ffi::c_int;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -39,7 +39,7 @@ impl Checkpointer {
         let (wake, woken) = sync_channel(1);
         let thread = std::thread::Builder::new().name("aludel-log".into());
         let file = path.to_path_buf();
-        let thread = thread.spawn(move || run(file, woken));
+        let thread = thread.spawn(move || run(&file, &woken));
         let thread = thread.map_err(|source| Error::Io { path: path.to_path_buf(), source })?;
         writer.wal_hook(Some(after_commit));
         Ok(Self { wake: Some(wake), thread: Some(thread) })
@@ -72,10 +72,10 @@ fn after_commit(log: &Wal, pages: c_int) -> rusqlite::Result<()> {
     Ok(())
 }
 
-fn run(path: PathBuf, woken: Receiver<()>) {
+fn run(path: &Path, woken: &Receiver<()>) {
     let mut connection = None;
     while woken.recv().is_ok() {
-        checkpoint(&mut connection, &path).ignore("what is committed stays in the log");
+        checkpoint(&mut connection, path).ignore("what is committed stays in the log");
         std::thread::sleep(PAUSE);
     }
 }

@@ -22,10 +22,11 @@ const MAX_PAGE: usize = 100;
 /// The method of a file that gives its content.
 const DOWNLOAD: &str = ":download";
 
-/// Finds a file of the tenant by its id, with or without `files/`.
+/// Finds a file of the tenant by its id, its name or its address.
 pub(super) async fn find(app: &App, tenant: &Tenant, name: &str) -> Result<FileRecord, ApiError> {
     let missing = || ApiError::not_found(format!("The file '{name}' does not exist; it may have expired."));
-    let id = name.strip_prefix("files/").unwrap_or(name);
+    let id = name_of(name).unwrap_or(name);
+    let id = id.strip_prefix("files/").unwrap_or(id);
     let id = FileId::parse(&format!("{}{id}", FileId::PREFIX)).ok_or_else(missing)?;
     app.store.file(tenant, &id).await?.ok_or_else(missing)
 }
@@ -35,9 +36,9 @@ pub(super) fn name_of(uri: &str) -> Option<&str> {
     match uri.strip_prefix("files/") {
         Some(_) => Some(uri),
         None if uri.starts_with("http://") || uri.starts_with("https://") => {
-            let place =
-                ["/v1beta/files/", "/v1/files/"].iter().find_map(|path| uri.rfind(path).map(|at| at + path.len()));
-            Some(&uri[place? - "files/".len()..])
+            let paths = ["/v1beta/files/", "/v1/files/", "/v1alpha/files/"];
+            let end = paths.iter().find_map(|path| uri.rfind(path).map(|start| start + path.len()));
+            Some(&uri[end? - "files/".len()..])
         }
         None => None,
     }
@@ -82,7 +83,7 @@ pub(super) async fn list(
     Ok(Json(FileList { files, next_page_token }))
 }
 
-/// `GET /v1/files/{id}` and `GET /v1/files/{id}:download`.
+/// `GET /v1/files/{id}` and `GET /v1/files/{id}:download`. Some clients have a file's address where its id should be.
 pub(super) async fn retrieve(
     State(app): State<Arc<App>>,
     Caller(tenant): Caller,
@@ -118,6 +119,7 @@ mod tests {
             ("files/abc", Some("files/abc")),
             ("http://localhost:8080/v1beta/files/abc", Some("files/abc")),
             ("https://a.example/gemini/v1/files/abc", Some("files/abc")),
+            ("https://a.example/v1alpha/files/abc", Some("files/abc")),
             ("gs://bucket/files/abc", None),
             ("https://youtube.example/watch", None),
             ("abc", None),

@@ -64,10 +64,10 @@ fn routes() -> Routes {
         Routes::new()
             .get("/files", files::list, "List files")
             .asks(&["pageSize", "pageToken"])
-            .get("/files/{id}", files::retrieve, "Retrieve a file, or with :download after its id its content")
+            .get("/files/{*id}", files::retrieve, "Retrieve a file, or with :download after its id its content")
             .gives::<File>()
             .gives_any(BYTES)
-            .delete("/files/{id}", files::delete, "Delete a file")
+            .delete("/files/{*id}", files::delete, "Delete a file")
             .post("/interactions", interactions::create, "Create an interaction")
             .takes::<CreateInteraction>()
             .gives::<Interaction>()
@@ -107,8 +107,10 @@ fn routes() -> Routes {
     Routes::new()
         .nest("/v1", routes())
         .nest("/v1beta", routes())
+        .nest("/v1alpha", routes())
         .nest("/upload/v1", uploads())
         .nest("/upload/v1beta", uploads())
+        .nest("/upload/v1alpha", uploads())
 }
 
 /// Prefix of the paths of interactions, which no other dialect has.
@@ -123,6 +125,7 @@ fn claims(request: &Request) -> bool {
     // Names of models have colons, too, such as `qwen3:8b`.
     let calls = |path: &str| path.rsplit_once(':').is_some_and(|(_, method)| METHODS.contains(&method));
     path.starts_with("/v1beta/")
+        || path.starts_with("/v1alpha/")
         || path.starts_with(upload::PATHS)
         || path.strip_prefix(INTERACTIONS).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         || (path.starts_with("/v1/") && (request.headers().contains_key(API_KEY) || query_key(request.uri()).is_some()))

@@ -100,6 +100,10 @@ pub(in crate::dialects::gemini) async fn retrieve(
     if params.get("stream") != Some("true") {
         let (InteractionRecord { object, input, .. }, _memory) = find(&app, &tenant, &id).await?;
         let mut interaction = read(&object)?;
+        // It is stored when it is made and when it ends.
+        if interaction.status == Status::Queued && app.engine.in_flight.find(&tenant, &id.into()).is_some() {
+            interaction.status = Status::InProgress;
+        }
         if params.get("include_input") == Some("true") {
             interaction.input = Some(serde_json::from_str(&input).map_err(ApiError::internal)?);
         }
