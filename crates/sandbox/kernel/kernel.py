@@ -102,6 +102,7 @@ class Kernel:
         """Runs in a fork, after the lockdown. Returns when the host has gone."""
         self.output.channel = Channel()
         self.output.owner = os.getpid()
+        self.output.keep_pipes()
         self.start_fresh()
         self.send({"type": "ready"})
         while True:
@@ -267,7 +268,8 @@ class Kernel:
             errors = (result.error_before_exec, result.error_in_exec, self.shell.shown_error)
             error = next((error for error in errors if error is not None), None)
             result = errors = None
-        except (MemoryError, KeyboardInterrupt) as failure:
+        except (Exception, KeyboardInterrupt) as failure:
+            # Also of IPython itself, where a program spoiled what that needs.
             error = failure
         finally:
             output.in_cell = False

@@ -1,9 +1,15 @@
 """The kernel's way to the host: length-prefixed JSON frames over two inherited pipes. Over a socket, a program could send the host descriptors."""
 
 import json
-import os
+import re
 import select
-import struct
+from os import read, write
+from struct import pack, unpack
+
+# All of it bound here: a program may put something else in a module's place.
+ENCODE = json.JSONEncoder(ensure_ascii=False).encode
+DECODE = json.JSONDecoder().decode
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 FROM_HOST_FD = 3
 TO_HOST_FD = 4
@@ -21,22 +27,22 @@ class Channel:
         self.to_host = to_host
 
     def send(self, frame):
-        payload = json.dumps(frame).encode()
+        payload = utf8(ENCODE(frame))
         if len(payload) > MAX_FRAME:
-            payload = json.dumps(left_out(frame, len(payload))).encode()
-        data = struct.pack(">I", len(payload)) + payload
+            payload = utf8(ENCODE(left_out(frame, len(payload))))
+        data = pack(">I", len(payload)) + payload
         view = memoryview(data)
         while view:
-            view = view[os.write(self.to_host, view) :]
+            view = view[write(self.to_host, view) :]
 
     def receive(self):
         header = self._read(4)
-        return json.loads(self._read(struct.unpack(">I", header)[0]))
+        return DECODE(self._read(unpack(">I", header)[0]).decode())
 
     def _read(self, count):
         parts = []
         while count:
-            part = os.read(self.from_host, min(count, 1 << 20))
+            part = read(self.from_host, min(count, 1 << 20))
             if not part:
                 raise EOFError
             parts.append(part)
@@ -55,6 +61,14 @@ class Silence:
 
     def receive(self):
         return {"number": self.number}
+
+
+def utf8(written):
+    """JSON as bytes. Surrogates without their other half, which UTF-8 does not have, are written out as Python shows them."""
+    try:
+        return written.encode()
+    except UnicodeEncodeError:
+        return LONE_SURROGATE.sub(lambda found: f"\\\\u{ord(found[0]):04x}", written).encode()
 
 
 def left_out(frame, size):

@@ -1,9 +1,9 @@
 """Python's input() in cells whose client has somebody to ask."""
 
 import builtins
-import json
 import threading
 
+from kernel_channel import ENCODE, utf8
 from kernel_output import flush_streams
 
 # Characters of a prompt.
@@ -28,7 +28,7 @@ class Input:
         if self.output.is_child() or threading.current_thread() is not threading.main_thread():
             raise RuntimeError("input() can only be called in the program itself: not in a thread or a child process")
         flush_streams()
-        arguments = json.dumps({"prompt": str(prompt)[:MAX_PROMPT]})
+        arguments = utf8(ENCODE({"prompt": str(prompt)[:MAX_PROMPT]})).decode()
         frame = self.output.ask({"type": "calls", "calls": [{"name": self.name, "arguments": arguments}]}) or {}
         answer = next(iter(frame.get("answers", [])), {"is_error": True, "text": "nobody answered"})
         if answer.get("is_error"):

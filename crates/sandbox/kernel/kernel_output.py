@@ -6,8 +6,10 @@ import json
 import os
 import sys
 import threading
+from fcntl import F_DUPFD_CLOEXEC, fcntl
+from os import getpid
 
-from kernel_channel import Silence
+from kernel_channel import Silence, utf8
 
 MAX_TEXT = 1 << 20
 # Most of a chart's page is its library for the browser, of up to 5 MB.
@@ -16,6 +18,9 @@ MAX_PAGE = 6 << 20
 MAX_LIBRARIES = 4
 # Switches between the two streams in one cell whose order is kept, which costs an answer of the host each time.
 MAX_TURNS = 1000
+# The standard streams by their descriptors, and the lowest descriptor of their copies.
+STREAMS = {1: "stdout", 2: "stderr"}
+KEPT_FROM = 100
 
 
 class Output:
@@ -24,7 +29,7 @@ class Output:
     def __init__(self):
         self.channel = Silence()
         # The kernel's process: in any other, the channel is its parent's.
-        self.owner = os.getpid()
+        self.owner = getpid()
         self.in_cell = False
         # Held by whoever writes to the channel or waits there for an answer, and at the end of a cell, so that no thread of the program's
         # takes what is meant for the next one.
@@ -36,15 +41,18 @@ class Output:
         self.most_libraries = self.libraries_left = MAX_LIBRARIES
         # The descriptor that was printed to last; child processes mostly use the first.
         self.printed_last = 1
+        # Copies of the pipes, by descriptor.
+        self.pipes = {}
 
     def begin_cell(self):
         self.turns, self.printed_last, self.libraries_left = 0, 1, self.most_libraries
         # One that came while an earlier cell failed to show something.
         self.interrupt_is_pending = False
+        self.restore_streams()
 
     def is_child(self):
         """Returns true in a process that the program forked: the channel is its parent's."""
-        return os.getpid() != self.owner
+        return getpid() != self.owner
 
     def takes_library(self):
         """Returns true if the next page may carry its library."""
@@ -112,7 +120,7 @@ class Output:
         """Makes the standard streams. In the zygote, its forks find them made; over a pipe, since they ask about that when they are made."""
         sys.stdin = sys.__stdin__ = open(0, closefd=False)
         reader, writer = os.pipe()
-        for descriptor, name in ((1, "stdout"), (2, "stderr")):
+        for descriptor, name in STREAMS.items():
             kept = os.dup(descriptor)
             os.dup2(writer, descriptor)
             stream = self.standard_stream(descriptor)
@@ -122,6 +130,21 @@ class Output:
             setattr(sys, f"__{name}__", stream)
         os.close(reader)
         os.close(writer)
+
+    def keep_pipes(self):
+        """Copies the pipes, out of the way of programs, for those that close theirs."""
+        self.pipes = {descriptor: fcntl(descriptor, F_DUPFD_CLOEXEC, KEPT_FROM) for descriptor in STREAMS}
+
+    def restore_streams(self):
+        """Opens again the streams that an earlier cell closed, or put nothing in place of. Those that lead elsewhere stay."""
+        for descriptor, name in STREAMS.items():
+            if descriptor in self.pipes and not is_open(descriptor) and is_open(self.pipes[descriptor]):
+                os.dup2(self.pipes[descriptor], descriptor)
+            stream = getattr(sys, name, None)
+            if (stream is None or getattr(stream, "closed", False) is True) and is_open(descriptor):
+                stream = self.standard_stream(descriptor)
+                setattr(sys, name, stream)
+                setattr(sys, f"__{name}__", stream)
 
     def standard_stream(self, descriptor):
         buffered = io.BufferedWriter(StandardStream(self, descriptor))
@@ -178,9 +201,19 @@ def encode_bundle(data):
 def encode_structure(value):
     """JSON of a structure. It has no words for infinity and for what is no number: both are null, as JavaScript writes them."""
     try:
-        return json.dumps(value, default=str, allow_nan=False)
+        written = json.dumps(value, default=str, allow_nan=False, ensure_ascii=False)
     except ValueError:
-        return json.dumps(json.loads(json.dumps(value, default=str), parse_constant=lambda _word: None))
+        finite = json.loads(json.dumps(value, default=str), parse_constant=lambda _word: None)
+        written = json.dumps(finite, ensure_ascii=False)
+    return utf8(written).decode()
+
+
+def is_open(descriptor):
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
 
 
 def flush_streams():

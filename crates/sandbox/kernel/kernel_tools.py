@@ -8,6 +8,7 @@ import asyncio
 import json
 import threading
 
+from kernel_channel import utf8
 from kernel_output import flush_streams
 
 # Calls of one frame. More are asked for when these are answered.
@@ -122,10 +123,10 @@ def write(name, arguments, named):
         arguments = named
     elif named or not isinstance(arguments, dict):
         raise TypeError(f"{name} takes one dict of arguments: `await {name}({{...}})`")
-    written = json.dumps(arguments, default=plain, allow_nan=False)
+    written = utf8(json.dumps(arguments, default=plain, allow_nan=False, ensure_ascii=False))
     if len(written) > MAX_ARGUMENTS:
         raise ValueError(f"the arguments of {name} have {len(written)} bytes as JSON; at most {MAX_ARGUMENTS} are allowed")
-    return written
+    return written.decode()
 
 
 def plain(value):

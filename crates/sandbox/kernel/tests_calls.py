@@ -43,7 +43,7 @@ class ToolsTest(unittest.TestCase):
 
     def test_a_call_returns_the_text_of_its_answer(self):
         names = self.run_cell("a = await f({'x': 1})\nb = await g(y='é')\nc = await g()")
-        self.assertEqual((names["a"], names["b"], names["c"]), ('{"x": 1}', '{"y": "\\u00e9"}', "{}"))
+        self.assertEqual((names["a"], names["b"], names["c"]), ('{"x": 1}', '{"y": "é"}', "{}"))
         self.assertEqual(self.client.batches(), [["f"], ["g"], ["g"]])
 
     def test_calls_of_the_same_moment_are_one_frame(self):

@@ -209,6 +209,16 @@ class ChannelTest(unittest.TestCase):
         self.channel.send({"type": "display", "data": {"text/plain": "é"}})
         self.assertEqual(self.host.receive(), {"type": "display", "data": {"text/plain": "é"}})
 
+    def test_half_a_character_is_written_out(self):
+        self.channel.send({"type": "error", "value": "a\ud83d\u00e9", "data": {"\udfff": '"\ud800"'}})
+        self.assertEqual(self.host.receive(), {"type": "error", "value": "a\\ud83d\u00e9", "data": {"\\udfff": '"\\ud800"'}})
+        self.assertEqual(kernel_output.encode_bundle({"application/json": {"a": "\ud800"}}), {"application/json": '{"a": "\\\\ud800"}'})
+
+    def test_it_works_without_the_modules_it_took_from(self):
+        with mock.patch("json.dumps", None), mock.patch("os.write", None), mock.patch("os.read", None), mock.patch("struct.pack", None):
+            self.channel.send({"number": 1})
+            self.assertEqual(self.host.receive(), {"number": 1})
+
     def test_data_beyond_the_limit_is_left_out_with_a_word(self):
         with mock.patch.object(kernel_channel, "MAX_FRAME", 100):
             self.channel.send({"type": "result", "data": {"text/plain": "x" * 200}})

@@ -201,6 +201,25 @@ async fn both_streams_come_in_the_order_of_the_program() {
 }
 
 #[tokio::test]
+async fn text_that_is_no_utf8_and_streams_that_are_gone_cost_nothing() {
+    let sandbox = sandbox(shared().await, limits()).await;
+    let raises = "kept = 1\nhalf = '\\ud83d'\nraise ValueError('bad: ' + half)";
+    let Outcome::Failed(error) = run(&sandbox, raises).await.finished.outcome else { panic!("it raises") };
+    assert_eq!((&*error.name, &*error.value), ("ValueError", "bad: \\ud83d"));
+    run(&sandbox, "from IPython.display import display\ndisplay({'text/plain': half}, raw=True)\n{half: half}").await;
+    for spoils in [
+        "import sys; sys.stdout = None",
+        "import sys; sys.stdout.close(); sys.stderr = None",
+        "f = open(1, 'w'); f.close(); import os; os.close(2)",
+        "import json, os, struct; json.dumps = struct.pack = os.write = None; os.getpid = lambda: 5",
+    ] {
+        run(&sandbox, spoils).await;
+        let result = run(&sandbox, "import sys; print(kept); print(2, file=sys.stderr)").await;
+        assert_eq!((&*result.stdout, &*result.stderr), ("1\n", "2\n"), "{spoils}: {result:?}");
+    }
+}
+
+#[tokio::test]
 async fn pip_says_in_a_sentence_that_there_is_no_network() {
     let sandbox = sandbox(shared().await, limits()).await;
     let result =
