@@ -9,14 +9,20 @@ use aludel_ignore::Ignore;
 use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Backend, Capabilities, Error as SandboxError, Profile, SandboxId, SandboxSpec};
 use aludel_store::Tenant;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{Instrument, error, warn};
+use tracing::{Instrument as _, error, warn};
 
 use super::sandbox::{ClientSandbox, KeptPart, NAME, NewSandbox, Shared};
 use crate::processor_time::ProcessorTime;
 use crate::revoked::key_ends;
+use crate::sessions::SandboxPermit;
 use crate::{Error, Missing, Sessions, Tasks, creation};
 
+/// Longest wait of a new sandbox for one of others to end.
+const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time between looks for it.
+const ROOM_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Attempts to pause a sandbox with its processes at the end of its time, before its files alone are kept.
 const PAUSE_ATTEMPTS: u32 = 6;
 /// Time for which a sandbox continues after a failed attempt: a program that waits for a disk cannot be stopped.
@@ -88,13 +94,26 @@ impl Sandboxes {
         new.check(self.lifetime)?;
         // Held until the sandbox is known.
         let _claim = self.claim(tenant, &new)?;
-        let permit = self.sessions.permit(tenant).await?;
+        let permit = self.permit_in_time(tenant).await?;
         let creating = self.backend().create(SandboxId::unique(), self.backend_spec(tenant, &new));
         let sandbox = creation::observed(creating).await?;
         let sandbox = Arc::new(ClientSandbox::new(tenant.clone(), new, sandbox, self.shared(), permit));
         self.lock().insert(sandbox.id().to_owned(), Arc::clone(&sandbox));
         self.tasks.spawn(self.clone().end_in_time(Arc::clone(&sandbox)));
         Ok(sandbox)
+    }
+
+    /// A permit for a sandbox. While others have them all, it waits for a moment: clients that are refused come back together.
+    async fn permit_in_time(&self, tenant: &Tenant) -> Result<SandboxPermit, Error> {
+        let end = Instant::now() + ROOM_TIMEOUT;
+        loop {
+            match self.sessions.permit(tenant).await {
+                Err(Error::SessionsFull { .. } | Error::SessionsShared { .. }) if Instant::now() < end => {
+                    tokio::time::sleep(ROOM_CHECK_INTERVAL).await;
+                }
+                done => return done,
+            }
+        }
     }
 
     /// Takes the name of a sandbox that must be the only one of its tenant's with it.

@@ -204,8 +204,20 @@ async fn their_number_their_time_and_their_notes_are_bounded() {
         "environment"
     );
     let first = engine.sandboxes.create(&me, new(100)).await.unwrap();
-    let _second = engine.sandboxes.create(&me, new(100)).await.unwrap();
+    let second = engine.sandboxes.create(&me, new(100)).await.unwrap();
+    tokio::time::pause();
     assert!(matches!(engine.sandboxes.create(&me, new(100)).await, Err(Error::SessionsFull { limit: 2 })));
+    tokio::time::resume();
+    // One that waits has the next free place.
+    let waiting = async { engine.sandboxes.create(&me, new(100)).await.map(drop) };
+    let ends_soon = async {
+        let id = second.id().to_owned();
+        drop(second);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        engine.sandboxes.kill(&me, &id).await
+    };
+    let (made, ended) = tokio::join!(waiting, ends_soon);
+    assert!(made.is_ok() && ended, "{made:?}");
     let too_long = engine.sandboxes.set_timeout(&me, first.id(), Duration::from_secs(101));
     assert!(matches!(too_long, Err(Error::InvalidSandbox { field: "timeout", .. })));
     assert!(first.ends() > SystemTime::now());

@@ -13,7 +13,7 @@ pub(crate) fn refused(error: Error) -> ApiError {
     match error {
         Error::InvalidSandbox { field, reason } => ApiError::bad_request(format!("invalid {field}: {reason}")),
         Error::SessionsFull { .. } | Error::SessionsShared { .. } => {
-            ApiError::too_many(format!("{error}; end some, or try again later"), Duration::from_secs(10))
+            ApiError::too_many(format!("{error}; end some, or try again later"), Duration::from_secs(1))
         }
         error if error.kind() == ErrorKind::Full => ApiError::bad_request(error.to_string()),
         error @ Error::Sandbox(SandboxError::Start(_)) => ApiError::bad_request(error.to_string()),
