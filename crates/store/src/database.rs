@@ -68,6 +68,15 @@ pub(crate) struct Database {
     dropped: UpgradeLoss,
 }
 
+/// A log that was copied to the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Log {
+    /// Its room is used again.
+    Kept,
+    /// Its room is given back.
+    Cut,
+}
+
 /// The reading connections: the free ones, and the tenants of the taken ones.
 #[derive(Debug, Default)]
 struct Readers {
@@ -107,6 +116,8 @@ impl Database {
         // So that a write that a client knows of survives a power cut.
         writer.pragma_update(None, "synchronous", "FULL")?;
         writer.pragma_update(None, "foreign_keys", true)?;
+        // What is deleted is overwritten, and cannot be read from the file.
+        writer.pragma_update(None, "secure_delete", true)?;
         writer.set_prepared_statement_cache_capacity(128);
         let dropped = upgrade(&mut writer)?;
         Ok(Self {
@@ -154,20 +165,23 @@ impl Database {
         match self.writer.write(tenant, &work) {
             Err(error) if error.is_disk_full() => {
                 self.reserve.release();
-                self.empty_log();
+                self.empty_log(Log::Kept);
                 self.writer.write(tenant, &work)
             }
             done => done,
         }
     }
 
-    /// Copies the log's pages to the file, so that the log's room is used again: on a full disk SQLite could not do so by itself, as the
-    /// file had to grow for it.
-    fn empty_log(&self) {
+    /// Copies the log's pages to the file, without waiting for others, so that the log's room is used again: on a full disk SQLite could
+    /// not do so by itself, as the file had to grow for it.
+    fn empty_log(&self, then: Log) {
         let emptied = Connection::open(&self.path).and_then(|connection| {
-            connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get::<_, i64>(0))
+            let run = |query| connection.query_row(query, [], |row| row.get::<_, i64>(0));
+            // Most of it is copied while others write. They wait for the rest of a log that is cut.
+            let copied = run("PRAGMA wal_checkpoint(PASSIVE)")?;
+            if then == Log::Cut { run("PRAGMA wal_checkpoint(TRUNCATE)") } else { Ok(copied) }
         });
-        emptied.ignore("the deletion fails again then");
+        emptied.ignore("it is emptied another time, and a deletion for which there is no room fails");
     }
 
     /// Deletes rows for a tenant or, with `None`, for the server, so many at once that other writers need not wait for long. The query's
@@ -218,7 +232,8 @@ impl Database {
         }
     }
 
-    /// Gives unused pages back to the file system, except an eighth of the file: in pieces, and not all at once if they are many.
+    /// Gives unused pages back to the file system, except an eighth of the file: in pieces, and not all at once if they are many. Then it
+    /// empties the log, in which deleted rows can still be read.
     pub(crate) fn shrink(&self) -> Result<(), Error> {
         for _ in 0..MAX_SHRINKS {
             let is_done = self.write(|database| {
@@ -243,6 +258,7 @@ impl Database {
             }
             std::thread::sleep(SHRINK_PAUSE);
         }
+        self.empty_log(Log::Cut);
         Ok(())
     }
 
@@ -420,6 +436,26 @@ mod tests {
         let connection = Connection::open(directory.join("aludel.db")).unwrap();
         connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
         std::fs::metadata(directory.join("aludel.db")).unwrap().len()
+    }
+
+    #[test]
+    fn nothing_of_what_is_deleted_can_be_read_from_the_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let database = Database::open(&directory.path().join("aludel.db")).unwrap();
+        let insert = "INSERT INTO interactions (id, tenant, created_at, object, input) VALUES (?1, 't', 0, ?2, '')";
+        for number in 0..50 {
+            let row = (number.to_string(), "patient Quark ".repeat(if number % 10 == 0 { 1000 } else { 3 }));
+            database.write(|database| Ok(database.execute(insert, row)?)).unwrap();
+        }
+        let found = || {
+            let read = |name: &str| std::fs::read(directory.path().join(name)).unwrap_or_default();
+            ["aludel.db", "aludel.db-wal"].map(|name| read(name).windows(7).any(|bytes| bytes == b"patient"))
+        };
+        assert!(found().contains(&true));
+        database.write(|database| Ok(database.execute("DELETE FROM interactions WHERE id % 2 = 0", [])?)).unwrap();
+        database.write(|database| Ok(database.execute("DELETE FROM interactions", [])?)).unwrap();
+        database.shrink().unwrap();
+        assert_eq!(found(), [false, false]);
     }
 
     #[test]
