@@ -26,6 +26,7 @@ const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 pub fn new_instance(run: &Path) -> io::Result<(PathBuf, File)> {
     use std::os::unix::fs::DirBuilderExt;
     fs::DirBuilder::new().recursive(true).mode(0o700).create(run)?;
+    share_with_owner(run)?;
     // The process id makes the name unique among running processes, the clock among earlier ones, the number within this process: control
     // groups get the same name, and those of all data directories are in one directory.
     static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -48,6 +49,18 @@ pub fn new_instance(run: &Path) -> io::Result<(PathBuf, File)> {
         }
     }
     Err(io::Error::other("no free instance name"))
+}
+
+/// Gives a file or a directory that root made in another user's directory to that user, who could not use it otherwise: a command of the
+/// operator's must not keep the service out of its own data.
+pub fn share_with_owner(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    let Some(parent) = path.parent() else { return Ok(()) };
+    let (parent, own) = (fs::metadata(parent)?, fs::symlink_metadata(path)?);
+    if rustix::process::geteuid().is_root() && own.uid() == 0 && parent.uid() != 0 {
+        std::os::unix::fs::lchown(path, Some(parent.uid()), Some(parent.gid()))?;
+    }
+    Ok(())
 }
 
 /// Records control groups to remove with the instance.
@@ -156,6 +169,20 @@ mod tests {
     }
 
     /// Their control groups lie beside each other, and may be made within one microsecond.
+    #[test]
+    fn what_root_makes_in_a_users_directory_is_the_users() {
+        use std::os::unix::fs::MetadataExt;
+        if !rustix::process::geteuid().is_root() {
+            return eprintln!("NOT TESTED: only root can do this");
+        }
+        let data = tempfile::tempdir().unwrap();
+        std::os::unix::fs::chown(data.path(), Some(65534), Some(65534)).unwrap();
+        let run = data.path().join("run");
+        let (instance, _lock) = new_instance(&run).unwrap();
+        assert_eq!(fs::metadata(&run).unwrap().uid(), 65534);
+        assert_eq!(fs::metadata(instance).unwrap().uid(), 0, "a sandbox's own things are root's");
+    }
+
     #[test]
     fn instances_of_one_process_differ_by_more_than_the_clock() {
         let number_of_new = |run: &tempfile::TempDir| {

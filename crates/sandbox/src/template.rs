@@ -381,6 +381,7 @@ fn lock_unless(
     let mut options = File::options();
     let file =
         options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path).map_err(at(&path))?;
+    aludel_jail::sweep::share_with_owner(&path).map_err(at(&path))?;
     let lock = BuildLock { file, cancellation: cancellation.cloned() };
     match lock.file.try_lock() {
         Ok(()) => return Ok(lock),
