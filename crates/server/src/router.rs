@@ -121,6 +121,10 @@ async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, ApiError> {
         let reason = format!("The disk of {} can only be read: the log of the system says why.", path.display());
         return Err(ApiError::unavailable(reason));
     }
+    let free = free.map_err(|error| {
+        let reason = "The disk of the server's state cannot be read; its log says why.";
+        ApiError { cause: Some(error.to_string()), ..ApiError::unavailable(reason) }
+    });
     match free? {
         0..FULL_DISK => {
             let reason = format!("The disk of the server's state is full: less than {} MB are free.", FULL_DISK >> 20);

@@ -100,6 +100,14 @@ pub(crate) enum KeysCommand {
     },
 }
 
+/// Shows a secret that is stored nowhere: where standard output takes nothing, such as a full disk, on standard error.
+fn show(console: &mut Console, secret: &str) -> anyhow::Result<()> {
+    let shown = console.line(StandardStream::Stdout, secret);
+    shown
+        .or_else(|error| console.line(StandardStream::Stderr, secret).map_err(|_| error))
+        .context("cannot show the key")
+}
+
 pub(crate) async fn run(command: KeysCommand, context: &CommandContext) -> anyhow::Result<Exit> {
     let mut console = Console::new();
     match command {
@@ -121,7 +129,7 @@ pub(crate) async fn run(command: KeysCommand, context: &CommandContext) -> anyho
             }
             let key = store.create_key(&name, expires_at).await.context("cannot make a key")?;
             console::status(&format!("made {}; this is the key, which is shown only now:", key.id));
-            console.line(StandardStream::Stdout, &key.secret)?;
+            show(&mut console, &key.secret)?;
         }
         KeysCommand::List { json } => {
             let keys = state::open_beside(context).await?.keys().await.context("cannot read the keys")?;
@@ -180,7 +188,7 @@ pub(crate) async fn run(command: KeysCommand, context: &CommandContext) -> anyho
             let rotated = store.rotate_key(id, former_until).await.context("cannot change the key")?;
             let NewKey { id, secret } = rotated.ok_or_else(|| unknown(&key))?;
             console::status(&format!("{id} has a new secret, which is shown only now:"));
-            console.line(StandardStream::Stdout, &secret)?;
+            show(&mut console, &secret)?;
         }
         KeysCommand::Revoke { key } => {
             let store = state::open_beside(context).await?;

@@ -316,6 +316,20 @@ impl fmt::Display for DirectoryPath {
     }
 }
 
+/// The names and texts of a table: as a configuration file has it, in JSON, or as lines of `NAME: VALUE`.
+fn pairs(text: &str) -> Option<BTreeMap<String, String>> {
+    if text.trim_start().starts_with('{') {
+        return serde_json::from_str(text).ok().or_else(|| {
+            let table: BTreeMap<String, BTreeMap<String, String>> = toml::from_str(&format!("table = {text}")).ok()?;
+            table.into_values().next()
+        });
+    }
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines
+        .map(|line| line.split_once(':').map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned())))
+        .collect()
+}
+
 /// Templates by the ids of keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct KeyTemplates(pub(crate) BTreeMap<String, TemplateName>);
@@ -323,14 +337,11 @@ pub(crate) struct KeyTemplates(pub(crate) BTreeMap<String, TemplateName>);
 impl FromStr for KeyTemplates {
     type Err = String;
 
-    /// Reads lines of `KEY_ID: NAME`.
     fn from_str(text: &str) -> Result<Self, String> {
-        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-        let pairs = lines.map(|line| {
-            let (key, name) = line.split_once(':').ok_or("needs a table of key ids and templates")?;
-            let key =
-                KeyId::parse(key.trim()).ok_or_else(|| format!("has `{}`, which is no id of a key", key.trim()))?;
-            Ok((key.to_string(), name.trim().parse::<TemplateName>()?))
+        let pairs = pairs(text).ok_or("needs a table of key ids and templates: { KEY_ID = \"NAME\" }")?;
+        let pairs = pairs.into_iter().map(|(key, name)| {
+            let key = KeyId::parse(&key).ok_or_else(|| format!("has `{key}`, which is no id of a key"))?;
+            Ok((key.to_string(), name.parse::<TemplateName>()?))
         });
         pairs.collect::<Result<_, String>>().map(Self)
     }
@@ -350,14 +361,9 @@ pub(crate) struct SessionVariables(pub(crate) Environment);
 impl FromStr for SessionVariables {
     type Err = String;
 
-    /// Reads lines of `NAME: VALUE`.
     fn from_str(text: &str) -> Result<Self, String> {
-        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-        let pairs = lines.map(|line| {
-            let (name, value) = line.split_once(':').ok_or("needs a table of names and values")?;
-            Ok((name.trim().to_owned(), value.trim().to_owned()))
-        });
-        let variables = Environment::new(pairs.collect::<Result<_, String>>()?);
+        let pairs = pairs(text).ok_or("needs a table of names and values: { NAME = \"value\" }")?;
+        let variables = Environment::new(pairs);
         variables.map(Self).map_err(|error| format!("cannot be set: {error}"))
     }
 }
@@ -494,5 +500,21 @@ impl FromStr for ProcessCount {
 impl fmt::Display for ProcessCount {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(formatter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_read_in_each_of_its_forms() {
+        let expected = Some([("A".to_owned(), "b c".to_owned()), ("D".to_owned(), "e:f".to_owned())].into());
+        for text in ["A: b c\n D: e:f\n", r#"{"A": "b c", "D": "e:f"}"#, r#"{ A = "b c", D = "e:f" }"#] {
+            assert_eq!(pairs(text), expected, "{text}");
+        }
+        for text in ["A=b", "{A", r#"{"A": 1}"#] {
+            assert_eq!(pairs(text), None, "{text}");
+        }
     }
 }

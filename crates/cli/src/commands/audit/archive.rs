@@ -42,6 +42,12 @@ pub(super) async fn write(store: &Store, file: &Path, before: Date) -> anyhow::R
     let mut part = file.as_os_str().to_owned();
     part.push(".part");
     let part = Path::new(&part);
+    if part.exists() {
+        let part = part.display();
+        return Err(usage(format!(
+            "{part} is there, of an attempt that failed; the log has all of it still: remove it"
+        )));
+    }
     let written = write_part(store, part, before.timestamp().as_millisecond()).await;
     let moved = written.and_then(|archived| match archived {
         Some(archived) => {
