@@ -195,6 +195,9 @@ def test_a_run_is_cancelled_with_its_program(threads, assistant):
         for event in stream:
             names.append(event.event)
             if run is None and event.event == STEP + "delta" and "logs='on" in repr(event):
+                [step] = threads.runs.steps.list(thread_id=thread.id, run_id=stream.current_run.id).data
+                assert (step.status, step.completed_at) == ("in_progress", None)
+                assert "sleep" in step.step_details.tool_calls[0].code_interpreter.input
                 run = threads.runs.cancel(stream.current_run.id, thread_id=thread.id)
                 assert run.status in ("cancelling", "cancelled")
     assert names[-2:] == [STEP + "cancelled", "thread.run.cancelled"]
@@ -217,6 +220,16 @@ def test_what_fails_is_told_in_the_stream(threads, assistant):
         names = [event.event for event in stream]
     assert names == [*STREAM[:3], "thread.run.failed"]
     assert stream.current_run.last_error.code == "invalid_prompt"
+
+
+def test_files_of_one_name_are_told_apart(client, threads, assistant):
+    files = [client.files.create(file=("run.txt", text), purpose="assistants").id for text in (b"one", b"two")]
+    attachments = [{"file_id": file, "tools": [{"type": "code_interpreter"}]} for file in files]
+    thread = asked(threads, "count", attachments=attachments)
+    run = threads.runs.create_and_poll(thread_id=thread.id, assistant_id=assistant.id)
+    assert run.status == "completed"
+    # run.txt and run-2.txt.
+    assert text_of(threads.messages.list(thread.id, limit=1).data[0]) == "Run 3 times."
 
 
 def test_files_go_in_and_come_out(client, threads, assistant):
@@ -316,7 +329,8 @@ def test_azures_paths_and_keys_lead_to_the_same(server, assistant):
     # An app has its chats and responses at the same address.
     said = [{"role": "user", "content": "hello"}]
     for client in (azure, newer, openai.AzureOpenAI(azure_endpoint=server.url, azure_deployment=MODEL, api_key=key, api_version="1")):
-        assert client.chat.completions.create(model=MODEL, messages=said).choices[0].message.content
+        chunks = client.chat.completions.create(model=MODEL, messages=said, stream=True)
+        assert "You said" in "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     for client in (azure, newer):
         response = client.responses.create(model=MODEL, input="2**20", tools=[{"type": "code_interpreter", "container": {"type": "auto"}}])
         assert "1048576" in response.output_text

@@ -26,7 +26,6 @@ use crate::raw_json::raw_json;
 
 /// The name of this dialect in stored requests.
 pub(super) const NAME: &str = "assistants";
-/// Links to files, as models write them.
 /// The error of a run whose server was killed.
 const STOPPED: &str = "The server was stopped before the run was done.";
 /// The field of a stored run with [`Owed`], while it waits for its client. Clients do not see it.
@@ -268,8 +267,10 @@ impl Render for RunRenderer {
         self.handle(&event.kind, event.at_ms);
         let (steps, messages) = (self.writer.steps.len(), self.writer.messages.len());
         let (saved_steps, saved_messages) = std::mem::replace(&mut self.saved, (steps, messages));
-        let save = (steps > saved_steps).then(|| {
-            let steps = self.writer.steps.iter().skip(saved_steps).cloned().collect();
+        // Clients that poll show a program while it runs.
+        let begun = matches!(event.kind, EventKind::ToolReady { .. }).then(|| self.writer.open_program()).flatten();
+        let save = (steps > saved_steps || begun.is_some()).then(|| {
+            let steps = self.writer.steps.iter().skip(saved_steps).cloned().chain(begun).collect();
             let messages = self.writer.messages.iter().skip(saved_messages).cloned().collect();
             raw_json(&Made { steps, messages, ..Made::default() })
         });

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use aludel_engine::Session;
-use aludel_engine::sessions::{SessionChoice, WORKSPACE};
+use aludel_engine::sessions::{SessionChoice, WORKSPACE, free_name};
 use aludel_store::{FileId, Tenant, ThreadId};
 
 use super::threads;
@@ -42,8 +42,8 @@ pub(super) async fn open(app: &App, tenant: &Tenant, thread: &ThreadId) -> Resul
 pub(super) struct FilePaths(Vec<(String, String)>);
 
 impl FilePaths {
-    /// Copies files into a session that does not have them yet: each under its id, and the first of a name also under its name. Deleted
-    /// files are skipped.
+    /// Copies files into a session that does not have them yet: each under its id and, unless a program uses it, under its name, with a
+    /// number if an earlier file has the same. Deleted files are skipped.
     pub(super) async fn copy_into(
         app: &App,
         tenant: &Tenant,
@@ -55,12 +55,14 @@ impl FilePaths {
         for id in ids.into_iter().filter(|id| seen.insert(id.clone())).take(MAX_FILES) {
             let Some(parsed) = FileId::parse(&id) else { continue };
             let Some(file) = app.store.file(tenant, &parsed).await? else { continue };
-            let (by_id, by_name) = (format!("{WORKSPACE}/{id}"), format!("{WORKSPACE}/{}", file.filename));
+            let filename = free_name(&file.filename, &names);
+            let (by_id, by_name) = (format!("{WORKSPACE}/{id}"), format!("{WORKSPACE}/{filename}"));
             let is_new = !present.contains(&by_id);
             // A program may have used the name, or removed the file of that name.
-            let is_named = names.insert(file.filename.clone()) && present.contains(&by_name) != is_new;
+            let is_named = present.contains(&by_name) != is_new;
+            names.insert(filename.clone());
             if is_new {
-                let wanted = [Some(id.as_str()), is_named.then_some(file.filename.as_str())];
+                let wanted = [Some(id.as_str()), is_named.then_some(filename.as_str())];
                 for name in wanted.into_iter().flatten() {
                     let blob = app.store.copy_blob(tenant, &file.blob).await?;
                     session.add_file(name, &file.mime, blob).await?;

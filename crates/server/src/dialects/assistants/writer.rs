@@ -379,11 +379,17 @@ impl Writer {
 
     /// Ends the program.
     pub(super) fn end_program(&mut self, end: &StepEnd) {
-        let open = self.open.take();
-        let Some(Open::Program { item, mut step, call }) = open else { return self.open = open };
-        let call = ToolCall::CodeInterpreter { id: item.with_prefix(CALL), code_interpreter: call };
-        step.step_details = StepDetails::ToolCalls { tool_calls: vec![call] };
-        self.end_step(step, end);
+        if let Some(step) = self.open_program() {
+            self.open = None;
+            self.end_step(step, end);
+        }
+    }
+
+    /// The step of the open program, as far as it has come.
+    pub(super) fn open_program(&self) -> Option<RunStep> {
+        let Some(Open::Program { item, step, call }) = &self.open else { return None };
+        let call = ToolCall::CodeInterpreter { id: item.with_prefix(CALL), code_interpreter: call.clone() };
+        Some(RunStep { step_details: StepDetails::ToolCalls { tool_calls: vec![call] }, ..step.clone() })
     }
 
     /// Asks the client for the outputs of its functions.
