@@ -102,7 +102,6 @@ class Kernel:
         """Runs in a fork, after the lockdown. Returns when the host has gone."""
         self.output.channel = Channel()
         self.output.owner = os.getpid()
-        self.output.keep_pipes()
         self.start_fresh()
         self.send({"type": "ready"})
         while True:

@@ -6,7 +6,6 @@ import json
 import os
 import sys
 import threading
-from fcntl import F_DUPFD_CLOEXEC, fcntl
 from os import getpid
 
 from kernel_channel import Silence, utf8
@@ -18,9 +17,8 @@ MAX_PAGE = 6 << 20
 MAX_LIBRARIES = 4
 # Switches between the two streams in one cell whose order is kept, which costs an answer of the host each time.
 MAX_TURNS = 1000
-# The standard streams by their descriptors, and the lowest descriptor of their copies.
+# The standard streams by their descriptors.
 STREAMS = {1: "stdout", 2: "stderr"}
-KEPT_FROM = 100
 
 
 class Output:
@@ -41,8 +39,6 @@ class Output:
         self.most_libraries = self.libraries_left = MAX_LIBRARIES
         # The descriptor that was printed to last; child processes mostly use the first.
         self.printed_last = 1
-        # Copies of the pipes, by descriptor.
-        self.pipes = {}
 
     def begin_cell(self):
         self.turns, self.printed_last, self.libraries_left = 0, 1, self.most_libraries
@@ -131,15 +127,9 @@ class Output:
         os.close(reader)
         os.close(writer)
 
-    def keep_pipes(self):
-        """Copies the pipes, out of the way of programs, for those that close theirs."""
-        self.pipes = {descriptor: fcntl(descriptor, F_DUPFD_CLOEXEC, KEPT_FROM) for descriptor in STREAMS}
-
     def restore_streams(self):
-        """Opens again the streams that an earlier cell closed, or put nothing in place of. Those that lead elsewhere stay."""
+        """Makes the streams anew that an earlier cell closed, or put nothing in place of. Those that lead elsewhere stay."""
         for descriptor, name in STREAMS.items():
-            if descriptor in self.pipes and not is_open(descriptor) and is_open(self.pipes[descriptor]):
-                os.dup2(self.pipes[descriptor], descriptor)
             stream = getattr(sys, name, None)
             if (stream is None or getattr(stream, "closed", False) is True) and is_open(descriptor):
                 stream = self.standard_stream(descriptor)
