@@ -167,12 +167,12 @@ async fn files_of_one_name_are_told_apart_and_placed_once() {
         found["data"].as_array().unwrap().iter().map(|file| file["path"].as_str().unwrap()).collect();
     paths.sort_unstable();
     let by_id = |file: &str| format!("/mnt/data/{file}");
-    assert_eq!(paths, ["/mnt/data/a.csv", &by_id(&files[0]), &by_id(&files[1]), "/mnt/data/made.txt"]);
+    let named = ["/mnt/data/a-2.csv", "/mnt/data/a.csv"];
+    assert_eq!(paths, [named[0], named[1], &by_id(&files[0]), &by_id(&files[1]), "/mnt/data/made.txt"]);
     let received = upstream.requests()[2]["messages"].to_string();
     assert!(received.contains(&format!("- /mnt/data/a.csv (file id {})", files[0])), "{received}");
     assert!(
-        received.contains(&format!("[The user attached a file: /mnt/data/{}]", files[1]))
-            && !received.contains(&files[2]),
+        received.contains("[The user attached a file: /mnt/data/a-2.csv]") && !received.contains(&files[2]),
         "{received}"
     );
     server.stop().await;
