@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import threading
-from os import getpid
+from os import fstat, getpid
 
 from kernel_channel import Silence, utf8
 
@@ -130,8 +130,7 @@ class Output:
     def restore_streams(self):
         """Makes the streams anew that an earlier cell closed, or put nothing in place of. Those that lead elsewhere stay."""
         for descriptor, name in STREAMS.items():
-            stream = getattr(sys, name, None)
-            if (stream is None or getattr(stream, "closed", False) is True) and is_open(descriptor):
+            if is_gone(getattr(sys, name, None)) and is_open(descriptor):
                 stream = self.standard_stream(descriptor)
                 setattr(sys, name, stream)
                 setattr(sys, f"__{name}__", stream)
@@ -198,9 +197,17 @@ def encode_structure(value):
     return utf8(written).decode()
 
 
+def is_gone(stream):
+    """Returns true for no stream, and for one that is closed, detached or cannot say."""
+    try:
+        return stream is None or getattr(stream, "closed", False) is True
+    except Exception:
+        return True
+
+
 def is_open(descriptor):
     try:
-        os.fstat(descriptor)
+        fstat(descriptor)
     except OSError:
         return False
     return True
