@@ -26,6 +26,9 @@ const READERS: usize = 8;
 /// Most connections that read for one tenant at once, so that others always find one.
 const READERS_OF_TENANT: usize = READERS / 2;
 
+/// The pragma by which what is deleted is overwritten.
+const OVERWRITES: &str = "secure_delete";
+
 /// Rows that are deleted in one transaction.
 const PIECE: usize = 500;
 
@@ -117,7 +120,7 @@ impl Database {
         writer.pragma_update(None, "synchronous", "FULL")?;
         writer.pragma_update(None, "foreign_keys", true)?;
         // What is deleted is overwritten, and cannot be read from the file.
-        writer.pragma_update(None, "secure_delete", true)?;
+        writer.pragma_update(None, OVERWRITES, true)?;
         writer.set_prepared_statement_cache_capacity(128);
         let dropped = upgrade(&mut writer)?;
         Ok(Self {
@@ -166,7 +169,13 @@ impl Database {
             Err(error) if error.is_disk_full() => {
                 self.reserve.release();
                 self.empty_log(Log::Kept);
-                self.writer.write(tenant, &work)
+                // To overwrite takes as much room in the log as is deleted.
+                self.writer.write(tenant, |database| {
+                    database.pragma_update(None, OVERWRITES, false)?;
+                    let done = work(database);
+                    database.pragma_update(None, OVERWRITES, true)?;
+                    done
+                })
             }
             done => done,
         }
@@ -176,6 +185,8 @@ impl Database {
     /// not do so by itself, as the file had to grow for it.
     fn empty_log(&self, then: Log) {
         let emptied = Connection::open(&self.path).and_then(|connection| {
+            // Without waiting: others cannot write while a log is cut.
+            connection.busy_timeout(Duration::ZERO)?;
             let run = |query| connection.query_row(query, [], |row| row.get::<_, i64>(0));
             // Most of it is copied while others write. They wait for the rest of a log that is cut.
             let copied = run("PRAGMA wal_checkpoint(PASSIVE)")?;
