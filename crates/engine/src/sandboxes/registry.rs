@@ -21,6 +21,8 @@ use crate::{Error, Missing, Sessions, Tasks, creation};
 
 /// Longest wait of a new sandbox for one of others to end.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
+/// Most that wait for one tenant: they take its share of requests meanwhile.
+const MAX_WAITING: usize = 32;
 /// Time between looks for it.
 const ROOM_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Attempts to pause a sandbox with its processes at the end of its time, before its files alone are kept.
@@ -39,6 +41,27 @@ pub struct Sandboxes {
     known: Arc<Mutex<HashMap<String, Arc<ClientSandbox>>>>,
     /// Unique names of sandboxes that are being made.
     claimed: Arc<Mutex<HashSet<OwnedName>>>,
+    /// The lines of those that wait for a place.
+    lines: Lines,
+}
+
+/// For each tenant with requests for a place, the mutex that whoever is first in line has.
+type Lines = Arc<Mutex<HashMap<Tenant, Arc<tokio::sync::Mutex<()>>>>>;
+
+/// A request in a line. Dropping the last one removes the line.
+struct OpenLine<'t> {
+    lines: Lines,
+    tenant: &'t Tenant,
+}
+
+impl Drop for OpenLine<'_> {
+    fn drop(&mut self) {
+        let mut lines = lock(&self.lines);
+        // The map's own, and that of the request that drops it.
+        if lines.get(self.tenant).is_some_and(|line| Arc::strong_count(line) <= 2) {
+            lines.remove(self.tenant);
+        }
+    }
 }
 
 /// A tenant and the name of one of its sandboxes.
@@ -66,7 +89,16 @@ impl Sandboxes {
         shutdown: CancellationToken,
         lifetime: Duration,
     ) -> Self {
-        Self { sessions, tasks, processor_time, shutdown, lifetime, known: Arc::default(), claimed: Arc::default() }
+        Self {
+            sessions,
+            tasks,
+            processor_time,
+            shutdown,
+            lifetime,
+            known: Arc::default(),
+            claimed: Arc::default(),
+            lines: Arc::default(),
+        }
     }
 
     /// Capabilities of the backend.
@@ -103,16 +135,32 @@ impl Sandboxes {
         Ok(sandbox)
     }
 
-    /// A permit for a sandbox. While others have them all, it waits for a moment: clients that are refused come back together.
+    /// A permit for a sandbox. While others have them all, it waits for a moment, in the order of a tenant's requests: clients that are
+    /// refused come back together.
     async fn permit_in_time(&self, tenant: &Tenant) -> Result<SandboxPermit, Error> {
         let end = Instant::now() + ROOM_TIMEOUT;
-        loop {
-            match self.sessions.permit(tenant).await {
-                Err(Error::SessionsFull { .. } | Error::SessionsShared { .. }) if Instant::now() < end => {
-                    tokio::time::sleep(ROOM_CHECK_INTERVAL).await;
+        let line = Arc::clone(lock(&self.lines).entry(tenant.clone()).or_default());
+        let _line = OpenLine { lines: Arc::clone(&self.lines), tenant };
+        // The map has it, too.
+        if Arc::strong_count(&line) > MAX_WAITING + 1 {
+            return self.sessions.permit(tenant).await;
+        }
+        let turn = async {
+            let _turn = line.lock().await;
+            loop {
+                match self.sessions.permit(tenant).await {
+                    Err(Error::SessionsFull { .. } | Error::SessionsShared { .. }) => {
+                        tokio::time::sleep(ROOM_CHECK_INTERVAL).await;
+                    }
+                    done => return done,
                 }
-                done => return done,
             }
+        };
+        tokio::select! {
+            biased;
+            done = turn => done,
+            () = self.shutdown.cancelled() => self.sessions.permit(tenant).await,
+            () = tokio::time::sleep_until(end) => self.sessions.permit(tenant).await,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Sandboxes that clients own, with scripted programs.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use aludel_sandbox::memory::{Memory, simple};
@@ -218,6 +218,37 @@ async fn their_number_their_time_and_their_notes_are_bounded() {
     };
     let (made, ended) = tokio::join!(waiting, ends_soon);
     assert!(made.is_ok() && ended, "{made:?}");
+    // Those that wait are served in their order, and no more than a few wait.
+    let (order, full) = (Mutex::new(Vec::new()), Mutex::new(0));
+    let waiting = futures_util::future::join_all((0..40).map(|number| {
+        let (engine, me, order, full) = (&engine, &me, &order, &full);
+        async move {
+            match engine.sandboxes.create(me, new(100)).await {
+                Ok(made) => {
+                    order.lock().unwrap().push(number);
+                    let id = made.id().to_owned();
+                    drop(made);
+                    engine.sandboxes.kill(me, &id).await;
+                }
+                Err(_) => *full.lock().unwrap() += 1,
+            }
+        }
+    }));
+    let first_ends = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let listed: Vec<String> = engine
+            .sandboxes
+            .list(&me)
+            .iter()
+            .map(|sandbox| sandbox.id().to_owned())
+            .filter(|id| id != first.id())
+            .collect();
+        engine.sandboxes.kill(&me, &listed[0]).await
+    };
+    tokio::join!(waiting, first_ends);
+    let order = order.into_inner().unwrap();
+    assert_eq!((order.clone(), full.into_inner().unwrap()), ((0..order.len()).collect(), 40 - order.len()));
+    assert_eq!(order.len(), 32);
     let too_long = engine.sandboxes.set_timeout(&me, first.id(), Duration::from_secs(101));
     assert!(matches!(too_long, Err(Error::InvalidSandbox { field: "timeout", .. })));
     assert!(first.ends() > SystemTime::now());
