@@ -54,11 +54,24 @@ pub fn new_instance(run: &Path) -> io::Result<(PathBuf, File)> {
 /// Gives a file or a directory that root made in another user's directory to that user, who could not use it otherwise: a command of the
 /// operator's must not keep the service out of its own data.
 pub fn share_with_owner(path: &Path) -> io::Result<()> {
-    use std::os::unix::fs::MetadataExt;
-    let Some(parent) = path.parent() else { return Ok(()) };
-    let (parent, own) = (fs::metadata(parent)?, fs::symlink_metadata(path)?);
-    if rustix::process::geteuid().is_root() && own.uid() == 0 && parent.uid() != 0 {
-        std::os::unix::fs::lchown(path, Some(parent.uid()), Some(parent.gid()))?;
+    use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, chownat, fstat, openat, statat};
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    // Opened once: its owner may put another one in its place.
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let parent = openat(CWD, parent, flags, Mode::empty())?;
+    let (owner, own) = (fstat(&parent)?, statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW)?);
+    // A file of root's may have got a second name there.
+    let is_new = match FileType::from_raw_mode(own.st_mode) {
+        FileType::Directory => true,
+        FileType::RegularFile => own.st_nlink == 1,
+        _ => false,
+    };
+    if owner.st_uid != 0 && own.st_uid == 0 && is_new {
+        let (user, group) = (rustix::fs::Uid::from_raw(owner.st_uid), rustix::fs::Gid::from_raw(owner.st_gid));
+        chownat(&parent, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)?;
     }
     Ok(())
 }

@@ -321,8 +321,9 @@ impl fmt::Display for DirectoryPath {
 fn pairs(text: &str) -> Option<BTreeMap<String, String>> {
     if text.trim_start().starts_with('{') {
         return serde_json::from_str(text).ok().or_else(|| {
-            let table: BTreeMap<String, BTreeMap<String, String>> = toml::from_str(&format!("table = {text}")).ok()?;
-            table.into_values().next()
+            let mut tables: BTreeMap<String, BTreeMap<String, String>> =
+                toml::from_str(&format!("table = {text}")).ok()?;
+            tables.remove("table").filter(|_| tables.is_empty())
         });
     }
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
@@ -514,7 +515,7 @@ mod tests {
         for text in ["A: b c\n D: e:f\n", r#"{"A": "b c", "D": "e:f"}"#, r#"{ A = "b c", D = "e:f" }"#] {
             assert_eq!(pairs(text), expected, "{text}");
         }
-        for text in ["A=b", "{A", r#"{"A": 1}"#] {
+        for text in ["A=b", "{A", r#"{"A": 1}"#, "{A = \"b\"}\n[sandbox]\nmemory = \"1g\""] {
             assert_eq!(pairs(text), None, "{text}");
         }
     }

@@ -159,11 +159,17 @@ fn image(part: &Part) -> Option<ContentPart> {
         Part::Text(_) => None,
         Part::Image { mime, data, detail } => {
             let url = format!("data:{mime};base64,{}", BASE64_STANDARD.encode(data));
-            Some(ContentPart::image(url, detail.map(ImageDetail::word)))
+            Some(ContentPart::image(url, detail.map(word_of)))
         }
-        Part::ImageUrl(RemoteImage { url, detail }) => {
-            Some(ContentPart::image(url.clone(), detail.map(ImageDetail::word)))
-        }
+        Part::ImageUrl(RemoteImage { url, detail }) => Some(ContentPart::image(url.clone(), detail.map(word_of))),
+    }
+}
+
+/// The word for a detail. This protocol has none for the whole image.
+fn word_of(detail: ImageDetail) -> &'static str {
+    match detail {
+        ImageDetail::Original => ImageDetail::High.word(),
+        detail => detail.word(),
     }
 }
 
