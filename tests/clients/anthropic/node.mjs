@@ -7,7 +7,8 @@ const tools = [{ type: "code_execution_20260120", name: "code_execution" }];
 const usual = { model: "scripted", max_tokens: 1000, tools };
 const user = (content) => [{ role: "user", content }];
 
-const stream = client.messages.stream({ ...usual, messages: user("ponder two programs") });
+const thinking = { type: "enabled", budget_tokens: 1024 };
+const stream = client.messages.stream({ ...usual, max_tokens: 2000, thinking, messages: user("ponder two programs") });
 const kinds = [];
 for await (const event of stream) kinds.push(event.type);
 const message = await stream.finalMessage();
