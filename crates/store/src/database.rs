@@ -26,7 +26,7 @@ const READERS: usize = 8;
 /// Most connections that read for one tenant at once, so that others always find one.
 const READERS_OF_TENANT: usize = READERS / 2;
 
-/// The pragma by which what is deleted is overwritten.
+/// The pragma that has deleted rows overwritten.
 const OVERWRITES: &str = "secure_delete";
 
 /// Rows that are deleted in one transaction.
@@ -119,7 +119,7 @@ impl Database {
         // So that a write that a client knows of survives a power cut.
         writer.pragma_update(None, "synchronous", "FULL")?;
         writer.pragma_update(None, "foreign_keys", true)?;
-        // What is deleted is overwritten, and cannot be read from the file.
+        // Deleted rows are overwritten, and cannot be read from the file.
         writer.pragma_update(None, OVERWRITES, true)?;
         writer.set_prepared_statement_cache_capacity(128);
         let dropped = upgrade(&mut writer)?;

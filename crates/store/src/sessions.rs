@@ -403,8 +403,8 @@ impl Store {
 
     /// Stores readers' contents as files of a session, and removes others, all or nothing except files that exceed the tenant's quota.
     /// Each reader is requested when the previous one has been read, so they need not be open at once. Once begun it is finished, blobs and
-    /// rows, even if the caller gives up. One without a reader counts as without room. A file replaces one of the same path, unless it has the same content. `None` if the session is
-    /// gone.
+    /// rows, even if the caller gives up. One without a reader counts as without room. A file replaces one of the same path, unless it has
+    /// the same content. `None` if the session is gone.
     pub async fn write_session_files<R: Read>(
         &self,
         tenant: &Tenant,

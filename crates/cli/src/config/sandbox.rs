@@ -69,8 +69,8 @@ settings! {
         require: RequireSetting = RequireSetting::Default;
         /// Memory of all processes of a sandbox, with its files, at least 64m.
         memory: MemorySize = MemorySize(Size::from_bytes(LIMITS.memory));
-        /// Wall clock of one program. One that takes longer is stopped. In sandboxes that clients of E2B and OpenSandbox own, programs have the
-        /// time that these clients give.
+        /// Wall clock of one program. One that takes longer is stopped. In sandboxes that clients of E2B and OpenSandbox own, programs have
+        /// the time that these clients give.
         timeout: DurationValue = DurationValue::from_secs(LIMITS.timeout.as_secs());
         /// Time after which a sandbox that nobody uses ends. Its files are kept.
         idle: DurationValue = DurationValue::from_secs(20 * 60);

@@ -25,8 +25,8 @@ settings! {
         ///
         /// Unless it is given, `aludel` below `XDG_DATA_HOME`, `/var/lib/aludel` for root, and `~/.local/share/aludel` for others.
         data: FilePath = FilePath::default();
-        /// Live sandboxes at once, 1 to 100000. One more ends an idle one of the key that has most; those that clients of E2B and OpenSandbox
-        /// own are never ended for another, and a new one waits up to ten seconds for a free place.
+        /// Live sandboxes at once, 1 to 100000. One more ends an idle one of the key that has most; those that clients of E2B and
+        /// OpenSandbox own are never ended for another, and a new one waits up to ten seconds for a free place.
         containers: Count = Count(SESSIONS.sessions);
         /// Requests that are answered at once, 1 to 100000. One more hears 429.
         requests: Count = Count(REQUESTS);

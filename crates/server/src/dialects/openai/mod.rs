@@ -1,8 +1,8 @@
 //! OpenAI's API: Responses, Chat Completions, files, containers and conversations.
 //!
-//! `azure` renames requests of clients for Azure, `tools` parses the tools of a request, `attachment` finds the files of messages, `program`
-//! renders programs and their output, `services` forwards to models other than chat models, `form` finds the model's name in forms, `error`
-//! renders refusals.
+//! `azure` renames requests of clients for Azure, `tools` parses the tools of a request, `attachment` finds the files of messages,
+//! `program` renders programs and their output, `services` forwards to models other than chat models, `form` finds the model's name in
+//! forms, `error` renders refusals.
 
 use std::borrow::Cow;
 
