@@ -40,6 +40,23 @@ fn a_program_in_another_language_is_refused_by_its_name() {
 }
 
 #[test]
+fn hashes_are_those_of_the_seed() {
+    let directory = tempfile::tempdir().unwrap();
+    let code = r#"import subprocess, sys
+print(hash('abc'), flush=True)
+subprocess.run([sys.executable, '-c', "print(hash('abc'))"])"#;
+    let hashes = |seed: &str| {
+        let mut command = aludel(directory.path());
+        let ran = said(command.args(["run", "--no-server", "-c", code]).env("ALUDEL_SANDBOX_HASH_SEED", seed));
+        assert_eq!(ran.status, Some(0), "{ran:#?}");
+        ran.stdout.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let (first, again, other) = (hashes("7"), hashes("7"), hashes("random"));
+    assert!(first == again && first[0] == first[1], "{first:?} {again:?}");
+    assert_ne!(first[0], other[0]);
+}
+
+#[test]
 fn a_program_ends_as_an_interpreter_does() {
     let directory = tempfile::tempdir().unwrap();
     let program = r"

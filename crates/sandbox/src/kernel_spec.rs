@@ -138,6 +138,13 @@ impl KernelSpec {
         self
     }
 
+    /// The same kernel with this seed of Python's hashes, and all Python that its programs start.
+    #[must_use]
+    pub fn with_hash_seed(mut self, seed: u32) -> Self {
+        self.env.push(("PYTHONHASHSEED".into(), seed.to_string()));
+        self
+    }
+
     /// The same kernel with these modules imported ahead.
     #[must_use]
     pub(crate) fn preloading(mut self, modules: &[String]) -> Self {

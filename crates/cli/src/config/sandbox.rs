@@ -89,6 +89,9 @@ settings! {
         /// A new interpreter for every sandbox, with an address layout of its own, instead of a fork of a warm one. It takes a second
         /// instead of milliseconds.
         fresh: Switch = Switch(false);
+        /// Seed of `hash()` for texts in Python, from which the order of sets follows: `random`, or a number from 0 to 4294967295 for the
+        /// same order in all sandboxes and after each start.
+        hash_seed: HashSeed = HashSeed(None);
         /// The most memory that a client of the server can ask for; `memory` unless it is given.
         max_memory: MemorySize = MemorySize(Size::from_bytes(LIMITS.memory));
         /// Time for which a server keeps the sandbox of a chat completion for the next request.
@@ -130,7 +133,7 @@ settings! {
     }
 }
 
-values! { SessionVariables: Table, KeyTemplates: Table, Choice: Text, DirectoryPath: Text, TemplateNames: List, MemorySize: Text, PoolSize: Number, Cores: Number, CpuTime: Text, ProcessCount: Number }
+values! { SessionVariables: Table, KeyTemplates: Table, Choice: Text, DirectoryPath: Text, TemplateNames: List, MemorySize: Text, PoolSize: Number, Cores: Number, CpuTime: Text, ProcessCount: Number, HashSeed: Text }
 
 impl SandboxSection {
     /// Fills in the defaults that depend on other settings, and checks settings that depend on each other.
@@ -480,6 +483,31 @@ impl fmt::Display for CpuTime {
         match self.0 {
             Some(span) => span.fmt(formatter),
             None => formatter.write_str("unlimited"),
+        }
+    }
+}
+
+/// Seed of Python's hashes; `None` for another one at each start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HashSeed(pub(crate) Option<u32>);
+
+impl FromStr for HashSeed {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match (text, text.parse()) {
+            ("random", _) => Ok(Self(None)),
+            (_, Ok(seed)) => Ok(Self(Some(seed))),
+            _ => Err("is neither `random` nor a number from 0 to 4294967295"),
+        }
+    }
+}
+
+impl fmt::Display for HashSeed {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(seed) => seed.fmt(formatter),
+            None => formatter.write_str("random"),
         }
     }
 }

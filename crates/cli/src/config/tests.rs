@@ -100,6 +100,7 @@ processes = 64
 output = "1m"
 cpu_time = "10s"
 fresh = true
+hash_seed = 7
 max_memory = "4g"
 linger = "30s"
 lifetime = "2h"

@@ -28,6 +28,13 @@ pub(super) async fn start(context: &CommandContext, wanted: BackendOptions<'_>) 
 
 /// The settings of a backend with this template.
 pub(in crate::sandboxes) fn local_config(context: &CommandContext, template: Template, pool: usize) -> LocalConfig {
+    let template = match context.config.sandbox.hash_seed.0 {
+        Some(seed) => {
+            let kernel = KernelSpec::clone(template.kernel()).with_hash_seed(seed);
+            template.with_kernel(kernel)
+        }
+        None => template,
+    };
     LocalConfig {
         data: context.config.server.data.to_path_buf(),
         template,
