@@ -3,10 +3,12 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::Stdio;
 
 use aludel_store::{AuditEntry, AuditEvent, Store, Tenant};
-use common::{Said, aludel, data, said};
+use common::{Said, aludel, data, said, wait_until};
 
 fn audit(data: &Path, arguments: &[&str]) -> Said {
     said(aludel(data).arg("audit").args(arguments).arg("--data").arg(data))
@@ -18,6 +20,23 @@ async fn note(data: &Path, code: &str) {
     let (code, actor, outcome) = (code.into(), "nobody is asked".into(), String::new());
     let entry = AuditEntry { event: AuditEvent::Started, request, session, code, actor, outcome };
     store.audit(&Tenant::local(), vec![entry.clone(), entry]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_log_that_is_followed_ends_with_its_reader() {
+    let data = data();
+    let data = data.path();
+    std::fs::create_dir(data.join("state")).unwrap();
+    note(data, "print(1)").await;
+    let mut command = aludel(data);
+    command.args(["audit", "--follow", "--data"]).arg(data).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut first = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    assert!(first.contains("print(1)"), "{first}");
+    // The reader is dropped, and no entry comes.
+    wait_until(|| child.try_wait().unwrap().is_some(), "it goes on");
+    assert_eq!(child.wait().unwrap().code(), Some(141));
 }
 
 #[tokio::test]

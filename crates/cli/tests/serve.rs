@@ -394,6 +394,7 @@ fn a_reload_says_what_it_did_not_do() {
     std::fs::write(&file, model("second") + "[approval]\nmode='always'\n").unwrap();
     signal(&child, "HUP");
     assert!(until("models reloaded").contains("second"));
+    assert!(until("approval was not reloaded").contains("with its rules"));
     assert!(until("need a restart").contains("approval.mode"));
     assert!(ask(&address, "GET /v1/models", None, "").contains("\"second\""));
     signal(&child, "TERM");

@@ -3,6 +3,7 @@
 mod archive;
 
 use std::fs::File;
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use aludel_store::{AuditRecord, TamperEvidence};
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use jiff::civil::Date;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::console::{Console, StandardStream};
 use crate::context::CommandContext;
@@ -116,7 +118,18 @@ pub(crate) async fn run(args: AuditArgs, context: &CommandContext) -> anyhow::Re
             return Ok(Exit::Success);
         }
         tokio::time::sleep(POLL_INTERVAL).await;
+        if has_lost_reader() {
+            return Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
+        }
     }
+}
+
+/// Returns true if standard output is a pipe that nobody reads any more.
+fn has_lost_reader() -> bool {
+    let stdout = io::stdout();
+    let mut polled = [PollFd::new(&stdout, PollFlags::empty())];
+    poll(&mut polled, Some(&Timespec::default())).is_ok()
+        && polled.iter().any(|stdout| stdout.revents().contains(PollFlags::ERR))
 }
 
 /// One entry as text for people. All its fields may come from a model.

@@ -217,6 +217,8 @@ fn reload(context: &CommandContext, engine: &Engine) -> anyhow::Result<()> {
     if config.approval.has_mode_of(&context.config.approval) {
         engine.set_approvals(approvals);
         console::status(&format!("approval reloaded; {}", config.approval.description()));
+    } else {
+        console::warn("approval was not reloaded, with its rules: another approval.mode needs a restart");
     }
     let others = context.config.changed(&config);
     if !others.is_empty() {
