@@ -197,6 +197,20 @@ def test_addresses_are_signed(sandbox):
     assert json.load(expired.value) == {"code": 401, "message": "signature is already expired"}
 
 
+def test_variables_that_are_lost_unheard_are_told_of(sandbox):
+    sandbox.run_code("kept = 1")
+    stubborn = "import time\nwhile True:\n  try: time.sleep(60)\n  except BaseException: pass"
+    with pytest.raises(TimeoutException):
+        sandbox.run_code(stubborn, timeout=1)
+    told = sandbox.run_code("kept")
+    assert told.error.name == "NameError" and "A new interpreter ran this program" in "".join(told.logs.stderr)
+    assert sandbox.run_code("kept = 2; kept").logs.stderr == []
+    # Whoever hears of it at once is not told again.
+    assert "All variables are lost" in sandbox.run_code("import os; os._exit(1)").error.value
+    after = sandbox.run_code("'kept' in globals()")
+    assert (after.text, after.logs.stderr) == ("False", [])
+
+
 def test_commands_run_and_end(sandbox):
     result = sandbox.commands.run("pwd; echo $HOME; echo error >&2")
     assert (result.stdout, result.stderr, result.exit_code) == ("/home/user\n/home/user\n", "error\n", 0)

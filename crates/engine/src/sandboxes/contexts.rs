@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use aludel_agent::{Runtime, RuntimeError};
 use aludel_sandbox::{
@@ -50,6 +50,8 @@ pub struct Context {
     /// `None` until its kernel is started.
     running: Mutex<Option<Running>>,
     executions: AtomicU64,
+    /// True if a client has heard that the variables are lost.
+    is_loss_told: AtomicBool,
 }
 
 /// The kernel of a context, and the names that its programs share.
@@ -78,7 +80,14 @@ impl Context {
     fn new(running: Option<Running>, directory: &str, language: Option<Language>) -> Arc<Self> {
         let id = format!("{:.32}", random_hex());
         let (directory, running) = (directory.to_owned(), Mutex::new(running));
-        Arc::new(Self { id, directory, language, running, executions: AtomicU64::new(0) })
+        Arc::new(Self {
+            id,
+            directory,
+            language,
+            running,
+            executions: AtomicU64::new(0),
+            is_loss_told: AtomicBool::new(false),
+        })
     }
 
     /// Its id.
@@ -94,6 +103,12 @@ impl Context {
     /// The language of its programs; `None` for the sandbox's own.
     pub fn language(&self) -> Option<&Language> {
         self.language.as_ref()
+    }
+
+    /// Notes that a client has heard of the loss of the variables. Otherwise the next program's outcome has
+    /// [`VariablesState::Restarted`](aludel_sandbox::VariablesState::Restarted).
+    pub fn note_told_loss(&self) {
+        self.is_loss_told.store(true, Ordering::Relaxed);
     }
 
     /// Counts a program that starts in it, and returns its number, from 1.
@@ -205,6 +220,7 @@ impl Contexts {
             before.kernel.close().await;
         }
         *running = Some(self.starter.fresh(&context).await?);
+        context.is_loss_told.store(false, Ordering::Relaxed);
         Ok(())
     }
 
@@ -232,9 +248,14 @@ impl Contexts {
     ) -> Result<ProgramTarget, Error> {
         check_names(&environment)?;
         let mut running = context.running.lock().await;
+        let mut has_lost = false;
         let running = match &mut *running {
             Some(running) if running.kernel.is_alive() => running,
-            running => running.insert(self.starter.fresh(context).await?),
+            running => {
+                let fresh = self.starter.fresh_after_loss(context).await?;
+                has_lost = fresh.1;
+                running.insert(fresh.0)
+            }
         };
         if !running.is_configured {
             let options = self.starter.options(&context.directory, context.language.as_ref());
@@ -245,7 +266,8 @@ impl Contexts {
         let Running { kernel, kernel_names, .. } = running.clone();
         let environment = environment.into_iter().collect();
         let (starter, leftovers) = (Arc::clone(&self.starter), Arc::clone(&self.leftovers));
-        let runtime = ContextRuntime { starter, leftovers, context: Arc::clone(context), kernel, environment };
+        let runtime =
+            ContextRuntime { starter, leftovers, context: Arc::clone(context), kernel, environment, has_lost };
         Ok(ProgramTarget::Kernel { runtime: Arc::new(runtime), kernel_names })
     }
 }
@@ -266,6 +288,13 @@ impl KernelStarter {
         let running = self.start(&context.directory, context.language.as_ref()).await?;
         context.executions.store(0, Ordering::Relaxed);
         Ok(running)
+    }
+
+    /// The same in place of one that has died. Returns true, too, if its variables are lost and no client has heard of it.
+    async fn fresh_after_loss(&self, context: &Context) -> Result<(Running, bool), Error> {
+        let has_run = context.executions.load(Ordering::Relaxed) > 0;
+        let running = self.fresh(context).await?;
+        Ok((running, has_run && !context.is_loss_told.swap(false, Ordering::Relaxed)))
     }
 
     async fn start(&self, directory: &str, language: Option<&Language>) -> Result<Running, Error> {
@@ -299,6 +328,8 @@ struct ContextRuntime {
     context: Arc<Context>,
     kernel: Arc<dyn Kernel>,
     environment: Vec<(String, String)>,
+    /// True if its kernel took the place of one whose variables are lost unheard.
+    has_lost: bool,
 }
 
 impl Runtime for ContextRuntime {
@@ -318,24 +349,31 @@ impl Runtime for ContextRuntime {
     fn execute<'a>(&'a self, cell: Cell<'a>) -> BoxFuture<'a, Result<Execution, RuntimeError>> {
         let cell = Cell { environment: &self.environment, ..cell };
         Box::pin(async move {
-            let execution = match self.kernel.execute(cell).await {
+            let (execution, has_lost) = match self.kernel.execute(cell).await {
                 // It died of its last program, after this one was accepted; nothing of it ran.
-                Err(SandboxError::KernelGone(_)) => self.replace_kernel().await?.execute(cell).await,
-                result => result,
+                Err(SandboxError::KernelGone(_)) => {
+                    let (kernel, has_lost) = self.replace_kernel().await?;
+                    (kernel.execute(cell).await, has_lost)
+                }
+                result => (result, self.has_lost),
             };
-            Ok(execution?.holding(self.leftovers.attend()))
+            let execution = execution?.holding(self.leftovers.attend());
+            Ok(if has_lost { execution.restarted() } else { execution })
         })
     }
 }
 
 impl ContextRuntime {
     /// The context's new kernel in place of the one that has gone.
-    async fn replace_kernel(&self) -> Result<Arc<dyn Kernel>, RuntimeError> {
+    async fn replace_kernel(&self) -> Result<(Arc<dyn Kernel>, bool), RuntimeError> {
         let mut running = self.context.running.lock().await;
-        let running = match &mut *running {
-            Some(other) if !Arc::ptr_eq(&other.kernel, &self.kernel) && other.kernel.is_alive() => other,
-            running => running.insert(self.starter.fresh(&self.context).await?),
+        let (running, has_lost) = match &mut *running {
+            Some(other) if !Arc::ptr_eq(&other.kernel, &self.kernel) && other.kernel.is_alive() => (other, false),
+            running => {
+                let (fresh, has_lost) = self.starter.fresh_after_loss(&self.context).await?;
+                (running.insert(fresh), has_lost)
+            }
         };
-        Ok(Arc::clone(&running.kernel))
+        Ok((Arc::clone(&running.kernel), has_lost))
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use aludel_engine::approvals::ApprovalMode;
-use aludel_engine::execution::{LimitHit, Outcome};
+use aludel_engine::execution::{LimitHit, Outcome, VariablesState};
 use aludel_engine::executions::{self, ClientProgram, DirectEnd, DirectExecution};
 use aludel_engine::sandboxes::{ClientSandbox, Context};
 use aludel_engine::{Error, Language};
@@ -124,6 +124,22 @@ pub(crate) struct ProgramFailure {
     pub(crate) value: String,
     /// The program's traceback and these words, or these alone.
     pub(crate) traceback: String,
+}
+
+/// Words before the end of a program whose context has lost its variables unheard: the client of an earlier program had left. Notes on the
+/// context that the client hears of a loss now.
+pub(crate) fn note_loss(context: &Context, end: &DirectEnd) -> Option<&'static str> {
+    let DirectEnd::Ran(outcome) = end else { return None };
+    match outcome.finished.as_ref()?.state {
+        VariablesState::Lost => {
+            context.note_told_loss();
+            None
+        }
+        VariablesState::Restarted => {
+            Some("[A new interpreter ran this program: the one before has ended, and all variables are lost.]\n")
+        }
+        VariablesState::Kept | VariablesState::RolledBack => None,
+    }
 }
 
 /// The error of an end that says more than the program's own, whose traceback goes before it.

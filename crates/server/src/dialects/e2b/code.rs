@@ -112,8 +112,8 @@ pub(super) async fn execute(
     let ExecuteRequest { code, context_id, env_vars, language } = request;
     let choice = context_id.as_deref().map_or(ContextChoice::Language(language.as_deref()), ContextChoice::Context);
     let begun = programs::start(&app, &sandbox, SENDER, choice, env_vars.unwrap_or_default(), code).await;
-    let StartedProgram { number, execution, .. } = begun.map_err(refused)?;
-    let telling = ProgramStream { execution, number: Some(number), raised: None, has_ended: false };
+    let StartedProgram { number, execution, context, .. } = begun.map_err(refused)?;
+    let telling = ProgramStream { execution, context, number: Some(number), raised: None, has_ended: false };
     let lines = unfold(telling, async |mut telling| {
         let lines = telling.next().await?;
         Some((Ok::<_, Infallible>(Bytes::from(lines)), telling))
@@ -126,6 +126,7 @@ pub(super) async fn execute(
 /// A program whose events are streamed.
 struct ProgramStream {
     execution: DirectExecution,
+    context: Arc<sandboxes::Context>,
     /// Its number, until that is sent.
     number: Option<u64>,
     /// The traceback of the program's own error.
@@ -156,7 +157,10 @@ impl ProgramStream {
                 }
                 Some(DirectEvent::Ended(end)) => {
                     self.has_ended = true;
-                    let mut lines = ending(end, self.raised.take()).map(|error| line(&error)).unwrap_or_default();
+                    let loss = programs::note_loss(&self.context, &end);
+                    let loss = loss.map(|words| rendered(OutputPiece::Stderr(words.to_owned())));
+                    let mut lines = loss.map(|told| line(&told)).unwrap_or_default();
+                    lines.extend(ending(end, self.raised.take()).map(|error| line(&error)).unwrap_or_default());
                     lines.extend(line(&Line::EndOfExecution));
                     return Some(lines);
                 }

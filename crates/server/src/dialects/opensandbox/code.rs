@@ -124,7 +124,7 @@ pub(super) async fn run(
     let StartedProgram { id, context, number, execution } = started.map_err(refused)?;
     let first = vec![EventKind::Init { text: id.clone() }, EventKind::ExecutionCount { execution_count: number }];
     let running = sandbox.programs().add(&id, context.id(), execution.canceller());
-    Ok(stream(first, ProgramStream { execution, _running: running, began: Instant::now(), raised: None }))
+    Ok(stream(first, ProgramStream { execution, context, _running: running, began: Instant::now(), raised: None }))
 }
 
 /// `DELETE /code`
@@ -149,6 +149,7 @@ fn nothing_runs(id: &str) -> ApiError {
 /// A program whose events are streamed.
 struct ProgramStream {
     execution: DirectExecution,
+    context: Arc<sandboxes::Context>,
     _running: RunningProgram,
     began: Instant,
     /// The traceback of the program's own error once that was sent, which is its end.
@@ -177,6 +178,12 @@ impl Source for ProgramStream {
 
 impl ProgramStream {
     fn ending(&mut self, end: DirectEnd) -> Vec<EventKind> {
+        let loss = programs::note_loss(&self.context, &end);
+        let loss = loss.map(|words| EventKind::Stderr { text: words.to_owned() });
+        loss.into_iter().chain(self.last(end)).collect()
+    }
+
+    fn last(&mut self, end: DirectEnd) -> Vec<EventKind> {
         let has_failed = self.raised.is_some();
         if let Some(programs::ProgramFailure { name, value, traceback }) = programs::failure(end, self.raised.take()) {
             let traceback = traceback.lines().map(str::to_owned).collect();
