@@ -106,7 +106,8 @@ impl Engine {
         packages: Vec<String>,
         settings: SessionSettings,
     ) -> Self {
-        let (shutdown, tasks, lifetime) = (CancellationToken::new(), Tasks::default(), settings.sandbox_lifetime);
+        let (draining, shutdown) = (CancellationToken::new(), CancellationToken::new());
+        let (tasks, lifetime) = (Tasks::default(), settings.sandbox_lifetime);
         let meter = Meter::new(store.clone(), tasks.clone(), shutdown.clone());
         let processor_time = processor_time::ProcessorTime::default();
         let sessions = Sessions::new(store.clone(), backend, settings.clone(), meter.clone());
@@ -116,6 +117,7 @@ impl Engine {
                 sessions.clone(),
                 tasks.clone(),
                 processor_time.clone(),
+                draining.clone(),
                 shutdown.clone(),
                 lifetime,
             ),
@@ -124,7 +126,7 @@ impl Engine {
             models: RwLock::new(Arc::new(Models::new(models))),
             approvals: RwLock::new(Arc::new(approvals)),
             packages,
-            draining: CancellationToken::new(),
+            draining,
             shutdown,
             tasks,
             socket_connections: TaskTracker::new(),

@@ -36,6 +36,7 @@ pub struct Sandboxes {
     sessions: Sessions,
     tasks: Tasks,
     processor_time: ProcessorTime,
+    draining: CancellationToken,
     shutdown: CancellationToken,
     lifetime: Duration,
     known: Arc<Mutex<HashMap<String, Arc<ClientSandbox>>>>,
@@ -86,6 +87,7 @@ impl Sandboxes {
         sessions: Sessions,
         tasks: Tasks,
         processor_time: ProcessorTime,
+        draining: CancellationToken,
         shutdown: CancellationToken,
         lifetime: Duration,
     ) -> Self {
@@ -93,6 +95,7 @@ impl Sandboxes {
             sessions,
             tasks,
             processor_time,
+            draining,
             shutdown,
             lifetime,
             known: Arc::default(),
@@ -159,7 +162,7 @@ impl Sandboxes {
         tokio::select! {
             biased;
             done = turn => done,
-            () = self.shutdown.cancelled() => self.sessions.permit(tenant).await,
+            () = self.draining.cancelled() => self.sessions.permit(tenant).await,
             () = tokio::time::sleep_until(end) => self.sessions.permit(tenant).await,
         }
     }

@@ -255,6 +255,22 @@ async fn their_number_their_time_and_their_notes_are_bounded() {
 }
 
 #[tokio::test]
+async fn a_create_in_line_is_refused_when_the_server_ends() {
+    let data = tempfile::tempdir().unwrap();
+    let (engine, _) = engine(data.path(), SessionSettings { sessions: 1, ..SessionSettings::default() }).await;
+    let me = Tenant::local();
+    let _only = engine.sandboxes.create(&me, new(60)).await.unwrap();
+    let begun = std::time::Instant::now();
+    let ends = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        engine.draining.cancel();
+    };
+    let (refused, ()) = tokio::join!(engine.sandboxes.create(&me, new(60)), ends);
+    assert!(matches!(refused, Err(Error::SessionsFull { limit: 1 })), "{refused:?}");
+    assert!(begun.elapsed() < Duration::from_secs(5), "it does not wait for its time");
+}
+
+#[tokio::test]
 async fn programs_have_the_home_of_commands_unless_the_client_says_otherwise() {
     let data = tempfile::tempdir().unwrap();
     let (engine, _) = engine(data.path(), SessionSettings::default()).await;
