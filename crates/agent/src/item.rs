@@ -85,7 +85,7 @@ impl ImageDetail {
     }
 }
 
-/// A [`RemoteImage`] as stored; versions up to 0.1 stored the URL alone.
+/// A [`RemoteImage`] as stored; once it was the URL alone.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum StoredRemoteImage {

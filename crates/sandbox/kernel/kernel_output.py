@@ -201,7 +201,7 @@ def is_gone(stream):
     """Returns true for no stream, and for one that is closed, detached or cannot say."""
     try:
         return stream is None or getattr(stream, "closed", False) is True
-    except Exception:
+    except BaseException:
         return True
 
 

@@ -211,7 +211,7 @@ async fn text_that_is_no_utf8_and_streams_that_are_gone_cost_nothing() {
         "import sys; sys.stdout = None",
         "import sys; sys.stdout.close(); sys.stderr = None",
         "import sys; kept_buffer = sys.stdout.detach(); sys.stderr.detach()",
-        "import sys\nclass Bad:\n    def __getattr__(self, name): raise ValueError(name)\nsys.stdout = Bad()",
+        "import sys\nclass Bad:\n    def __getattr__(self, name): raise SystemExit(name)\nsys.stdout = Bad()",
         "import json, os, struct; json.dumps = struct.pack = os.write = os.fstat = None; os.getpid = lambda: 5",
     ] {
         run(&sandbox, spoils).await;
