@@ -52,6 +52,9 @@ pub enum Error {
     /// A program could not be started in the sandbox: it does not exist or is not executable.
     #[error("the program could not be started: {0}")]
     Start(String),
+    /// A program could not be started in the sandbox: there are as many processes in it as there may be.
+    #[error("the program could not be started: the sandbox has as many processes as it may have; end some, or try again later")]
+    NoProcess,
     /// The template is missing, damaged or could not be built.
     #[error("{0}")]
     Template(String),
@@ -71,4 +74,12 @@ pub enum Error {
         /// The system's error.
         source: io::Error,
     },
+}
+
+impl Error {
+    /// The failure of a program's start, for the reason that the system gives as the last of its words.
+    pub(crate) fn not_started(reason: String) -> Self {
+        // EAGAIN in the words of both C libraries. Of what starts a program, only the bound on processes brings it.
+        if reason.ends_with("Resource temporarily unavailable") { Self::NoProcess } else { Self::Start(reason) }
+    }
 }

@@ -88,6 +88,20 @@ async fn what_cannot_be_started_says_why() {
 }
 
 #[tokio::test]
+async fn a_sandbox_with_all_its_processes_says_so() {
+    let sandbox = sandbox(shared().await, aludel_sandbox::Limits { processes: 8, ..limits() }).await;
+    let mut running = Vec::new();
+    let refused = loop {
+        match sandbox.spawn(command(&["sleep", "600"])).await {
+            Ok(process) if running.len() < 8 => running.push(process),
+            Ok(_) => panic!("more than 8 processes run"),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, Error::NoProcess), "{refused:?} after {}", running.len());
+}
+
+#[tokio::test]
 async fn a_long_command_line_and_a_long_input_arrive() {
     let sandbox = sandbox(shared().await, limits()).await;
     let part = "x".repeat(64 << 10);

@@ -16,6 +16,18 @@ const ATTEMPTS: usize = 20;
 /// End of the name of a directory that is not whole yet.
 const PARTIAL: &str = ".partial";
 
+/// Fails if there is no state in the directory, only what a broken-off backup to it has left.
+pub(crate) fn check_whole(directory: &Path) -> Result<(), Error> {
+    let partial = partial(directory);
+    if !directory.exists() && partial.exists() { Err(Error::Partial(partial)) } else { Ok(()) }
+}
+
+fn partial(directory: &Path) -> PathBuf {
+    let mut path = directory.as_os_str().to_owned();
+    path.push(PARTIAL);
+    PathBuf::from(path)
+}
+
 /// A copy that was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backup {
@@ -44,9 +56,14 @@ impl Store {
         if into.symlink_metadata().is_ok() {
             return Err(failed(into)(io::ErrorKind::AlreadyExists.into()));
         }
-        let mut partial = into.as_os_str().to_owned();
-        partial.push(PARTIAL);
-        let partial = PathBuf::from(partial);
+        let state = self.0.blobs.parent().unwrap_or(&self.0.blobs);
+        let state = state.canonicalize().map_err(failed(state))?;
+        let whole = std::path::absolute(into).map_err(failed(into))?;
+        let there = whole.ancestors().find_map(|path| path.canonicalize().ok());
+        if there.is_some_and(|there| there.starts_with(&state)) {
+            return Err(failed(into)(io::Error::other("a copy cannot be inside of what it is of")));
+        }
+        let partial = partial(into);
         if partial.symlink_metadata().is_ok() {
             std::fs::remove_dir_all(&partial).map_err(failed(&partial))?;
         }

@@ -50,6 +50,9 @@ pub enum Error {
     /// Another server works on the same data.
     #[error("another server is using {}; end it, or give another directory with --data", .0.display())]
     InUse(PathBuf),
+    /// There is no state, only the part of a copy whose making was broken off.
+    #[error("{} is a backup that was broken off; make it anew, or remove it to start without any data", .0.display())]
+    Partial(PathBuf),
     /// A server of an older version works on the same data.
     #[error(
         "a server of an older version is running on this data; use its program, or end it first: this one changes the data's format"

@@ -123,6 +123,7 @@ impl Store {
     pub async fn open(directory: &Path) -> Result<Self, Error> {
         let directory = directory.to_path_buf();
         blocking(move || {
+            backup::check_whole(&directory)?;
             make_directory(&directory)?;
             let lock = lock(&directory.join(LOCK))?;
             let store = Self::prepare(&directory, Some(lock))?;
@@ -140,6 +141,7 @@ impl Store {
     pub async fn open_beside(directory: &Path) -> Result<Self, Error> {
         let directory = directory.to_path_buf();
         blocking(move || {
+            backup::check_whole(&directory)?;
             make_directory(&directory)?;
             let _alone = if Database::is_older(&directory.join(DATABASE))? {
                 let alone = lock(&directory.join(LOCK));

@@ -18,7 +18,7 @@ pub(crate) fn refused(error: Error) -> ApiError {
         error if error.kind() == ErrorKind::Full => ApiError::bad_request(error.to_string()),
         error @ Error::Sandbox(SandboxError::Start(_)) => ApiError::bad_request(error.to_string()),
         // A sandbox that is short of memory or processes: its own doing.
-        error @ Error::Sandbox(SandboxError::KernelGone(_) | SandboxError::NotStopped) => {
+        error @ Error::Sandbox(SandboxError::KernelGone(_) | SandboxError::NotStopped | SandboxError::NoProcess) => {
             ApiError::unavailable(error.to_string())
         }
         error @ Error::Sandbox(SandboxError::Timeout { .. }) => {
@@ -75,6 +75,8 @@ mod tests {
         assert_eq!((gone.status, gone.cause), (StatusCode::SERVICE_UNAVAILABLE, None));
         let running = refused(SandboxError::NotStopped.into());
         assert_eq!((running.status, running.cause), (StatusCode::SERVICE_UNAVAILABLE, None));
+        let crowded = refused(SandboxError::NoProcess.into());
+        assert_eq!((crowded.status, crowded.cause), (StatusCode::SERVICE_UNAVAILABLE, None));
     }
 
     #[test]

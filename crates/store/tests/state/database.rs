@@ -246,4 +246,19 @@ async fn a_backup_is_whole_while_files_come_and_go() {
     let again = store.back_up(&copies.path().join("0")).await;
     assert!(matches!(again, Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::AlreadyExists));
     assert_eq!(std::fs::read_dir(copies.path()).unwrap().count(), 10);
+    let inside = store.back_up(&directory.path().join("blobs/deeper/copy")).await.unwrap_err().to_string();
+    assert!(inside.ends_with("a copy cannot be inside of what it is of"), "{inside}");
+}
+
+#[tokio::test]
+async fn a_backup_that_was_broken_off_is_no_new_state() {
+    let copies = tempfile::tempdir().unwrap();
+    let state = copies.path().join("state");
+    std::fs::create_dir(copies.path().join("state.partial")).unwrap();
+    for opened in [Store::open(&state).await, Store::open_beside(&state).await] {
+        assert!(matches!(opened, Err(Error::Partial(_))), "{opened:?}");
+    }
+    assert!(!state.exists());
+    std::fs::remove_dir(copies.path().join("state.partial")).unwrap();
+    Store::open(&state).await.unwrap();
 }

@@ -85,7 +85,7 @@ pub(super) async fn spawn(handle: &Arc<SandboxHandle>, number: u64, command: Com
         match timeout(START_TIMEOUT, channel.receive_short()).await {
             Ok(Ok(Some(FromKernel::Started(id)))) => process.id = u32::try_from(id).unwrap_or_default(),
             Ok(Ok(None)) => return Ok(process),
-            Ok(Ok(Some(FromKernel::Failed(reason)))) => return Err(Error::Start(reason)),
+            Ok(Ok(Some(FromKernel::Failed(reason)))) => return Err(Error::not_started(reason)),
             Ok(Ok(Some(_)) | Err(_)) => return Err(Error::Setup("the program answered out of turn".into())),
             Err(_) => return Err(Error::Timeout { what: "start of a program", limit: START_TIMEOUT }),
         }

@@ -72,7 +72,7 @@ impl ChannelOpener {
         let ChannelStreams { started, output, errors, ended, credit } = streams;
         let id = match timeout(START_TIMEOUT, started).await {
             Ok(Ok(Ok(id))) => id,
-            Ok(Ok(Err(refusal))) => return Err(Error::Start(refusal.reason)),
+            Ok(Ok(Err(refusal))) => return Err(Error::not_started(refusal.reason)),
             Ok(Err(_)) => return Err(gone()),
             Err(_) => return Err(Error::Timeout { what: "start of a program", limit: START_TIMEOUT }),
         };

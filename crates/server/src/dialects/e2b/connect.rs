@@ -89,6 +89,7 @@ impl From<Error> for Failure {
             (Error::Sandbox(SandboxError::Start(_)), _) => ConnectCode::InvalidArgument,
             (Error::Sandbox(SandboxError::NotSupported(_)), _) => ConnectCode::Unimplemented,
             (Error::Sandbox(SandboxError::Paused), _) => ConnectCode::Unavailable,
+            (Error::Sandbox(SandboxError::NoProcess), _) => ConnectCode::ResourceExhausted,
             (_, ErrorKind::NotFound | ErrorKind::Expired) => ConnectCode::NotFound,
             (_, ErrorKind::Full) => ConnectCode::ResourceExhausted,
             (_, ErrorKind::Invalid) => ConnectCode::InvalidArgument,
