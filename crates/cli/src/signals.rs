@@ -61,6 +61,15 @@ impl BuildSignals {
     }
 }
 
+/// Keeps SIGUSR1 and SIGUSR2 from ending this process, which a script for the logs of other servers may send. Programs that it starts
+/// do not inherit this.
+pub(crate) fn ignore_user_signals() -> io::Result<()> {
+    for kind in [SignalKind::user_defined1(), SignalKind::user_defined2()] {
+        drop(signal(kind)?);
+    }
+    Ok(())
+}
+
 /// Receives SIGHUP, on which the configuration is read again.
 #[derive(Debug)]
 pub(crate) struct Hangups(Signal);

@@ -388,6 +388,9 @@ fn a_reload_says_what_it_did_not_do() {
     let mut output = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
     let mut until = |words: &str| output.find(|line| line.contains(words)).unwrap_or_else(|| panic!("no {words:?}"));
     std::fs::remove_file(&file).unwrap();
+    // Scripts for the logs of other servers send these.
+    signal(&child, "USR1");
+    signal(&child, "USR2");
     signal(&child, "HUP");
     assert!(until("nothing was reloaded").contains("aludel.toml"));
     assert!(ask(&address, "GET /v1/models", None, "").contains("\"first\""));

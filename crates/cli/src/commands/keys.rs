@@ -284,6 +284,7 @@ impl FromStr for ExpiryTime {
         let now = Timestamp::now().as_second();
         let at = match text.parse::<Date>() {
             Ok(day) => day.to_zoned(TimeZone::UTC).map_err(|error| error.to_string())?.timestamp().as_second(),
+            Err(no_day) if text.split('-').count() == 3 => return Err(format!("is no day: {no_day}")),
             Err(_) => {
                 let span: DurationValue =
                     text.parse().map_err(|error| format!("{error}; a day like 2027-01-01, or never"))?;
@@ -371,8 +372,13 @@ mod tests {
         assert_eq!(when("never"), Ok(None));
         assert!(when("30d").unwrap().is_some_and(|at| (at - now - 30 * 86_400).abs() <= 1));
         assert_eq!(when("2200-01-01"), Ok(Some(7_258_118_400)));
-        for (text, words) in [("2020-01-01", "over already"), ("soon", "2027-01-01"), ("0s", "no time"), ("", "number")]
-        {
+        for (text, words) in [
+            ("2020-01-01", "over already"),
+            ("soon", "2027-01-01"),
+            ("0s", "no time"),
+            ("", "number"),
+            ("2200-02-30", "no day"),
+        ] {
             assert!(when(text).unwrap_err().contains(words), "{text}");
         }
     }

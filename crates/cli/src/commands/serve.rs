@@ -21,7 +21,7 @@ use crate::console::{Console, MessageLevel, StandardStream};
 use crate::context::CommandContext;
 use crate::exit::{Exit, usage, words};
 use crate::sandboxes::RunningBackend;
-use crate::signals::{Hangups, Signals};
+use crate::signals::{self, Hangups, Signals};
 use crate::{color, console, memory, socket, state, upstream};
 
 /// Serve the APIs of OpenAI, Anthropic, Gemini, E2B, OpenSandbox and MCP, programs in sandboxes on this machine
@@ -50,6 +50,7 @@ pub(crate) async fn run(_: ServeArgs, context: &CommandContext) -> anyhow::Resul
     let config = &context.config;
     let mut signals = Signals::listen().context("cannot listen to signals")?;
     let mut hangups = Hangups::listen().context("cannot listen to signals")?;
+    signals::ignore_user_signals().context("cannot listen to signals")?;
     let models = upstream::all(&config.models, &context.host)?;
     let approvals = config.approval.settings(&context.host)?;
     let state = state::directory(&config.server.data);

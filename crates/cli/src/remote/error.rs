@@ -29,7 +29,7 @@ pub(super) fn unreachable(place: &str, error: reqwest::Error) -> anyhow::Error {
     if error.is_connect() {
         let remedy = "start one with `aludel serve`, or name another one with --url";
         let cause = words(&error.without_url().into());
-        return usage(format!("no server answers at {place} ({cause}); {remedy}"));
+        return anyhow!("no server answers at {place} ({cause}); {remedy}");
     }
     anyhow::Error::from(error.without_url()).context(format!("the connection to the server at {place} broke"))
 }

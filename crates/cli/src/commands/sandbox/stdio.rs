@@ -91,7 +91,7 @@ impl Refusal {
     fn json(&self) -> Value {
         let (kind, message) = match self {
             Self::Request(message) => ("request", message.clone()),
-            Self::Sandbox(error @ Error::Start(_)) => ("start", error.to_string()),
+            Self::Sandbox(error @ (Error::Start(_) | Error::NoProcess)) => ("start", error.to_string()),
             Self::Sandbox(error) => ("sandbox", error.to_string()),
         };
         json!({ "kind": kind, "message": message })
