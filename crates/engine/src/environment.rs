@@ -78,7 +78,7 @@ pub(crate) fn check_names(variables: &BTreeMap<String, String>) -> Result<(), Er
 }
 
 fn refused(reason: String) -> Error {
-    Error::InvalidSandbox { field: "environment", reason }
+    Error::Invalid { field: "environment", reason }
 }
 
 #[cfg(test)]

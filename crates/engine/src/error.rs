@@ -88,9 +88,17 @@ pub enum Error {
     /// The state could not be read or written.
     #[error(transparent)]
     Store(aludel_store::Error),
-    /// A request for a sandbox that it cannot meet.
+    /// A sandbox has the most of something that it may have at once.
+    #[error("a sandbox has at most {limit} {things} at once; end one, or try again later")]
+    SandboxFull {
+        /// The most that there may be.
+        limit: usize,
+        /// The plural of the thing's name.
+        things: &'static str,
+    },
+    /// A request to a session or a sandbox that it cannot meet.
     #[error("{field}: {reason}")]
-    InvalidSandbox {
+    Invalid {
         /// The part of the request.
         field: &'static str,
         /// The rule that it breaks.
@@ -154,11 +162,12 @@ impl Error {
             | Self::ExecutionsFull { .. }
             | Self::ExecutionsShared { .. }
             | Self::StorageFull { .. }
+            | Self::SandboxFull { .. }
             | Self::Sandbox(aludel_sandbox::Error::NoTerminal) => ErrorKind::Full,
             Self::WorkspaceFull { .. }
             | Self::TooManyFiles { .. }
             | Self::InvalidName { .. }
-            | Self::InvalidSandbox { .. }
+            | Self::Invalid { .. }
             | Self::FileRefused { .. } => ErrorKind::Invalid,
             Self::DiskFull(_) | Self::Store(_) | Self::Io { .. } => ErrorKind::Storage,
             Self::Sandbox(_) => ErrorKind::Sandbox,

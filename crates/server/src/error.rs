@@ -214,6 +214,7 @@ impl From<aludel_engine::Error> for ApiError {
             Error::FileRefused { path, reason } => {
                 Self::invalid("file", format!("The container cannot take the file '{path}': {reason}."))
             }
+            Error::Invalid { field, reason } => Self::invalid(field, format!("Invalid {field}: {reason}.")),
             error => Self::internal(error),
         }
     }

@@ -140,7 +140,7 @@ impl Contexts {
     pub fn language(&self, name: &str) -> Result<Option<Language>, Error> {
         let language: Language = name
             .parse()
-            .map_err(|error: NoLanguage| Error::InvalidSandbox { field: "language", reason: error.to_string() })?;
+            .map_err(|error: NoLanguage| Error::Invalid { field: "language", reason: error.to_string() })?;
         Ok((language.as_str() != self.starter.sandbox.kernel().language).then_some(language))
     }
 
@@ -307,7 +307,7 @@ impl KernelStarter {
 }
 
 fn too_many() -> Error {
-    Error::InvalidSandbox { field: "context", reason: "there are as many as there may be; remove one first".into() }
+    Error::SandboxFull { limit: MAX_CONTEXTS, things: "contexts" }
 }
 
 /// The error in terms of the request for a kernel.
@@ -315,7 +315,7 @@ fn refused(error: SandboxError, language: Option<&Language>) -> Error {
     match error {
         SandboxError::Full => too_many(),
         SandboxError::Start(reason) => {
-            Error::InvalidSandbox { field: language.map_or("context", |_| "language"), reason }
+            Error::Invalid { field: language.map_or("context", |_| "language"), reason }
         }
         error => error.into(),
     }

@@ -131,10 +131,8 @@ impl Processes {
     /// Starts a command. It is in the audit log before it runs.
     pub async fn start(&self, spec: ProcessSpec) -> Result<ProcessView, Error> {
         Self::check(&spec)?;
-        let permit = Arc::clone(&self.permits).try_acquire_owned().map_err(|_| Error::InvalidSandbox {
-            field: "cmd",
-            reason: format!("{MAX_RUNNING} commands run already"),
-        })?;
+        let permit = Arc::clone(&self.permits).try_acquire_owned();
+        let permit = permit.map_err(|_| Error::SandboxFull { limit: MAX_RUNNING, things: "commands" })?;
         self.shared.processor_time.share_of(&self.tenant).start_process().await;
         let line = command_line(&spec.arguments);
         let bytes = AUDIT_ENTRIES_BYTES + line.len() as u64;
@@ -170,7 +168,7 @@ impl Processes {
     }
 
     fn check(spec: &ProcessSpec) -> Result<(), Error> {
-        let invalid = |field, reason: String| Err(Error::InvalidSandbox { field, reason });
+        let invalid = |field, reason: String| Err(Error::Invalid { field, reason });
         let words = spec.arguments.iter().map(String::len).sum::<usize>();
         let variables = spec.environment.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
         if spec.arguments.first().is_none_or(String::is_empty) {

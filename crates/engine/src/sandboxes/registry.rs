@@ -170,7 +170,7 @@ impl Sandboxes {
     /// Takes the name of a sandbox that must be the only one of its tenant's with it.
     fn claim(&self, tenant: &Tenant, new: &NewSandbox) -> Result<Option<NameClaim>, Error> {
         let Some(name) = new.metadata.get(NAME).filter(|_| new.has_unique_name) else { return Ok(None) };
-        let is_taken = |why: String| Err(Error::InvalidSandbox { field: "name", reason: why });
+        let is_taken = |why: String| Err(Error::Invalid { field: "name", reason: why });
         let mut claimed = lock(&self.claimed);
         let others = self.list(tenant);
         if let Some(other) = others.iter().find(|other| other.metadata().get(NAME) == Some(name)) {

@@ -91,7 +91,7 @@ pub enum KeptPart {
 
 impl NewSandbox {
     pub(super) fn check(&self, lifetime: Duration) -> Result<(), Error> {
-        let invalid = |field, reason: String| Err(Error::InvalidSandbox { field, reason });
+        let invalid = |field, reason: String| Err(Error::Invalid { field, reason });
         if self.template_label.len() > MAX_NAME {
             return invalid("template", format!("a template's name has at most {MAX_NAME} bytes"));
         }
@@ -111,7 +111,7 @@ impl NewSandbox {
                 "a sandbox may live for at most {} s (sandbox.lifetime); ask for less and extend it later",
                 lifetime.as_secs()
             );
-            return Err(Error::InvalidSandbox { field: "timeout", reason });
+            return Err(Error::Invalid { field: "timeout", reason });
         }
         Ok(())
     }
@@ -121,7 +121,7 @@ fn check_entries(field: &'static str, entries: &BTreeMap<String, String>) -> Res
     let bytes: usize = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
     if entries.len() > MAX_ENTRIES || bytes > MAX_BYTES {
         let reason = format!("at most {MAX_ENTRIES} entries of {} KB together", MAX_BYTES >> 10);
-        return Err(Error::InvalidSandbox { field, reason });
+        return Err(Error::Invalid { field, reason });
     }
     Ok(())
 }

@@ -133,7 +133,7 @@ async fn a_unique_name_is_one_sandboxs_however_many_ask_at_once() {
     theirs.unwrap();
     let (made, refused) = if one.is_ok() { (one, two) } else { (two, one) };
     let refused = refused.unwrap_err();
-    assert!(matches!(refused, Error::InvalidSandbox { field: "name", .. }), "{refused}");
+    assert!(matches!(refused, Error::Invalid { field: "name", .. }), "{refused}");
     let made = made.unwrap();
     let refused = engine.sandboxes.create(&me, named()).await.unwrap_err();
     assert!(refused.to_string().contains(made.id()), "{refused}");
@@ -192,7 +192,7 @@ async fn their_number_their_time_and_their_notes_are_bounded() {
     let (engine, _backend) = engine(data.path(), settings).await;
     let me = Tenant::local();
     let invalid = async |new: NewSandbox| match engine.sandboxes.create(&me, new).await.unwrap_err() {
-        Error::InvalidSandbox { field, .. } => field,
+        Error::Invalid { field, .. } => field,
         error => panic!("{error}"),
     };
     assert_eq!(invalid(new(101)).await, "timeout");
@@ -250,7 +250,7 @@ async fn their_number_their_time_and_their_notes_are_bounded() {
     assert_eq!((order.clone(), full.into_inner().unwrap()), ((0..order.len()).collect(), 40 - order.len()));
     assert_eq!(order.len(), 32);
     let too_long = engine.sandboxes.set_timeout(&me, first.id(), Duration::from_secs(101));
-    assert!(matches!(too_long, Err(Error::InvalidSandbox { field: "timeout", .. })));
+    assert!(matches!(too_long, Err(Error::Invalid { field: "timeout", .. })));
     assert!(first.ends() > SystemTime::now());
 }
 

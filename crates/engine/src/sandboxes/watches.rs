@@ -20,8 +20,7 @@ impl Watches {
     pub fn add(&self, watch: DirectoryWatch) -> Result<String, Error> {
         let mut known = self.lock();
         if known.len() >= MAX_WATCHES {
-            let reason = format!("at most {MAX_WATCHES} directories are watched at once; remove a watcher");
-            return Err(Error::InvalidSandbox { field: "watcher", reason });
+            return Err(Error::SandboxFull { limit: MAX_WATCHES, things: "watched directories" });
         }
         let id = format!("w{:.16}", random_hex());
         known.insert(id.clone(), Arc::new(watch));

@@ -99,7 +99,7 @@ fn check_variables(
     match (language, &app.engine.approvals().mode) {
         (None, _) | (_, ApprovalMode::Never) => Ok(()),
         _ if has_none => Ok(()),
-        (Some(language), ApprovalMode::Always | ApprovalMode::Rules(_)) => Err(Error::InvalidSandbox {
+        (Some(language), ApprovalMode::Always | ApprovalMode::Rules(_)) => Err(Error::Invalid {
             field: "environment",
             reason: format!(
                 "Programs in {} get no variables of the client's where programs need approval (approval.mode), which does not show them; \

@@ -11,11 +11,14 @@ use crate::error::ApiError;
 /// Puts an error of the engine into words.
 pub(crate) fn refused(error: Error) -> ApiError {
     match error {
-        Error::InvalidSandbox { field, reason } => ApiError::bad_request(format!("invalid {field}: {reason}")),
+        Error::Invalid { field, reason } => ApiError::bad_request(format!("invalid {field}: {reason}")),
         Error::SessionsFull { .. } | Error::SessionsShared { .. } => {
             ApiError::too_many(format!("{error}; end some, or try again later"), Duration::from_secs(1))
         }
-        error if error.kind() == ErrorKind::Full => ApiError::bad_request(error.to_string()),
+        error @ Error::StorageFull { .. } => {
+            ApiError { status: StatusCode::INSUFFICIENT_STORAGE, ..ApiError::bad_request(error.to_string()) }
+        }
+        error if error.kind() == ErrorKind::Full => ApiError::too_many(error.to_string(), Duration::from_secs(1)),
         error @ Error::Sandbox(SandboxError::Start(_)) => ApiError::bad_request(error.to_string()),
         // A sandbox that is short of memory or processes: its own doing.
         error @ Error::Sandbox(SandboxError::KernelGone(_) | SandboxError::NotStopped | SandboxError::NoProcess) => {

@@ -175,17 +175,15 @@ impl SandboxProcess {
 
     /// Follows it, beginning with the output that nobody has read.
     pub fn attach(self: &Arc<Self>) -> Result<ProcessView, Error> {
-        let follower = self.output().join().ok_or_else(|| {
-            let reason = format!("{MAX_FOLLOWERS} clients follow this command already");
-            Error::InvalidSandbox { field: "process", reason }
-        })?;
+        let full = Error::SandboxFull { limit: MAX_FOLLOWERS, things: "clients that follow a command" };
+        let follower = self.output().join().ok_or(full)?;
         Ok(ProcessView { process: Arc::clone(self), follower, has_sent_end: false })
     }
 
     /// Sends input, and waits until the command reads it: as long as the caller does. Fails if its stdin does not exist or is closed,
     /// or if it ends.
     pub async fn send(&self, bytes: &[u8]) -> Result<(), Error> {
-        let invalid = |reason: &str| Error::InvalidSandbox { field: "input", reason: reason.to_owned() };
+        let invalid = |reason: &str| Error::Invalid { field: "input", reason: reason.to_owned() };
         let writing = async {
             let mut input = self.input.lock().await;
             let Some(pipe) = input.as_mut() else { return Err(invalid("the input of this command is not open")) };

@@ -48,7 +48,7 @@ fn refused(refusal: Error) -> Refusal {
             let id: String = id.chars().take(64).collect();
             Refusal::Plain(StatusCode::NOT_FOUND, format!("Context {id} not found"))
         }
-        Error::InvalidSandbox { reason, .. } => Refusal::Plain(StatusCode::BAD_REQUEST, reason),
+        Error::Invalid { reason, .. } => Refusal::Plain(StatusCode::BAD_REQUEST, reason),
         refusal if refusal.kind() == ErrorKind::Full => {
             Refusal::Plain(StatusCode::TOO_MANY_REQUESTS, refusal.to_string())
         }

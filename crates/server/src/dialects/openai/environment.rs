@@ -22,7 +22,7 @@ pub(crate) fn environment(sent: Option<&Value>, param: &str) -> Result<Environme
 /// An error of the engine about variables in this parameter of the request.
 pub(crate) fn refused(error: Error, param: &str) -> ApiError {
     match error {
-        Error::InvalidSandbox { field, reason } => {
+        Error::Invalid { field, reason } => {
             ApiError::invalid(param, format!("Invalid {field} of the container: {reason}."))
         }
         error => error.into(),

@@ -38,7 +38,7 @@ fn refused(error: Error) -> ApiError {
             let id: String = id.chars().take(64).collect();
             ApiError::not_found(format!("context {id} not found")).code("CONTEXT_NOT_FOUND")
         }
-        error @ Error::InvalidSandbox { field: "language", .. } => refusal::refused(error).code("NOT_SUPPORTED"),
+        error @ Error::Invalid { field: "language", .. } => refusal::refused(error).code("NOT_SUPPORTED"),
         error => refusal::refused(error),
     }
 }
