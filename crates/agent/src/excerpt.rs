@@ -1,5 +1,10 @@
 //! Short and harmless forms of text that came from outside.
 
+use std::borrow::Cow;
+
+/// Bytes of a path that is shown whole.
+const MAX_PATH: usize = 800;
+
 /// Removes control characters, terminal escapes and invisible direction marks from a text; newlines and tabs stay.
 ///
 /// A carriage return removes its line, as on a terminal: only the last state of a progress bar is kept.
@@ -44,6 +49,16 @@ pub fn line(text: &str, limit: usize) -> String {
     }
 }
 
+/// A path on one line, as programs and calls take it: quoted if it has characters that would not be shown as they are, and shortened if it
+/// is very long.
+pub fn path(path: &str) -> Cow<'_, str> {
+    if path.len() > MAX_PATH {
+        return Cow::Owned(line(path, MAX_PATH / 4));
+    }
+    let is_plain = !path.contains('\n') && plain(path) == path;
+    if is_plain { Cow::Borrowed(path) } else { Cow::Owned(format!("{path:?}")) }
+}
+
 /// The text, or its head and tail with a note about the missing part. The result has about `limit` bytes.
 pub fn head_and_tail(text: &str, limit: usize) -> String {
     if text.len() <= limit {
@@ -81,7 +96,7 @@ fn skip_escape(characters: &mut std::iter::Peekable<std::str::Chars<'_>>) {
 
 fn is_hidden(character: char) -> bool {
     (character.is_control() && character != '\t')
-        || matches!(character, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
+        || matches!(character, '\u{200b}' | '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
 }
 
 #[cfg(test)]
@@ -101,6 +116,8 @@ mod tests {
             ("kept\r", "kept"),
             ("a\u{202e}b\u{0}c\u{e0041}", "abc"),
             ("naïve 漢字 🎉", "naïve 漢字 🎉"),
+            // Joiners are letters' own.
+            ("می\u{200c}خواهم 👩\u{200d}💻", "می\u{200c}خواهم 👩\u{200d}💻"),
         ] {
             assert_eq!(plain(given), expected, "{given:?}");
         }
@@ -111,6 +128,13 @@ mod tests {
         assert_eq!(line("<html>\n <body>\u{7} no", 100), "<html> <body> no");
         assert_eq!(line("ééééé", 3), "ééé…");
         assert_eq!(line(" \n", 20), "nothing");
+    }
+
+    #[test]
+    fn a_path_stays_what_it_is() {
+        for (given, shown) in [("a  b.csv", "a  b.csv"), ("می\u{200c}خ", "می\u{200c}خ"), ("a\nb", r#""a\nb""#)] {
+            assert_eq!(path(given), shown);
+        }
     }
 
     #[test]

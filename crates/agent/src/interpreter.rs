@@ -172,7 +172,7 @@ impl CodeInterpreter {
         let files = self.runtime.files().await;
         let named = files.iter().take(MAX_FILES);
         let mut names: Vec<_> =
-            named.map(|file| format!("/mnt/data/{} ({})", excerpt::line(&file.path, 200), size(file.size))).collect();
+            named.map(|file| format!("/mnt/data/{} ({})", excerpt::path(&file.path), size(file.size))).collect();
         if files.len() > MAX_FILES {
             names.push(format!("and {} more", files.len() - MAX_FILES));
         }

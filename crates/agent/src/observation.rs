@@ -127,7 +127,7 @@ impl Observer {
 fn list(files: &[FileEntry]) -> String {
     let named = files.iter().take(MAX_FILES);
     let mut lines: Vec<String> =
-        named.map(|file| format!("/mnt/data/{} ({} bytes)", excerpt::line(&file.path, 200), file.size)).collect();
+        named.map(|file| format!("/mnt/data/{} ({} bytes)", excerpt::path(&file.path), file.size)).collect();
     if files.len() > MAX_FILES {
         lines.push(format!("and {} more", files.len() - MAX_FILES));
     }

@@ -221,7 +221,7 @@ impl TranscriptCell {
         if let Some(outcome) = &self.outcome {
             let changed = outcome.finished.iter().flat_map(|finished| &finished.files);
             let files: Vec<_> =
-                changed.map(|file| format!("`{}`", excerpt::line(&file.path, 200).replace('`', "'"))).collect();
+                changed.map(|file| format!("`{}`", excerpt::path(&file.path).replace('`', "'"))).collect();
             let files = if files.is_empty() { String::new() } else { format!(" Files: {}.", files.join(", ")) };
             let (words, seconds) = (literal(&outcome.words), outcome.elapsed_ms as f64 / 1000.0);
             let _ = writeln!(text, "*{words} ({seconds:.1} s){files}*\n");

@@ -53,7 +53,9 @@ pub enum Error {
     #[error("the program could not be started: {0}")]
     Start(String),
     /// A program could not be started in the sandbox: there are as many processes in it as there may be.
-    #[error("the program could not be started: the sandbox has as many processes as it may have; end some, or try again later")]
+    #[error(
+        "the program could not be started: the sandbox has as many processes as it may have; end some, or try again later"
+    )]
     NoProcess,
     /// The template is missing, damaged or could not be built.
     #[error("{0}")]

@@ -10,7 +10,7 @@ use crate::blobs::FileBatch;
 use crate::database::{all, one};
 use crate::{BlobName, Error, NewBlob, Page, PageQuery, SessionFileId, SessionId, Store, Tenant, now, now_ms};
 
-const COLUMNS: &str = "id, name, memory_limit, idle_ms, created_at, last_active_ms";
+const COLUMNS: &str = "id, name, memory_limit, idle_ms, created_at, last_active_ms, has_run";
 const FILE_COLUMNS: &str = "id, path, blob, bytes, sha256, mime, source, place, created_at";
 
 /// A session.
@@ -28,6 +28,8 @@ pub struct SessionRecord {
     pub created_at: i64,
     /// Time of last use, milliseconds since 1970.
     pub last_active_ms: i64,
+    /// True if programs have run in it.
+    pub has_run: bool,
 }
 
 impl SessionRecord {
@@ -45,6 +47,7 @@ impl SessionRecord {
             idle: Duration::from_millis(row.get(3)?),
             created_at: row.get(4)?,
             last_active_ms: row.get(5)?,
+            has_run: row.get(6)?,
         })
     }
 }
@@ -193,14 +196,14 @@ impl SessionFileRecord {
 fn insert(database: &Connection, tenant: &Tenant, new: NewSessionRecord) -> Result<SessionRecord, Error> {
     let NewSessionRecord { name, memory_limit, idle, variables } = new;
     let (id, created_at, last_active_ms) = (SessionId::new(), now(), now_ms());
-    let query = format!("INSERT INTO containers (tenant, {COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)");
+    let query = format!("INSERT INTO containers (tenant, {COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, FALSE)");
     let idle_ms = i64::try_from(idle.as_millis()).unwrap_or(i64::MAX);
     let row = params![tenant, id, name, memory_limit, idle_ms, created_at, last_active_ms];
     database.prepare_cached(&query)?.execute(row)?;
     if let Some(variables) = variables {
         put_variables(database, tenant, &id, &variables)?;
     }
-    Ok(SessionRecord { id, name, memory_limit, idle, created_at, last_active_ms })
+    Ok(SessionRecord { id, name, memory_limit, idle, created_at, last_active_ms, has_run: false })
 }
 
 fn put_variables(database: &Connection, tenant: &Tenant, id: &SessionId, variables: &str) -> Result<(), Error> {
@@ -308,6 +311,17 @@ impl Store {
         let query = "UPDATE containers SET last_active_ms = max(last_active_ms, ?3) WHERE tenant = ?1 AND id = ?2";
         self.write_uncounted(tenant, move |database, tenant| {
             Ok(database.prepare_cached(query)?.execute(params![tenant, id, now_ms()])? > 0)
+        })
+        .await
+    }
+
+    /// Notes that programs have run in a session.
+    pub async fn note_programs_of(&self, tenant: &Tenant, id: &SessionId) -> Result<(), Error> {
+        let id = id.clone();
+        let query = "UPDATE containers SET has_run = TRUE WHERE tenant = ?1 AND id = ?2";
+        self.write_uncounted(tenant, move |database, tenant| {
+            database.prepare_cached(query)?.execute(params![tenant, id])?;
+            Ok(())
         })
         .await
     }

@@ -314,9 +314,7 @@ fn too_many() -> Error {
 fn refused(error: SandboxError, language: Option<&Language>) -> Error {
     match error {
         SandboxError::Full => too_many(),
-        SandboxError::Start(reason) => {
-            Error::Invalid { field: language.map_or("context", |_| "language"), reason }
-        }
+        SandboxError::Start(reason) => Error::Invalid { field: language.map_or("context", |_| "language"), reason },
         error => error.into(),
     }
 }

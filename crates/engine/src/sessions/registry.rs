@@ -426,6 +426,7 @@ impl Sessions {
             if let Err(error) = self.shared.store.touch_session(session.tenant(), session.id()).await {
                 tracing::error!("cannot note that {} is in use: {error}", session.id());
             }
+            session.note_programs().await;
         }
         for session in ended {
             session.end().await;

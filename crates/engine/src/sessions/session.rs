@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
@@ -53,6 +53,12 @@ pub struct Session {
     kernel_names: Arc<KernelNames>,
     /// Cancelled when it ends for good.
     deleted: CancellationToken,
+    /// True once a program has run in it.
+    has_run: AtomicBool,
+    /// True once the store says so.
+    is_noted: AtomicBool,
+    /// True from the start of a further sandbox to its first program.
+    has_lost_variables: AtomicBool,
 }
 
 /// The sandbox, if there is one. Locked while files are copied, so that the workspace and the store agree.
@@ -141,6 +147,9 @@ impl Session {
             reserved: std::sync::Mutex::default(),
             kernel_names: KernelNames::new(record.id.as_str()),
             deleted: CancellationToken::new(),
+            has_run: AtomicBool::new(record.has_run),
+            is_noted: AtomicBool::new(record.has_run),
+            has_lost_variables: AtomicBool::new(false),
         }
     }
 
@@ -224,6 +233,7 @@ impl Session {
             return Err(error);
         }
         *state = State::Live { sandbox: sandbox.clone(), _permit: permit };
+        self.has_lost_variables.store(self.has_run.load(Ordering::Relaxed), Ordering::Relaxed);
         Ok(sandbox)
     }
 
@@ -253,12 +263,12 @@ impl Session {
         }
     }
 
-    /// Runs one cell. A lost sandbox is replaced first, and the outcome says so.
+    /// Runs one cell. A lost sandbox is replaced first. The outcome says so if variables of earlier programs are lost.
     pub async fn execute<'a>(&self, cell: impl Into<Cell<'a>>) -> Result<Execution, Error> {
         let memory = self.shared.event_memory(&self.tenant);
         let cell = Cell { event_memory: Some(&memory), ..cell.into() };
         let (mut losses, mut _kept) = (0, None);
-        loop {
+        let execution = loop {
             let sandbox = self.sandbox().await?;
             match sandbox.execute(cell).await {
                 // Nothing of this code ran.
@@ -266,9 +276,22 @@ impl Session {
                     losses += 1;
                     _kept = self.drop_sandbox(&sandbox).await;
                 }
-                Ok(execution) if losses > 0 => return Ok(execution.restarted()),
-                result => return result,
+                result => break result?,
             }
+        };
+        self.has_run.store(true, Ordering::Relaxed);
+        let has_lost = self.has_lost_variables.swap(false, Ordering::Relaxed);
+        Ok(if has_lost || losses > 0 { execution.restarted() } else { execution })
+    }
+
+    /// Notes in the store that programs have run in it, once.
+    pub(super) async fn note_programs(&self) {
+        if !self.has_run.load(Ordering::Relaxed) || self.is_noted.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        if let Err(error) = self.shared.store.note_programs_of(&self.tenant, &self.id).await {
+            tracing::error!("cannot note that programs have run in {}: {error}", self.id);
+            self.is_noted.store(false, Ordering::Relaxed);
         }
     }
 
@@ -537,11 +560,13 @@ impl Session {
     /// Ends its sandbox; the files in the store stay.
     pub(super) async fn end(&self) {
         self.replace(State::Dormant).await;
+        self.note_programs().await;
     }
 
     /// Ends the sandbox to make room for another, which may be made when this returns: the end completes in the background. `ends` limits
     /// such ends, because until then there are more sandboxes than permits.
     pub(super) async fn make_room(&self, ends: &Arc<Semaphore>) {
+        self.note_programs().await;
         let end = Arc::clone(ends).acquire_owned().await;
         let last = std::mem::replace(&mut *self.state.lock().await, State::Dormant);
         if let State::Live { sandbox, _permit } = last {

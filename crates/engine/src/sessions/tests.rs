@@ -463,6 +463,28 @@ async fn a_session_whose_sandbox_was_lost_goes_on_from_its_files_and_says_so() {
 }
 
 #[tokio::test]
+async fn a_later_sandbox_of_a_session_says_that_variables_are_lost() {
+    let data = tempfile::tempdir().unwrap();
+    let place = TestSessions::enter(data.path(), settings()).await;
+    let session = place.open(auto()).await;
+    let id = session.id().clone();
+    assert_eq!(execute(&session, "x = 1").await.1.state, VariablesState::Kept, "there were none");
+    session.end().await;
+    assert_eq!(execute(&session, "print(1)").await.1.state, VariablesState::Restarted);
+    assert_eq!(execute(&session, "print(1)").await.1.state, VariablesState::Kept, "said once");
+    let unused = place.open(auto()).await.id().clone();
+    drop(session);
+    place.sessions.close_all().await;
+    drop(place);
+    // Another process goes on.
+    let place = TestSessions::enter(data.path(), settings()).await;
+    for (id, state) in [(id, VariablesState::Restarted), (unused, VariablesState::Kept)] {
+        let session = place.open(SessionChoice::Explicit(id)).await;
+        assert_eq!(execute(&session, "print(1)").await.1.state, state);
+    }
+}
+
+#[tokio::test]
 async fn a_reservation_is_given_back_with_the_last_turn_that_has_it() {
     let data = tempfile::tempdir().unwrap();
     let place = TestSessions::enter(data.path(), SessionSettings { sessions: 1, ..settings() }).await;

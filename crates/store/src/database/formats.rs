@@ -42,7 +42,7 @@ macro_rules! counted {
 }
 
 /// Each entry upgrades the format from its index to the next. Entries are only added, never changed.
-const FORMATS: [&str; 20] = [
+const FORMATS: [&str; 21] = [
     "
 CREATE TABLE keys (
     id TEXT PRIMARY KEY, name TEXT NOT NULL, hash TEXT NOT NULL UNIQUE, hint TEXT NOT NULL,
@@ -354,6 +354,9 @@ CREATE INDEX keys_by_former_hash ON keys (former_hash) WHERE former_hash IS NOT 
 ",
     "
 ALTER TABLE keys ADD COLUMN erased_at INTEGER;
+",
+    "
+ALTER TABLE containers ADD COLUMN has_run INTEGER NOT NULL DEFAULT FALSE;
 ",
 ];
 

@@ -196,13 +196,13 @@ async fn a_command_of_a_newer_version_changes_nothing_under_a_server() {
     let directory = tempfile::tempdir().unwrap();
     let serving = Store::open(directory.path()).await.unwrap();
     let database = rusqlite::Connection::open(directory.path().join("aludel.db")).unwrap();
-    database.execute_batch("ALTER TABLE keys DROP COLUMN erased_at; PRAGMA user_version = 19").unwrap();
+    database.execute_batch("ALTER TABLE containers DROP COLUMN has_run; PRAGMA user_version = 20").unwrap();
     let version = || database.query_row("PRAGMA user_version", [], |row| row.get::<_, i64>(0)).unwrap();
     assert!(matches!(Store::open_beside(directory.path()).await, Err(Error::OlderServer)));
-    assert_eq!(version(), 19);
+    assert_eq!(version(), 20);
     drop(serving);
     Store::open_beside(directory.path()).await.unwrap();
-    assert_eq!(version(), 20);
+    assert_eq!(version(), 21);
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use aludel_agent::CodeInterpreter;
 use aludel_agent::upstream::{AnswerFormat, Sampling, ToolChoice};
 use aludel_engine::Session;
 use aludel_engine::sessions::SessionReservation;
@@ -178,7 +179,8 @@ async fn carry(
         }
         None => FilePaths::default(),
     };
-    let items = context.items(app, tenant, &app.engine.kernel().tool_name, &placed.paths()).await?;
+    let tool = CodeInterpreter::name_beside(app.engine.kernel(), &asked.tools.functions);
+    let items = context.items(app, tenant, &tool, &placed.paths()).await?;
     let instructions = [Some(run.instructions.clone()), placed.words()].into_iter().flatten();
     let instructions: Vec<String> = instructions.filter(|text| !text.is_empty()).collect();
     let used = run.usage.unwrap_or_default();

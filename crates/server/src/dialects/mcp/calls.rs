@@ -19,6 +19,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::call_order::CallPosition;
 use super::error::ToolError;
 use super::output::ProgramEnd;
 use super::runs::{Run, Stage};
@@ -30,14 +31,16 @@ use super::{approve, resources};
 const BEAT: Duration = Duration::from_secs(2);
 /// The longest time that a client can give a program or a wait, seconds. The sandbox has its own limit.
 const MAX_SECONDS: f64 = 86_400.0;
-/// Bytes of an image in a result. Larger ones are only linked.
-const MAX_IMAGE: u64 = 1 << 20;
+/// Bytes of all images in a result; further ones are only linked. A message over HTTP, with images as base64, stays below the 1 MiB that
+/// the official Python client takes as an event.
+pub(super) const MAX_IMAGES: u64 = 512 << 10;
 
 /// Runs a program.
 pub(super) async fn python(
     server: &Server,
     request: CallToolRequestParams,
     context: &RequestContext<RoleServer>,
+    position: Option<CallPosition>,
 ) -> Result<CallToolResponse, ErrorData> {
     let arguments = match server.profile {
         Profile::Full => read::<PythonArguments>(request.arguments),
@@ -50,8 +53,11 @@ pub(super) async fn python(
     let timeout = arguments.timeout_seconds.map(seconds);
     let run = match request.request_state {
         // The client's user has answered about a waiting program.
-        Some(state) => approve::answered(server, &state, &arguments.code, request.input_responses, context).await,
-        None => start(server, arguments, timeout, context).await,
+        Some(state) => {
+            drop(position);
+            approve::answered(server, &state, &arguments.code, request.input_responses, context).await
+        }
+        None => start(server, arguments, timeout, context, position).await,
     };
     match run {
         Ok(run) => {
@@ -72,8 +78,12 @@ async fn start(
     arguments: PythonArguments,
     timeout: Option<Duration>,
     context: &RequestContext<RoleServer>,
+    position: Option<CallPosition>,
 ) -> Result<Arc<Run>, ToolError> {
     let engine = &server.mcp.engine;
+    if let Some(position) = &position {
+        position.wait().await;
+    }
     if arguments.code.trim().is_empty() {
         return Err(ToolError("The program is empty: send it as `code`.".to_owned()));
     }
@@ -193,10 +203,11 @@ async fn ended(server: &Server, run: &Run, ended: &ProgramEnd) -> CallToolResult
         Profile::Full => format!("{}\n{}", ended.text(), handle(run)),
         Profile::PythonAlone => ended.text(),
     })];
-    let mut inline = Vec::new();
+    let (mut inline, mut room) = (Vec::new(), MAX_IMAGES);
     for image in &ended.images {
-        let file = resources::content(server, &run.session, &image.path, MAX_IMAGE, None).await;
+        let file = resources::content(server, &run.session, &image.path, room, None).await;
         if let Ok(Some(file)) = file {
+            room -= file.bytes.len() as u64;
             content.push(ContentBlock::image(BASE64_STANDARD.encode(&file.bytes), file.mime));
             inline.push(&image.id);
         }

@@ -5,14 +5,15 @@ use axum::Json;
 use axum::http::header::WWW_AUTHENTICATE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use rmcp::model::{ErrorCode, ErrorData, JsonRpcError};
+use rmcp::model::{ErrorCode, ErrorData, RequestId};
+use serde_json::json;
 use tracing::error;
 
 use crate::error::ApiError;
 
 /// Renders a refusal of a request.
 pub(super) fn refuse(error: &ApiError, _request_id: &str) -> Response {
-    let mut response = answer(error.status, ErrorData::new(code(error.status), error.message.clone(), None));
+    let mut response = answer(error.status, None, &ErrorData::new(code(error.status), error.message.clone(), None));
     if error.status == StatusCode::UNAUTHORIZED {
         response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
@@ -24,9 +25,9 @@ pub(super) fn code(status: StatusCode) -> ErrorCode {
     if status.is_server_error() { ErrorCode::INTERNAL_ERROR } else { ErrorCode::INVALID_REQUEST }
 }
 
-/// An error of JSON-RPC that answers no request in particular.
-pub(super) fn answer(status: StatusCode, error: ErrorData) -> Response {
-    (status, Json(JsonRpcError::new(None, error))).into_response()
+/// An error of JSON-RPC. If the request has no id, or an unreadable one, it is null: clients refuse an error without that field.
+pub(super) fn answer(status: StatusCode, id: Option<&RequestId>, error: &ErrorData) -> Response {
+    (status, Json(json!({ "jsonrpc": "2.0", "id": id, "error": error }))).into_response()
 }
 
 /// The reason for which a tool call failed, as a text for the model.

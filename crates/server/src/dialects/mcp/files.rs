@@ -10,7 +10,8 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use rmcp::model::{CallToolRequestParams, CallToolResult, ContentBlock};
 
-use super::calls::{failed, read};
+use super::call_order::CallPosition;
+use super::calls::{MAX_IMAGES, failed, read};
 use super::error::ToolError;
 use super::resources::{self, Content, MAX_READ};
 use super::server::Server;
@@ -22,11 +23,16 @@ use crate::workspace_path::within_workspace;
 const MAX_LISTED: usize = 200;
 /// Bytes of a text that a result holds.
 const MAX_TEXT: usize = 30_000;
-/// Bytes of an image that a result holds.
-const MAX_IMAGE: usize = 1 << 20;
 
 /// Carries out a call of `files`.
-pub(super) async fn call(server: &Server, request: CallToolRequestParams) -> CallToolResult {
+pub(super) async fn call(
+    server: &Server,
+    request: CallToolRequestParams,
+    position: Option<CallPosition>,
+) -> CallToolResult {
+    if let Some(position) = &position {
+        position.wait().await;
+    }
     let done = async {
         let arguments: FilesArguments = read(request.arguments)?;
         match arguments.action {
@@ -46,8 +52,7 @@ async fn list(server: &Server, arguments: &FilesArguments) -> Result<Vec<Content
     let session = server.session(arguments.session.as_deref()).await?;
     let files = session.files().await?;
     let listed = files.iter().take(MAX_LISTED);
-    let lines =
-        listed.map(|file| format!("{} ({})", excerpt::line(resources::shown_path(file), 200), size(file.bytes)));
+    let lines = listed.map(|file| format!("{} ({})", excerpt::path(resources::shown_path(file)), size(file.bytes)));
     let mut text = lines.collect::<Vec<_>>().join("\n");
     if files.is_empty() {
         text.push_str("There are no files.");
@@ -64,7 +69,7 @@ async fn read_file(server: &Server, arguments: &FilesArguments) -> Result<Vec<Co
     let id = session.id().to_string();
     let content = resources::content(server, &id, path, MAX_READ, None).await?.ok_or_else(|| no_file(path))?;
     let Content { bytes, mime } = content;
-    if matches!(&*mime, "image/png" | "image/jpeg") && bytes.len() <= MAX_IMAGE {
+    if matches!(&*mime, "image/png" | "image/jpeg") && bytes.len() as u64 <= MAX_IMAGES {
         let text = format!("{path}: an image of {}", size(bytes.len() as u64));
         return Ok(vec![ContentBlock::text(text), ContentBlock::image(BASE64_STANDARD.encode(&bytes), mime)]);
     }

@@ -14,6 +14,7 @@ use rmcp::service::RequestContext;
 use rmcp::{RoleServer, ServerHandler};
 use tracing::{Instrument as _, Span};
 
+use super::call_order::CallPosition;
 use super::server::Server;
 use super::tools::{self, Profile};
 use super::{calls, files, resources};
@@ -58,14 +59,15 @@ impl ServerHandler for Server {
     async fn call_tool(
         &self,
         request: CallToolRequestParams,
-        context: RequestContext<RoleServer>,
+        mut context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let span = span(&context);
+        let position = context.extensions.remove::<CallPosition>();
         let called = async {
             match (&*request.name, self.profile) {
-                ("python", _) => calls::python(self, request, &context).await,
+                ("python", _) => calls::python(self, request, &context, position).await,
                 ("wait", Profile::Full) => calls::wait(self, request, &context).await,
-                ("files", Profile::Full) => Ok(files::call(self, request).await.into()),
+                ("files", Profile::Full) => Ok(files::call(self, request, position).await.into()),
                 (name, _) => {
                     let name = aludel_agent::excerpt::line(name, 80);
                     Err(ErrorData::invalid_params(format!("Unknown tool: {name}"), None))

@@ -7,17 +7,15 @@ use std::time::Duration;
 use aludel_agent::excerpt;
 use aludel_engine::permits::NoRoom;
 use aludel_store::Tenant;
-use axum::Json;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{FromRequest, Request, State};
-use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
-use axum::response::{IntoResponse, Response};
-use rmcp::model::{ErrorCode, ErrorData, JsonRpcError, RequestId};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::Response;
+use rmcp::model::{ErrorCode, ErrorData, RequestId};
 use rmcp::transport::streamable_http_server::session::local::{LocalSessionManager, SessionConfig};
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
-use serde::Deserialize;
 use tracing::Span;
 
 #[cfg(test)]
@@ -25,10 +23,10 @@ use super::fixtures::WithFixtures as Server;
 #[cfg(not(test))]
 use super::server::Server;
 use super::tools::Profile;
-use super::{Mcp, error};
+use super::{Head, Mcp, error};
 use crate::app::App;
 use crate::error::{ApiError, RenderedMark};
-use crate::http::{Caller, GuardedBody, RawJson};
+use crate::http::{Caller, GuardedBody, JSON, RawJson};
 
 /// The header by which a client names its connection.
 const CONNECTION: &str = "mcp-session-id";
@@ -36,8 +34,10 @@ const CONNECTION: &str = "mcp-session-id";
 const LAST_EVENT: &str = "last-event-id";
 /// Bytes of the words of a refusal.
 const MAX_REFUSAL: usize = 4096;
-/// Time for which a connection may be silent.
-const IDLE: Duration = Duration::from_secs(300);
+/// Time for which a connection may be silent. Clients do not begin another by themselves, so it is that of an idle sandbox.
+const IDLE: Duration = Duration::from_secs(20 * 60);
+/// Bytes of an answer about resources: the largest file, of which JSON may escape each byte.
+const MAX_RESOURCES: usize = 128 << 20;
 /// Time between two comments on a silent stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
@@ -47,15 +47,6 @@ pub(super) struct Streamable {
     connected: StreamableHttpService<Server, LocalSessionManager>,
     /// For requests without a connection.
     stateless: StreamableHttpService<Server, NeverSessionManager>,
-}
-
-/// The fields of a message that decide where it goes.
-#[derive(Debug, Default, Deserialize)]
-struct Head {
-    #[serde(default)]
-    id: Option<RequestId>,
-    #[serde(default)]
-    method: Option<String>,
 }
 
 /// `POST /mcp`.
@@ -69,7 +60,7 @@ pub(super) async fn post(
     let (bytes, memory) = raw.counted()?;
     let head = serde_json::from_slice::<Head>(&bytes).ok().filter(|_| bytes.trim_ascii_start().starts_with(b"{"));
     let Some(head) = head else {
-        return Ok(as_json_rpc(error::answer(StatusCode::BAD_REQUEST, unreadable(&bytes))).await);
+        return Ok(as_json_rpc(error::answer(StatusCode::BAD_REQUEST, None, &unreadable(&bytes)), None).await);
     };
     let has_json = parts.headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
     parts.extensions.insert(Span::current());
@@ -92,8 +83,12 @@ pub(super) async fn post(
         StatusCode::BAD_REQUEST => is_handshake && !response.headers().contains_key(CONTENT_TYPE),
         _ => false,
     };
-    let response = if is_misunderstood { misunderstood(head) } else { response };
-    Ok(as_json_rpc(response.map(|body| Body::new(GuardedBody::new(body, memory)))).await)
+    let response = match &*head.method.clone().unwrap_or_default() {
+        _ if is_misunderstood => misunderstood(&head),
+        method if method.starts_with("resources/") => without_events(response).await,
+        _ => response,
+    };
+    Ok(as_json_rpc(response.map(|body| Body::new(GuardedBody::new(body, memory))), head.id.as_ref()).await)
 }
 
 /// `GET /mcp`: for a client that lost a stream and asks for the rest. Nothing else is sent there.
@@ -105,7 +100,7 @@ pub(super) async fn get(
     if !request.headers().contains_key(LAST_EVENT) {
         return Err(ApiError::method_not_allowed("This server has nothing to tell but answers: POST requests."));
     }
-    Ok(as_json_rpc(app.mcp.streamable(&tenant).connected.handle(request).await.map(Body::new)).await)
+    Ok(as_json_rpc(app.mcp.streamable(&tenant).connected.handle(request).await.map(Body::new), None).await)
 }
 
 /// `DELETE /mcp`: ends a connection. The sessions of its programs stay.
@@ -115,7 +110,7 @@ pub(super) async fn delete(State(app): State<Arc<App>>, Caller(tenant): Caller, 
         // Some clients accept no other success.
         *response.status_mut() = StatusCode::NO_CONTENT;
     }
-    as_json_rpc(response).await
+    as_json_rpc(response, None).await
 }
 
 impl Mcp {
@@ -166,13 +161,13 @@ impl Streamable {
 }
 
 /// Marks an answer as rendered. Plain-text refusals are converted first.
-async fn as_json_rpc(response: Response) -> Response {
+async fn as_json_rpc(response: Response, id: Option<&RequestId>) -> Response {
     let status = response.status();
     let is_error = status.is_client_error() || status.is_server_error();
     let mut response = if is_error && !response.headers().contains_key(CONTENT_TYPE) {
         let text = to_bytes(response.into_body(), MAX_REFUSAL).await.unwrap_or_default();
         let message = excerpt::line(&String::from_utf8_lossy(&text), MAX_REFUSAL);
-        error::answer(status, ErrorData::new(error::code(status), message, None))
+        error::answer(status, id, &ErrorData::new(error::code(status), message, None))
     } else {
         response
     };
@@ -188,11 +183,32 @@ fn unreadable(bytes: &Bytes) -> ErrorData {
 }
 
 /// The answer to a message with invalid parameters.
-fn misunderstood(head: Head) -> Response {
-    let Head { id, method } = head;
-    let method = excerpt::line(&method.unwrap_or_default(), 80);
+fn misunderstood(head: &Head) -> Response {
+    let method = excerpt::line(head.method.as_deref().unwrap_or_default(), 80);
     let error = ErrorData::invalid_params(format!("The parameters of {method} do not fit it."), None);
-    (StatusCode::BAD_REQUEST, Json(JsonRpcError::new(id, error))).into_response()
+    error::answer(StatusCode::BAD_REQUEST, head.id.as_ref(), &error)
+}
+
+/// The message of a stream that has one alone, as JSON: the official Python client takes 1 MiB as an event, and any size as JSON.
+async fn without_events(response: Response) -> Response {
+    let is_stream = response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
+    if !is_stream {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    let Ok(bytes) = to_bytes(body, MAX_RESOURCES).await else {
+        let error = ErrorData::internal_error("The answer is too large.", None);
+        return error::answer(StatusCode::INTERNAL_SERVER_ERROR, None, &error);
+    };
+    let message = |line: &[u8]| {
+        let data = line.strip_prefix(b"data:")?.trim_ascii();
+        (!data.is_empty()).then(|| bytes.slice_ref(data))
+    };
+    let Some(message) = bytes.split(|byte| *byte == b'\n').rev().find_map(message) else {
+        return Response::from_parts(parts, Body::from(bytes));
+    };
+    parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+    Response::from_parts(parts, Body::from(message))
 }
 
 pub(super) fn too_many(no_room: NoRoom) -> ApiError {

@@ -1,10 +1,12 @@
 //! The Model Context Protocol: a code interpreter as tools, over Streamable HTTP, HTTP with SSE, and standard input and output.
 //!
 //! `server` serves one client over any transport, and `handler` answers its requests; `http`, `sse` and `stdio` are the transports. `tools`
-//! describes the tools, `calls` carries them out, `runs` keeps programs that outlive their call, `output` collects their output, `approve`
+//! describes the tools, `calls` carries them out, `runs` keeps programs that outlive their call, `output` collects their output, `call_order` keeps the order
+//! of calls over a pipe, `approve`
 //! asks the client's user, `files` and `resources` serve files.
 
 mod approve;
+mod call_order;
 mod calls;
 mod error;
 mod files;
@@ -28,6 +30,8 @@ use std::time::Duration;
 use aludel_engine::Engine;
 use aludel_engine::permits::Permits;
 use aludel_store::Tenant;
+use rmcp::model::RequestId;
+use serde::Deserialize;
 
 use super::{Dialect, Manual};
 use crate::auth::DailyBudgets;
@@ -75,6 +79,15 @@ fn routes() -> Routes {
         .post("/messages", sse::post, "Send a message on such a connection")
         .asks(&["session_id"])
         .takes_any(JSON)
+}
+
+/// The fields of a message that decide where it goes.
+#[derive(Debug, Default, Deserialize)]
+struct Head {
+    #[serde(default)]
+    id: Option<RequestId>,
+    #[serde(default)]
+    method: Option<String>,
 }
 
 /// The state that all connections share.

@@ -79,7 +79,8 @@ impl Collector {
 
     /// The last line that it printed, for people who wait.
     pub(super) fn last_line(&self) -> String {
-        excerpt::line(self.stdout.last_line(), 200)
+        let line = self.stdout.last_line();
+        if excerpt::plain(line).trim().is_empty() { String::new() } else { excerpt::line(line, 200) }
     }
 
     /// The text of a value. A value that is shown as an image needs none.
@@ -179,9 +180,8 @@ impl ProgramEnd {
         // Images are part of the result; the workspace has no such file.
         let is_shown = |file: &&SessionFile| self.images.iter().any(|image| image.id == file.id);
         let named = self.files.iter().filter(|file| !is_shown(file));
-        let names: Vec<String> = named
-            .map(|file| format!("{} ({})", excerpt::line(&file.path, 200), aludel_agent::size(file.bytes)))
-            .collect();
+        let names: Vec<String> =
+            named.map(|file| format!("{} ({})", excerpt::path(&file.path), aludel_agent::size(file.bytes))).collect();
         if !names.is_empty() {
             add(&format!("Files: {}", names.join(", ")));
         }

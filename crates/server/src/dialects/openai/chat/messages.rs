@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use aludel_agent::{Call, CallOutput, ImageDetail, Item, Part, RemoteImage, text_of};
+use aludel_agent::{Call, CallOutput, CodeInterpreter, ImageDetail, Item, Part, RemoteImage, text_of};
 use aludel_engine::Session;
 use aludel_engine::execution::ending_of;
 use aludel_engine::sessions::{WORKSPACE, free_name};
@@ -40,6 +40,8 @@ pub(super) struct Conversation {
     has_container: bool,
     /// True if answers of ours have their programs in their text.
     in_text: bool,
+    /// The name of the tool that runs programs.
+    tool_name: String,
 }
 
 /// A file of a message.
@@ -80,7 +82,8 @@ impl Conversation {
         memory: &MemoryCharge,
     ) -> Result<Self, ApiError> {
         let (has_container, in_text) = (request.interpreter.is_some(), request.shown.is_some());
-        let mut conversation = Self { has_container, in_text, ..Self::default() };
+        let tool_name = CodeInterpreter::name_beside(app.engine.kernel(), &request.functions);
+        let mut conversation = Self { has_container, in_text, tool_name, ..Self::default() };
         let messages = &request.messages;
         let mut recallable = messages.iter().filter(|message| first_call(message).is_some()).count();
         for (index, message) in messages.iter().enumerate() {
@@ -157,7 +160,7 @@ impl Conversation {
         self.container = container_in(message.get("container_id")).or(self.container.take());
         for program in &programs {
             self.container = container_in(program.get("container_id")).or(self.container.take());
-            self.items.extend(replayed(program, &app.engine.kernel().tool_name));
+            self.items.extend(replayed(program, &self.tool_name));
         }
         if let Some(reasoning) =
             message.get("reasoning_content").and_then(Value::as_str).filter(|text| !text.is_empty())
@@ -195,8 +198,7 @@ impl Conversation {
 
     /// An answer of ours that has its programs in its text.
     async fn answered(&mut self, app: &App, tenant: &Tenant, text: &str, param: &str) -> Result<(), ApiError> {
-        let kernel = app.engine.kernel();
-        let (said, container) = markdown::read(text, kernel.fence());
+        let (said, container) = markdown::read(text, app.engine.kernel().fence());
         let container = match container {
             Some(container) => Some(container),
             None => links::container_in(app, tenant, text).await?,
@@ -206,7 +208,8 @@ impl Conversation {
             match said {
                 AnswerPart::Text(text) => self.items.push(Item::Assistant(text)),
                 AnswerPart::Program { code, logs } => {
-                    self.items.extend(replayed_program(format!("{param}-{index}"), &code, &logs, &kernel.tool_name));
+                    let replayed = replayed_program(format!("{param}-{index}"), &code, &logs, &self.tool_name);
+                    self.items.extend(replayed);
                 }
             }
         }

@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use aludel_agent::{Call, CallOutput, ImageDetail, Item, Part, RemoteImage};
+use aludel_agent::upstream::FunctionTool;
+use aludel_agent::{Call, CallOutput, CodeInterpreter, ImageDetail, Item, Part, RemoteImage};
 use aludel_engine::Session;
 use aludel_engine::approvals::Gate;
 use aludel_engine::processor_time::end_long_step;
@@ -154,9 +155,15 @@ impl Context {
         self.memory.clone()
     }
 
-    /// Converts the items for the model.
-    pub(super) async fn for_model(&self, app: &App, tenant: &Tenant) -> Result<View, ApiError> {
-        let mut model = ModelView::new(app.engine.kernel().tool_name.clone(), self.memory());
+    /// Converts the items for a model that may call these functions, too.
+    pub(super) async fn for_model(
+        &self,
+        app: &App,
+        tenant: &Tenant,
+        functions: &[FunctionTool],
+    ) -> Result<View, ApiError> {
+        let tool_name = CodeInterpreter::name_beside(app.engine.kernel(), functions);
+        let mut model = ModelView::new(tool_name, self.memory());
         for (index, item) in self.items.iter().enumerate() {
             if index == self.new.start {
                 model.refused.clear();

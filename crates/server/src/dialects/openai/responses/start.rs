@@ -78,7 +78,7 @@ async fn prepare(
         // Reserved now, so that a lack of room is reported at once.
         reservation = Some(session.reserve().await?);
     }
-    let mut view = context.for_model(app, tenant).await?;
+    let mut view = context.for_model(app, tenant, &request.functions).await?;
     let said = std::mem::take(&mut view.instructions);
     let instructions = [request.instructions.clone().unwrap_or_default(), said].join("\n\n").trim().to_owned();
     let spec = TurnSpec {
