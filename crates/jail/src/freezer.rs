@@ -16,8 +16,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::pid_namespace::namespace_of;
 use crate::{Step, StepError};
 
-/// The longest that a sandbox may take to stop. Each look signals the processes that still run; until then they can fork.
-const FREEZE_TIMEOUT: Duration = Duration::from_millis(500);
+/// The longest that a sandbox may take to stop for a client. Each look signals the processes that still run; until then they can fork.
+pub(crate) const FREEZE_TIMEOUT: Duration = Duration::from_millis(500);
 /// The shortest pause between two looks.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
 
@@ -43,8 +43,8 @@ pub(crate) enum FreezeProgress {
 
 impl Freezing {
     /// Begins to stop everything in a sandbox: by its control group if that can be frozen, otherwise by a signal to each process in the pid
-    /// namespace of its init.
-    pub(crate) fn begin(group: Option<PathBuf>, init: Option<Pid>) -> Result<Self, StepError> {
+    /// namespace of its init. What has not stopped within `limit` goes on.
+    pub(crate) fn begin(group: Option<PathBuf>, init: Option<Pid>, limit: Duration) -> Result<Self, StepError> {
         let frozen = match group {
             Some(group) => {
                 fs::write(group.join("cgroup.freeze"), "1").step("freeze the control group")?;
@@ -53,7 +53,7 @@ impl Freezing {
             None => FrozenSandbox::Stopped(HashMap::new()),
         };
         let now = Instant::now();
-        Ok(Self { frozen, init, namespace: init.and_then(namespace_of), deadline: now + FREEZE_TIMEOUT, due: now })
+        Ok(Self { frozen, init, namespace: init.and_then(namespace_of), deadline: now + limit, due: now })
     }
 
     /// Looks at the processes, and signals those that still run. After an error everything goes on.
@@ -188,7 +188,7 @@ mod tests {
         fs::write(group.join("cgroup.procs"), child.id().to_string()).unwrap();
         let long = Duration::from_secs(10);
         assert!(has_grown(&child, long), "the control: it runs");
-        let mut freezing = Freezing::begin(Some(group.clone()), None).unwrap();
+        let mut freezing = Freezing::begin(Some(group.clone()), None, FREEZE_TIMEOUT).unwrap();
         let frozen = loop {
             match freezing.look().unwrap() {
                 FreezeProgress::Done(frozen) => break frozen,
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn a_group_that_does_not_stop_in_time_goes_on() {
         let group = tempfile::tempdir().unwrap();
-        let mut freezing = Freezing::begin(Some(group.path().to_owned()), None).unwrap();
+        let mut freezing = Freezing::begin(Some(group.path().to_owned()), None, FREEZE_TIMEOUT).unwrap();
         let (mut looks, began) = (0, Instant::now());
         while let FreezeProgress::Continues(continues) = freezing.look().unwrap() {
             (freezing, looks) = (continues, looks + 1);

@@ -1,5 +1,6 @@
 //! The warden's loop: requests of aludel, replies of the fork servers, exits of children.
 
+mod crowds;
 mod flocks;
 mod processes;
 mod requests;

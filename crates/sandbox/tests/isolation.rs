@@ -365,6 +365,49 @@ async fn a_zygote_that_was_late_is_not_misunderstood() {
     local.shutdown().await;
 }
 
+/// A fork may wait behind the locks of hundreds of processes, which then have to pause.
+#[tokio::test(flavor = "multi_thread")]
+async fn crowded_sandboxes_pause_while_a_fork_is_late() {
+    let data = tempfile::tempdir().unwrap();
+    let local = backend_at(data.path(), limits(), 0).await;
+    let limits = || aludel_sandbox::Limits { processes: 64, ..limits() };
+    let [crowded, lonely] = [sandbox(&local, limits()).await, sandbox(&local, limits()).await];
+    let count = "import os, threading, time\nfor _ in range({CHILDREN}):\n    if os.fork() == 0: time.sleep(600)\n\
+                 def work():\n    while True: open('n', 'a').write('x'); time.sleep(0.01)\n\
+                 threading.Thread(target=work, daemon=True).start()";
+    for (sandbox, children) in [(&crowded, "40"), (&lonely, "2")] {
+        let told = run(sandbox, &count.replace("{CHILDREN}", children)).await;
+        assert_eq!(told.finished.outcome, Outcome::Completed, "{told:?}");
+    }
+    let size = "import os, time; a = os.path.getsize('n'); time.sleep(1.5); print(os.path.getsize('n') - a)";
+    let [zygote, ..] = helpers_of(warden_of(&only_entry(&data.path().join("run"))));
+    let signal =
+        |signal| rustix::process::kill_process(rustix::process::Pid::from_raw(zygote).unwrap(), signal).unwrap();
+    let steps = async |sandbox| {
+        let looked = run(sandbox, size).await;
+        looked.stdout.trim().parse::<u32>().unwrap_or_else(|_| panic!("{looked:?}"))
+    };
+    signal(rustix::process::Signal::STOP);
+    let forking = local.create(SandboxId::unique(), SandboxSpec::new(limits()));
+    let going_on = async {
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        // The program that looks pauses with the rest, for as long as the zygote is stopped.
+        let looking = async { tokio::join!(steps(&crowded), steps(&lonely)) };
+        let waking = async {
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            signal(rustix::process::Signal::CONT);
+        };
+        let began = Instant::now();
+        let ((of_crowd, of_lonely), ()) = tokio::join!(looking, waking);
+        (of_crowd, of_lonely, began.elapsed())
+    };
+    let (made, (of_crowd, of_lonely, took)) = tokio::join!(forking, going_on);
+    made.unwrap();
+    assert!(of_lonely > 20, "a sandbox with few processes goes on: {of_lonely}");
+    assert!(took > Duration::from_secs(4), "the other pauses for the 3 s: {took:?}, {of_crowd}");
+    local.shutdown().await;
+}
+
 /// Counts the host's processes with this argument.
 fn processes_with(argument: &str) -> usize {
     let has = |pid: &i32| {

@@ -210,6 +210,9 @@ impl Gate {
                 error!("{}: a program was not run: {error}", self.request);
                 let reason = match error {
                     Error::StorageFull { .. } => error.to_string(),
+                    Error::DiskFull(_) => {
+                        "the server could not ask whether it may run, for its disk is full".to_owned()
+                    }
                     _ => "the server could not ask whether it may run".to_owned(),
                 };
                 ApprovalDecision::Deny { reason }

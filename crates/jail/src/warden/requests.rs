@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use super::watches::EpollSource;
 use super::{NO_CHECKPOINT, WardenServer, invalid};
 use crate::cgroup::CpuShare;
-use crate::freezer::{FreezeProgress, Freezing, FrozenSandbox};
+use crate::freezer::{FREEZE_TIMEOUT, FreezeProgress, Freezing, FrozenSandbox};
 use crate::message::{self, FIRST_KERNEL, Profile, TerminalSize, WardenAnswer, WardenMessage, WardenRequest};
 use crate::ports::{self, PortConnection};
 use crate::sandbox::JailSandbox;
@@ -183,7 +183,7 @@ impl WardenServer {
         if self.freezing.contains_key(&id) {
             return Err(invalid("the sandbox is being stopped"));
         }
-        let freezing = Freezing::begin(sandbox.cgroup.freezer(), sandbox.init.pid)?;
+        let freezing = Freezing::begin(sandbox.cgroup.freezer(), sandbox.init.pid, FREEZE_TIMEOUT)?;
         self.look_at(id, number, freezing);
         Ok(())
     }

@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::call_order::CallPosition;
 use super::error::ToolError;
+use super::handler::parts;
 use super::output::ProgramEnd;
 use super::runs::{Run, Stage};
 use super::server::Server;
@@ -31,9 +32,11 @@ use super::{approve, resources};
 const BEAT: Duration = Duration::from_secs(2);
 /// The longest time that a client can give a program or a wait, seconds. The sandbox has its own limit.
 const MAX_SECONDS: f64 = 86_400.0;
-/// Bytes of all images in a result; further ones are only linked. A message over HTTP, with images as base64, stays below the 1 MiB that
+/// Bytes of all images in a result over HTTP; further ones are only linked. With images as base64, a message stays below the 1 MiB that
 /// the official Python client takes as an event.
 pub(super) const MAX_IMAGES: u64 = 512 << 10;
+/// The same over a pipe, where the official clients for Node take 10 MiB.
+const MAX_IMAGES_IN_LINE: u64 = 4 << 20;
 
 /// Runs a program.
 pub(super) async fn python(
@@ -133,10 +136,11 @@ async fn follow(
     let mut deadline = pin!(sleep_until(Instant::now() + limit));
     let mut progress = Progress::new(context);
     let mut is_asked = false;
+    let room = if parts(context).is_some() { MAX_IMAGES } else { MAX_IMAGES_IN_LINE };
     let response = loop {
         let now = stage.borrow_and_update().clone();
         let last_line = match now {
-            Stage::Ended(_, ended) => break self::ended(server, run, &ended).await.into(),
+            Stage::Ended(_, ended) => break self::ended(server, run, &ended, room).await.into(),
             Stage::AwaitsApproval(approval) if !is_asked => {
                 is_asked = true;
                 match approve::ask(server, run, &approval, context).await? {
@@ -154,7 +158,7 @@ async fn follow(
             () = &mut deadline => break running(run, &stage.borrow()).into(),
             changed = stage.changed() => {
                 if changed.is_err() {
-                    break self::ended(server, run, &ProgramEnd::lost()).await.into();
+                    break self::ended(server, run, &ProgramEnd::lost(), room).await.into();
                 }
             }
             () = progress.due() => progress.tell(context, last_line).await,
@@ -197,13 +201,13 @@ impl Progress {
     }
 }
 
-/// The result of a program that ended.
-async fn ended(server: &Server, run: &Run, ended: &ProgramEnd) -> CallToolResult {
+/// The result of a program that ended, with so many bytes of images.
+async fn ended(server: &Server, run: &Run, ended: &ProgramEnd, mut room: u64) -> CallToolResult {
     let mut content = vec![ContentBlock::text(match server.profile {
         Profile::Full => format!("{}\n{}", ended.text(), handle(run)),
         Profile::PythonAlone => ended.text(),
     })];
-    let (mut inline, mut room) = (Vec::new(), MAX_IMAGES);
+    let mut inline = Vec::new();
     for image in &ended.images {
         let file = resources::content(server, &run.session, &image.path, room, None).await;
         if let Ok(Some(file)) = file {

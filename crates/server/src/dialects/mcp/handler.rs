@@ -104,7 +104,7 @@ impl ServerHandler for Server {
 }
 
 /// The HTTP request of a message, if there is one.
-fn parts(context: &RequestContext<RoleServer>) -> Option<&Parts> {
+pub(super) fn parts(context: &RequestContext<RoleServer>) -> Option<&Parts> {
     context.extensions.get::<Parts>()
 }
 
