@@ -36,7 +36,8 @@ Exit status:
   2    the command line or the configuration is wrong
   3    a limit was hit
   4    aludel, the model or the host failed
-  130  interrupted";
+  130  interrupted
+  141  its output has no reader any more";
 
 impl Exit {
     /// The number that the shell sees.

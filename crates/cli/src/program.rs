@@ -216,7 +216,10 @@ fn read(path: &Path, from: impl Read, most: u64) -> anyhow::Result<String> {
         Ok(_) => {}
         Err(error) => return Err(unreadable(path, &error)),
     }
-    String::from_utf8(bytes).map_err(|error| usage(format!("the program {shown} is not UTF-8: {error}")))
+    let text = String::from_utf8(bytes);
+    let text = text.map_err(|error| usage(format!("the program {shown} is not UTF-8: {error}")))?;
+    // Editors of Windows begin files with this mark, which Python skips.
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> anyhow::Error {

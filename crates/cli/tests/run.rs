@@ -146,6 +146,8 @@ fn the_exit_status_tells_what_happened() {
         (vec!["/"], 2, "", "cannot run the directory /: __main__.py: No such file"),
         (vec!["-c", "open('f', 'w').write('x' * 9000000)", "--disk", "8m"], 1, "", "File too large"),
         (vec!["a.py", "-c", "1"], 2, "", "cannot be used with"),
+        (vec!["-c", "import sys; print(sys.argv)", "a", "--b"], 0, "['-c', 'a', '--b']\n", ""),
+        (vec!["-c", "import sys; sys.exit('no luck')"], 1, "", "no luck"),
         (vec!["no-such-file.py"], 2, "", "cannot read the program no-such-file.py: No such file"),
         (
             vec!["-c", "1", "--timeout", "soon"],
@@ -186,7 +188,7 @@ fn programs_get_the_usual_signals_whoever_started_aludel() {
 #[test]
 fn a_program_comes_from_a_file_or_standard_input() {
     let directory = tempfile::tempdir().unwrap();
-    std::fs::write(directory.path().join("p.py"), "print('from a file')").unwrap();
+    std::fs::write(directory.path().join("p.py"), "\u{feff}print('from a file')").unwrap();
     assert_eq!(said(aludel(directory.path()).args(["run", "p.py"])).stdout, "from a file\n");
     let mut child = aludel(directory.path()).args(["run", "-"]).stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all("print('aus der Röhre')".as_bytes()).unwrap();

@@ -23,12 +23,14 @@ MAX_FRAME = 8 << 20
 MAX_WORDS = 1000
 MAX_READ = 1 << 20
 MAX_ENTRIES = 10_000
+# Patterns that one with braces stands for.
+MAX_ALTERNATIVES = 64
 MAX_HANDLES = 256
 MAX_WATCHES = 32
 # Directories of one watch.
 MAX_WATCHED = 4096
 # Events of one watch that nobody has fetched, and their bytes: they are told in one frame.
-MAX_EVENTS = 1000
+MAX_EVENTS = 20_000
 MAX_EVENT_BYTES = MAX_FRAME // 2
 # Reads of what the system tells of one watch before something else has its turn.
 MAX_DRAINED = 8
@@ -216,13 +218,30 @@ def op_chmod(path, mode):
     return {"entry": entry(path)}
 
 
+def alternatives(pattern):
+    """The patterns that a pattern with braces stands for; no braces inside others. Names have no directories, so those of `**/` go."""
+    waiting, found = [pattern], []
+    while waiting and len(waiting) + len(found) <= MAX_ALTERNATIVES:
+        pattern = waiting.pop()
+        before, brace, rest = pattern.partition("{")
+        inside, end, after = rest.partition("}")
+        if brace and end and "{" not in inside:
+            waiting += [before + part + after for part in inside.split(",")]
+        else:
+            while pattern.startswith("**/"):
+                pattern = pattern[3:]
+            found.append(pattern)
+    return found
+
+
 def op_search(path, pattern):
-    """The files below a directory whose names match; links are not followed."""
+    """The files below a directory, or the file, whose names match; links are not followed."""
     root = absolute(path)
-    os.stat(root)
+    places = os.walk(root) if stat.S_ISDIR(os.stat(root).st_mode) else [(os.path.dirname(root), [], [os.path.basename(root)])]
+    patterns = alternatives(pattern)
     entries = []
-    for directory, _directories, names in os.walk(root):
-        for name in fnmatch.filter(sorted(names), pattern):
+    for directory, _directories, names in places:
+        for name in sorted(name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)):
             try:
                 found = entry(os.path.join(directory, name))
             except OSError:

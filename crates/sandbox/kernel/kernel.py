@@ -192,6 +192,7 @@ class Kernel:
                 os.chdir(frame["directory"])
                 self.note_directory()
             set_environment(dict(frame["environment"]))
+            self.shell.home_dir = os.path.expanduser("~")
             sys.path[0:0] = [path for path in dict(frame["environment"]).get("PYTHONPATH", "").split(":") if path]
             if frame["forms"]:
                 show_forms(self.shell)
@@ -287,6 +288,9 @@ class Kernel:
                 described = describe_error(error)
             except Exception:
                 described = {"name": type(error).__name__, "value": "", "traceback": type(error).__name__}
+            if self.last_cell is not None and isinstance(error, SystemExit):
+                # Of a whole program, as plain Python tells it.
+                described["traceback"] = "" if isinstance(error.code, int) else described["value"]
             self.shell.last_told = described["traceback"]
             # The frames hold the cell's objects; without them the memory they occupy can be given back.
             error.__traceback__ = None

@@ -41,6 +41,26 @@ class ReplaceTest(unittest.TestCase):
             self.assertEqual(open(file.name).read(), "longer b longer")
 
 
+class SearchTest(unittest.TestCase):
+    def test_patterns_are_those_of_other_servers(self):
+        with tempfile.TemporaryDirectory() as root:
+            os.mkdir(f"{root}/sub")
+            for name in ("a.py", "b.txt", "sub/c.txt", "sub/{d}"):
+                open(f"{root}/{name}", "w").close()
+            for pattern, names in {
+                "*.py": ["a.py"],
+                "**/*.txt": ["b.txt", "c.txt"],
+                "**/**/c*": ["c.txt"],
+                "*.{py,txt}": ["a.py", "b.txt", "c.txt"],
+                "{d": [],
+                "{a,b}{.,_}{py,txt}": ["a.py", "b.txt"],
+                "{a,b}" * 40: [],
+            }.items():
+                found = [os.path.basename(entry["path"]) for entry in files.op_search(root, pattern)["entries"]]
+                self.assertEqual(found, names, pattern)
+            self.assertEqual(len(files.op_search(f"{root}/a.py", "*.py")["entries"]), 1)
+
+
 class FilesTest(unittest.TestCase):
     def test_an_error_that_has_no_number_of_its_own_is_told_in_words(self):
         def into_itself(**_paths):

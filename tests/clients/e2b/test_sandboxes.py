@@ -7,6 +7,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from e2b import (
@@ -387,6 +388,8 @@ def test_a_sandbox_is_paused_in_time_and_goes_on_when_it_is_spoken_to(make):
     while sandbox.get_info().state.value != "paused":
         time.sleep(0.1)
     assert sandbox.run_code("1 + 1").text == "2"
+    left = sandbox.get_info().end_at - datetime.now(timezone.utc)
+    assert left > timedelta(seconds=250), "a request gives it five minutes at least"
 
 
 def test_forks_and_snapshots_are_refused_by_name(sandbox):

@@ -150,6 +150,11 @@ def test_shells_remember(sandbox):
     assert text(run("pwd; pwd", working_directory="/usr")) == ["/usr", "/usr"]
     assert run("exit 7").exit_code == 7
     assert text(run("f; pwd")) == ["it's", "/usr"]
+    run("mkdir /tmp/gone; cd /tmp/gone; rmdir /tmp/gone")
+    lost = run("f; pwd")
+    assert (text(lost), lost.exit_code) == (["it's", "/home/user"], 0)
+    assert "cd: /tmp/gone" in lost.logs.stderr[0].text
+    assert text(run("pwd")) == ["/home/user"]
     sandbox.commands.delete_session(shell)
     for unknown in (shell, "sh_" + "z" * 24, "x"):
         with pytest.raises(SandboxApiException):
@@ -171,7 +176,9 @@ def test_files(sandbox):
     found = info["/tmp/d/a.txt"]
     assert (found.mode, found.size, found.owner, info["/tmp/d"].path) == (640, len(text.encode()), "user", "/tmp/d")
     assert abs(found.modified_at - datetime.now(timezone.utc)) < timedelta(minutes=1)
-    assert [entry.path for entry in files.search(SearchEntry(path="/tmp/d", pattern="*.bin"))] == ["/tmp/d/e/b.bin"]
+    assert [entry.path for entry in files.search(SearchEntry(path="/tmp/d", pattern="**/*.{bin,x}"))] == ["/tmp/d/e/b.bin"]
+    with pytest.raises(SandboxApiException, match="signed addresses that expire are not supported"):
+        sandbox.get_signed_endpoint(8000, 1)
     listed = files.list_directory(DirectoryListEntry(path="/tmp/d"))
     assert [entry.path for entry in listed] == ["/tmp/d/a.txt", "/tmp/d/e"]
     assert len(files.list_directory(DirectoryListEntry(path="/tmp/d", depth=2))) == 3

@@ -36,7 +36,7 @@ use input::LineRead;
 #[command(after_long_help = format!("{}\n\n{}", json::PROGRAM_HELP, crate::exit::HELP))]
 pub(crate) struct RunArgs {
     /// The program: a file, a notebook (.ipynb), or a directory with a __main__.py; - reads it from standard input
-    #[arg(value_name = "FILE", required_unless_present_any = ["code", "files"], conflicts_with = "code")]
+    #[arg(value_name = "FILE", required_unless_present_any = ["code", "files"])]
     program: Option<PathBuf>,
     /// Arguments of the program: its sys.argv. Options of aludel's own end at the first, or at --
     #[arg(value_name = "ARG", allow_hyphen_values = true)]
@@ -96,12 +96,21 @@ impl RunArgs {
             // `--file a.csv program.py`: the last file is the program.
             self.program = self.files.pop().filter(|_| !self.files.is_empty());
         }
+        let mut arguments = std::mem::take(&mut self.arguments);
         let source = match (self.program.take(), self.code.take()) {
-            (Some(path), _) => ProgramSource::Path(path),
-            (None, Some(code)) => ProgramSource::Text(code),
+            (Some(path), Some(_)) if path.extension().is_some_and(|kind| kind == "py" || kind == "ipynb") => {
+                return Err(usage(format!("{} cannot be used with -c: give one program", path.display())));
+            }
+            (first, Some(code)) => {
+                // As after `python3 -c`, all words are the program's arguments.
+                let first = first.map(|first| first.into_os_string().into_string());
+                let first = first.transpose().map_err(|word| usage(format!("{} is no Unicode", word.display())))?;
+                arguments.splice(..0, first);
+                ProgramSource::Text(code)
+            }
+            (Some(path), None) => ProgramSource::Path(path),
             (None, None) => return Err(usage("no program was given: a FILE, - or -c CODE")),
         };
-        let mut arguments = std::mem::take(&mut self.arguments);
         let first = arguments.first().cloned();
         arguments.append(&mut self.further_arguments);
         let mut environment = program::environment(&self.environment, &context.host)?;

@@ -133,7 +133,7 @@ fn start(kind: Option<&'static str>, context: &CommandContext) -> anyhow::Result
         args.extend(["--config".to_owned(), file.display().to_string()]);
     }
     let data = &context.config.server.data;
-    if matches!(data.origin, ValueOrigin::Flag(_)) {
+    if matches!(data.origin, ValueOrigin::Flag(_) | ValueOrigin::Environment(_)) {
         args.extend(["--data".to_owned(), data.display().to_string()]);
     }
     args.push("mcp".to_owned());

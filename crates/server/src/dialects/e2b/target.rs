@@ -1,6 +1,7 @@
 //! The data plane: the sandbox and port of a request, and its token.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use aludel_engine::processor_time::ProcessorShare;
 use aludel_engine::sandboxes::{ClientSandbox, KeptPart, Sandboxes};
@@ -21,6 +22,8 @@ use crate::client_sandboxes::{alive, ports};
 use crate::error::ApiError;
 use crate::http::{DescribeArgument, ProgramTraffic};
 
+/// The least time of a sandbox that a request resumed, as E2B's documentation of `autoResume` gives it.
+const MIN_RESUMED: Duration = Duration::from_secs(300);
 /// The port of commands and files.
 const ENVD: u16 = 49983;
 /// The port of the code interpreter.
@@ -173,7 +176,7 @@ fn host_at(host: &str, port: u16) -> HeaderValue {
 async fn resume_if_paused(sandboxes: &Sandboxes, sandbox: &Arc<ClientSandbox>) -> bool {
     let spec = sandbox.spec();
     if sandbox.paused() == Some(KeptPart::Everything) && spec.resumes {
-        sandboxes.resume(sandbox, Some(spec.timeout)).await.ignore("on failure it stays paused");
+        sandboxes.resume(sandbox, Some(spec.timeout.max(MIN_RESUMED))).await.ignore("on failure it stays paused");
     }
     !sandbox.is_paused()
 }

@@ -221,8 +221,14 @@ pub(super) async fn endpoint(
     caller: Caller,
     headers: HeaderMap,
     Path((id, port)): Path<(String, u16)>,
+    params: Params,
 ) -> Result<Json<Endpoint>, ApiError> {
     let sandbox = find(&app, &caller, &id)?;
+    if params.get("expires").is_some() {
+        return Err(invalid(
+            "expires: signed addresses that expire are not supported; the sandbox's own end ends them",
+        ));
+    }
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
     let token = match port {
         SERVED => Some((TOKEN, sandbox.secret())),

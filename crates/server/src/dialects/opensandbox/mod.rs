@@ -83,6 +83,7 @@ fn routes() -> Routes {
         .post("/v1/sandboxes/{id}/renew-expiration", lifecycle::renew, "Put off the end of a sandbox")
         .takes::<Expiration>()
         .get("/v1/sandboxes/{id}/endpoints/{port}", lifecycle::endpoint, "Tell the address of a port")
+        .asks(&["expires"])
         .post("/v1/metrics/events", lifecycle::note_event, "Take a client's figures")
         .takes_any(JSON)
         .nest("/v1/sandboxes/{id}/proxy/44772", served())
