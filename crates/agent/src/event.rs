@@ -164,7 +164,7 @@ impl std::fmt::Display for CutOff {
 pub enum Budget {
     /// Calls of the model.
     Rounds(u32),
-    /// Executions.
+    /// Calls of tools: programs and functions.
     ToolCalls(u32),
     /// Tokens read and written.
     Tokens(u64),
@@ -180,7 +180,7 @@ impl std::fmt::Display for Budget {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Rounds(count) => write!(formatter, "{count} rounds with the model"),
-            Self::ToolCalls(count) => write!(formatter, "{count} programs"),
+            Self::ToolCalls(count) => write!(formatter, "{count} calls"),
             Self::Tokens(count) => write!(formatter, "{count} tokens"),
             Self::InputTokens(count) => write!(formatter, "{count} tokens to read"),
             Self::OutputTokens(count) => write!(formatter, "{count} tokens to write"),

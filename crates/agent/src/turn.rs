@@ -75,7 +75,7 @@ pub(crate) async fn drive(
         items,
         usage: TokenUsage::default(),
         answer: String::new(),
-        tool_calls: 0,
+        programs: 0,
         function_calls: 0,
         rounds_without_programs: 0,
         last_failure: None,
@@ -105,7 +105,7 @@ struct State {
     usage: TokenUsage,
     /// The text of the last round.
     answer: String,
-    tool_calls: u32,
+    programs: u32,
     /// Calls of functions of this program.
     function_calls: u32,
     /// Rounds that only asked for programs beyond the limit.
@@ -462,7 +462,7 @@ impl State {
     /// Checks that another call may be carried out.
     fn check_calls(&self) -> Result<(), Ending> {
         let most = self.parts.budgets.tool_calls;
-        if self.tool_calls + self.function_calls >= most {
+        if self.programs + self.function_calls >= most {
             return Err(Ending::Budget(Budget::ToolCalls(most)));
         }
         Ok(())
@@ -470,7 +470,7 @@ impl State {
 
     /// Returns true once the caller's limit of programs is reached. Unlike after a budget, the model can still answer.
     fn has_no_programs_left(&self) -> bool {
-        self.parts.max_programs.is_some_and(|most| self.tool_calls >= most)
+        self.parts.max_programs.is_some_and(|most| self.programs >= most)
     }
 
     fn no_such_tool(&self, name: &str) -> String {

@@ -51,10 +51,7 @@ impl ProgramView {
             ExecutionEvent::Display(bundle) | ExecutionEvent::Result(bundle) => self.value(bundle, out)?,
             ExecutionEvent::Error(error) => {
                 self.console.end_line(StandardStream::Stderr)?;
-                let traceback = error.traceback.trim_end();
-                if !traceback.is_empty() {
-                    self.console.foreign(StandardStream::Stderr, &format!("{traceback}\n"))?;
-                }
+                self.console.foreign(StandardStream::Stderr, &format!("{}\n", error.traceback.trim_end()))?;
             }
             ExecutionEvent::Calls(_) => {}
             ExecutionEvent::Finished(_) => self.console.finish(self.results)?,

@@ -136,7 +136,7 @@ fn the_exit_status_tells_what_happened() {
         (vec!["-c", "import os; os._exit(0)"], 0, "", ""),
         (vec!["-c", "1/0"], 1, "", "ZeroDivisionError: division by zero"),
         (vec!["-c", "x ="], 1, "", "SyntaxError"),
-        (vec!["-c", "import sys; sys.exit(5)"], 1, "", "SystemExit: 5"),
+        (vec!["-c", "import sys; sys.exit(5)"], 1, "", "exit status 5"),
         (vec!["-c", "import os; os._exit(5)"], 1, "", "exit status 5"),
         (vec!["-c", "import os; os.kill(os.getpid(), 11)"], 1, "", "signal 11 (segmentation fault)."),
         (vec![], 2, "", "Usage: aludel run [OPTIONS] <FILE | DIR | - | -c CODE> [ARG]..."),

@@ -115,7 +115,7 @@ pub enum Error {
 /// The kinds of failures that callers treat differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// Nothing by that name is there for this tenant.
+    /// The tenant has no such thing.
     NotFound,
     /// Its time is over.
     Expired,

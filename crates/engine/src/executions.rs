@@ -30,7 +30,7 @@ pub const MAX_CODE: usize = 1 << 20;
 pub(crate) const MAX_EXECUTIONS: usize = 256;
 /// Events that may wait for their reader. Beyond that, the execution waits.
 const MAX_UNREAD: usize = 64;
-/// The same in KiB of output. One event may have more.
+/// Output that may wait for its reader, KiB. A single event may exceed it.
 const MAX_UNREAD_KIB: u32 = 1024;
 
 /// A program that a client sends.

@@ -86,7 +86,7 @@ impl Failure {
         Self::new(FailureKind::Unavailable, "The server is ending; try again in a moment.")
     }
 
-    /// The turn was cancelled. Whoever hears of it did not leave.
+    /// The turn was cancelled. Only clients that are still connected hear of it.
     pub fn cancelled() -> Self {
         let message = "The answer was cancelled: its API key was revoked or has expired, or its client left.";
         Self { should_retry: Some(false), ..Self::new(FailureKind::Unavailable, message) }

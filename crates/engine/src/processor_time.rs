@@ -1,8 +1,8 @@
 //! Processor time of this process's own work, shared fairly between tenants.
 //!
 //! A tenant that is alone takes all there is. Beside others, one that has taken more than its share waits between two steps of its work,
-//! until they would have had theirs, and no more of its steps are done at the same time than its share has processors. So it is for one
-//! whose steps are long even while it is alone: whoever comes next finds a processor that is free at once. A step is one poll of a future:
+//! until they would have had theirs, and no more of its steps are done at the same time than its share has processors. The same
+//! holds for one with long steps even while it is alone, so that the next tenant finds a free processor. A step is one poll of a future:
 //! reading a body, making the request to a model, telling an answer. The time of programs in sandboxes is not counted here; their control
 //! groups share that, but for their starts.
 
@@ -33,7 +33,7 @@ const MAX_WAIT: Duration = Duration::from_millis(10);
 const ACTIVE_FOR: Duration = Duration::from_millis(200);
 /// Time of a step during which no other thread takes its processor.
 const SHORT_STEP: Duration = Duration::from_micros(50);
-/// Time for which a thread's processor time may be the one that the system told last.
+/// Time for which a reading of a thread's processor time is used again.
 const TOLD_FOR: Duration = Duration::from_millis(1);
 /// Time after which a step is long, see [`end_long_step`].
 const LONG_STEP: Duration = Duration::from_millis(2);

@@ -289,8 +289,8 @@ class Kernel:
             except Exception:
                 described = {"name": type(error).__name__, "value": "", "traceback": type(error).__name__}
             if self.last_cell is not None and isinstance(error, SystemExit):
-                # Of a whole program, as plain Python tells it.
-                described["traceback"] = "" if isinstance(error.code, int) else described["value"]
+                # Of a whole program: its words are told, and no place in it.
+                described["traceback"] = f"exit status {error.code}" if isinstance(error.code, int) else described["value"]
             self.shell.last_told = described["traceback"]
             # The frames hold the cell's objects; without them the memory they occupy can be given back.
             error.__traceback__ = None

@@ -8,7 +8,7 @@ use aludel_engine::{Engine, Tasks};
 use aludel_store::{Store, now};
 use tokio::sync::{OnceCell, Semaphore};
 use tokio_util::sync::CancellationToken;
-use tracing::{Instrument, info};
+use tracing::info;
 
 use crate::auth::{DailyBudgets, FRESH, KeyCache, Origins};
 use crate::client_sandboxes::repeated::RepeatedCreations;
@@ -162,15 +162,6 @@ impl App {
     pub(crate) async fn link_secret(&self) -> Result<Arc<str>, ApiError> {
         let made = async { Ok::<_, ApiError>(Arc::from(self.store.secret("links").await?)) };
         self.link_secret.get_or_try_init(|| made).await.cloned()
-    }
-
-    /// Makes a change in a task of its own, since handlers are dropped when the client disconnects.
-    pub(crate) async fn finish<T: Send + 'static>(
-        &self,
-        change: impl Future<Output = Result<T, ApiError>> + Send + 'static,
-    ) -> Result<T, ApiError> {
-        let task = self.tasks.spawn(change.in_current_span());
-        task.await.unwrap_or_else(|error| Err(ApiError::internal(error)))
     }
 
     /// The engine.

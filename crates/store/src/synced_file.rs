@@ -25,7 +25,7 @@ impl Disk {
         Self { directory, turn: Mutex::new(()) }
     }
 
-    /// Fails unless so many bytes can be written and the disk is not full then: deletions, and the ends of what has begun, need the rest.
+    /// Fails if writing this many bytes would fill the disk. Deletions, and the ends of what has begun, need the rest.
     pub(crate) fn check_room(&self, bytes: u64) -> io::Result<()> {
         let found = rustix::fs::statvfs(&self.directory)?;
         if free_bytes(&found) < bytes.saturating_add(FULL_DISK) {

@@ -56,7 +56,7 @@ impl State {
         {
             return Ok(vec![Part::Text(denied(&reason))]);
         }
-        self.tool_calls += 1;
+        self.programs += 1;
         let traced = ProgramSpan::begin(interpreter.kernel(), call_id);
         let span = traced.span().clone();
         let execution = tokio::select! {

@@ -326,7 +326,7 @@ struct ContextRuntime {
     context: Arc<Context>,
     kernel: Arc<dyn Kernel>,
     environment: Vec<(String, String)>,
-    /// True if its kernel took the place of one whose variables are lost unheard.
+    /// True if its kernel replaced another, and no client was told yet that the variables are lost.
     has_lost: bool,
 }
 

@@ -55,14 +55,14 @@ pub struct ProcessSpec {
     pub input: bool,
     /// The size of its terminal; `None` for pipes.
     pub pty: Option<PtySize>,
-    /// Time after which it is killed, without that in which the sandbox is paused.
+    /// Time after which it is killed. While the sandbox is paused, it does not count.
     pub time_limit: Option<Duration>,
     /// True if its output is for [`SandboxProcess::log`], not for its next follower.
     pub log: bool,
 }
 
 impl ProcessSpec {
-    /// The same without the words and variables that would take too much memory for as long as the command is known.
+    /// Shortens the command line and the variables, which are kept as long as the command is known.
     fn shortened(mut self) -> Self {
         let (mut left, mut kept) = (MAX_SHOWN, 0);
         for word in &mut self.arguments {

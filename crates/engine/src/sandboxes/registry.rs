@@ -19,11 +19,11 @@ use crate::revoked::key_ends;
 use crate::sessions::SandboxPermit;
 use crate::{Error, Missing, Sessions, Tasks, creation};
 
-/// Longest wait of a new sandbox for one of others to end.
+/// The longest time that a request for a new sandbox waits for a permit.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most that wait for one tenant: they take its share of requests meanwhile.
+/// Requests of one tenant that may wait for a permit. Each still counts for its share of requests.
 const MAX_WAITING: usize = 32;
-/// Time between looks for it.
+/// Time between two attempts to acquire a permit.
 const ROOM_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Attempts to pause a sandbox with its processes at the end of its time, before its files alone are kept.
 const PAUSE_ATTEMPTS: u32 = 6;
@@ -42,11 +42,11 @@ pub struct Sandboxes {
     known: Arc<Mutex<HashMap<String, Arc<ClientSandbox>>>>,
     /// Unique names of sandboxes that are being made.
     claimed: Arc<Mutex<HashSet<OwnedName>>>,
-    /// The lines of those that wait for a place.
+    /// The requests that wait for a permit.
     lines: Lines,
 }
 
-/// For each tenant with requests for a place, the mutex that whoever is first in line has.
+/// Tenants with requests that wait for a permit; the first of each holds its mutex.
 type Lines = Arc<Mutex<HashMap<Tenant, Arc<tokio::sync::Mutex<()>>>>>;
 
 /// A request in a line. Dropping the last one removes the line.
@@ -257,48 +257,41 @@ impl Sandboxes {
         timeout: Option<Duration>,
     ) -> Result<bool, Error> {
         let (all, sandbox) = (self.clone(), Arc::clone(sandbox));
-        self.finish(async move {
-            let _one_at_a_time = sandbox.pausing().await;
-            let sandbox = all.current(&sandbox)?;
-            if sandbox.is_paused() {
-                return Ok(false);
-            }
-            sandbox.pause(kept).await?;
-            if let Some(timeout) = timeout {
-                sandbox.set_timeout(timeout);
-            }
-            Ok(true)
-        })
-        .await
+        self.tasks
+            .finish(async move {
+                let _one_at_a_time = sandbox.pausing().await;
+                let sandbox = all.current(&sandbox)?;
+                if sandbox.is_paused() {
+                    return Ok(false);
+                }
+                sandbox.pause(kept).await?;
+                if let Some(timeout) = timeout {
+                    sandbox.set_timeout(timeout);
+                }
+                Ok(true)
+            })
+            .await?
     }
 
     /// Resumes a sandbox, to end after `timeout` from now if one is given. If only its files are kept, another takes its place, by the same
     /// id and with the same secrets. Returns false if it is not paused. It is finished even if the future is dropped.
     pub async fn resume(&self, sandbox: &Arc<ClientSandbox>, timeout: Option<Duration>) -> Result<bool, Error> {
         let (all, sandbox) = (self.clone(), Arc::clone(sandbox));
-        self.finish(async move {
-            let _one_at_a_time = sandbox.pausing().await;
-            let sandbox = all.current(&sandbox)?;
-            match sandbox.paused() {
-                None => return Ok(false),
-                Some(KeptPart::Everything) => {
-                    sandbox.wake().await?;
-                    sandbox.set_resumed(timeout);
+        self.tasks
+            .finish(async move {
+                let _one_at_a_time = sandbox.pausing().await;
+                let sandbox = all.current(&sandbox)?;
+                match sandbox.paused() {
+                    None => return Ok(false),
+                    Some(KeptPart::Everything) => {
+                        sandbox.wake().await?;
+                        sandbox.set_resumed(timeout);
+                    }
+                    Some(KeptPart::Files) => all.restart(&sandbox, timeout).await?,
                 }
-                Some(KeptPart::Files) => all.restart(&sandbox, timeout).await?,
-            }
-            Ok(true)
-        })
-        .await
-    }
-
-    /// Makes a change in a task of its own, which continues when its request is dropped.
-    async fn finish<T: Send + 'static>(
-        &self,
-        change: impl Future<Output = Result<T, Error>> + Send + 'static,
-    ) -> Result<T, Error> {
-        let task = self.tasks.spawn(change.in_current_span());
-        task.await.unwrap_or_else(|error| Err(Error::internal(error)))
+                Ok(true)
+            })
+            .await?
     }
 
     /// The sandbox that has this one's id now.

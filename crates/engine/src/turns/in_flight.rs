@@ -120,7 +120,7 @@ struct Clients {
     present: usize,
     /// Number of arrivals and departures.
     changes: u64,
-    /// True if one left before it had the whole answer, and has not repeated its request.
+    /// True if a client disconnected before it had the whole answer, and has not repeated its request.
     is_missed: bool,
     /// True if the request was cancelled because all of them had left.
     abandoned: bool,

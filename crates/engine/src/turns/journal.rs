@@ -20,7 +20,7 @@ use crate::Error;
 const END_RESERVE_BYTES: u64 = 64 << 10;
 /// Copies of an event at a request's end: in the log, in the document and in the conversation.
 const COPIES_AT_END: u64 = 3;
-/// Numbers of frames that are reserved at once. A crash skips at most so many, and no number is used twice.
+/// Numbers of frames that are reserved at once. A crash skips at most this many; none is used twice.
 const RESERVED_FRAMES: u64 = 4096;
 
 /// The log of one request. This process owns it as long as its lease is valid.

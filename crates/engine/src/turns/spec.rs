@@ -137,7 +137,7 @@ impl TurnSpec {
     }
 }
 
-/// Sends programs through the gate once there is a place for the session's sandbox, which is theirs for the rest of the turn.
+/// Sends programs through the gate once a permit for the session's sandbox is reserved, for the rest of the turn.
 fn gate_with_reservation(
     gate: &Arc<Gate>,
     session: &Arc<Session>,

@@ -25,7 +25,7 @@ struct Creation {
 }
 
 impl RepeatedCreations {
-    /// Makes a sandbox, unless one with this key is there or being made, which is then given. Fails if that had another request.
+    /// Returns the sandbox that was made under this key, or makes it. Fails if the key came with another request.
     pub(crate) async fn once(
         &self,
         sandboxes: &Sandboxes,

@@ -123,7 +123,7 @@ pub(crate) async fn launch(
         }
         started
     };
-    app.finish(share.pace(task)).await
+    app.tasks.finish(share.pace(task)).await?
 }
 
 /// Waits until a request that an earlier one with the same key began can be found. Fails as its start did.

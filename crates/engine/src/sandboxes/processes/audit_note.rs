@@ -26,7 +26,7 @@ impl AuditNote {
         &self.sandbox_id
     }
 
-    /// Keeps the beginning of the line alone. The log has the whole one by now.
+    /// Shortens the line. The audit log has all of it by now.
     pub(super) fn shorten(&mut self) {
         if self.line.len() > MAX_SHOWN {
             self.whole = Some(program_digest(&self.line));

@@ -265,7 +265,7 @@ impl Run {
         }
     }
 
-    /// Adds words of the model to the message of their kind, which begins where none is open, and returns its id.
+    /// Appends words of the model to the open message of their kind, or begins one. Returns its id.
     async fn go_on_message(
         &mut self,
         choice: usize,

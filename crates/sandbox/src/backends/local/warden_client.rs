@@ -34,7 +34,7 @@ const UNANSWERED: u64 = 0;
 const ENDED: &str = "the warden ended";
 /// Reason of an end that came from here.
 const HANGS: &str = "the warden gave no sign of life and was ended";
-/// Longest silence of a warden, at whose end it is pinged a last time; without an answer it is replaced a part later. It is silent while it
+/// The longest silence of a warden before its last ping; without an answer it is replaced a fifth of this time later. It is silent while it
 /// waits for an init (10 s at most) and a slow zygote (20 s), and may be short of processor time or memory.
 pub(super) const MAX_SILENCE: Duration = Duration::from_secs(45);
 /// Divisor of that time: after each part a silent warden is pinged.
@@ -86,7 +86,7 @@ struct AnswerWithDescriptors {
     descriptors: Vec<OwnedFd>,
 }
 
-/// News of a sandbox that come without asking.
+/// Reports about a sandbox that no request asked for.
 #[derive(Debug, Default)]
 struct SandboxReports {
     kernels: HashMap<u64, KernelReports>,
@@ -510,7 +510,7 @@ impl SandboxHandle {
         self.id
     }
 
-    /// The way to its warden.
+    /// The connection to its warden.
     pub(super) fn client(&self) -> &Arc<WardenClient> {
         &self.client
     }
@@ -564,7 +564,7 @@ impl SandboxHandle {
         if *self.paused.borrow() { Err(Error::Paused) } else { Ok(()) }
     }
 
-    /// Stops everything in it. To be waited for to the end.
+    /// Stops everything in it. Await it to its end: dropped earlier, it leaves the sandbox half stopped.
     pub(super) async fn pause(&self) -> Result<(), Error> {
         self.paused.send_replace(true);
         let asked = self.client.ask("pause", WardenRequest::Freeze { id: self.id }, Vec::new(), ANSWER_TIMEOUT).await;

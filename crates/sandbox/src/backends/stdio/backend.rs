@@ -1,4 +1,4 @@
-//! A backend of such sandboxes.
+//! A backend whose sandboxes are reached over the streams of a process.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

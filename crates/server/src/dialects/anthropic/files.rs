@@ -217,7 +217,7 @@ pub(super) async fn delete(
         Stored::Made(container, file) => {
             let choice = SessionChoice::Reuse(container);
             let session = app.engine.sessions.open(&tenant, choice).await.map_err(of_engine)?;
-            app.finish(async move { Ok(session.delete_file(&file.id).await?) }).await?
+            app.tasks.finish(async move { session.delete_file(&file.id).await }).await??
         }
     };
     if deleted { Ok(Json(DeletedFile { id })) } else { Err(no_file(&id)) }

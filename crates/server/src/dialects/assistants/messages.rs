@@ -39,7 +39,7 @@ pub(super) async fn create(
         }
         added
     };
-    app.finish(adding).await?;
+    app.tasks.finish(adding).await??;
     Ok(Json(message))
 }
 

@@ -57,7 +57,7 @@ pub(super) async fn create_with_thread(
 ) -> Result<Response, ApiError> {
     // A thread whose client left is to be removed, if its run is refused.
     let shared = Arc::clone(&app);
-    app.finish(async move { begin_with_thread(&shared, tenant, fields).await }).await
+    app.tasks.finish(async move { begin_with_thread(&shared, tenant, fields).await }).await?
 }
 
 async fn begin_with_thread(app: &Arc<App>, tenant: Tenant, fields: Fields) -> Result<Response, ApiError> {

@@ -77,7 +77,7 @@ pub(super) async fn delete(
 ) -> Result<Json<Deleted>, ApiError> {
     let thread = parse(&id)?;
     let shared = Arc::clone(&app);
-    app.finish(async move { remove(&shared, &tenant, &thread).await }).await?;
+    app.tasks.finish(async move { remove(&shared, &tenant, &thread).await }).await??;
     Ok(Json(Deleted::new(id, "thread.deleted")))
 }
 

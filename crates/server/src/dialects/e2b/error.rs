@@ -95,7 +95,7 @@ pub(super) fn closed_port(id: &str, port: u16, error: PortError) -> Response {
     response
 }
 
-/// Bytes of the words beside a status.
+/// Bytes of the reason phrase of a status.
 const MAX_PHRASE: usize = 200;
 
 /// The message as the words beside the status: of most refusals E2B's Node client shows nothing else (`extractError`, 2.8).

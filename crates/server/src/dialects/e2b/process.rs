@@ -73,8 +73,8 @@ pub(super) async fn start(
         log: false,
     };
     // In a task: if the client disconnects, the command is still registered.
-    let started = app.finish(async move { Ok(sandbox.processes().start(spec).await) }).await?;
-    Ok(follow(started?, keepalive(&headers)))
+    let started = app.tasks.finish(async move { sandbox.processes().start(spec).await }).await??;
+    Ok(follow(started, keepalive(&headers)))
 }
 
 /// The size of a terminal, at least one character each way.

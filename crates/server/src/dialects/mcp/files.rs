@@ -95,9 +95,8 @@ async fn write(server: &Server, arguments: FilesArguments) -> Result<Vec<Content
     };
     let session = server.session(arguments.session.as_deref()).await?;
     let (store, tenant, into) = (server.mcp.engine.store.clone(), server.tenant.clone(), Arc::clone(&session));
-    let writing =
-        async move { Ok(into.add_file(&name, mime_of(&name), store.write_blob(&tenant, &bytes).await?).await?) };
-    let file = server.finish(writing).await?;
+    let writing = async move { into.add_file(&name, mime_of(&name), store.write_blob(&tenant, &bytes).await?).await };
+    let file = server.mcp.engine.tasks.finish(writing).await??;
     let text = format!("Wrote {} ({}).\n(session {})", file.path, size(file.bytes), session.id());
     Ok(vec![ContentBlock::text(text), ContentBlock::resource_link(resources::of(session.id().as_str(), &file))])
 }
@@ -106,7 +105,7 @@ async fn delete(server: &Server, arguments: &FilesArguments) -> Result<Vec<Conte
     let path = path(arguments)?;
     let session = server.session(arguments.session.as_deref()).await?;
     let name = path.to_owned();
-    if !server.finish(async move { delete_from(&session, &name).await }).await? {
+    if !server.mcp.engine.tasks.finish(async move { delete_from(&session, &name).await }).await?? {
         return Err(no_file(path));
     }
     Ok(vec![ContentBlock::text(format!("Deleted {path}."))])

@@ -7,7 +7,6 @@ use aludel_engine::permits::Permit;
 use aludel_engine::sessions::SessionChoice;
 use aludel_store::{SessionId, Tenant};
 use tokio::sync::Mutex;
-use tracing::Instrument as _;
 
 use super::Mcp;
 use super::error::ToolError;
@@ -58,16 +57,5 @@ impl Server {
             return Ok(None);
         }
         Ok(Some(engine.sessions.open(&self.tenant, SessionChoice::Reuse(id)).await?))
-    }
-}
-
-impl Server {
-    /// Makes a change in a task of its own: calls are dropped with their connection, which would leave the change half made.
-    pub(super) async fn finish<T: Send + 'static>(
-        &self,
-        change: impl Future<Output = Result<T, ToolError>> + Send + 'static,
-    ) -> Result<T, ToolError> {
-        let task = self.mcp.engine.tasks.spawn(change.in_current_span());
-        task.await.unwrap_or_else(|error| Err(aludel_engine::Error::internal(error).into()))
     }
 }

@@ -133,7 +133,7 @@ pub(crate) async fn delete(
 ) -> Result<Json<Deleted>, ApiError> {
     let parsed = SessionId::parse(&id).ok_or_else(|| no_container(&id))?;
     let engine = Arc::clone(&app.engine);
-    if !app.finish(async move { Ok(engine.sessions.delete(&tenant, &parsed).await?) }).await? {
+    if !app.tasks.finish(async move { engine.sessions.delete(&tenant, &parsed).await }).await?? {
         return Err(no_container(&id));
     }
     Ok(Json(Deleted::new(id, "container.deleted")))
@@ -154,7 +154,7 @@ pub(crate) async fn add_file(
             _ => {
                 let Upload { name, mime, blob } = form.take_file()?;
                 let container = Arc::clone(&container);
-                app.finish(async move { Ok(container.add_file(&name, &mime, blob).await?) }).await?
+                app.tasks.finish(async move { container.add_file(&name, &mime, blob).await }).await??
             }
         }
     } else {
@@ -168,7 +168,7 @@ async fn add_by_id(app: &App, tenant: &Tenant, container: &Arc<Session>, id: &st
     let file = app.store.file(tenant, &file_id(id)?).await?;
     let file = file.ok_or_else(|| no_file(id).param("file_id"))?;
     let container = Arc::clone(container);
-    app.finish(async move { Ok(container.add_stored_file(&file).await?) }).await
+    Ok(app.tasks.finish(async move { container.add_stored_file(&file).await }).await??)
 }
 
 pub(crate) async fn list_files(
@@ -212,7 +212,7 @@ pub(crate) async fn delete_file(
     let (id, record) = find_file(&app, &tenant, &container, &file).await?;
     let is_removed = if app.engine.sessions.status(&find(&app, &tenant, &container).await?) == SessionStatus::Running {
         let container = app.engine.sessions.open(&tenant, SessionChoice::Reuse(id.clone())).await?;
-        app.finish(async move { Ok(container.delete_file(&record.id).await?) }).await?
+        app.tasks.finish(async move { container.delete_file(&record.id).await }).await??
     } else {
         // It stays expired.
         app.store.delete_session_files(&tenant, &id, vec![record.id]).await? > 0

@@ -114,8 +114,8 @@ async fn start<T: Send + 'static>(
     };
     let sandbox = Arc::clone(sandbox);
     // In a task: if the client disconnects, the command is still registered.
-    let started = app.finish(async move { sandbox.processes().start(spec).await.map(hold).map_err(refused) });
-    Ok((id, started.await?))
+    let started = app.tasks.finish(async move { sandbox.processes().start(spec).await.map(hold).map_err(refused) });
+    Ok((id, started.await??))
 }
 
 /// Starts a command and answers with its events. It is killed if the client disconnects, from its start on.
@@ -268,9 +268,8 @@ pub(super) async fn interrupt(
         if timeout(TERM_GRACE, process.ended()).await.is_err() {
             process.kill();
         }
-        Ok(())
     };
-    app.finish(ending).await?;
+    app.tasks.finish(ending).await?;
     Ok(StatusCode::OK)
 }
 
