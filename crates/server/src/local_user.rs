@@ -12,10 +12,12 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
+use tracing::Instrument as _;
 
 use crate::app::App;
 use crate::router::{self, AllRoutes};
 use crate::serve::HEAD_TIMEOUT;
+use crate::telemetry::Telemetry;
 
 /// The mark of a request over a connection of the server's own user.
 #[derive(Debug, Clone, Copy)]
@@ -26,12 +28,18 @@ pub(crate) struct LocalUserMark;
 pub struct LocalUserService {
     routes: AllRoutes,
     draining: CancellationToken,
+    telemetry: Arc<Telemetry>,
 }
 
 impl LocalUserService {
     /// The service of this server.
     pub fn new(app: &Arc<App>) -> Self {
-        Self { routes: router::routes(app), draining: app.draining.clone() }
+        Self { routes: router::routes(app), draining: app.draining.clone(), telemetry: Arc::clone(&app.telemetry) }
+    }
+
+    /// Awaits a program that came over such a connection without HTTP, and counts it in the metrics and traces like those of requests.
+    pub async fn counted<T>(&self, program: impl Future<Output = T>) -> T {
+        program.instrument(self.telemetry.local_program()).await
     }
 
     /// Answers over one connection until it ends.

@@ -108,6 +108,9 @@ fn with_middleware(routes: Router<Arc<App>>, app: &Arc<App>, dialect: &'static D
     }
 }
 
+/// Bytes of the smallest write of a request, with what the database adds to it. A disk that has no more than these beyond the bound is full.
+const SMALLEST_WRITE: u64 = 256 << 10;
+
 /// `GET /readyz`.
 async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, ApiError> {
     if let Some(cause) = app.unrecovered.get() {
@@ -128,13 +131,11 @@ async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, ApiError> {
         let reason = "The disk of the server's state cannot be read; its log says why.";
         ApiError { cause: Some(error.to_string()), ..ApiError::unavailable(reason) }
     });
-    match free? {
-        0..FULL_DISK => {
-            let reason = format!("The disk of the server's state is full: less than {} MB are free.", FULL_DISK >> 20);
-            Err(ApiError::unavailable(reason))
-        }
-        _ => Ok("ready\n"),
+    if free? < FULL_DISK + SMALLEST_WRITE {
+        let reason = format!("The disk of the server's state is full: no more than {} MB are free.", FULL_DISK >> 20);
+        return Err(ApiError::unavailable(reason));
     }
+    Ok("ready\n")
 }
 
 /// `GET /metrics`.

@@ -245,6 +245,7 @@ fn settings(config: &Config) -> anyhow::Result<ServerSettings> {
                 .map_err(|error| usage(format!("{}: server.traces = {address:?} {error}", server.traces.origin)))?,
         ),
     };
+    let defaults = ServerSettings::default();
     Ok(ServerSettings {
         requests: server.requests.0,
         requests_per_key: server.requests_per_key.0,
@@ -255,6 +256,8 @@ fn settings(config: &Config) -> anyhow::Result<ServerSettings> {
         log_contents: server.log_contents.0,
         mcp_return_after: server.mcp_return_after.duration(),
         run_lifetime: server.run_lifetime.duration(),
-        ..ServerSettings::default()
+        // These have no setting.
+        bodies: defaults.bodies,
+        keys_fresh: defaults.keys_fresh,
     })
 }

@@ -252,7 +252,11 @@ impl SandboxSection {
             processes: self.processes.0,
             output: self.output.bytes(),
             cpu_time: self.cpu_time.0.map(|span| span.duration()),
-            ..defaults
+            // These have no setting.
+            kernels: defaults.kernels,
+            grace: defaults.grace,
+            files: defaults.files,
+            open_files: defaults.open_files,
         }
     }
 }

@@ -67,7 +67,7 @@ pub(super) async fn serve_connection(host: &SocketServer, mut stream: UnixStream
     tokio::select! {
         () = listen(reader, asks) => {}
         // A client that does not read its answers is gone.
-        _answered = served.answer(request, files) => {}
+        _answered = host.local_user.counted(served.answer(request, files)) => {}
     }
     if let Some(session) = opened.get() {
         session.sandbox().close().await;

@@ -18,7 +18,7 @@ use tracing_subscriber::{Layer, Registry};
 
 use super::tracked_span::TrackedSpan;
 use super::values::Values;
-use super::{Scope, Telemetry, log, model, sandbox, turn};
+use super::{LOCAL_PROGRAM, Scope, Telemetry, log, model, sandbox, turn};
 
 /// Prefix of the targets of our crates. Events of libraries are ignored.
 const TARGET: &str = "aludel";
@@ -59,10 +59,10 @@ impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for SpanTracker {
 
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         let Some(span) = context.span(id) else { return };
-        if span.name() == "go on after a restart" {
+        if matches!(span.name(), "go on after a restart" | LOCAL_PROGRAM) {
             let server = span.scope().find_map(|span| span.extensions().get::<Arc<Telemetry>>().cloned());
             if let Some(server) = server {
-                span.extensions_mut().insert(Scope::after_restart(&server));
+                span.extensions_mut().insert(Scope::without_request(&server, span.name()));
             }
             return;
         }
@@ -152,11 +152,21 @@ mod tests {
     fn each_server_of_a_process_says_for_itself_whether_contents_are_told() {
         for contents in [true, false, true] {
             let span = info_span!(parent: None, "request");
-            attach(&span, Scope::after_restart(&telemetry(contents)));
+            attach(&span, Scope::without_request(&telemetry(contents), "request"));
             let below = span.in_scope(|| info_span!("turn"));
             assert_eq!(below.in_scope(are_contents_wanted), contents);
         }
         assert!(!are_contents_wanted());
+    }
+
+    #[test]
+    fn a_program_of_the_servers_user_is_counted() {
+        let telemetry = telemetry(false);
+        let local = telemetry.local_program();
+        let program = local.in_scope(|| info_span!("execute_tool", outcome = tracing::field::Empty));
+        program.record("outcome", "completed");
+        let labels = super::super::metrics::OutcomeLabels { outcome: "completed".into() };
+        assert_eq!(telemetry.metrics.as_ref().unwrap().executions.get_or_create(&labels).get(), 1);
     }
 
     #[test]

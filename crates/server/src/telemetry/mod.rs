@@ -34,6 +34,9 @@ pub(crate) use model::{passed_on, watched};
 pub(crate) use scope::Scope;
 pub use traces::Traces;
 
+/// The name of the span of such a program.
+const LOCAL_PROGRAM: &str = "local program";
+
 /// A server's metrics, traces and log.
 #[derive(Debug)]
 pub(crate) struct Telemetry {
@@ -54,6 +57,11 @@ impl Telemetry {
         let span = info_span!(parent: None, "server");
         attach(&span, Arc::clone(self));
         span
+    }
+
+    /// Returns a span for a program of the server's own user that comes without a request.
+    pub(crate) fn local_program(self: &Arc<Self>) -> Span {
+        self.span().in_scope(|| info_span!(LOCAL_PROGRAM))
     }
 
     /// Returns true if successful work is reported, too.

@@ -116,10 +116,10 @@ impl Scope {
         }
     }
 
-    /// Begins work without a request: a turn that continues after a restart.
-    pub(super) fn after_restart(telemetry: &Arc<Telemetry>) -> Self {
+    /// Begins work without a request: a turn that goes on after a restart, or a program of the server's own user.
+    pub(super) fn without_request(telemetry: &Arc<Telemetry>, name: &'static str) -> Self {
         let context = match &telemetry.traces {
-            Some(traces) => traces.start(&Context::new(), "go on after a restart", SpanKind::Internal, []),
+            Some(traces) => traces.start(&Context::new(), name, SpanKind::Internal, []),
             None => Context::new(),
         };
         // It gets no other line.

@@ -133,7 +133,7 @@ impl Server {
         backend: Arc<dyn Backend>,
         upstream: &Arc<ScriptedTransport>,
     ) -> (Self, Store) {
-        let store = Store::open(data).await.unwrap();
+        let store = timeout(STEP, open(data)).await.expect("the server before lets go of its state");
         let models = [model(case, upstream)];
         let (approvals, settings) = (case.approvals.clone(), case.settings.clone());
         let engine = Engine::new(store.clone(), backend, models, approvals, Vec::new(), settings);
@@ -152,6 +152,16 @@ impl Server {
     async fn stop(self) {
         drop(self.stop);
         timeout(STEP, self.running).await.expect("the server ends in time").unwrap();
+    }
+}
+
+/// Opens the state. A thread of the server that has ended may hold it for some milliseconds more, as no process does.
+async fn open(data: &Path) -> Store {
+    loop {
+        match Store::open(data).await {
+            Err(aludel_store::Error::InUse(_)) => tokio::time::sleep(Duration::from_millis(10)).await,
+            opened => return opened.unwrap(),
+        }
     }
 }
 

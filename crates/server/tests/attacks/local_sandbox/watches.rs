@@ -10,7 +10,7 @@ use crate::raw::LONG;
 use crate::tenant::{Tenant, resident};
 
 /// Changes that are kept for a client (`sandbox/kernel/files.py`).
-const MAX_EVENTS: usize = 1000;
+const MAX_EVENTS: usize = 20_000;
 /// Watches of one sandbox (the same, and `engine/src/sandboxes/watches.rs`).
 const MAX_WATCHES: usize = 32;
 
