@@ -53,7 +53,7 @@ fn people_use_sandboxes_of_a_server() {
     let data = data();
     let data = data.path();
     let none = ask(data, &["ls"]);
-    assert_eq!(none.status, Some(2));
+    assert_eq!(none.status, Some(4));
     assert!(none.stderr.contains("aludel serve"), "{none:?}");
     let mut serving = aludel(data);
     serving.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(data).env("ALUDEL_SANDBOX_DISK", "64m");
