@@ -108,7 +108,7 @@ fn with_middleware(routes: Router<Arc<App>>, app: &Arc<App>, dialect: &'static D
     }
 }
 
-/// Bytes of the smallest write of a request, with what the database adds to it. A disk that has no more than these beyond the bound is full.
+/// Bytes of the smallest write of a request, with what the database adds to it. A disk that has less than these beyond the bound is full.
 const SMALLEST_WRITE: u64 = 256 << 10;
 
 /// `GET /readyz`.

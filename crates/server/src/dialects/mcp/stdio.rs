@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_engine::Engine;
+use aludel_engine::{Engine, Tasks};
 use aludel_ignore::Ignore;
 use aludel_store::Tenant;
 use rmcp::RoleServer;
@@ -45,13 +45,21 @@ pub async fn serve(
     let server = Server::new(&mcp, &Tenant::terminal(), Profile::Full);
     let (readable, lines) = tokio::io::duplex(PIPE);
     let (refuse, refused) = mpsc::channel(MAX_REFUSALS);
-    let reading = tokio::spawn(read_lines(input, readable, refuse));
+    let reading = async {
+        read_lines(input, readable, refuse).await.ignore("the client sees that its messages are not taken");
+        std::future::pending::<()>().await;
+    };
     let messages = AsyncRwTransport::new_server(lines, output).with_max_line_length(usize::MAX);
-    let transport = Lines { messages, refused, calls: CallSequence::default() };
-    if let Ok(serving) = serve_server_with_ct(server, transport, engine.shutdown.child_token()).await {
-        serving.waiting().await.ignore("it ends with the client, for whatever reason");
+    let transport = Lines { messages, refused, calls: CallSequence::default(), tasks: engine.tasks.clone() };
+    let serving = async {
+        if let Ok(serving) = serve_server_with_ct(server, transport, engine.shutdown.child_token()).await {
+            serving.waiting().await.ignore("it ends with the client, for whatever reason");
+        }
+    };
+    tokio::select! {
+        () = serving => {}
+        () = reading => {}
     }
-    reading.abort();
 }
 
 /// The messages of a client, and refusals of those that cannot be read.
@@ -59,6 +67,7 @@ struct Lines<W: AsyncWrite> {
     messages: AsyncRwTransport<RoleServer, DuplexStream, W>,
     refused: mpsc::Receiver<ServerJsonRpcMessage>,
     calls: CallSequence,
+    tasks: Tasks,
 }
 
 impl<W: AsyncWrite + Send + Unpin + 'static> Transport<RoleServer> for Lines<W> {
@@ -82,7 +91,7 @@ impl<W: AsyncWrite + Send + Unpin + 'static> Transport<RoleServer> for Lines<W> 
                 }
                 Some(refusal) = self.refused.recv() => {
                     // In a task of its own: this future is dropped whenever something else happens.
-                    tokio::spawn(self.messages.send(refusal));
+                    self.tasks.spawn(self.messages.send(refusal));
                 }
             }
         }

@@ -19,8 +19,8 @@ use crate::client_sandboxes::refusal::{refused, refused_file};
 use crate::error::ApiError;
 use crate::http::{Fields, RawBody};
 
-/// The program of a line: `$0` is the file, `$1` a new directory, if any, and `$2` the line. If the directory of the line before is gone, the
-/// shell says so and goes on at home, as in OpenSandbox's own server.
+/// The program of a line: `$0` is the file, `$1` a new directory, if any, and `$2` the line. If the directory of the line before is gone,
+/// the shell says so and goes on at home, as in OpenSandbox's own server.
 const PROGRAM: &str = concat!(
     "trap 'code=$?; { export -p; declare -f; printf \"cd %q\\n\" \"$(pwd)\"; } >\"$0\"; exit $code' EXIT\n",
     "if [ -n \"$1\" ]; then . \"$0\" 2>/dev/null; cd \"$1\" || exit; else . \"$0\" || cd; fi\n",
