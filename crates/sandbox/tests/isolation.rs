@@ -268,6 +268,21 @@ async fn daemons_end_with_their_sandbox() {
     assert_eq!(processes_with(&marker), 0);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_never_has_more_than_it_may() {
+    let data = tempfile::tempdir().unwrap();
+    let local = backend_at(data.path(), limits(), 2).await;
+    for _ in 0..3 {
+        until(|| local.health().pooled >= 2, "the pool stays short").await;
+        // One is missing now, and the next look finds it.
+        drop(sandbox(&local, limits()).await);
+        until(|| local.health().pooled >= 2, "the pool stays short").await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(local.health().pooled, 2);
+    }
+    local.shutdown().await;
+}
+
 #[tokio::test]
 async fn a_backend_that_shuts_down_leaves_nothing() {
     let data = tempfile::tempdir().unwrap();

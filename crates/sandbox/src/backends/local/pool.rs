@@ -114,7 +114,8 @@ impl LocalPool {
 
     async fn refill(pool: Arc<Self>, shared: Arc<Shared>) {
         loop {
-            if pool.ready() >= pool.size {
+            let missing = pool.size.saturating_sub(pool.ready());
+            if missing == 0 {
                 timeout(RETRY_PAUSE, pool.wanted.notified())
                     .await
                     .ignore("nobody tells of ready ones that died, so the loop looks now and then");
@@ -122,7 +123,7 @@ impl LocalPool {
             }
             pool.rest().await;
             // One at a time does not keep up with clients that take one every 20 ms.
-            let at_once = if pool.ready() * 2 <= pool.size { 2.min(pool.size) } else { 1 };
+            let at_once = if missing * 2 >= pool.size { missing.min(2) } else { 1 };
             let made = join_all((0..at_once).map(|_| pool.make_kernel(&shared))).await;
             let mut has_failed = false;
             for made in made {
