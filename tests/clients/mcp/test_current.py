@@ -33,6 +33,17 @@ async def test_a_session_goes_on_and_hands_out_files(server):
         assert "/mnt/data/made.csv (3 bytes)" in listed.content[0].text
 
 
+async def test_pictures_and_large_files_arrive(server):
+    noise = "import numpy as np, matplotlib.pyplot as plt\nfor _ in range(4):\n    plt.imshow(np.random.rand(200, 300, 3), interpolation='nearest'); plt.show()"
+    async with Client(server.url) as client:
+        shown = await client.call_tool("python", {"code": noise})
+        kinds = [part.type for part in shown.content]
+        assert kinds.count("image") + kinds.count("resource_link") == 4
+        made = await client.call_tool("python", {"code": "open('large', 'wb').write(b'\\xff' * 9_000_000)"})
+        (link,) = [part for part in made.content if part.type == "resource_link"]
+        assert len((await client.read_resource(link.uri)).contents[0].blob) == 12_000_000
+
+
 async def test_a_program_tells_its_progress_returns_early_and_is_waited_for(server):
     async with Client(server.url) as client:
         told = []
