@@ -408,6 +408,11 @@ impl Sessions {
 
     /// Ends sessions that were idle too long, and records which are in use.
     pub(crate) async fn reap_once(&self) {
+        // Before any is forgotten: whoever opens it again hears of its programs from the store.
+        let ran: Vec<_> = self.known().values().filter(|session| session.has_programs_to_note()).cloned().collect();
+        for session in ran {
+            session.note_programs().await;
+        }
         let (mut ended, mut used) = (Vec::new(), Vec::new());
         self.known().retain(|_, session| {
             // One reference is the map's own, and others are only made while the map is locked.
@@ -426,7 +431,6 @@ impl Sessions {
             if let Err(error) = self.shared.store.touch_session(session.tenant(), session.id()).await {
                 tracing::error!("cannot note that {} is in use: {error}", session.id());
             }
-            session.note_programs().await;
         }
         for session in ended {
             session.end().await;

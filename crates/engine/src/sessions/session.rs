@@ -284,9 +284,14 @@ impl Session {
         Ok(if has_lost || losses > 0 { execution.restarted() } else { execution })
     }
 
+    /// Returns true if programs have run in it, and the store does not know.
+    pub(super) fn has_programs_to_note(&self) -> bool {
+        self.has_run.load(Ordering::Relaxed) && !self.is_noted.load(Ordering::Relaxed)
+    }
+
     /// Notes in the store that programs have run in it, once.
     pub(super) async fn note_programs(&self) {
-        if !self.has_run.load(Ordering::Relaxed) || self.is_noted.swap(true, Ordering::Relaxed) {
+        if !self.has_programs_to_note() || self.is_noted.swap(true, Ordering::Relaxed) {
             return;
         }
         if let Err(error) = self.shared.store.note_programs_of(&self.tenant, &self.id).await {

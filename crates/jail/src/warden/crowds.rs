@@ -41,6 +41,10 @@ impl HeldCrowds {
             }
         }
         for freezing in std::mem::take(&mut self.stopping) {
+            if freezing.due > Instant::now() {
+                self.stopping.push(freezing);
+                continue;
+            }
             match freezing.look() {
                 Ok(FreezeProgress::Done(frozen)) => self.stopped.push(frozen),
                 Ok(FreezeProgress::Continues(freezing)) => self.stopping.push(freezing),
