@@ -368,8 +368,9 @@ impl Sessions {
 
     /// Returns the status of a session.
     pub fn status(&self, record: &SessionRecord) -> SessionStatus {
-        // A session in use does not expire, however long the use takes.
-        let used = self.known().get(&record.id).is_some_and(|session| !session.is_expired());
+        // A session in use does not expire, however long the use takes, nor one whose sandbox still has its variables.
+        let is_kept = |session: &Arc<Session>| !session.is_expired() || session.is_live();
+        let used = self.known().get(&record.id).is_some_and(is_kept);
         if used || !record.is_expired() { SessionStatus::Running } else { SessionStatus::Expired }
     }
 
