@@ -1,9 +1,10 @@
-//! Pauses of sandboxes with many processes, while a fork of a fork server does not get through.
+//! Pauses of the sandboxes with most processes, while a fork of a fork server does not get through.
 //!
 //! All kernels are forks of one process, so Linux guards the memory that they share by the same locks. Where hundreds of busy processes
 //! fork or end, a fork waits in line with them, and the first in line has the lock before it has a processor: on a busy host a sandbox took
 //! 10 to 31 s. So all of them get processor time, and stop once they leave the kernel.
 
+use std::cmp::Reverse;
 use std::time::Instant;
 
 use aludel_ignore::Ignore;
@@ -12,9 +13,12 @@ use super::WardenServer;
 use crate::cgroup::CpuShare;
 use crate::fork_server::FORK_TIMEOUT;
 use crate::freezer::{FreezeProgress, Freezing, FrozenSandbox};
+use crate::sandbox::JailSandbox;
 
-/// Processes of a sandbox that may pause.
-const CROWD: u64 = 32;
+/// Processes of all sandboxes together that may go on. Those with most pause first.
+const MAX_GOING_ON: u64 = 32;
+/// Processes of a sandbox that never pauses.
+const MAX_SMALL: u64 = 4;
 
 /// Sandboxes that pause until this is released.
 #[derive(Default)]
@@ -30,21 +34,16 @@ impl HeldCrowds {
     pub(super) fn hold(&mut self, warden: &WardenServer) {
         if self.began.is_none() {
             self.began = Some(Instant::now());
-            for (id, sandbox) in &warden.sandboxes {
-                let is_stopped = sandbox.frozen.is_some() || warden.freezing.contains_key(id);
-                if !is_stopped && sandbox.cgroup.processes() >= CROWD {
-                    self.crowded.push(*id);
-                    sandbox.cgroup.set_share(CpuShare::Boosted).ignore("they take longer without it");
+            for (id, sandbox) in most_crowded(warden) {
+                self.crowded.push(id);
+                sandbox.cgroup.set_share(CpuShare::Boosted).ignore("they take longer without it");
+                if !sandbox.is_ending {
                     let stopping = Freezing::begin(sandbox.cgroup.freezer(), sandbox.init.pid, FORK_TIMEOUT);
-                    self.stopping.extend(stopping.ok().filter(|_| !sandbox.is_ending));
+                    self.stopping.extend(stopping);
                 }
             }
         }
         for freezing in std::mem::take(&mut self.stopping) {
-            if freezing.due > Instant::now() {
-                self.stopping.push(freezing);
-                continue;
-            }
             match freezing.look() {
                 Ok(FreezeProgress::Done(frozen)) => self.stopped.push(frozen),
                 Ok(FreezeProgress::Continues(freezing)) => self.stopping.push(freezing),
@@ -65,9 +64,26 @@ impl HeldCrowds {
         }
         if let Some(began) = self.began.filter(|_| !self.crowded.is_empty()) {
             let (count, ms) = (self.crowded.len(), began.elapsed().as_millis());
-            eprintln!(
-                "aludel: a fork was late: {count} sandboxes of {CROWD} processes or more had to pause for {ms} ms"
-            );
+            eprintln!("aludel: a fork was late: the {count} sandboxes with most processes had to pause for {ms} ms");
         }
     }
+}
+
+/// The sandboxes with most processes, so many that the others have few together. Those that are stopped for a client are left out.
+fn most_crowded(warden: &WardenServer) -> Vec<(u64, &JailSandbox)> {
+    let runs = |id: &u64, sandbox: &JailSandbox| sandbox.frozen.is_none() && !warden.freezing.contains_key(id);
+    let running = warden.sandboxes.iter().filter(|(id, sandbox)| runs(id, sandbox));
+    let mut counted: Vec<_> = running.map(|(id, sandbox)| (sandbox.cgroup.processes(), *id, sandbox)).collect();
+    counted.retain(|(processes, ..)| *processes > MAX_SMALL);
+    counted.sort_unstable_by_key(|(processes, ..)| Reverse(*processes));
+    let mut going_on: u64 = counted.iter().map(|(processes, ..)| processes).sum();
+    let mut crowded = Vec::new();
+    for (processes, id, sandbox) in counted {
+        if going_on <= MAX_GOING_ON {
+            break;
+        }
+        going_on -= processes;
+        crowded.push((id, sandbox));
+    }
+    crowded
 }
