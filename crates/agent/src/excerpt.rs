@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 /// Bytes of a path that is shown whole.
-const MAX_PATH: usize = 800;
+const MAX_PATH: usize = 400;
 
 /// Removes control characters, terminal escapes and invisible direction marks from a text; newlines and tabs stay.
 ///
@@ -53,7 +53,7 @@ pub fn line(text: &str, limit: usize) -> String {
 /// is very long.
 pub fn path(path: &str) -> Cow<'_, str> {
     if path.len() > MAX_PATH {
-        return Cow::Owned(line(path, MAX_PATH / 4));
+        return Cow::Owned(line(path, MAX_PATH / 2));
     }
     let is_plain = !path.contains('\n') && plain(path) == path;
     if is_plain { Cow::Borrowed(path) } else { Cow::Owned(format!("{path:?}")) }

@@ -36,8 +36,8 @@ const LAST_EVENT: &str = "last-event-id";
 const MAX_REFUSAL: usize = 4096;
 /// Time for which a connection may be silent. Clients do not begin another by themselves, so it is that of an idle sandbox.
 const IDLE: Duration = Duration::from_secs(20 * 60);
-/// Bytes of an answer about resources: the largest file, of which JSON may escape each byte.
-const MAX_RESOURCES: usize = 128 << 20;
+/// Bytes of an answer about resources: the largest file, of which JSON may escape each byte with another.
+const MAX_RESOURCES: usize = 64 << 20;
 /// Time between two comments on a silent stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
@@ -83,9 +83,9 @@ pub(super) async fn post(
         StatusCode::BAD_REQUEST => is_handshake && !response.headers().contains_key(CONTENT_TYPE),
         _ => false,
     };
-    let response = match &*head.method.clone().unwrap_or_default() {
+    let response = match head.method.as_deref().unwrap_or_default() {
         _ if is_misunderstood => misunderstood(&head),
-        method if method.starts_with("resources/") => without_events(response).await,
+        method if method.starts_with("resources/") => without_events(response, head.id.as_ref()).await,
         _ => response,
     };
     Ok(as_json_rpc(response.map(|body| Body::new(GuardedBody::new(body, memory))), head.id.as_ref()).await)
@@ -190,7 +190,7 @@ fn misunderstood(head: &Head) -> Response {
 }
 
 /// The message of a stream that has one alone, as JSON: the official Python client takes 1 MiB as an event, and any size as JSON.
-async fn without_events(response: Response) -> Response {
+async fn without_events(response: Response, id: Option<&RequestId>) -> Response {
     let is_stream = response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
     if !is_stream {
         return response;
@@ -198,7 +198,7 @@ async fn without_events(response: Response) -> Response {
     let (mut parts, body) = response.into_parts();
     let Ok(bytes) = to_bytes(body, MAX_RESOURCES).await else {
         let error = ErrorData::internal_error("The answer is too large.", None);
-        return error::answer(StatusCode::INTERNAL_SERVER_ERROR, None, &error);
+        return error::answer(StatusCode::INTERNAL_SERVER_ERROR, id, &error);
     };
     let message = |line: &[u8]| {
         let data = line.strip_prefix(b"data:")?.trim_ascii();

@@ -31,6 +31,9 @@ const MAX_READ_FROM_PIPE: u64 = 7 << 20;
 /// Bytes of an address that an error repeats.
 const MAX_NAMED: usize = 2000;
 
+/// Characters of a text for each control character that it may have.
+const CONTROLS_IN_TEXT: usize = 16;
+
 /// The content of a file.
 pub(super) struct Content {
     pub(super) bytes: Vec<u8>,
@@ -38,8 +41,12 @@ pub(super) struct Content {
 }
 
 impl Content {
-    /// The content as text, if it is that.
+    /// The content as text, if it is that. One with many control characters is none: JSON takes six bytes for each, which nobody counted.
     pub(super) fn into_text(self) -> Result<String, Vec<u8>> {
+        let controls = self.bytes.iter().filter(|byte| byte.is_ascii_control() && !byte.is_ascii_whitespace()).count();
+        if controls > self.bytes.len() / CONTROLS_IN_TEXT {
+            return Err(self.bytes);
+        }
         String::from_utf8(self.bytes).map_err(std::string::FromUtf8Error::into_bytes)
     }
 }
@@ -162,6 +169,17 @@ mod tests {
     use aludel_engine::sessions::WORKSPACE;
 
     use super::*;
+
+    #[test]
+    fn many_control_characters_are_no_text() {
+        let content = |bytes: &[u8]| Content { bytes: bytes.to_vec(), mime: String::new() };
+        for text in ["", "a\tb\r\n", "\u{1b}[31mred, and much more\u{1b}[0m of it to read"] {
+            assert_eq!(content(text.as_bytes()).into_text().as_deref(), Ok(text));
+        }
+        for bytes in [&b"\x01\x02 a few words of text"[..], b"\0", b"\xff"] {
+            assert_eq!(content(bytes).into_text().unwrap_err(), bytes);
+        }
+    }
 
     #[test]
     fn every_path_has_an_address_that_leads_back() {
