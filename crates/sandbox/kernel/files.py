@@ -231,6 +231,8 @@ def alternatives(pattern):
             while pattern.startswith("**/"):
                 pattern = pattern[3:]
             found.append(pattern)
+    if waiting:
+        raise Refused("too_many", f"the braces stand for more than {MAX_ALTERNATIVES} patterns")
     return found
 
 
