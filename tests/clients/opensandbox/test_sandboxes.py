@@ -364,6 +364,22 @@ def test_resources_hold_up_to_the_operators(make):
         make(resource={"memory": "1Mi"})
 
 
+def test_variables_are_kept_for_later_commands(make):
+    sandbox = make(env={"BASE": "/opt"})
+    show = "import os; print(ascii(os.environ['KEPT']))"
+    for value, kept in (
+        ("plain", "plain"),
+        ('lines\nof $BASE "x"', 'lines\nof $BASE "x"'),
+        ("it's\n$BASE", "it's\n/opt"),
+    ):
+        sandbox.commands.set_env("KEPT", value)
+        assert sandbox.commands.run(f'python3 -c "{show}"').logs.stdout[0].text == ascii(kept)
+    sandbox.commands.set_env("KEPT", "last")
+    assert sandbox.commands.run("echo $KEPT", opts=RunCommandOpts(envs={"KEPT": "given"})).logs.stdout[0].text == "given"
+    session = sandbox.commands.create_session()
+    assert sandbox.commands.run_in_session(session, "echo $KEPT").logs.stdout[0].text == "last"
+
+
 def test_node(server):
     if "NODE_CLIENTS" not in os.environ:
         pytest.skip("npm is not installed")

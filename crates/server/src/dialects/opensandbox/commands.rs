@@ -21,7 +21,7 @@ use futures_util::future::BoxFuture;
 use tokio::time::{Instant, timeout};
 
 use super::code::named;
-use super::describe;
+use super::{describe, env_file};
 use super::events::{Source, stream};
 use super::target::TargetSandbox;
 use crate::app::App;
@@ -100,7 +100,9 @@ async fn start<T: Send + 'static>(
     hold: impl FnOnce(ProcessView) -> T + Send + 'static,
 ) -> Result<(String, T), ApiError> {
     check_approval(app)?;
-    let (directory, environment) = command_environment(sandbox, new.directory, new.environment);
+    let mut given = env_file::read(sandbox).await?;
+    given.extend(new.environment);
+    let (directory, environment) = command_environment(sandbox, new.directory, given);
     let id = format!("cmd_{:.24}", random_hex());
     let spec = ProcessSpec {
         arguments: new.arguments,

@@ -2,12 +2,13 @@
 //! files.
 //!
 //! `lifecycle` makes and lists sandboxes, `describe` describes them; `target` finds the sandbox of a request below `/proxy/`, and checks
-//! its token. `code` runs programs, `commands` and `sessions` commands, and `events` are the streams of both; `files` and `transfers` are
-//! files. Parts that are common to several protocols are in `client_sandboxes`.
+//! its token. `code` runs programs, `commands` and `sessions` commands, with the variables of `env_file`, and `events` are the streams of
+//! both; `files` and `transfers` are files. Parts that are common to several protocols are in `client_sandboxes`.
 
 mod code;
 mod commands;
 mod describe;
+mod env_file;
 mod error;
 mod events;
 mod files;
