@@ -7,6 +7,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -360,6 +361,28 @@ def test_a_paused_sandbox_keeps_its_programs_and_is_resumed_by_connecting(make):
     assert states[sandbox.sandbox_id] == "paused"
     assert Sandbox.connect(sandbox.sandbox_id, timeout=60).run_code("x + 1").text == "42"
     assert sandbox.get_info().state.value == "running"
+
+
+def test_requests_under_way_end_with_a_pause(make):
+    sandbox = make(timeout=60)
+    sandbox.run_code("x = 41")
+    command = sandbox.commands.run("sleep 3; echo done", background=True, timeout=0)
+    with ThreadPoolExecutor() as clients:
+        running = clients.submit(sandbox.run_code, "import time; time.sleep(30)", timeout=0)
+        waiting = clients.submit(command.wait)
+        time.sleep(1)
+        assert sandbox.pause()
+        began = time.monotonic()
+        with pytest.raises(Exception, match="was paused"):
+            waiting.result(10)
+        with pytest.raises(Exception):
+            running.result(10)
+        assert time.monotonic() - began < 5
+    # Longer than an interrupted program may take to stop, were the time of the pause counted.
+    time.sleep(6)
+    resumed = Sandbox.connect(sandbox.sandbox_id, timeout=60)
+    assert resumed.commands.connect(command.pid, timeout=10).wait().stdout == "done\n"
+    assert resumed.run_code("x + 1").text == "42", "the program was interrupted, and nothing was lost"
 
 
 def test_a_pause_without_memory_keeps_the_files(make):

@@ -135,7 +135,7 @@ pub struct ClientSandbox {
     processes: Processes,
     programs: RunningPrograms,
     leftovers: Arc<Leftovers>,
-    paused: StdMutex<Option<KeptPart>>,
+    paused: watch::Sender<Option<KeptPart>>,
     files: Mutex<Option<Files>>,
     tunnels: Arc<Semaphore>,
     program_requests: Arc<Semaphore>,
@@ -217,7 +217,7 @@ impl ClientSandbox {
             processes: Processes::new(Arc::clone(&sandbox), counted, shared, tenant, id, last),
             programs: RunningPrograms::default(),
             leftovers,
-            paused: StdMutex::default(),
+            paused: watch::Sender::default(),
             identity,
             sandbox,
             files: Mutex::default(),
@@ -316,18 +316,28 @@ impl ClientSandbox {
     }
 
     fn set_paused(&self, kept: Option<KeptPart>) {
-        *self.paused.lock().unwrap_or_else(PoisonError::into_inner) = kept;
+        self.paused.send_replace(kept);
         self.processes.set_paused(kept == Some(KeptPart::Everything));
     }
 
     /// The part that its pause keeps; `None` while it is not paused.
     pub fn paused(&self) -> Option<KeptPart> {
-        *self.paused.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.paused.borrow()
     }
 
     /// Returns true while it is paused.
     pub fn is_paused(&self) -> bool {
         self.paused().is_some()
+    }
+
+    /// Waits until it is paused or has ended. Then no answer comes from it.
+    pub async fn paused_or_ended(&self) {
+        let mut paused = self.paused.subscribe();
+        tokio::select! {
+            () = self.ended() => {}
+            // The sender is a field of this sandbox.
+            _paused = paused.wait_for(Option::is_some) => {}
+        }
     }
 
     /// Waits until the backend has lost it.

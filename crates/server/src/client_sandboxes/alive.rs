@@ -1,4 +1,4 @@
-//! Answers that last no longer than their sandbox.
+//! Answers that last no longer than their sandbox runs.
 
 use std::sync::Arc;
 
@@ -9,31 +9,46 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{BoxStream, Stream, unfold};
 use futures_util::{StreamExt, TryStreamExt};
 
-/// The chunk that ends an answer in its protocol's words if its sandbox ends first. Without this extension the body breaks off then.
+/// The chunks that end an answer in its protocol's words if its sandbox ends first, or is paused. Without this extension the body breaks off
+/// then.
 #[derive(Clone)]
-pub(crate) struct LastChunk(pub(crate) Bytes);
+pub(crate) struct LastChunk {
+    pub(crate) ended: Bytes,
+    pub(crate) paused: Bytes,
+}
 
-/// Returns an answer whose body ends with the sandbox; `None` if the sandbox ends before there is an answer, or a pause that keeps no
-/// memory has made it fail.
+/// Returns an answer whose body ends when the sandbox is paused or ends; `None` if that is before there is an answer, or has made it fail.
+/// A client would wait for the rest of it without a sign for as long as the pause lasts.
 pub(crate) async fn while_alive(
     sandbox: &Arc<ClientSandbox>,
     answer: impl Future<Output = Response>,
 ) -> Option<Response> {
     let answered = tokio::select! {
         biased;
-        // Its end makes requests fail.
-        () = sandbox.ended() => return None,
+        // Both make requests fail, or wait.
+        () = sandbox.paused_or_ended() => return None,
         response = answer => response,
     };
     if answered.status().is_server_error() && sandbox.is_paused() {
         return None;
     }
     let sandbox = Arc::clone(sandbox);
-    Some(end_with(answered, async move { sandbox.ended().await }))
+    let cut = async move {
+        sandbox.paused_or_ended().await;
+        if sandbox.is_paused() { Cut::Paused } else { Cut::Ended }
+    };
+    Some(end_with(answered, cut))
 }
 
-/// Returns an answer whose body ends when `ended` does.
-pub(crate) fn end_with(mut answered: Response, ended: impl Future<Output = ()> + Send + 'static) -> Response {
+/// The reason for which an answer is cut off.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Cut {
+    Paused,
+    Ended,
+}
+
+/// Returns an answer whose body ends when `cut` does.
+pub(crate) fn end_with(mut answered: Response, cut: impl Future<Output = Cut> + Send + 'static) -> Response {
     let last = answered.extensions_mut().remove::<LastChunk>();
     answered.map(|body| {
         // Without a length, clients would not see an empty body.
@@ -41,8 +56,12 @@ pub(crate) fn end_with(mut answered: Response, ended: impl Future<Output = ()> +
             return body;
         }
         let cut = async move {
-            ended.await;
-            last.map(|LastChunk(bytes)| bytes).ok_or_else(|| std::io::Error::other("the sandbox ended"))
+            match (cut.await, last) {
+                (Cut::Paused, Some(last)) => Ok(last.paused),
+                (Cut::Ended, Some(last)) => Ok(last.ended),
+                (Cut::Paused, None) => Err(std::io::Error::other("the sandbox was paused")),
+                (Cut::Ended, None) => Err(std::io::Error::other("the sandbox ended")),
+            }
         };
         let chunks = body.into_data_stream().map_err(std::io::Error::other);
         Body::from_stream(until(chunks.boxed(), Box::pin(cut)))

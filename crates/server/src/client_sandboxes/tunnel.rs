@@ -47,7 +47,8 @@ impl Tunnel {
         headers.insert(UPGRADE, self.protocol.clone());
     }
 
-    /// Carries bytes in both directions until one end closes, and the other for [`LINGER`] more, or the sandbox ends.
+    /// Carries bytes in both directions until one end closes, and the other for [`LINGER`] more, or the sandbox is paused or
+    /// ends.
     pub(super) async fn carry<T>(self, program: OnUpgrade, _driver: AbortOnDropHandle<T>) {
         let Self { sandbox, client, permit, .. } = self;
         let carried = async {
@@ -65,7 +66,7 @@ impl Tunnel {
         };
         tokio::select! {
             () = carried => {}
-            () = sandbox.ended() => {}
+            () = sandbox.paused_or_ended() => {}
         }
         drop(permit);
     }

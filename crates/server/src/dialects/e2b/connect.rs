@@ -54,6 +54,12 @@ impl Failure {
     pub(super) fn sandbox_ended() -> Self {
         Self::new(ConnectCode::Unavailable, "the sandbox was killed or reached its end of life")
     }
+
+    /// The end of a stream whose sandbox was paused.
+    fn sandbox_paused() -> Self {
+        let advice = "the sandbox was paused; its commands go on once it is resumed: connect to them then";
+        Self::new(ConnectCode::Unavailable, advice)
+    }
 }
 
 impl IntoResponse for Failure {
@@ -250,8 +256,9 @@ where
         Poll::Ready(Some(frame(END, &EndStream { error: result.err().map(|Failure(error)| error) })))
     });
     let mut response = frames(Body::from_stream(sent_frames.map(Ok::<_, Infallible>)));
-    let Failure(error) = Failure::sandbox_ended();
-    response.extensions_mut().insert(LastChunk(frame(END, &EndStream { error: Some(error) })));
+    let last = |Failure(error)| frame(END, &EndStream { error: Some(error) });
+    let (ended, paused) = (last(Failure::sandbox_ended()), last(Failure::sandbox_paused()));
+    response.extensions_mut().insert(LastChunk { ended, paused });
     response
 }
 
@@ -282,7 +289,7 @@ pub(super) fn deadline(headers: &HeaderMap) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client_sandboxes::alive::end_with;
+    use crate::client_sandboxes::alive::{Cut, end_with};
 
     #[tokio::test]
     async fn a_stream_goes_no_further_than_its_client_takes_it() {
@@ -305,20 +312,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_says_that_its_sandbox_has_ended() {
-        let response = stream(|client| async move {
-            client.send(&1).await;
-            std::future::pending().await
-        });
-        let (end, ended) = tokio::sync::oneshot::channel::<()>();
-        let response = end_with(response, async move { drop(ended.await) });
-        let mut body = response.into_body().into_data_stream();
-        assert_eq!(body.next().await.unwrap().unwrap(), frame(0, &1));
-        end.send(()).unwrap();
-        let last = body.next().await.unwrap().expect("a frame, and no body that breaks off");
-        let text = String::from_utf8_lossy(&last);
-        assert!(last.starts_with(&[END]) && text.contains("unavailable") && text.contains("was killed"), "{text}");
-        assert!(body.next().await.is_none());
+    async fn a_stream_says_that_its_sandbox_has_ended_or_is_paused() {
+        for (reason, words) in [(Cut::Ended, "was killed"), (Cut::Paused, "was paused")] {
+            let response = stream(|client| async move {
+                client.send(&1).await;
+                std::future::pending().await
+            });
+            let (cut, is_cut) = tokio::sync::oneshot::channel();
+            let response = end_with(response, async move { is_cut.await.unwrap() });
+            let mut body = response.into_body().into_data_stream();
+            assert_eq!(body.next().await.unwrap().unwrap(), frame(0, &1));
+            cut.send(reason).unwrap();
+            let last = body.next().await.unwrap().expect("a frame, and no body that breaks off");
+            let text = String::from_utf8_lossy(&last);
+            assert!(last.starts_with(&[END]) && text.contains("unavailable") && text.contains(words), "{text}");
+            assert!(body.next().await.is_none());
+        }
     }
 
     #[test]
