@@ -75,6 +75,9 @@ impl Exit {
             Self::Limit
         } else if error.is::<InterruptedError>() {
             Self::Interrupted
+        } else if let Some(NotStartedError(reason)) = error.downcast_ref() {
+            // The statuses of shells.
+            Self::Of(if reason.ends_with("No such file or directory") { 127 } else { 126 })
         } else if error.chain().any(closed) {
             Self::OutputClosed
         } else {
@@ -119,6 +122,16 @@ pub(crate) fn interrupted(text: &'static str) -> anyhow::Error {
     InterruptedError(text).into()
 }
 
+/// A command that a sandbox could not start, and the reason.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct NotStartedError(String);
+
+/// A command that a sandbox could not start as the edge's error type.
+pub(crate) fn not_started(reason: String) -> anyhow::Error {
+    NotStartedError(reason).into()
+}
+
 /// An error with its causes, each printed once: some messages contain their cause's.
 pub(crate) fn words(error: &anyhow::Error) -> String {
     let mut words = String::new();
@@ -152,5 +165,7 @@ mod tests {
         assert_eq!(Exit::of_error(&closed), Exit::OutputClosed);
         assert_eq!(Exit::of_error(&interrupted("ended").context("no")), Exit::Interrupted);
         assert_eq!(Exit::of_error(&anyhow::anyhow!("host")), Exit::Ours);
+        assert_eq!(Exit::of_error(&not_started("x: No such file or directory".into()).context("no")), Exit::Of(127));
+        assert_eq!(Exit::of_error(&not_started("/: Permission denied".into())), Exit::Of(126));
     }
 }

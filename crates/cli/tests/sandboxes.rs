@@ -99,6 +99,9 @@ fn runs_commands(data: &Path, id: &str) {
     let said = ask(data, &["exec", "work", "sh", "-c", "echo $A; echo e >&2; exit 7"]);
     assert_eq!((said.status, said.stdout.as_str(), said.stderr.as_str()), (Some(7), "a\n", "e\n"));
     assert_eq!(ask(data, &["exec", &id[..8], "sh", "-c", "kill -9 $$"]).status, Some(137));
+    assert_eq!(ask(data, &["exec", "work", "no-such-program"]).status, Some(127));
+    assert_eq!(ask(data, &["exec", "work", "/tmp"]).status, Some(126));
+    assert_eq!(ask(data, &["create", "--template", "none"]).status, Some(2));
     let mut stopped = Server::start(&mut sandbox(data, &["exec", "work", "sh", "-c", "echo on; exec sleep 600"]));
     signal(&stopped.0, "INT");
     assert_eq!((&*stopped.2, stopped.0.wait().unwrap().code()), ("on", Some(130)));

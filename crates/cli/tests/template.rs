@@ -61,5 +61,6 @@ fn local_sandbox_a_template_of_ones_own_has_its_packages() {
     assert!(debian.stderr.contains("takes no Debian packages"), "{}", debian.stderr);
 
     let none = run(&["run", "--no-server", "--template", "none", "-c", "1"]);
+    assert_eq!(none.status, Some(2), "{}", none.stderr);
     assert!(none.stderr.contains("there is no template `none`; there are: own-test"), "{}", none.stderr);
 }

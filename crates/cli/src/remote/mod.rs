@@ -19,7 +19,7 @@ pub(crate) use self::stream::CommandEvents;
 
 use crate::config::{KeySource, RawValue, ValueOrigin};
 use crate::context::CommandContext;
-use crate::exit::usage;
+use crate::exit::{usage, words};
 use crate::{socket, terminal};
 
 /// The port of commands and files.
@@ -130,7 +130,10 @@ impl RemoteServer {
 
     /// Makes a sandbox.
     pub(crate) async fn create(&self, new: &NewSandbox) -> anyhow::Result<Remote> {
-        let made: Sandbox = read(self.call(Method::POST, "/v2/sandboxes", Some(new)).await?).await?;
+        let answer = self.call(Method::POST, "/v2/sandboxes", Some(new)).await;
+        // An unknown template.
+        let answer = answer.map_err(|error| if error::is_not_found(&error) { usage(words(&error)) } else { error });
+        let made: Sandbox = read(answer?).await?;
         let token = made.envd_access_token.unwrap_or_default();
         // The size is known of sandboxes that are found.
         Ok(Remote { server: self.clone(), id: made.sandbox_id, token, disk: 0 })

@@ -1,12 +1,12 @@
 //! The stream of a command's events: frames of Connect.
 
-use aludel_wire::e2b::EndStream;
+use aludel_wire::e2b::{ConnectCode, EndStream};
 use aludel_wire::e2b::process::{EventMessage, ProcessEvent};
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use reqwest::Response;
 use serde::Serialize;
 
-use crate::terminal;
+use crate::{exit, terminal};
 
 /// Flag of a stream's last frame.
 const END: u8 = 2;
@@ -44,10 +44,12 @@ impl CommandEvents {
                     return Ok(message.event);
                 }
                 let end: EndStream = serde_json::from_slice(&frame).context("the server's stream is broken")?;
-                match end.error {
-                    Some(error) => bail!("{}", terminal::excerpt(&error.message, 500)),
-                    None => bail!("the server does not tell how the command ended"),
-                }
+                let Some(error) = end.error else { bail!("the server does not tell how the command ended") };
+                let reason = terminal::excerpt(&error.message, 500);
+                return Err(match error.code {
+                    ConnectCode::InvalidArgument => exit::not_started(reason),
+                    _ => anyhow!(reason),
+                });
             }
             match self.response.chunk().await.context("the connection to the server broke")? {
                 Some(chunk) => self.frames.read.extend_from_slice(&chunk),

@@ -182,7 +182,8 @@ pub(crate) async fn template_state(directories: Vec<PathBuf>) -> anyhow::Result<
 async fn find(context: &CommandContext, name: &TemplateName) -> anyhow::Result<Template> {
     let (directories, name) = (directories(context), name.clone());
     let found = tokio::task::spawn_blocking(move || template::find(&directories, &name)).await;
-    found.context("the look for the template ended early")?.context("the template of the sandboxes cannot be used")
+    let found = found.context("the look for the template ended early")?;
+    found.map_err(|error| usage(format!("the template of the sandboxes cannot be used: {error}")))
 }
 
 /// Ensures that the default template exists. `force` makes it anew, even if no sandbox can start, as during the build of an image.
