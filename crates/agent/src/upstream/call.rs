@@ -64,6 +64,25 @@ call_results! {
     TooLarge "too_large",
 }
 
+impl From<&UpstreamError> for CallResult {
+    fn from(error: &UpstreamError) -> Self {
+        match error {
+            UpstreamError::Unauthorized { .. } => Self::Unauthorized,
+            UpstreamError::NotFound { .. } => Self::NotFound,
+            UpstreamError::RateLimited { .. } => Self::RateLimited,
+            UpstreamError::Busy { .. } => Self::Busy,
+            UpstreamError::Rejected { .. } => Self::Rejected,
+            UpstreamError::Server { .. } => Self::ServerError,
+            UpstreamError::Unreachable { .. } => Self::Unreachable,
+            UpstreamError::Dropped { .. } => Self::Dropped,
+            UpstreamError::NotUnderstood { .. } => Self::NotUnderstood,
+            UpstreamError::Reported { .. } => Self::Reported,
+            UpstreamError::Idle { .. } => Self::Idle,
+            UpstreamError::TooLarge { .. } => Self::TooLarge,
+        }
+    }
+}
+
 /// Calls a model in a span of its own.
 pub(crate) fn call(upstream: &dyn Upstream, request: ModelRequest) -> BoxStream<'static, Result<Delta, UpstreamError>> {
     let mut call = ModelCall::begin(upstream.name(), upstream.provider());
@@ -130,7 +149,7 @@ impl ModelCall {
 
     /// Records that it failed.
     pub fn fails(&mut self, error: &UpstreamError) {
-        self.result = error.result();
+        self.result = CallResult::from(error);
     }
 
     /// Notes what it cost.

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use super::CallResult;
-
 /// A failure of a call of an upstream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UpstreamError {
@@ -136,24 +134,6 @@ pub enum UpstreamError {
 }
 
 impl UpstreamError {
-    /// Returns the result of a call that ended with it.
-    pub(crate) fn result(&self) -> CallResult {
-        match self {
-            Self::Unauthorized { .. } => CallResult::Unauthorized,
-            Self::NotFound { .. } => CallResult::NotFound,
-            Self::RateLimited { .. } => CallResult::RateLimited,
-            Self::Busy { .. } => CallResult::Busy,
-            Self::Rejected { .. } => CallResult::Rejected,
-            Self::Server { .. } => CallResult::ServerError,
-            Self::Unreachable { .. } => CallResult::Unreachable,
-            Self::Dropped { .. } => CallResult::Dropped,
-            Self::NotUnderstood { .. } => CallResult::NotUnderstood,
-            Self::Reported { .. } => CallResult::Reported,
-            Self::Idle { .. } => CallResult::Idle,
-            Self::TooLarge { .. } => CallResult::TooLarge,
-        }
-    }
-
     /// Returns true if another model may succeed: this one is busy, broken or unreachable, and the request is not at fault.
     pub fn is_unavailable(&self) -> bool {
         matches!(
