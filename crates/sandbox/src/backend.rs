@@ -1,7 +1,6 @@
 //! The interface between users of sandboxes and the places where they run.
 
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use crate::execution::Execution;
 use crate::kernel::{Kernel, KernelOptions};
 use crate::process::{Command, Process, ProcessOutput};
 use crate::template::TemplateName;
-use crate::{Error, KernelSpec, Limits, Workspace};
+use crate::{Error, KernelSpec, Limits, SandboxId, Workspace};
 
 /// A place where sandboxes run.
 ///
@@ -148,41 +147,6 @@ fn not_supported<T: Send + 'static>(what: &'static str) -> BoxFuture<'static, Re
     Box::pin(async move { Err(Error::NotSupported(what)) })
 }
 
-/// The id of a sandbox, chosen by the caller: 1 to 64 letters, digits, `-` and `_`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SandboxId(String);
-
-impl SandboxId {
-    /// A new id, unlike all others.
-    pub fn unique() -> Self {
-        Self(format!("sbx_{}", crate::random::hex::<12>()))
-    }
-
-    /// The id as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl FromStr for SandboxId {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self, Error> {
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-        if (1..=64).contains(&text.len()) && text.bytes().all(plain) {
-            Ok(Self(text.to_owned()))
-        } else {
-            Err(Error::Setup("the id of a sandbox is 1 to 64 letters, digits, - and _".into()))
-        }
-    }
-}
-
-impl fmt::Display for SandboxId {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.0)
-    }
-}
-
 /// A request for a sandbox. Every backend destructures it without `..`, so that none forgets a field.
 #[derive(Debug, Clone)]
 pub struct SandboxSpec {
@@ -299,20 +263,4 @@ pub struct Usage {
     pub memory_peak: u64,
     /// Processor time so far.
     pub cpu: Duration,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ids_are_plain() {
-        for text in ["a", "sbx_0-Z", &"x".repeat(64), SandboxId::unique().as_str()] {
-            assert_eq!(text.parse::<SandboxId>().unwrap().as_str(), text);
-        }
-        for text in ["", "a/b", "..", "ä", "a b", &"x".repeat(65)] {
-            assert!(text.parse::<SandboxId>().is_err(), "{text:?}");
-        }
-        assert_ne!(SandboxId::unique(), SandboxId::unique());
-    }
 }

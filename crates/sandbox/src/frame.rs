@@ -15,8 +15,8 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::block_in_place;
 use tokio_util::bytes::{Buf, BytesMut};
 
+use crate::CommandLine;
 use crate::guest_pipe::{GuestReader, GuestWriter, Touched};
-use crate::kernel::CommandLine;
 use crate::outcome::{ClientAnswer, ClientCall, MimeBundle, MimeData, ProgramError};
 use crate::process::Command;
 

@@ -102,8 +102,11 @@ const PYTHON_SCRIPTS: [(&str, &str); 23] = [
     ("kernel_input.py", include_str!("../kernel/kernel_input.py")),
     ("kernel_width.py", include_str!("../kernel/kernel_width.py")),
     ("forms.py", include_str!("../kernel/forms.py")),
-    (crate::files::PROGRAM, include_str!("../kernel/files.py")),
+    (FILES_PROGRAM, include_str!("../kernel/files.py")),
 ];
+
+/// The program among them that serves files by path.
+pub(crate) const FILES_PROGRAM: &str = "files.py";
 
 /// Files of a template that describe its kernels of further languages.
 const FURTHER: [(&str, &str); 4] = [

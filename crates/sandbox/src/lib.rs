@@ -7,6 +7,7 @@
 pub mod attack;
 mod backend;
 mod backends;
+mod command_line;
 mod conformance;
 mod driver;
 mod error;
@@ -30,13 +31,13 @@ mod output;
 pub mod probe;
 pub mod process;
 mod random;
+mod sandbox_id;
 pub mod template;
 mod trial;
 mod workspace;
 
 pub use backend::{
-    Backend, BackendStatus, Capabilities, Connection, Health, OfferedTemplate, Profile, Sandbox, SandboxId,
-    SandboxSpec, Usage,
+    Backend, BackendStatus, Capabilities, Connection, Health, OfferedTemplate, Profile, Sandbox, SandboxSpec, Usage,
 };
 #[cfg(feature = "docker")]
 pub use backends::docker::{DEFAULT_IMAGE, Docker, DockerConfig};
@@ -47,12 +48,13 @@ pub use backends::memory;
 #[cfg(feature = "opensandbox")]
 pub use backends::opensandbox::{Network, OpenSandbox, OpenSandboxConfig};
 pub use backends::templates::Templates;
+pub use command_line::CommandLine;
 pub use conformance::{ConformancePrograms, conformance};
 pub use error::Error;
 pub use event_memory::{AllEventMemory, EventMemory};
 pub use execution::{Execution, Interrupter};
 pub use interpreter::{Interpreter, InterpreterBuilder, RunOutput};
-pub use kernel::{CHART, Cell, CommandLine, INPUT, Kernel, KernelOptions, TABLE};
+pub use kernel::{CHART, Cell, INPUT, Kernel, KernelOptions, TABLE};
 pub use kernel_spec::{KernelSpec, PYTHON_TOOL};
 pub use language::{Language, NoLanguage};
 pub use limits::Limits;
@@ -60,6 +62,7 @@ pub use outcome::{
     ClientAnswer, ClientCall, ExecutionEvent, Finished, KernelDeath, LimitHit, MimeBundle, MimeData, Outcome,
     ProgramError, VariablesState,
 };
+pub use sandbox_id::{InvalidSandboxId, SandboxId};
 pub use template::Template;
 pub use trial::{trial, trial_of};
 pub use workspace::{

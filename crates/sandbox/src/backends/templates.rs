@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use futures_util::future::{BoxFuture, join_all};
 
-use crate::backend::{Backend, BackendStatus, Capabilities, Health, OfferedTemplate, Sandbox, SandboxId, SandboxSpec};
+use crate::backend::{Backend, BackendStatus, Capabilities, Health, OfferedTemplate, Sandbox, SandboxSpec};
 use crate::template::TemplateName;
-use crate::{Error, Template};
+use crate::{Error, SandboxId, Template};
 
 /// A backend whose sandboxes start from the usual template or a further one that a request names.
 #[derive(Debug)]

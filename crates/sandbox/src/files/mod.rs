@@ -20,11 +20,10 @@ use tokio_util::bytes::Bytes;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::frame::{FilesAnswer, FilesOperation, FilesRequest, read_answer, write_request};
+use crate::kernel_spec::FILES_PROGRAM;
 use crate::process::{Command, Process};
 use crate::{Error, Sandbox};
 
-/// The name of the program among the kernel's.
-pub(crate) const PROGRAM: &str = "files.py";
 /// Bytes that are read or written at once.
 pub const CHUNK: usize = 256 << 10;
 /// Requests that wait for the program.
@@ -165,7 +164,7 @@ impl Files {
     pub async fn start(sandbox: &dyn Sandbox, home: &str) -> Result<Self, Error> {
         let interpreter = sandbox.kernel().argv.first().cloned().ok_or(Error::NotSupported("files by path"))?;
         // Without the user's packages and variables: only the template's code runs.
-        let program = format!("{}/{PROGRAM}", sandbox.scripts_directory());
+        let program = format!("{}/{FILES_PROGRAM}", sandbox.scripts_directory());
         let command = Command {
             arguments: vec![interpreter, "-I".into(), "-S".into(), program],
             environment: vec![("HOME".into(), home.into())],

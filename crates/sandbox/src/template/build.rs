@@ -1,7 +1,6 @@
 //! Building a template: in a directory beside its final place, renamed at the end.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -159,12 +158,8 @@ fn fill(
     let path = site.root.join(MANIFEST);
     let text = serde_json::to_vec_pretty(&manifest).map_err(|error| at(&path)(error.into()))?;
     fs::write(&path, text).map_err(at(&path))?;
-    set_mode(&path, 0o644)?;
-    set_mode(&site.root.join("root"), 0o700)
-}
-
-pub(super) fn set_mode(path: &Path, mode: u32) -> Result<(), Error> {
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(at(path))
+    tree::set_mode(&path, 0o644)?;
+    tree::set_mode(&site.root.join("root"), 0o700)
 }
 
 /// Bytes that are free on the disk of a directory.

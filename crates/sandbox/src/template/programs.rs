@@ -4,8 +4,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use super::at;
-use super::build::set_mode;
 use super::site::BuildSite;
+use super::tree::set_mode;
 use crate::Error;
 
 /// Programs by name, which replace the host's.

@@ -8,6 +8,11 @@ use std::path::Path;
 use super::at;
 use crate::Error;
 
+/// Sets the permissions of a file or directory.
+pub(super) fn set_mode(path: &Path, mode: u32) -> Result<(), Error> {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(at(path))
+}
+
 /// Lists a directory; all of it or an error.
 pub(super) fn entries(directory: &Path) -> Result<Vec<DirEntry>, Error> {
     fs::read_dir(directory).and_then(Iterator::collect).map_err(at(directory))

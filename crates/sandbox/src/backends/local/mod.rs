@@ -33,10 +33,10 @@ use self::warden_client::{KernelHandle, MAX_SILENCE, PendingRequest, SandboxHand
 use self::workspace::{LocalWorkspace, Mount};
 use super::registry::{Registration, Registry};
 use super::streams::Streams;
-use crate::backend::{Backend, BackendStatus, Capabilities, Health, Profile, Sandbox, SandboxId, SandboxSpec};
+use crate::backend::{Backend, BackendStatus, Capabilities, Health, Profile, Sandbox, SandboxSpec};
 use crate::driver::Driver;
 use crate::frame::ToKernel;
-use crate::{Error, KernelSpec, Limits, Template, Workspace};
+use crate::{Error, KernelSpec, Limits, SandboxId, Template, Workspace};
 
 /// The longest that making a sandbox may take.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(30);

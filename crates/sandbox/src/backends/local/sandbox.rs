@@ -8,12 +8,12 @@ use futures_util::future::BoxFuture;
 use super::lazy_kernel::LazyKernel;
 use super::warden_client::SandboxHandle;
 use super::{port, process};
-use crate::backend::{Connection, Profile, Sandbox, SandboxId, Usage};
+use crate::backend::{Connection, Profile, Sandbox, Usage};
 use crate::backends::registry::Registration;
 use crate::execution::Execution;
 use crate::kernel::{Cell, Kernel, KernelOptions};
 use crate::process::{Command, Process};
-use crate::{Error, KernelSpec, Limits, Workspace};
+use crate::{Error, KernelSpec, Limits, SandboxId, Workspace};
 
 /// A live sandbox. It is destroyed when this and its kernels and processes are dropped.
 #[derive(Debug)]

@@ -20,12 +20,12 @@ use self::kernel::{Kernels, MemoryLink};
 pub use self::script::{ScriptedCell, simple};
 use self::workspace::MemoryWorkspace;
 use super::registry::{Registration, Registry};
-use crate::backend::{Backend, BackendStatus, Capabilities, Health, Sandbox, SandboxId, SandboxSpec, Usage};
+use crate::backend::{Backend, BackendStatus, Capabilities, Health, Sandbox, SandboxSpec, Usage};
 use crate::driver::Driver;
 use crate::execution::Execution;
 use crate::kernel::{Cell, Kernel, KernelOptions};
 use crate::process::{Command, Process};
-use crate::{Error, KernelSpec, Limits, Workspace};
+use crate::{Error, KernelSpec, Limits, SandboxId, Workspace};
 
 /// The behaviour of programs: a function of a cell's code that calls methods of the [`ScriptedCell`].
 pub type Script = dyn Fn(&str, &mut ScriptedCell) + Send + Sync;

@@ -1,38 +1,25 @@
-//! The control plane: making sandboxes, extending their lifetime, and ending them.
+//! Calls of a server's own API.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use aludel_wire::opensandbox::lifecycle::{Action, Endpoint, Expiration, Image, NetworkPolicy, NewSandbox};
-use jiff::{SignedDuration, Timestamp};
+use aludel_wire::opensandbox::lifecycle::Endpoint;
+use jiff::Timestamp;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, Method, Response, StatusCode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::execd::Execd;
-use super::is_id;
-use super::{Network, OpenSandboxConfig};
-use crate::backends::remote::{
-    self, ANSWER_TIMEOUT, ControlPlane, LIFETIME, client, is_there, json, reason, root, secret,
-};
-use crate::{Error, Limits};
+use super::OpenSandboxConfig;
+use crate::Error;
+use crate::backends::remote::{self, ANSWER_TIMEOUT, client, reason, root, secret};
 
-/// The longest that a sandbox may take to start, including the download of its image.
-const START_TIMEOUT: Duration = Duration::from_secs(600);
-/// The longest wait for the server of its commands, once the sandbox runs.
-const PING_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time between two looks at a sandbox that starts.
-const LOOK_PAUSE: Duration = Duration::from_millis(200);
+pub(super) const LOOK_PAUSE: Duration = Duration::from_millis(200);
 /// The longest answer, bytes.
 const MAX_ANSWER: usize = 1 << 20;
-/// Memory of the programs that serve a sandbox, bytes.
-const OVERHEAD: u64 = 256 << 20;
-/// The main command of a sandbox. The sandbox ends when it does.
-const ENTRYPOINT: [&str; 3] = ["tail", "-f", "/dev/null"];
 
-/// The control plane of a server. Cheap to clone.
+/// The API of a server. Cheap to clone.
 #[derive(Clone)]
 pub struct OpenSandboxApi {
     client: Client,
@@ -41,22 +28,14 @@ pub struct OpenSandboxApi {
     config: OpenSandboxConfig,
 }
 
-/// A sandbox that was made.
-pub struct OpenSandboxSandbox {
-    id: String,
-    /// The server's time at an instant of ours: clocks differ.
-    time: Timestamp,
-    at: Instant,
-}
-
 /// A sandbox as the server describes it.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct SandboxInfo {
-    id: String,
+pub(super) struct SandboxInfo {
+    pub(super) id: String,
     status: Status,
     #[serde(default)]
-    created_at: Option<Timestamp>,
+    pub(super) created_at: Option<Timestamp>,
 }
 
 #[derive(Deserialize)]
@@ -116,6 +95,10 @@ impl OpenSandboxApi {
         Ok((url, headers))
     }
 
+    pub(super) fn config(&self) -> &OpenSandboxConfig {
+        &self.config
+    }
+
     /// The address.
     pub(super) fn address(&self) -> &str {
         &self.url
@@ -126,7 +109,13 @@ impl OpenSandboxApi {
         &self.client
     }
 
-    async fn send(&self, step: &str, method: Method, path: &str, body: Option<Vec<u8>>) -> Result<Response, Error> {
+    pub(super) async fn send(
+        &self,
+        step: &str,
+        method: Method,
+        path: &str,
+        body: Option<Vec<u8>>,
+    ) -> Result<Response, Error> {
         let mut request = self.client.request(method, format!("{}/v1{path}", self.url));
         request = request.headers(self.headers.clone()).timeout(ANSWER_TIMEOUT);
         if let Some(body) = body {
@@ -139,7 +128,7 @@ impl OpenSandboxApi {
     }
 
     /// Reads an answer that is not a refusal.
-    async fn answered<T: DeserializeOwned>(&self, step: &str, answer: Response) -> Result<T, Error> {
+    pub(super) async fn answered<T: DeserializeOwned>(&self, step: &str, answer: Response) -> Result<T, Error> {
         if !answer.status().is_success() {
             return Err(self.refused(step, answer).await);
         }
@@ -148,7 +137,7 @@ impl OpenSandboxApi {
             .map_err(|error| Error::Setup(format!("{step}: the answer of {} cannot be read: {error}", self.url)))
     }
 
-    async fn refused(&self, step: &str, answer: Response) -> Error {
+    pub(super) async fn refused(&self, step: &str, answer: Response) -> Error {
         let status = answer.status();
         let body = remote::read(answer, MAX_ANSWER).await.unwrap_or_default();
         let reason = reason(&body);
@@ -166,7 +155,7 @@ impl OpenSandboxApi {
     }
 
     /// Waits until a sandbox runs.
-    async fn runs(&self, id: &str) -> Result<(), Error> {
+    pub(super) async fn runs(&self, id: &str) -> Result<(), Error> {
         let step = "start a sandbox";
         loop {
             let answer = self.send(step, Method::GET, &format!("/sandboxes/{id}"), None).await?;
@@ -185,83 +174,5 @@ impl OpenSandboxApi {
                 _ => tokio::time::sleep(LOOK_PAUSE).await,
             }
         }
-    }
-}
-
-impl ControlPlane for OpenSandboxApi {
-    type Made = OpenSandboxSandbox;
-    type Shell = Execd;
-
-    fn url(&self) -> &str {
-        self.address()
-    }
-
-    async fn check(&self) -> Result<(), Error> {
-        let step = "list sandboxes";
-        let answer = self.send(step, Method::GET, "/sandboxes?pageSize=1", None).await?;
-        if answer.status().is_success() { Ok(()) } else { Err(self.refused(step, answer).await) }
-    }
-
-    async fn create(&self, limits: &Limits) -> Result<OpenSandboxSandbox, Error> {
-        let step = "make a sandbox";
-        let policy = NetworkPolicy { default_action: Some(Action::Deny), egress: Some(Vec::new()) };
-        let memory = limits.memory.saturating_add(OVERHEAD) >> 20;
-        let resources = [("cpu", format!("{}", limits.cpus)), ("memory", format!("{memory}Mi"))];
-        let wish = NewSandbox {
-            image: Some(Image { uri: self.config.image.clone() }),
-            timeout: i64::try_from(LIFETIME.as_secs()).ok(),
-            resource_limits: Some(BTreeMap::from(resources.map(|(name, amount)| (name.to_owned(), amount)))),
-            metadata: Some([("made-by".to_owned(), "aludel".to_owned())].into()),
-            entrypoint: Some(ENTRYPOINT.map(str::to_owned).to_vec()),
-            network_policy: Some(policy).filter(|_| self.config.network == Network::None),
-            ..NewSandbox::default()
-        };
-        let at = Instant::now();
-        let answer = self.send(step, Method::POST, "/sandboxes", Some(json(&wish)?)).await?;
-        let SandboxInfo { id, created_at, .. } = self.answered(step, answer).await?;
-        if !is_id(&id) {
-            return Err(Error::Setup(format!("{step}: {} gave it an id that is none", self.url)));
-        }
-        Ok(OpenSandboxSandbox { id, time: created_at.unwrap_or_else(Timestamp::now), at })
-    }
-
-    async fn open(&self, made: &OpenSandboxSandbox) -> Result<Execd, Error> {
-        let started = tokio::time::timeout(START_TIMEOUT, self.runs(&made.id)).await;
-        started.map_err(|_| Error::Timeout { what: "start of a sandbox", limit: START_TIMEOUT })??;
-        let (url, headers) = self.endpoint(&made.id, Execd::PORT).await?;
-        let execd = Execd::new(self.clone(), made.id.clone(), url, headers);
-        let ready = tokio::time::timeout(PING_TIMEOUT, async {
-            while !execd.answers().await {
-                tokio::time::sleep(LOOK_PAUSE).await;
-            }
-        });
-        ready.await.map_err(|_| Error::Timeout { what: "server of a sandbox's commands", limit: PING_TIMEOUT })?;
-        Ok(execd)
-    }
-
-    async fn extend_lifetime(&self, made: &OpenSandboxSandbox) -> Result<bool, Error> {
-        let (step, path) = ("keep a sandbox", format!("/sandboxes/{}/renew-expiration", made.id));
-        let since = SignedDuration::try_from(made.at.elapsed() + LIFETIME).unwrap_or_default();
-        let expires_at = made.time.saturating_add(since).unwrap_or(Timestamp::MAX).to_string();
-        let answer = self.send(step, Method::POST, &path, Some(json(&Expiration { expires_at })?)).await?;
-        match is_there(answer.status()) {
-            Some(is_there) => Ok(is_there),
-            None => Err(self.refused(step, answer).await),
-        }
-    }
-
-    async fn kill(&self, made: &OpenSandboxSandbox) -> Result<(), Error> {
-        let step = "end a sandbox";
-        let answer = self.send(step, Method::DELETE, &format!("/sandboxes/{}", made.id), None).await?;
-        match is_there(answer.status()) {
-            Some(_) => Ok(()),
-            None => Err(self.refused(step, answer).await),
-        }
-    }
-}
-
-impl remote::RemoteSandbox for OpenSandboxSandbox {
-    fn id(&self) -> &str {
-        &self.id
     }
 }

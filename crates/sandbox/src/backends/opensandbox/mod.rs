@@ -1,6 +1,7 @@
 //! The OpenSandbox backend: each sandbox is one of a server that speaks OpenSandbox's protocol. It holds its own files.
 
 mod api;
+mod control_plane;
 mod events;
 mod execd;
 

@@ -1,5 +1,7 @@
 //! A backend whose sandboxes are reached over the streams of a process.
 
+mod pool;
+
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,11 +10,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::pool::{Member, StdioPool, refill};
+use self::pool::{Member, StdioPool, refill};
 use super::{ReadyHost, SandboxHost, Stdio, StdioWorkspace};
-use crate::backend::{Backend, BackendStatus, Capabilities, Health, Profile, Sandbox, SandboxId, SandboxSpec};
+use crate::backend::{Backend, BackendStatus, Capabilities, Health, Profile, Sandbox, SandboxSpec};
 use crate::backends::registry::Registry;
-use crate::{Error, KernelSpec, Limits, Workspace};
+use crate::{Error, KernelSpec, Limits, SandboxId, Workspace};
 
 /// A provider of hosts for sandboxes.
 pub trait HostProvider: Debug + Send + Sync + Sized + 'static {

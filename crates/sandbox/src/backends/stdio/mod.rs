@@ -6,7 +6,6 @@ mod incoming;
 mod items;
 mod link;
 mod mux;
-mod pool;
 mod sandbox;
 mod workspace;
 

@@ -9,14 +9,14 @@ use super::SandboxHost;
 use super::channel::ChannelOpener;
 use super::link::StdioLink;
 use super::mux::Mux;
-use crate::backend::{Connection, Profile, Sandbox, SandboxId, Usage};
+use crate::backend::{Connection, Profile, Sandbox, Usage};
 use crate::backends::registry::Registration;
 use crate::driver::Driver;
 use crate::execution::Execution;
 use crate::frame::ToKernel;
 use crate::kernel::{Cell, Kernel, KernelOptions};
 use crate::process::{Command, Process};
-use crate::{Error, KernelSpec, Limits, Workspace};
+use crate::{Error, KernelSpec, Limits, SandboxId, Workspace};
 
 /// A live sandbox. It is destroyed when this and its kernels, commands and connections are dropped.
 #[derive(Debug)]

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::backend::{BackendState, HostProvider};
-use super::{ReadyHost, StdioWorkspace};
+use super::super::{ReadyHost, StdioWorkspace};
+use super::{BackendState, HostProvider};
 use crate::{KernelSpec, Limits, Profile, Workspace};
 
 /// The pause after the first failure; it doubles with each further one.
@@ -18,7 +18,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Ready sandboxes.
 #[derive(Debug)]
-pub(super) struct StdioPool<H: HostProvider> {
+pub(in crate::backends::stdio) struct StdioPool<H: HostProvider> {
     size: usize,
     limits: Limits,
     ready: Mutex<Vec<Member<H>>>,
@@ -30,7 +30,7 @@ pub(super) struct StdioPool<H: HostProvider> {
 
 /// A sandbox without a kernel.
 #[derive(Debug)]
-pub(super) struct Member<H: HostProvider> {
+pub(in crate::backends::stdio) struct Member<H: HostProvider> {
     pub(super) workspace: Arc<dyn Workspace>,
     pub(super) ready: ReadyHost<H::Host>,
     pub(super) profile: Profile,
