@@ -11,7 +11,6 @@ mod error;
 mod event_memories;
 pub mod executions;
 mod failure;
-mod leftovers;
 mod meter;
 mod models;
 /// Executions and their outcomes, from the sandbox layer.

@@ -1,6 +1,8 @@
 //! The meter: work done for tenants, counted in memory and stored some seconds later. A crash loses these seconds, and up to a minute of
 //! sandboxes' time.
 
+mod leftovers;
+
 use std::collections::HashMap;
 use std::future::pending;
 use std::pin::pin;
@@ -13,8 +15,9 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
+use self::leftovers::Watched;
+pub(crate) use self::leftovers::{Attendance, Leftovers};
 use crate::Tasks;
-use crate::leftovers::Watched;
 
 /// Delay between the first count and the moment when all counts are stored.
 const STORE_DELAY: Duration = Duration::from_secs(5);

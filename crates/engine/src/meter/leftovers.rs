@@ -6,7 +6,7 @@ use std::time::Duration;
 use aludel_sandbox::Sandbox;
 use tokio::time::{Instant, timeout};
 
-use crate::meter::Account;
+use super::Account;
 
 /// A sandbox may use this part of the time for itself, for example to serve its files.
 const OWN_PART: u32 = 60;

@@ -18,7 +18,7 @@ use super::{HOME, USER_VARIABLES};
 use crate::approvals::KernelNames;
 use crate::environment::check_names;
 use crate::executions::ProgramTarget;
-use crate::leftovers::Leftovers;
+use crate::meter::Leftovers;
 use crate::processor_time::ProcessorShare;
 use crate::{Error, Missing};
 

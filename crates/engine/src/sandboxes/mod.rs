@@ -13,6 +13,12 @@ mod sandbox;
 mod tests;
 mod watches;
 
+use aludel_store::Store;
+
+use crate::Tasks;
+use crate::meter::Meter;
+use crate::processor_time::ProcessorTime;
+
 pub use contexts::{Context, Contexts};
 pub use processes::{
     LogPart, MAX_TAG, ProcessEnd, ProcessEvent, ProcessSpec, ProcessStream, ProcessView, Processes, PtySize,
@@ -22,6 +28,15 @@ pub use programs::{RunningProgram, RunningPrograms};
 pub use registry::Sandboxes;
 pub use sandbox::{ClientSandbox, KeptPart, NewSandbox};
 pub use watches::Watches;
+
+/// State that all sandboxes share.
+#[derive(Debug, Clone)]
+struct Shared {
+    store: Store,
+    meter: Meter,
+    tasks: Tasks,
+    processor_time: ProcessorTime,
+}
 
 /// The home directory inside: the directory in which commands start, and the base of relative paths.
 pub const HOME: &str = "/home/user";

@@ -11,19 +11,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aludel_sandbox::Sandbox;
-use aludel_sandbox::process::Command;
 pub use aludel_sandbox::process::PtySize;
+use aludel_sandbox::process::{Command, ExitStatus};
 use aludel_store::{AuditEvent, Tenant};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use self::audit_note::{AuditNote, command_line};
 pub use self::output_log::{LogPart, ProcessStream};
-pub use self::process::{ProcessEnd, ProcessEvent, ProcessView, SandboxProcess};
-use super::HOME;
-use super::sandbox::Shared;
+pub use self::process::{ProcessEvent, ProcessView, SandboxProcess};
+use super::{HOME, Shared};
 use crate::Error;
 use crate::environment::check_names;
-use crate::leftovers::Leftovers;
+use crate::meter::Leftovers;
 
 /// Commands of one sandbox that run at once, including those that are starting.
 const MAX_RUNNING: usize = 128;
@@ -39,6 +38,17 @@ const MAX_SHOWN: usize = 16 << 10;
 pub const MAX_TAG: usize = 128;
 /// Bytes of one command's entries in the audit log, besides the command itself.
 const AUDIT_ENTRIES_BYTES: u64 = 4096;
+
+/// The end of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProcessEnd {
+    /// By itself or by a signal.
+    Status(ExitStatus),
+    /// It was killed when its time was over.
+    TimedOut,
+    /// The sandbox ended first.
+    SandboxEnded,
+}
 
 /// A command to start.
 #[derive(Debug, Clone, Default)]

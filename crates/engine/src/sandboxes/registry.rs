@@ -13,7 +13,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, error, warn};
 
-use super::sandbox::{ClientSandbox, KeptPart, NAME, NewSandbox, Shared};
+use super::Shared;
+use super::sandbox::{ClientSandbox, KeptPart, NAME, NewSandbox};
 use crate::processor_time::ProcessorTime;
 use crate::revoked::key_ends;
 use crate::sessions::SandboxPermit;

@@ -9,22 +9,20 @@ use std::time::{Duration, SystemTime};
 use aludel_sandbox::files::Files;
 use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Sandbox, Usage};
-use aludel_store::{Store, Tenant, random_hex};
+use aludel_store::{Tenant, random_hex};
 use tokio::sync::{Mutex, MutexGuard, OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::HOME;
 use super::contexts::Contexts;
 use super::processes::Processes;
 use super::programs::RunningPrograms;
 use super::watches::Watches;
+use super::{HOME, Shared};
+use crate::Error;
 use crate::environment::{MAX_BYTES, MAX_ENTRIES, check_names};
-use crate::leftovers::Leftovers;
-use crate::meter::Meter;
-use crate::processor_time::ProcessorTime;
+use crate::meter::Leftovers;
 use crate::sessions::SandboxPermit;
-use crate::{Error, Tasks};
 
 /// Connections to its programs that outlive their request.
 const MAX_TUNNELS: usize = 32;
@@ -37,15 +35,6 @@ const MAX_NAME: usize = 128;
 
 /// The note with a sandbox's name.
 pub(super) const NAME: &str = "name";
-
-/// State that all sandboxes share.
-#[derive(Debug, Clone)]
-pub(super) struct Shared {
-    pub(super) store: Store,
-    pub(super) meter: Meter,
-    pub(super) tasks: Tasks,
-    pub(super) processor_time: ProcessorTime,
-}
 
 /// A sandbox to make.
 #[derive(Debug, Clone, Default)]

@@ -12,11 +12,11 @@ mod tests;
 pub(crate) use links::has_link;
 pub use links::{LINK, path_at};
 pub use memory::MemoryTier;
-pub use names::check_name;
+pub use names::{check_name, free_name};
 pub(crate) use registry::SandboxPermit;
 pub use registry::{NewSession, SessionChoice, SessionStatus, Sessions, heartbeat, reap};
 pub use sandbox::SessionSandbox;
-pub use session::{Session, SessionFile, SessionReservation, StoredChanges, free_name};
+pub use session::{Session, SessionFile, SessionReservation, StoredChanges};
 
 /// The directory where programs find the workspace.
 pub const WORKSPACE: &str = "/mnt/data";

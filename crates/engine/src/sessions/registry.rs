@@ -11,7 +11,8 @@ use aludel_store::{FileId, FileOrigin, NewSessionRecord, SessionId, SessionRecor
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::session::{check_directories, free_name, new_file};
+use super::names::{check_directories, free_name};
+use super::session::new_file;
 use super::{MemoryTier, Session, check_name};
 use crate::error::Missing;
 use crate::event_memories::EventMemories;

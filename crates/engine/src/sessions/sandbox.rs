@@ -12,8 +12,8 @@ use aludel_sandbox::{
 use futures_util::future::BoxFuture;
 use tokio::sync::Mutex;
 
-use crate::leftovers::Leftovers;
 use crate::meter::Account;
+use crate::meter::Leftovers;
 use crate::{Environment, Error};
 
 /// A workspace with a sandbox. If the kernel dies, the next execution starts a new one on the same files. Cheap to clone; clones share

@@ -19,7 +19,7 @@ use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::names::{MAX_PART, check_name, shortened};
+use super::names::{check_directories, check_name, free_name, names_like, shortened};
 use super::registry::SessionContext;
 use super::{SandboxPermit, SessionSandbox, WORKSPACE};
 use crate::approvals::KernelNames;
@@ -649,41 +649,6 @@ fn refused_file(error: Error) -> Error {
     }
 }
 
-/// Checks that no file is where another needs a directory.
-pub(super) fn check_directories<'a>(path: &str, others: impl IntoIterator<Item = &'a str>) -> Result<(), Error> {
-    let is_within = |inner: &str, outer: &str| inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('/'));
-    for other in others {
-        let reason = if is_within(path, other) {
-            format!("`{}` is a file and no directory", shortened(other))
-        } else if is_within(other, path) {
-            "it is a directory".to_owned()
-        } else {
-            continue;
-        };
-        return Err(Error::FileRefused { path: shortened(path), reason });
-    }
-    Ok(())
-}
-
-/// The name itself or, if it is taken, the name with a number before its extension.
-pub fn free_name(name: &str, taken: &HashSet<String>) -> String {
-    names_like(name).find(|name| !taken.contains(name)).unwrap_or_default()
-}
-
-/// A name, and the same with a number before its ending, from 2. The number takes the place of what would be too long.
-fn names_like(name: &str) -> impl Iterator<Item = String> {
-    let start = name.rfind('/').map_or(0, |slash| slash + 1);
-    let dot = name[start..].rfind('.').filter(|dot| *dot > 0).map_or(name.len(), |dot| start + dot);
-    let (stem, ending) = name.split_at(dot);
-    let numbered = (2..).map(move |number| {
-        let number = format!("-{number}");
-        let room = MAX_PART.saturating_sub(number.len() + ending.len());
-        let length = stem.floor_char_boundary(stem.len().min(start + room));
-        format!("{}{number}{ending}", stem.get(..length).unwrap_or(stem))
-    });
-    std::iter::once(name.to_owned()).chain(numbered)
-}
-
 /// A file's id as text.
 mod file_id {
     use aludel_store::SessionFileId;
@@ -712,27 +677,5 @@ mod source {
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<FileOrigin, D::Error> {
         let text = String::deserialize(deserializer)?;
         Ok(if text == FileOrigin::User.word() { FileOrigin::User } else { FileOrigin::Assistant })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_second_file_of_a_name_gets_a_number() {
-        let taken: HashSet<String> = ["a.csv", "a-2.csv", "d.d/x", "archive.tar.gz", ".env"].map(str::to_owned).into();
-        for (name, free) in [
-            ("b.csv", "b.csv"),
-            ("a.csv", "a-3.csv"),
-            ("d.d/x", "d.d/x-2"),
-            ("archive.tar.gz", "archive.tar-2.gz"),
-            (".env", ".env-2"),
-        ] {
-            assert_eq!(free_name(name, &taken), free);
-        }
-        let long = format!("d/{}.csv", "ü".repeat(125));
-        let second = free_name(&long, &HashSet::from([long.clone()]));
-        assert_eq!(second, format!("d/{}-2.csv", "ü".repeat(124)));
     }
 }

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 
-use super::process::ProcessEnd;
+use super::ProcessEnd;
 
 /// Clients that follow one command at once.
 pub(super) const MAX_FOLLOWERS: usize = 16;

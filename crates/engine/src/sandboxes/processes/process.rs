@@ -13,12 +13,11 @@ use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedSemaphorePermit, mpsc, watch
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::ProcessSpec;
 use super::audit_note::AuditNote;
 use super::output_log::{LogPart, MAX_FOLLOWERS, OutputLog, ProcessStream};
+use super::{ProcessEnd, ProcessSpec};
 use crate::Error;
-use crate::leftovers::Attendance;
-use crate::meter::{CommandTime, sleep_unless_paused};
+use crate::meter::{Attendance, CommandTime, sleep_unless_paused};
 
 /// Bytes that are read at once.
 const CHUNK_BYTES: usize = 32 << 10;
@@ -34,17 +33,6 @@ pub enum ProcessEvent {
     Output(ProcessStream, Bytes),
     /// It ended; nothing follows.
     Ended(ProcessEnd),
-}
-
-/// The end of a command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProcessEnd {
-    /// By itself or by a signal.
-    Status(ExitStatus),
-    /// It was killed when its time was over.
-    TimedOut,
-    /// The sandbox ended first.
-    SandboxEnded,
 }
 
 /// A command that runs or has ended.
