@@ -26,7 +26,7 @@ use crate::database::all;
 use crate::id::hex;
 use crate::synced_file::SyncedFile;
 use crate::usage::FILE_COST;
-use crate::{Error, Reservation, SessionFileId, SessionFileRecord, SessionId, Store, Tenant};
+use crate::{Error, Reservation, Store, Tenant};
 
 /// The tables that name blobs.
 pub(crate) const NAMING_BLOBS: [&str; 4] = ["files", "upload_parts", "container_files", "turn_blobs"];
@@ -411,24 +411,6 @@ impl Store {
             Ok(BlobReader { file: tokio::fs::File::from_std(file), position: 0, bytes })
         })
         .await
-    }
-
-    /// Opens a file of a session. A program may replace it between the reading of its row and of its content: then it is the new one.
-    pub async fn open_session_file(
-        &self,
-        tenant: &Tenant,
-        session: &SessionId,
-        id: &SessionFileId,
-    ) -> Result<Option<(SessionFileRecord, BlobReader)>, Error> {
-        let mut gone = None;
-        loop {
-            let Some(file) = self.session_file(tenant, session, id).await? else { return Ok(None) };
-            match self.read_blob(&file.blob).await {
-                Ok(content) => return Ok(Some((file, content))),
-                Err(error) if gone.as_ref() == Some(&file.blob) => return Err(error),
-                Err(_) => gone = Some(file.blob),
-            }
-        }
     }
 
     /// Makes blobs of readers' contents, in the same order, with a single sync if they are many. They use the reserved room, and more if

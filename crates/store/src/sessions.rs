@@ -8,7 +8,9 @@ use rusqlite::{Connection, Row, params};
 
 use crate::blobs::FileBatch;
 use crate::database::{all, one};
-use crate::{BlobName, Error, NewBlob, Page, PageQuery, SessionFileId, SessionId, Store, Tenant, now, now_ms};
+use crate::{
+    BlobName, BlobReader, Error, NewBlob, Page, PageQuery, SessionFileId, SessionId, Store, Tenant, now, now_ms,
+};
 
 const COLUMNS: &str = "id, name, memory_limit, idle_ms, created_at, last_active_ms, has_run";
 const FILE_COLUMNS: &str = "id, path, blob, bytes, sha256, mime, source, place, created_at";
@@ -467,6 +469,24 @@ impl Store {
             Ok(Some(WrittenFiles { records, without_room }))
         })
         .await
+    }
+
+    /// Opens a file of a session. A program may replace it between the reading of its row and of its content: then it is the new one.
+    pub async fn open_session_file(
+        &self,
+        tenant: &Tenant,
+        session: &SessionId,
+        id: &SessionFileId,
+    ) -> Result<Option<(SessionFileRecord, BlobReader)>, Error> {
+        let mut gone = None;
+        loop {
+            let Some(file) = self.session_file(tenant, session, id).await? else { return Ok(None) };
+            match self.read_blob(&file.blob).await {
+                Ok(content) => return Ok(Some((file, content))),
+                Err(error) if gone.as_ref() == Some(&file.blob) => return Err(error),
+                Err(_) => gone = Some(file.blob),
+            }
+        }
     }
 
     /// Returns a file of a session.
