@@ -12,10 +12,14 @@ use tracing::info;
 
 use crate::auth::{DailyBudgets, FRESH, KeyCache, Origins};
 use crate::client_sandboxes::repeated::RepeatedCreations;
-use crate::dialects::assistants;
-use crate::dialects::mcp::{self, Mcp};
+use crate::dialects::mcp::Mcp;
 use crate::error::ApiError;
 use crate::telemetry::{Telemetry, Traces, watched};
+
+/// Default time after which a call of an MCP tool returns while its program goes on.
+pub const MCP_RETURN_AFTER: Duration = Duration::from_secs(45);
+/// Default time after which a run of the Assistants API expires.
+pub const RUN_LIFETIME: Duration = Duration::from_secs(600);
 
 /// A server that is ready to serve.
 pub struct App {
@@ -96,8 +100,8 @@ impl Default for ServerSettings {
             metrics: false,
             traces: None,
             log_contents: false,
-            mcp_return_after: mcp::RETURN_AFTER,
-            run_lifetime: assistants::RUN_LIFETIME,
+            mcp_return_after: MCP_RETURN_AFTER,
+            run_lifetime: RUN_LIFETIME,
             keys_fresh: FRESH,
         }
     }

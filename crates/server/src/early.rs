@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::dialects;
 use crate::error::ApiError;
-use crate::middleware::{HEALTH, HEALTH_OF_SANDBOXES};
+use crate::paths::{HEALTH, HEALTH_OF_SANDBOXES};
 use crate::serve::{FIRST_HEAD_TIMEOUT, MAX_HEAD, NO_DESCRIPTORS_PAUSE};
 
 /// Concurrent connections.

@@ -15,13 +15,10 @@ use tower::ServiceExt;
 use tracing::Instrument as _;
 
 use crate::app::App;
+use crate::middleware::LocalUserMark;
 use crate::router::{self, AllRoutes};
 use crate::serve::HEAD_TIMEOUT;
 use crate::telemetry::Telemetry;
-
-/// The mark of a request over a connection of the server's own user.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct LocalUserMark;
 
 /// Answers over connections that only the server's own user can make. Requests without a key belong to the tenant of a server without keys.
 #[derive(Debug)]

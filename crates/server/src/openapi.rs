@@ -15,16 +15,11 @@ use serde_json::{Map, Value, json};
 use crate::dialects::{self, Dialect, Manual};
 use crate::error::ApiError;
 use crate::http::{JSON, MediaType, Operation, Routes};
-use crate::router;
+use crate::own_routes;
+use crate::paths::{DOCS, OF_DIALECTS, OPENAPI};
 
-/// The page of all documents.
-pub(crate) const DOCS: &str = "/docs";
-/// The path of the documents: the server's own, and below it one for each dialect.
-pub(crate) const OPENAPI: &str = "/openapi.json";
-/// The beginning of the paths of dialects' documents.
-pub(crate) const OF_DIALECTS: &str = "/openapi/";
 /// The paths of dialects' documents.
-pub(crate) const OF_DIALECT: &str = "/openapi/{name}";
+const OF_DIALECT: &str = "/openapi/{name}";
 
 /// Path of the schemas in a document.
 const SCHEMAS: &str = "/components/schemas";
@@ -38,6 +33,17 @@ const SERVER: Manual = Manual {
     error: Some(MediaType::json::<aludel_wire::openai::ErrorEnvelope>(JSON)),
 };
 
+/// The routes of documents.
+pub(crate) fn routes() -> Routes {
+    Routes::new()
+        .get(DOCS, page, "List everything that is served")
+        .gives_any("text/html")
+        .get(OPENAPI, own, "Describe these routes")
+        .gives_any(JSON)
+        .get(OF_DIALECT, of_dialect, "Describe the routes of a protocol, as /openapi/openai.json")
+        .gives_any(JSON)
+}
+
 /// A document of the API.
 struct Document {
     manual: &'static Manual,
@@ -50,8 +56,8 @@ impl Document {
     }
 
     fn own() -> Self {
-        let routes: Routes = router::own();
-        Self { manual: &SERVER, operations: routes.operations().to_vec() }
+        let routes = [own_routes::routes(), routes()];
+        Self { manual: &SERVER, operations: routes.iter().flat_map(Routes::operations).cloned().collect() }
     }
 
     fn all() -> Vec<Self> {
@@ -156,12 +162,12 @@ static DOCUMENTS: LazyLock<HashMap<&'static str, Bytes>> = LazyLock::new(|| {
 static PAGE: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(html()));
 
 /// `GET /openapi.json`.
-pub(crate) async fn own() -> Result<Response, ApiError> {
+async fn own() -> Result<Response, ApiError> {
     document(SERVER.name)
 }
 
 /// `GET /openapi/{name}.json`.
-pub(crate) async fn of_dialect(Path(name): Path<String>) -> Result<Response, ApiError> {
+async fn of_dialect(Path(name): Path<String>) -> Result<Response, ApiError> {
     document(name.strip_suffix(".json").unwrap_or(&name))
 }
 
@@ -172,7 +178,7 @@ fn document(name: &str) -> Result<Response, ApiError> {
 }
 
 /// `GET /docs`.
-pub(crate) async fn page() -> Response {
+async fn page() -> Response {
     let policy = "default-src 'none'; style-src 'unsafe-inline'";
     ([(CONTENT_SECURITY_POLICY, policy)], Html(PAGE.clone())).into_response()
 }

@@ -1,18 +1,14 @@
 //! The routes.
 
 use std::convert::Infallible;
-use std::io;
 use std::sync::Arc;
 
-use aludel_engine::BackendStatus;
-use aludel_store::FULL_DISK;
-use axum::extract::{Request, State};
+use axum::Router;
+use axum::extract::Request;
 use axum::http::header::ACCEPT;
-use axum::http::{HeaderMap, Method, Uri};
+use axum::http::{Method, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Redirect, Response};
-use axum::{Json, Router};
-use serde_json::json;
 use tower::util::BoxCloneSyncService;
 use tower::{ServiceExt, service_fn};
 
@@ -20,10 +16,9 @@ use crate::app::App;
 use crate::dialects::openai::azure;
 use crate::dialects::{self, Dialect};
 use crate::error::ApiError;
-use crate::http::{BYTES, JSON, PAGE, Routes, no_method};
-use crate::middleware::{HEALTH, HEALTH_OF_SANDBOXES, READY, middleware};
-use crate::telemetry::METRICS;
-use crate::{approvals, links, openapi};
+use crate::http::no_method;
+use crate::middleware::middleware;
+use crate::{openapi, own_routes, paths};
 
 /// All routes as one service.
 pub(crate) type AllRoutes = BoxCloneSyncService<Request, Response, Infallible>;
@@ -49,7 +44,7 @@ pub(crate) fn routes(app: &Arc<App>) -> AllRoutes {
         async move {
             match is_person {
                 // Relative, since a proxy may have put a path before it.
-                true => Ok(Redirect::temporary(openapi::DOCS.trim_start_matches('/')).into_response()),
+                true => Ok(Redirect::temporary(paths::DOCS.trim_start_matches('/')).into_response()),
                 false => routes.oneshot(request).await,
             }
         }
@@ -67,33 +62,10 @@ fn is_browser_at_root(request: &Request) -> bool {
 
 /// The routes of the server itself, and of the dialects with unique paths.
 fn shared(app: &Arc<App>) -> Router {
-    let own = with_middleware(own().into_router().fallback(no_route), app, &dialects::ALL[0]);
+    let own = own_routes::routes().into_router().merge(openapi::routes().into_router());
+    let own = with_middleware(own.fallback(no_route), app, &dialects::ALL[0]);
     let dialects = dialects::ALL.iter().filter(|dialect| dialect.claims.is_none());
     dialects.fold(own, |routes, dialect| routes.merge(with_middleware((dialect.routes)().into_router(), app, dialect)))
-}
-
-/// The routes of the server itself.
-pub(crate) fn own() -> Routes {
-    Routes::new()
-        .get("/v1/approvals", approvals::list, "List the programs that wait for a decision")
-        .asks(PAGE)
-        .asks(&["status"])
-        .get("/v1/approvals/{approval}", approvals::retrieve, "Retrieve a program that waits")
-        .post("/v1/approvals/{approval}", approvals::decide, "Decide about a program that waits")
-        .takes_any(JSON)
-        .get(HEALTH, async || "ok\n", "Tell that the server answers")
-        .get(HEALTH_OF_SANDBOXES, async || Json(json!({ "status": "healthy" })), "Tell that the server answers")
-        .get(READY, ready, "Tell whether programs can run")
-        .get(METRICS, scrape, "Read the figures for Prometheus")
-        .gives_any("text/plain")
-        .get(links::ROUTE, links::follow, "Follow a signed link to a file")
-        .gives_any(BYTES)
-        .get(openapi::DOCS, openapi::page, "List everything that is served")
-        .gives_any("text/html")
-        .get(openapi::OPENAPI, openapi::own, "Describe these routes")
-        .gives_any(JSON)
-        .get(openapi::OF_DIALECT, openapi::of_dialect, "Describe the routes of a protocol, as /openapi/openai.json")
-        .gives_any(JSON)
 }
 
 /// Adds the layer around routes, whose refusals are rendered by `dialect`.
@@ -106,44 +78,6 @@ fn with_middleware(routes: Router<Arc<App>>, app: &Arc<App>, dialect: &'static D
         Some(pages) => routes.layer(pages).with_state(app),
         None => routes.with_state(app),
     }
-}
-
-/// Bytes of the smallest write of a request, with what the database adds to it. A disk that has less than these beyond the bound is full.
-const SMALLEST_WRITE: u64 = 256 << 10;
-
-/// `GET /readyz`.
-async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, ApiError> {
-    if let Some(cause) = app.unrecovered.get() {
-        let reason = "The server could not take up what an earlier one left; its log says why. Start it again.";
-        return Err(ApiError { cause: Some(cause.clone()), ..ApiError::unavailable(reason) });
-    }
-    if let BackendStatus::Degraded { reason } = app.engine.backend_health().status {
-        return Err(ApiError::unavailable(reason));
-    }
-    let free = app.store.free_bytes().await;
-    if let Err(aludel_store::Error::Io { source, path }) = &free
-        && source.kind() == io::ErrorKind::ReadOnlyFilesystem
-    {
-        let reason = format!("The disk of {} can only be read: the log of the system says why.", path.display());
-        return Err(ApiError::unavailable(reason));
-    }
-    let free = free.map_err(|error| {
-        let reason = "The disk of the server's state cannot be read; its log says why.";
-        ApiError { cause: Some(error.to_string()), ..ApiError::unavailable(reason) }
-    });
-    if free? < FULL_DISK + SMALLEST_WRITE {
-        let reason = format!("The disk of the server's state is full: no more than {} MB are free.", FULL_DISK >> 20);
-        return Err(ApiError::unavailable(reason));
-    }
-    Ok("ready\n")
-}
-
-/// `GET /metrics`.
-async fn scrape(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, ApiError> {
-    let accepted = headers.get(ACCEPT).and_then(|accepted| accepted.to_str().ok()).unwrap_or_default();
-    let metrics = app.telemetry.metrics.as_ref();
-    let metrics = metrics.ok_or_else(|| ApiError::not_found("Metrics are off; set `metrics = true` in [server]."))?;
-    metrics.scrape(&app.engine, accepted).map_err(ApiError::internal)
 }
 
 async fn no_route(method: Method, uri: Uri) -> ApiError {

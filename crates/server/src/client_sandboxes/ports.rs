@@ -24,8 +24,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::tunnel::Tunnel;
 use crate::error::RenderedMark;
-use crate::http::{GuardedBody, TimedBody};
-use crate::middleware::ACCEL_BUFFERING;
+use crate::http::{ACCEL_BUFFERING, GuardedBody, TimedBody};
 
 /// Time that a program may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -2,9 +2,12 @@
 
 use std::net::IpAddr;
 
-use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use axum::http::uri::Authority;
+use axum::http::{HeaderMap, HeaderName};
+
+/// The header that tells a proxy whether to buffer an answer.
+pub(crate) const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// The key in `Authorization`.
 pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {

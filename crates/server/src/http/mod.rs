@@ -22,7 +22,7 @@ pub(crate) use describe::{BYTES, DescribeArgument, Description, FORM, JSON, Medi
 pub(crate) use download::{ENCODED, attachment, download, show};
 pub(crate) use form::{FormParts, MultipartForm, Upload};
 pub(crate) use guarded_body::GuardedBody;
-pub(crate) use headers::{bearer, is_local_host};
+pub(crate) use headers::{ACCEL_BUFFERING, bearer, is_local_host};
 #[cfg(any(fuzzing, test))]
 pub(crate) use json::body_memory;
 pub(crate) use json::{BODY_READ_TIMEOUT, Fields, RawBody, RawJson};

@@ -27,24 +27,15 @@ use crate::auth::KeyRefusal;
 use crate::dialects::Dialect;
 use crate::dialects::gemini::Ticket;
 use crate::error::{ApiError, RenderedMark};
-use crate::http::{Caller, GuardedBody, ProgramTraffic, RequestMemory, is_local_host, memory};
+use crate::http::{ACCEL_BUFFERING, Caller, GuardedBody, ProgramTraffic, RequestMemory, is_local_host, memory};
 use crate::links::FileLink;
-use crate::local_user::LocalUserMark;
-use crate::openapi::{DOCS, OF_DIALECTS, OPENAPI};
+use crate::paths::{DOCS, HEALTH, HEALTH_OF_SANDBOXES, OF_DIALECTS, OPENAPI, READY};
 use crate::telemetry::{METRICS, Scope};
 
-/// The path of the liveness check, open to anyone.
-pub(crate) const HEALTH: &str = "/healthz";
-/// The same, where those look who come from a server of sandboxes.
-pub(crate) const HEALTH_OF_SANDBOXES: &str = "/health";
-/// The path of the readiness check.
-pub(crate) const READY: &str = "/readyz";
 /// The header with the id of a request; dialects may add others.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Bytes of a request's id that a client chose.
 const MAX_GIVEN_ID: usize = 128;
-/// The header that tells a proxy whether to buffer an answer.
-pub(crate) const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 /// Address of the client of a proxy.
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// Types of answers that are sent piece by piece.
@@ -55,6 +46,10 @@ const BACKEND: HeaderName = HeaderName::from_static("x-aludel-backend");
 const NO_KEY_BEHIND: &str = "The API key for which this was made was revoked or has expired.";
 /// Tells OpenAI's and Anthropic's clients whether to try again, whatever the status.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+
+/// The mark of a request over a connection of the server's own user.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LocalUserMark;
 
 /// Marks the answer to a request whose caller is not known.
 #[derive(Debug, Clone, Copy)]

@@ -8,8 +8,6 @@ use aludel_ignore::Ignore;
 use serde::Serializer as _;
 use serde_json::Value;
 
-use super::log_writer::write_line;
-
 /// The form of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
@@ -107,13 +105,6 @@ impl LogLine {
         };
         self.0.push((name, value));
         self
-    }
-
-    /// Writes it, if the log takes such lines.
-    pub(crate) fn write(self) {
-        if LogFormat::current() == LogFormat::Json {
-            write_line(&self.render());
-        }
     }
 
     /// Returns its text.

@@ -95,6 +95,13 @@ pub fn write_log_aside() {
         .ignore("lines are dropped without it, which only a process without memory or threads sees");
 }
 
+/// Writes a line for programs, if the log takes such lines.
+pub(super) fn write_if_json(line: LogLine) {
+    if LogFormat::is_json() {
+        write_line(&line.render());
+    }
+}
+
 /// Writes a line, or leaves it to the thread of the log.
 pub fn write_line(line: &str) {
     match WRITER.get() {

@@ -13,6 +13,7 @@ use opentelemetry::{Context, KeyValue};
 use serde_json::json;
 
 use super::Scope;
+use super::log_writer::write_if_json;
 use super::metrics::{CallLabels, ModelLabels};
 use super::tail::Tail;
 use super::tracked_span::{self, TrackedSpan};
@@ -138,7 +139,7 @@ pub(super) fn ended(watched: &TrackedSpan, result: &str, values: &Values) {
     }
     if let Some((input, output)) = values.text("input").zip(values.text("output")) {
         let line = scope.line("model call").with("model", &*model).with("result", result);
-        line.with("input", input).with("output", output).write();
+        write_if_json(line.with("input", input).with("output", output));
         span.set_attribute(KeyValue::new("gen_ai.input.messages", input.to_owned()));
         let output = json!([{ "role": "assistant", "parts": [{ "type": "text", "content": output }] }]);
         span.set_attribute(KeyValue::new("gen_ai.output.messages", output.to_string()));

@@ -13,6 +13,7 @@ use tracing_subscriber::Registry;
 use tracing_subscriber::registry::{LookupSpan, SpanRef};
 
 use super::log_line::{LogLevel, LogLine};
+use super::log_writer::write_if_json;
 use super::metrics::{Metrics, RequestLabels, RouteLabels, TokenLabels};
 use super::{Telemetry, Traces, attach};
 
@@ -266,7 +267,8 @@ impl Scope {
         let inner = &self.0;
         let work = &facts.work;
         let counted = |count: u64| work.ending.as_ref().map(|_| count);
-        self.line(message)
+        let line = self
+            .line(message)
             .with("method", inner.method)
             .with("route", &*inner.route)
             .with("status", facts.status)
@@ -279,8 +281,8 @@ impl Scope {
             .with("ending", work.ending.as_deref())
             .with("input_tokens", counted(work.input_tokens))
             .with("output_tokens", counted(work.output_tokens))
-            .with("executions", counted(work.executions))
-            .write();
+            .with("executions", counted(work.executions));
+        write_if_json(line);
     }
 }
 

@@ -6,6 +6,7 @@ use opentelemetry::KeyValue;
 use opentelemetry::trace::{SpanBuilder, Status, TraceContextExt};
 use serde_json::json;
 
+use super::log_writer::write_if_json;
 use super::metrics::{ApiLabels, OutcomeLabels, TurnLabels};
 use super::tracked_span::TrackedSpan;
 use super::values::Values;
@@ -26,7 +27,7 @@ pub(super) fn executed(span: &TrackedSpan, outcome: &str, values: &Values) {
     let contents = values.text("code").zip(values.text("output"));
     if let Some((code, output)) = contents {
         let line = scope.line("execution").with("call", call_id).with("outcome", outcome);
-        line.with("seconds", seconds).with("code", code).with("output", output).write();
+        write_if_json(line.with("seconds", seconds).with("code", code).with("output", output));
     }
     let Some(traces) = scope.traces() else { return };
     let tool = span.values.text("tool").unwrap_or_default();

@@ -5,7 +5,6 @@
 //! its session, `context` is the thread in the form for the model, `start` begins a turn, `render` and `writer` render it.
 
 use std::borrow::Cow;
-use std::time::Duration;
 
 use aludel_store::{Order, Page, PageQuery};
 use aludel_wire::assistants::{
@@ -47,9 +46,6 @@ const BETA: &str = "openai-beta";
 const POLL_AFTER: HeaderName = HeaderName::from_static("openai-poll-after-ms");
 /// Time after which to poll again, milliseconds.
 const POLL_AFTER_MS: HeaderValue = HeaderValue::from_static("100");
-
-/// Time after which a run expires.
-pub const RUN_LIFETIME: Duration = Duration::from_secs(600);
 
 /// The dialect.
 pub(crate) const ASSISTANTS: Dialect = Dialect {

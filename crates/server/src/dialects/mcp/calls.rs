@@ -7,6 +7,7 @@ use std::time::Duration;
 use aludel_agent::excerpt;
 use aludel_engine::executions::{ClientProgram, ProgramTarget};
 use aludel_ignore::Ignore;
+use axum::http::request::Parts;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use rmcp::RoleServer;
@@ -21,7 +22,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::call_order::CallPosition;
 use super::error::ToolError;
-use super::handler::parts;
 use super::output::ProgramEnd;
 use super::runs::{Run, Stage};
 use super::server::Server;
@@ -37,6 +37,11 @@ const MAX_SECONDS: f64 = 86_400.0;
 pub(super) const MAX_IMAGES: u64 = 512 << 10;
 /// The same over a pipe, where the official clients for Node take 10 MiB.
 const MAX_IMAGES_IN_LINE: u64 = 4 << 20;
+
+/// The HTTP request of a message, if there is one.
+pub(super) fn parts(context: &RequestContext<RoleServer>) -> Option<&Parts> {
+    context.extensions.get::<Parts>()
+}
 
 /// Runs a program.
 pub(super) async fn python(

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use aludel_engine::permits::Permit;
 use aludel_ignore::Ignore;
-use axum::http::request::Parts;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, ErrorData, Implementation, InitializeRequestParams, InitializeResult,
     ListResourceTemplatesResult, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
@@ -15,6 +14,7 @@ use rmcp::{RoleServer, ServerHandler};
 use tracing::{Instrument as _, Span};
 
 use super::call_order::CallPosition;
+use super::calls::parts;
 use super::server::Server;
 use super::tools::{self, Profile};
 use super::{calls, files, resources};
@@ -101,11 +101,6 @@ impl ServerHandler for Server {
         let memory = parts(&context).and_then(|parts| parts.extensions.get::<MemoryCharge>());
         resources::read(self, &request.uri, memory).instrument(span(&context)).await
     }
-}
-
-/// The HTTP request of a message, if there is one.
-pub(super) fn parts(context: &RequestContext<RoleServer>) -> Option<&Parts> {
-    context.extensions.get::<Parts>()
 }
 
 /// The span of the HTTP request; the transport's tasks run outside of it.

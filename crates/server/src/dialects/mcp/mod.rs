@@ -38,8 +38,6 @@ use crate::http::{JSON, Routes, bearer};
 
 pub use stdio::serve as serve_stdio;
 
-/// Default time after which a call returns while its program goes on.
-pub const RETURN_AFTER: Duration = Duration::from_secs(45);
 /// Concurrent connections that began with `initialize`: each takes a task and some kilobytes.
 const MAX_CONNECTIONS: usize = 1024;
 

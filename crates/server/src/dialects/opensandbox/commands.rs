@@ -21,9 +21,9 @@ use futures_util::future::BoxFuture;
 use tokio::time::{Instant, timeout};
 
 use super::code::named;
-use super::{describe, env_file};
 use super::events::{Source, stream};
 use super::target::TargetSandbox;
+use super::{describe, env_file};
 use crate::app::App;
 use crate::client_sandboxes::commands::{USER, check_approval, command_environment};
 use crate::client_sandboxes::refusal::refused;
