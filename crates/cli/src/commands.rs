@@ -1,4 +1,4 @@
-//! The commands, a file each.
+//! The command line: options of all commands, and the commands, a file each.
 
 mod approvals;
 mod ask;
@@ -20,11 +20,38 @@ mod serve;
 mod template;
 mod usage;
 
-use clap::Subcommand;
+use std::path::PathBuf;
 
-use crate::config::{Config, Flag};
+use clap::{Parser, Subcommand};
+
+use crate::args::flag;
+use crate::config::{Config, Flag, Section, help};
 use crate::context::CommandContext;
-use crate::exit::Exit;
+use crate::exit::{self, Exit};
+
+/// A self-hosted code interpreter: a model writes code, this machine runs it in a sandbox.
+#[derive(Debug, Parser)]
+#[command(name = "aludel", version, max_term_width = 100, after_help = exit::HELP)]
+pub(crate) struct CliArguments {
+    /// Configuration file [default: ./aludel.toml, then ~/.config/aludel/aludel.toml, then /etc/aludel/aludel.toml]
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Global options")]
+    pub(crate) config: Option<PathBuf>,
+    #[arg(long, global = true, value_name = "DIR", help_heading = "Global options", help = help(Section::Server, "data"))]
+    data: Option<String>,
+    /// Say more about what is going on
+    #[arg(short, long, global = true, help_heading = "Global options")]
+    pub(crate) verbose: bool,
+    #[command(subcommand)]
+    pub(crate) command: CliCommand,
+}
+
+impl CliArguments {
+    /// The parts of the configuration that are given here.
+    pub(crate) fn flags(&self) -> Vec<Flag> {
+        let data = flag("--data", Section::Server, "data", self.data.as_ref());
+        data.into_iter().chain(self.command.flags()).collect()
+    }
+}
 
 /// Subcommands.
 #[derive(Debug, Subcommand)]

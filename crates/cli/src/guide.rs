@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser;
 
-use crate::command_line::CliArguments;
+use crate::commands::CliArguments;
 use crate::config::{self, HostEnvironment};
 
 /// A fenced block of a page.

@@ -4,7 +4,6 @@
 mod approval;
 mod args;
 mod color;
-mod command_line;
 mod commands;
 mod config;
 mod console;
@@ -48,7 +47,7 @@ use aludel_ignore::Ignore;
 use anyhow::Context as _;
 use clap::Parser;
 
-use command_line::CliArguments;
+use commands::CliArguments;
 use config::HostEnvironment;
 use context::CommandContext;
 use exit::Exit;

@@ -3,7 +3,7 @@
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-use crate::command_line::CliArguments;
+use super::CliArguments;
 use crate::console::{Console, StandardStream};
 use crate::exit::Exit;
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::CommandFactory;
 
-use crate::command_line::CliArguments;
+use super::CliArguments;
 use crate::exit::Exit;
 
 /// Write the manual pages

@@ -1,7 +1,7 @@
 //! The stream of a command's events: frames of Connect.
 
-use aludel_wire::e2b::{ConnectCode, EndStream};
 use aludel_wire::e2b::process::{EventMessage, ProcessEvent};
+use aludel_wire::e2b::{ConnectCode, EndStream};
 use anyhow::{Context as _, anyhow, bail};
 use reqwest::Response;
 use serde::Serialize;
