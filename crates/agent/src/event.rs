@@ -66,6 +66,11 @@ pub enum Event {
         /// The reason for a refusal.
         denied: Option<String>,
     },
+    /// The program runs from now on.
+    ExecutionStarted {
+        /// Id of the tool's call.
+        call_id: String,
+    },
     /// An event of the running program; its last event is the execution's own `Finished`.
     Execution {
         /// Id of the tool's call.

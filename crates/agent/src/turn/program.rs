@@ -65,6 +65,7 @@ impl State {
             ending = self.stopped() => return Err(ending.into()),
             execution = start(interpreter, tool, &code).instrument(span.clone()) => execution?,
         };
+        self.sink.send(Event::ExecutionStarted { call_id: call_id.to_owned() }).await;
         let (observer, stopped) = self.watch(interpreter, call_id, &code, execution, traced).instrument(span).await;
         let failed = observer.failed();
         let repeated = failed && self.last_failure.as_ref() == Some(&code);

@@ -93,6 +93,8 @@ pub(super) fn program(code: &str, cell: &mut ScriptedCell) {
         cell.write("f.txt", "x");
     } else if code == "flood()" {
         cell.print("x".repeat(200_000));
+    } else if code == "silent()" {
+        cell.never_end();
     } else if code == "files()" {
         cell.write("large", "x".repeat(300_000)).write("small", "x");
     } else {
@@ -147,6 +149,24 @@ fn fill(data: &Path, change: &str) {
     let database = rusqlite::Connection::open(data.join("aludel.db")).unwrap();
     let (name, full) = (change.replace(' ', "_"), "BEGIN SELECT RAISE(ABORT, 'it is full'); END");
     database.execute(&format!("CREATE TRIGGER full_{name} BEFORE {change} {full}"), []).unwrap();
+}
+
+#[tokio::test]
+async fn a_program_that_prints_nothing_is_seen_to_run() {
+    let data = tempfile::tempdir().unwrap();
+    let engine = beside(data.path(), vec![Scripted::Python("silent()")]).await;
+    let (run, seen, _) = turn(&engine, true).await;
+    let in_flight = Arc::clone(&run.in_flight);
+    let running = tokio::spawn(run.run());
+    let runs = || seen.0.lock().unwrap().iter().any(|event| matches!(event.kind, EventKind::ToolRunning { .. }));
+    let seen_to_run = async {
+        while !runs() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), seen_to_run).await.expect("it runs");
+    in_flight.cancel.cancel();
+    running.await.unwrap();
 }
 
 #[tokio::test]

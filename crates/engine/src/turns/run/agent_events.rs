@@ -115,6 +115,7 @@ impl Run {
             AgentEvent::ApprovalDecided { call_id, denied } => {
                 self.approval_decided(choice, &call_id, denied, progress).await?
             }
+            AgentEvent::ExecutionStarted { call_id } => self.running(choice, &call_id, progress).await?,
             AgentEvent::Execution { call_id, event } => self.executed(choice, &call_id, event, progress).await?,
             AgentEvent::CallRejected { call_id, reason } => {
                 let item = progress.calls.remove(&call_id).map(|call| call.item);
@@ -207,6 +208,24 @@ impl Run {
         }
     }
 
+    /// Publishes that a program runs, once.
+    async fn running(&mut self, choice: usize, call_id: &str, progress: &mut ChoiceProgress) -> Result<Flow, Failure> {
+        progress.ran_code = true;
+        let Some(call) = progress.calls.get_mut(call_id) else { return Ok(Flow::GoOn) };
+        if std::mem::replace(&mut call.is_running, true) {
+            return Ok(Flow::GoOn);
+        }
+        let gate = self.choices.get(choice).and_then(|plan| plan.gate.clone());
+        if let Some(gate) = gate.filter(|_| progress.approved.contains(call_id)) {
+            gate.approved_by_client(call_id, &call.input).await.map_err(Failure::while_doing(UNNOTED))?;
+        }
+        let flow = self.queue(choice, EventKind::ToolRunning { item: call.item.clone() }).await;
+        if self.is_followed {
+            self.store_events(None).await?;
+        }
+        Ok(flow)
+    }
+
     /// Handles one event of an execution.
     pub(super) async fn executed(
         &mut self,
@@ -215,23 +234,12 @@ impl Run {
         event: ExecutionEvent,
         progress: &mut ChoiceProgress,
     ) -> Result<Flow, Failure> {
-        progress.ran_code = true;
+        self.running(choice, call_id, progress).await?;
         let Some(call) = progress.calls.get_mut(call_id) else { return Ok(Flow::GoOn) };
         let plan = self.choices.get(choice);
         let (gate, session) = (plan.and_then(|plan| plan.gate.clone()), plan.and_then(|plan| plan.session.clone()));
         let (publish_as, may_wait) = plan.map_or((None, false), |plan| (plan.publish_as, plan.may_wait));
         let item = call.item.clone();
-        if !std::mem::replace(&mut call.is_running, true) {
-            if progress.approved.contains(call_id)
-                && let Some(gate) = &gate
-            {
-                gate.approved_by_client(call_id, &call.input).await.map_err(Failure::while_doing(UNNOTED))?;
-            }
-            self.queue(choice, EventKind::ToolRunning { item: item.clone() }).await;
-            if self.is_followed {
-                self.store_events(None).await?;
-            }
-        }
         let target = effects::FileTarget { session: session.as_deref(), publish_as };
         match effects::piece(event, target, &mut call.figures).await? {
             ExecutionPiece::Output(output) => {
