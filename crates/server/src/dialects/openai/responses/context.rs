@@ -103,7 +103,8 @@ impl Context {
         used.and_then(SessionId::parse).or_else(|| self.referred.clone())
     }
 
-    /// Puts the files of new messages into the container, and names those there that have another name than their message says.
+    /// Puts the files of new messages into the container, and names those there that have another name than their message says. A client
+    /// that stores nothing here sends its earlier messages again: their files are there, and programs may have changed them.
     pub(super) async fn place_files(
         &mut self,
         app: &App,
@@ -112,7 +113,15 @@ impl Context {
     ) -> Result<(), ApiError> {
         let new = self.items.get_mut(self.new.clone()).unwrap_or_default();
         let (mut placed, mut count) = (HashMap::new(), 0);
-        for item in new {
+        let last_program = new.iter().rposition(|item| item.kind() == Some("code_interpreter_call"));
+        let last_program = last_program.unwrap_or_default();
+        let mut present: HashSet<String> = match last_program {
+            0 => HashSet::new(),
+            _ => container.files().await?.into_iter().map(|file| file.path).collect(),
+        };
+        // Once for each name: of two files that had one, the second was given another.
+        let mut is_there = |place, name: &str| place < last_program && present.remove(&format!("{WORKSPACE}/{name}"));
+        for (place, item) in new.iter_mut().enumerate() {
             for (index, part) in parts_of(item).into_iter().enumerate() {
                 let (id, data, url, said) = match part {
                     ContentPart::InputFile(file) => (file.file_id, file.file_data, None, file.filename),
@@ -125,8 +134,12 @@ impl Context {
                         count += 1;
                         check_count(count)?;
                         let file = stored_file(app, tenant, &id, "input").await?;
-                        let blob = app.store.copy_blob(tenant, &file.blob).await?;
-                        let name = container.add_attached_file(&file.filename, &file.mime, blob).await?;
+                        let name = if is_there(place, &file.filename) {
+                            file.filename.clone()
+                        } else {
+                            let blob = app.store.copy_blob(tenant, &file.blob).await?;
+                            container.add_attached_file(&file.filename, &file.mime, blob).await?
+                        };
                         placed.insert(id.clone(), (file.filename, name));
                     }
                     let known = placed.get(&id);
@@ -136,8 +149,12 @@ impl Context {
                 {
                     count += 1;
                     check_count(count)?;
-                    let blob = app.store.write_blob(tenant, &bytes).await?;
-                    let given = container.add_attached_file(&name, &mime, blob).await?;
+                    let given = if is_there(place, &name) {
+                        name
+                    } else {
+                        let blob = app.store.write_blob(tenant, &bytes).await?;
+                        container.add_attached_file(&name, &mime, blob).await?
+                    };
                     Some(given).filter(|given| said.as_ref().is_some_and(|said| said != given))
                 } else {
                     None
