@@ -319,13 +319,14 @@ impl ClientSandbox {
         self.paused().is_some()
     }
 
-    /// Waits until it is paused or has ended. Then no answer comes from it.
-    pub async fn paused_or_ended(&self) {
+    /// Waits until everything in it is paused, or it has ended. Then no answer comes from it. A pause that keeps only the files is no such
+    /// pause: it ends the processes, and their streams tell it.
+    pub async fn suspended_or_ended(&self) {
         let mut paused = self.paused.subscribe();
         tokio::select! {
             () = self.ended() => {}
             // The sender is a field of this sandbox.
-            _paused = paused.wait_for(Option::is_some) => {}
+            _paused = paused.wait_for(|kept| *kept == Some(KeptPart::Everything)) => {}
         }
     }
 

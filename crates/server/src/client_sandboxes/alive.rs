@@ -26,7 +26,7 @@ pub(crate) async fn while_alive(
     let answered = tokio::select! {
         biased;
         // Both make requests fail, or wait.
-        () = sandbox.paused_or_ended() => return None,
+        () = sandbox.suspended_or_ended() => return None,
         response = answer => response,
     };
     if answered.status().is_server_error() && sandbox.is_paused() {
@@ -34,7 +34,7 @@ pub(crate) async fn while_alive(
     }
     let sandbox = Arc::clone(sandbox);
     let cut = async move {
-        sandbox.paused_or_ended().await;
+        sandbox.suspended_or_ended().await;
         if sandbox.is_paused() { Cut::Paused } else { Cut::Ended }
     };
     Some(end_with(answered, cut))

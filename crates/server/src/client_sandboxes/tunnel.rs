@@ -66,7 +66,7 @@ impl Tunnel {
         };
         tokio::select! {
             () = carried => {}
-            () = sandbox.paused_or_ended() => {}
+            () = sandbox.suspended_or_ended() => {}
         }
         drop(permit);
     }
