@@ -84,6 +84,8 @@ pub struct ChoicePlan {
     pub publish_as: Option<&'static str>,
     /// True if its programs may wait for the client's answers.
     pub may_wait: bool,
+    /// True if the answer has a format, and programs may come before it.
+    pub(super) is_formed: bool,
 }
 
 /// The fate of a choice's session at its end.

@@ -133,7 +133,8 @@ impl TurnSpec {
         }
         let (model, agent, may_wait) = (self.model.clone(), agent.build(), !self.callable.is_empty());
         let (reservation, publish_as) = (None, None);
-        Ok(ChoicePlan { model, agent, items, session, reservation, gate, retention, publish_as, may_wait })
+        let is_formed = session.is_some() && self.sampling.format.is_some();
+        Ok(ChoicePlan { model, agent, items, session, reservation, gate, retention, publish_as, may_wait, is_formed })
     }
 }
 

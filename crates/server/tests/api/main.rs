@@ -16,6 +16,7 @@ mod containers;
 mod documents;
 mod e2b;
 mod files;
+mod formats;
 mod functions;
 mod gemini;
 mod hostile;

@@ -27,6 +27,8 @@ const UNNOTED: &str = "cannot complete the audit log";
 pub(super) struct ChoiceProgress {
     /// The message that is being written.
     pub(super) message: Option<OpenMessage>,
+    /// Text of this round, if the answer has a format: it is the answer only if no program follows, and clients parse all of it.
+    held: Option<String>,
     pub(super) reasoning: Option<ItemId>,
     /// Calls that have not ended, by the ids of the model's server.
     pub(super) calls: HashMap<String, RunningCall>,
@@ -81,6 +83,10 @@ impl Run {
             return Ok(Flow::GoOn);
         }
         let flow = match event {
+            AgentEvent::Text(delta) if progress.held.is_some() => {
+                progress.held.get_or_insert_default().push_str(&delta);
+                Flow::GoOn
+            }
             AgentEvent::Text(delta) => {
                 let item = self.go_on_message(choice, progress, &delta, false).await;
                 self.queue(choice, EventKind::Text { item, delta }).await
@@ -96,6 +102,7 @@ impl Run {
             }
             AgentEvent::WritingStarted { call_id, tool } => {
                 progress.reasoning = None;
+                progress.drop_held();
                 self.end_message(choice, progress).await;
                 let item = progress.start(&call_id, kind_of(tool));
                 self.queue(choice, EventKind::ToolStarted { item, call_id, tool: kind_of(tool) }).await
@@ -108,6 +115,7 @@ impl Run {
                 None => Flow::GoOn,
             },
             AgentEvent::CodeWritten { call_id, tool, input, code } => {
+                progress.drop_held();
                 let item = progress.written(&call_id, kind_of(tool), &code);
                 self.queue(choice, EventKind::ToolReady { item, call_id, tool: kind_of(tool), input }).await
             }
@@ -131,6 +139,7 @@ impl Run {
             }
             AgentEvent::RoundStarted { number } => {
                 progress.round = number;
+                progress.drop_held();
                 self.queue(choice, EventKind::RoundStarted { number }).await
             }
             AgentEvent::Retrying { wait, reason } => {
@@ -321,10 +330,14 @@ impl Run {
             *cause = failure.cause.take();
             error!("{}: {}", self.in_flight.id, cause.as_deref().unwrap_or(&failure.message));
         }
+        let waits = matches!(ending, EndReason::WaitsForClient { .. });
+        if let Some(delta) = progress.held.take().filter(|held| !held.is_empty() && !waits) {
+            let item = self.go_on_message(choice, progress, &delta, false).await;
+            self.queue(choice, EventKind::Text { item, delta }).await;
+        }
         let text = progress.message.take().map(|message| message.text).unwrap_or_default();
         let linked = self.linked(choice, &text, &mut progress.file_ids).await;
         let is_last = all.iter().all(|progress| progress.has_ended);
-        let waits = matches!(ending, EndReason::WaitsForClient { .. });
         let rendered = self.event(choice, EventKind::Ended { item: ItemId::new(), ending, linked }).await;
         if waits && let Some(documents) = &self.documents {
             // The document with the open calls is stored before the client gets them.
@@ -414,12 +427,25 @@ impl ChoiceProgress {
                 _ => {}
             }
         }
-        Self { approved: open, ..Self::default() }
+        Self { approved: open, held: plan.is_formed.then(String::new), ..Self::default() }
     }
 
     /// Returns true if no part of an answer has come.
     pub(super) fn is_silent(&self) -> bool {
-        self.round <= 1 && self.message.is_none() && self.reasoning.is_none() && self.calls.is_empty() && !self.ran_code
+        let is_held = self.held.as_ref().is_some_and(|held| !held.is_empty());
+        self.round <= 1
+            && !is_held
+            && self.message.is_none()
+            && self.reasoning.is_none()
+            && self.calls.is_empty()
+            && !self.ran_code
+    }
+
+    /// Forgets the text of this round, which is no answer.
+    fn drop_held(&mut self) {
+        if let Some(held) = &mut self.held {
+            held.clear();
+        }
     }
 
     /// Registers a program that waits for a decision.

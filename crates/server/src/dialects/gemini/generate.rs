@@ -127,7 +127,9 @@ async fn start_generation(
     in_flight.hold(memory.clone());
     let (choice, session) = prepare(&app, &tenant, &model, &id, &request, &memory).await?;
     let links = session.map(|session| Links::to(secret, &base, &tenant, session.id()));
+    let is_formed = request.sampling.format.is_some();
     let writer = Writer::new(id.clone(), model, links, request.stop, request.tells_thoughts);
+    let writer = if is_formed { writer.without_file_links() } else { writer };
     let span = info_span!("answer", api = "gemini", id);
     let renderer = ContentRenderer::new(writer);
     let mut run = Run::new(&app.engine, &tenant, in_flight, vec![choice], Box::new(renderer));

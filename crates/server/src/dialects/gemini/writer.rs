@@ -28,6 +28,8 @@ pub(super) struct Writer {
     model: String,
     /// Links to the files of the session, if there is one.
     links: Option<Links>,
+    /// True if the text ends with links to the files that were made: not where clients parse it.
+    links_files: bool,
     stop: StopWords,
     tells_thoughts: bool,
     parts: Vec<Part>,
@@ -59,6 +61,7 @@ impl Writer {
             id,
             model,
             links,
+            links_files: true,
             stop,
             tells_thoughts,
             parts,
@@ -71,6 +74,12 @@ impl Writer {
             sequence,
             frames,
         }
+    }
+
+    /// Leaves the list of files out, since the client parses the text.
+    pub(super) fn without_file_links(mut self) -> Self {
+        self.links_files = false;
+        self
     }
 
     pub(super) fn take_frames(&mut self) -> Vec<Frame> {
@@ -203,7 +212,7 @@ impl Writer {
             self.end_program(&item, Outcome::OutcomeFailed, "It was not run to its end.".to_owned());
         }
         self.files.retain(|file| !self.pictures.iter().any(|picture| picture.id == file.id));
-        if let Some(links) = self.links.as_ref().filter(|_| !self.files.is_empty()) {
+        if let Some(links) = self.links.as_ref().filter(|_| self.links_files && !self.files.is_empty()) {
             let list = links.list(&self.files);
             let is_first = self.parts.iter().all(|part| part.text.is_none());
             self.emit(Part::text(if is_first { list } else { format!("\n\n{list}") }));

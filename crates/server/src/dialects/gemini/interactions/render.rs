@@ -34,6 +34,9 @@ pub(super) struct RendererStart {
     pub(super) tells_thoughts: bool,
     /// Links to the files of its session, if it has one.
     pub(super) linked: Option<FileLinks>,
+    /// True if the answer has a format.
+    #[serde(default)]
+    pub(super) is_formed: bool,
 }
 
 /// Links to files, without the secret that signs them.
@@ -55,8 +58,10 @@ pub(super) struct InteractionRenderer {
 
 impl InteractionRenderer {
     pub(super) fn new(beginning: RendererStart, links: Option<Links>) -> Self {
-        let RendererStart { answer, stop, tells_thoughts, linked: _ } = beginning;
-        Self { writer: Writer::new(answer, links, stop, tells_thoughts), printed: HashMap::new(), failure: None }
+        let RendererStart { answer, stop, tells_thoughts, linked: _, is_formed } = beginning;
+        let writer = Writer::new(answer, links, stop, tells_thoughts);
+        let writer = if is_formed { writer.without_file_links() } else { writer };
+        Self { writer, printed: HashMap::new(), failure: None }
     }
 
     fn handle(&mut self, kind: &EventKind) -> Flow {

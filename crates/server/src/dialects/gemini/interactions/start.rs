@@ -141,7 +141,9 @@ async fn prepare(
         ..request.answer
     };
     let linked = links.as_ref().map(|links| FileLinks { base: base.to_owned(), expires_at: links.expires_at() });
-    let beginning = RendererStart { answer, stop: request.stop, tells_thoughts: request.tells_thoughts, linked };
+    let is_formed = spec.sampling.format.is_some();
+    let beginning =
+        RendererStart { answer, stop: request.stop, tells_thoughts: request.tells_thoughts, linked, is_formed };
     let own = raw_json(&beginning);
     let render = Box::new(InteractionRenderer::new(beginning, links));
     let mut run = Run::new(&app.engine, tenant, in_flight, vec![choice], render);

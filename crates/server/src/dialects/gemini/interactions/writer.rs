@@ -27,6 +27,8 @@ pub(super) struct Writer {
     answer: Interaction,
     /// Links to the files of the session, if there is one.
     links: Option<Links>,
+    /// True if the text ends with links to the files that were made: not where clients parse it.
+    links_files: bool,
     stop: StopWords,
     tells_thoughts: bool,
     steps: Vec<Step>,
@@ -57,6 +59,7 @@ impl Writer {
         Self {
             answer,
             links,
+            links_files: true,
             stop,
             tells_thoughts,
             steps,
@@ -68,6 +71,12 @@ impl Writer {
             sequence,
             frames,
         }
+    }
+
+    /// Leaves the list of files out, since the client parses the text.
+    pub(super) fn without_file_links(mut self) -> Self {
+        self.links_files = false;
+        self
     }
 
     pub(super) fn take_frames(&mut self) -> Vec<Frame> {
@@ -294,7 +303,7 @@ impl Writer {
             self.end_program(&item, true, "It was not run to its end.".to_owned());
         }
         self.files.retain(|file| !self.pictures.iter().any(|picture| picture.id == file.id));
-        if let Some(links) = self.links.as_ref().filter(|_| !self.files.is_empty()) {
+        if let Some(links) = self.links.as_ref().filter(|_| self.links_files && !self.files.is_empty()) {
             let list = links.list(&self.files);
             self.say(if matches!(self.open, Open::Text) { format!("\n\n{list}") } else { list });
         }

@@ -138,8 +138,7 @@ async fn start_completion(
         containers.push((session.map(|session| session.id().to_string()), markdown));
     }
     let include_usage = IncludeUsage(request.include_usage);
-    let writer =
-        Writer::new(id, request.model, include_usage, containers, &request.stop, request.sampling.format.is_some());
+    let writer = Writer::new(id, request.model, include_usage, containers, &request.stop);
     let span = info_span!("answer", api = "chat", id = writer.id());
     let renderer = CompletionRenderer::new(writer);
     let mut run = Run::new(&app.engine, tenant, in_flight, choices, Box::new(renderer));

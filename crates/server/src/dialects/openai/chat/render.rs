@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn a_failure_before_the_first_word_is_in_the_stream_too() {
         let choices = vec![(None, None)];
-        let writer = Writer::new("chatcmpl-1".into(), "m".into(), IncludeUsage(true), choices, &[], false);
+        let writer = Writer::new("chatcmpl-1".into(), "m".into(), IncludeUsage(true), choices, &[]);
         let mut renderer = CompletionRenderer::new(writer);
         let failure = Failure::new(FailureKind::RateLimited, "too many");
         let ended = EventKind::Ended {

@@ -48,8 +48,6 @@ struct Choice {
     /// With Markdown: the first program that has not ended, and all that comes after it.
     queue: VecDeque<Queued>,
     stop: StopWords,
-    /// Text of this round that is sent only if the round is the last: an answer with a format may have nothing before it.
-    held_round: Option<String>,
     /// True if the text that was sent last continues.
     in_text: bool,
     content: String,
@@ -86,21 +84,19 @@ enum Queued {
 }
 
 impl Writer {
-    /// One choice for each container, with its programs in the text or in extension fields. `is_formed` is true if the answer has a format.
+    /// One choice for each container, with its programs in the text or in extension fields.
     pub(super) fn new(
         id: String,
         model: String,
         include_usage: IncludeUsage,
         containers: Vec<(Option<String>, Option<Markdown>)>,
         stop: &[String],
-        is_formed: bool,
     ) -> Self {
         let choices = containers.into_iter().map(|(container, markdown)| Choice {
             container,
             markdown,
             queue: VecDeque::new(),
             stop: StopWords::new(stop.to_vec()),
-            held_round: is_formed.then(String::new),
             in_text: false,
             content: String::new(),
             refusal: String::new(),
@@ -176,10 +172,6 @@ impl Writer {
     /// Adds text of the model. Returns false after a stop word, which ends the answer.
     pub(super) fn text(&mut self, index: usize, piece: &str) -> bool {
         let Some(choice) = self.choices.get_mut(index) else { return false };
-        if let Some(held) = &mut choice.held_round {
-            held.push_str(piece);
-            return true;
-        }
         let (text, goes_on) = choice.stop.scan(piece).into_text();
         self.show(index, text);
         if !goes_on {
@@ -235,9 +227,6 @@ impl Writer {
     /// Ends the text so far.
     fn end_text(&mut self, index: usize) {
         let Some(choice) = self.choices.get_mut(index) else { return };
-        if let Some(held) = &mut choice.held_round {
-            held.clear();
-        }
         let held = choice.stop.end();
         if !held.is_empty() {
             self.show(index, held);
@@ -407,13 +396,6 @@ impl Writer {
         if self.has_finished(index) {
             return;
         }
-        let Some(choice) = self.choices.get_mut(index) else { return };
-        if let Some(held) = choice.held_round.take() {
-            let goes_on = self.text(index, &held);
-            if !goes_on {
-                return;
-            }
-        }
         self.end_text(index);
         self.end_programs(index);
         let Some(choice) = self.choices.get_mut(index) else { return };
@@ -572,7 +554,7 @@ mod tests {
     fn writer(shown: ProgramParts, stop: &[String]) -> Writer {
         let links = Links::for_tests("http://a.example", &Tenant::local(), &SessionId::new());
         let choices = vec![(None, Some(Markdown::new(shown, "python", links)))];
-        Writer::new("chatcmpl-1".into(), "m".into(), IncludeUsage(false), choices, stop, false)
+        Writer::new("chatcmpl-1".into(), "m".into(), IncludeUsage(false), choices, stop)
     }
 
     /// The programs of a text that was sent, by their code and output, and the texts around them.
