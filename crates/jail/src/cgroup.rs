@@ -359,16 +359,6 @@ impl Cgroup {
         ticks * 1_000_000 / rustix::param::clock_ticks_per_second().max(1)
     }
 
-    /// Counts its processes and threads; 0 without a count.
-    pub(crate) fn processes(&self) -> u64 {
-        match &self.hierarchy {
-            Hierarchy::V1 { pids: Some(directory), .. } | Hierarchy::V2 { parent: directory, .. } => {
-                number(directory, "pids.current")
-            }
-            Hierarchy::V1 { pids: None, .. } | Hierarchy::Absent => 0,
-        }
-    }
-
     /// Directory of the group in a tree that can freeze it; `None` where none can.
     pub(crate) fn freezer(&self) -> Option<PathBuf> {
         match &self.hierarchy {

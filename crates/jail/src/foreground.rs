@@ -71,11 +71,6 @@ impl Foreground {
         (share != before).then_some(share)
     }
 
-    /// The share of a sandbox.
-    pub(crate) fn share_of(&self, id: u64) -> CpuShare {
-        self.sandboxes.get(&id).map_or(CpuShare::Background, |began| began.share)
-    }
-
     /// The next sandbox whose share changes now, with the new share.
     pub(crate) fn next_change(&mut self, now: Instant) -> Option<(u64, CpuShare)> {
         while let Some((_, id)) = self.due.first().copied().filter(|(due, _)| *due <= now) {

@@ -12,10 +12,6 @@ use crate::{Step, StepError, lockdown};
 
 /// Limit of one fork.
 pub(crate) const FORK_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time after which a fork is late: on a busy host most take a tenth of it.
-const FORK_PATIENCE: Duration = Duration::from_millis(200);
-/// Time between two looks at a late one.
-const LATE_PAUSE: Duration = Duration::from_millis(2);
 
 /// A request of the warden. Descriptors: the sandbox's init (pidfd), the pipes from and to the host, stdin of a command, stdout, stderr,
 /// the socket to the warden, that of a first kernel's checkpoint. On the socket to the warden the child waits for [`NamespacesReady`], the
@@ -92,17 +88,10 @@ impl ForkServer {
         message::send(&self.socket, request, descriptors).step(self.step("ask"))
     }
 
-    /// Waits for the answer to this request, and returns the process id of the child. Calls `late` again and again once the answer is late.
-    pub(crate) fn forked(&self, request: u64, mut late: impl FnMut()) -> Result<Pid, StepError> {
+    /// Waits for the answer to this request, and returns the process id of the child.
+    pub(crate) fn forked(&self, request: u64) -> Result<Pid, StepError> {
         let deadline = Instant::now() + FORK_TIMEOUT;
-        let mut patience = FORK_PATIENCE;
         loop {
-            let is_late = !message::is_readable(self.socket.as_fd(), patience).step(self.step("wait for"))?;
-            if is_late && Instant::now() < deadline {
-                late();
-                patience = LATE_PAUSE;
-                continue;
-            }
             match self.reply(deadline.saturating_duration_since(Instant::now()))? {
                 ForkReply::Forked(number, pid) if number == request => {
                     return Pid::from_raw(pid).ok_or_else(|| self.failed("hear", "it gave no process id".into()));

@@ -18,6 +18,8 @@ use crate::{Step, StepError};
 
 /// The longest that a sandbox may take to stop for a client. Each look signals the processes that still run; until then they can fork.
 pub(crate) const FREEZE_TIMEOUT: Duration = Duration::from_millis(500);
+/// Pause before a look that is put off.
+const LATER: Duration = Duration::from_millis(5);
 /// The shortest pause between two looks.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(200);
 
@@ -54,6 +56,12 @@ impl Freezing {
         };
         let now = Instant::now();
         Ok(Self { frozen, init, namespace: init.and_then(namespace_of), deadline: now + limit, due: now })
+    }
+
+    /// Puts the next look off.
+    pub(crate) fn later(mut self) -> Self {
+        self.due = Instant::now() + LATER;
+        self
     }
 
     /// Looks at the processes, and signals those that still run. After an error everything goes on.
@@ -142,7 +150,7 @@ fn stop(namespace: Option<&PathBuf>, init: Option<Pid>, stopped: &mut HashMap<Pi
 }
 
 /// The states of a process's threads. The name before each may hold anything.
-fn states_of(pid: Pid) -> Vec<char> {
+pub(crate) fn states_of(pid: Pid) -> Vec<char> {
     let state = |path: PathBuf| {
         let stat = fs::read_to_string(path).ok()?;
         stat.rsplit_once(") ")?.1.chars().next()

@@ -10,6 +10,8 @@
 //! aludel (async) ──socket── warden (pid 1 of namespace Z)
 //!                             ├── zygote           user, mount, net, ipc, uts namespaces; read-only root
 //!                             ├── spawner          the same namespaces
+//!                             ├── lock counter     the warden's namespaces
+//!                             ├── watch of crowds  the warden's namespaces
 //!                             ├── init of sandbox 1 own mount, pid, net, ipc, uts, cgroup namespaces
 //!                             ├── watcher of sandbox 1, made when a program first watches a file, member of its namespaces
 //!                             ├── kernel of sandbox 1, forked by the zygote, child of the warden, member of its namespaces
@@ -21,6 +23,7 @@
 
 mod caller;
 pub mod cgroup;
+mod crowds;
 mod flock;
 mod foreground;
 mod fork_server;

@@ -10,6 +10,7 @@ use std::time::Instant;
 use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
 
+use crate::crowds::{Waiter, Waits};
 use crate::{Step, StepError, message, pid_namespace, sys};
 
 /// Locks that one sandbox may hold. A database takes five for each of its users.
@@ -50,12 +51,12 @@ struct ExcessiveLocks(HashSet<PathBuf>);
 
 impl LockCounter {
     /// Starts the process. It sees the processes that its caller sees.
-    pub(crate) fn start() -> Result<Self, StepError> {
+    pub(crate) fn start(waits: Waits) -> Result<Self, StepError> {
         let (socket, theirs) = message::socket_pair().step("make the lock counter's socket")?;
         match sys::fork(0).step("fork the lock counter")? {
             sys::Fork::Parent(_) => Ok(Self { socket, is_counting: false, since: Instant::now() }),
             sys::Fork::Child => {
-                if let Err(error) = serve(&theirs) {
+                if let Err(error) = serve(&theirs, waits) {
                     eprintln!("aludel: {error}");
                 }
                 sys::exit(1)
@@ -86,7 +87,7 @@ impl LockCounter {
 }
 
 /// Counts for each request, until the warden hangs up.
-fn serve(socket: &OwnedFd) -> Result<(), StepError> {
+fn serve(socket: &OwnedFd, waits: Waits) -> Result<(), StepError> {
     sys::close_all_but(socket.as_fd()).step("close the warden's descriptors")?;
     sys::reset_signals().step("reset the signals")?;
     rustix::thread::set_name(c"aludel-locks").step("take a name")?;
@@ -94,7 +95,9 @@ fn serve(socket: &OwnedFd) -> Result<(), StepError> {
     let mut suspects = Suspects::default();
     while let Some((CountRequest { sandboxes }, _)) = message::receive(socket).step("hear the warden")? {
         // Without a list of locks there is nothing to enforce.
+        waits.begin(Waiter::LockCounter);
         let list = read_list().unwrap_or_default();
+        waits.end(Waiter::LockCounter);
         let excessive = suspects.judge(&Locks::of(&list), sandboxes, pid_namespace::namespace_of);
         message::send(socket, &ExcessiveLocks(excessive), &[]).step("tell the warden")?;
     }

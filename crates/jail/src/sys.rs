@@ -3,8 +3,12 @@
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::AtomicU64;
 
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal};
+
+/// Bytes of the numbers that processes share: a page of any architecture.
+const SHARED_BYTES: usize = 64 << 10;
 
 fn check(result: libc::c_long) -> io::Result<libc::c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -145,6 +149,26 @@ pub(crate) fn close_from(first: RawFd) -> io::Result<()> {
     // JUSTIFICATION: std cannot close descriptors it does not own. SAFETY: callers are about to exec or to pause for ever, and use no
     // owned descriptor from `first` on afterwards.
     check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) }).map(drop)
+}
+
+/// Three numbers, at first 0, that this process shares with its forks.
+pub(crate) fn shared_numbers() -> io::Result<&'static [AtomicU64; 3]> {
+    let (read_and_write, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    // JUSTIFICATION: rustix's wrapper is unsafe as well. SAFETY: Linux chooses a place that nothing else uses.
+    let page = unsafe { libc::mmap(std::ptr::null_mut(), SHARED_BYTES, read_and_write, shared, -1, 0) };
+    if page == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // JUSTIFICATION: no safe code makes a reference of an address. SAFETY: the page is aligned, zeroed, large enough for three numbers that
+    // are valid as zeros, and never unmapped; other processes access it atomically, too.
+    Ok(unsafe { &*page.cast::<[AtomicU64; 3]>() })
+}
+
+/// Keeps the numbers out of the forks to come.
+pub(crate) fn keep_from_forks(numbers: &'static [AtomicU64; 3]) -> io::Result<()> {
+    let page = std::ptr::from_ref(numbers).cast_mut().cast::<libc::c_void>();
+    // JUSTIFICATION: rustix's wrapper is unsafe as well. SAFETY: the page is that of `shared_numbers`, and this process keeps it.
+    check(unsafe { libc::madvise(page, SHARED_BYTES, libc::MADV_DONTFORK) }.into()).map(drop)
 }
 
 /// Closes every descriptor but this one.

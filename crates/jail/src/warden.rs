@@ -1,6 +1,5 @@
 //! The warden's loop: requests of aludel, replies of the fork servers, exits of children.
 
-mod crowds;
 mod flocks;
 mod processes;
 mod requests;
@@ -23,6 +22,7 @@ use self::timers::LateCheckpoint;
 use self::watchers::Watchers;
 use self::watches::{EpollSource, EpollWatch};
 use crate::cgroup::{self, Hierarchy};
+use crate::crowds::{Waiter, Waits};
 use crate::foreground::Foreground;
 use crate::fork_server::ForkServer;
 use crate::freezer::Freezing;
@@ -91,6 +91,8 @@ struct WardenServer {
     /// Time of the next count of locks and sockets.
     objects_due: Instant,
     locks: LockCounter,
+    /// What it waits for, for the process that pauses crowded sandboxes.
+    waits: Waits,
     /// The namespaces of the next sandbox.
     spare: Option<SpareNamespaces>,
     /// The earliest time at which they may be made.
@@ -131,7 +133,9 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
                 .push("files that sandboxes for services share can be watched, which tells of their neighbours".into());
         }
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).step("make an epoll")?;
-        let locks = LockCounter::start()?;
+        let waits = Waits::new()?;
+        let locks = LockCounter::start(waits)?;
+        waits.watch(&hierarchy)?;
         for (fd, token) in [(&control, CONTROL), (&children, CHILDREN), (locks.fd(), LOCKS)] {
             epoll::add(&epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
                 .step("watch the sockets")?;
@@ -161,6 +165,7 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
             freezing: HashMap::new(),
             objects_due: Instant::now(),
             locks,
+            waits,
             spare: None,
             spare_due: Instant::now(),
             is_unusable: false,
@@ -234,15 +239,21 @@ impl WardenServer {
     fn serve(&mut self, children: &OwnedFd) {
         let mut events = Vec::with_capacity(EVENTS);
         while !self.is_unusable {
+            self.waits.begin(Waiter::Warden);
             let timeout = self.run_timers();
+            self.waits.end(Waiter::Warden);
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 // No event needs handling.
-                Ok(_) if events.is_empty() => self.make_spare(),
+                Ok(_) if events.is_empty() => {
+                    self.waits.begin(Waiter::Warden);
+                    self.make_spare();
+                }
                 Ok(_) => {}
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(_) => return,
             }
             for event in events.drain(..) {
+                self.waits.begin(Waiter::Warden);
                 match event.data.u64() {
                     CONTROL => match message::receive::<NumberedRequest>(&self.control) {
                         Ok(Some((NumberedRequest { number, request }, descriptors))) => {

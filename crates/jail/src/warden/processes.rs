@@ -8,7 +8,6 @@ use std::time::Instant;
 use aludel_ignore::Ignore;
 use rustix::process::{PidfdFlags, Signal, kill_process, pidfd_open};
 
-use super::crowds::HeldCrowds;
 use super::watches::EpollSource;
 use super::{Role, WardenServer, invalid};
 use crate::cgroup::Cgroup;
@@ -281,10 +280,7 @@ impl WardenServer {
         let sent: Vec<_> = landlock.into_iter().chain(joins).map(AsFd::as_fd).collect();
         let sent_on = message::send(&socket, &NamespacesReady, &sent).step("tell the process of its namespaces");
         // This comes first: it returns the error if there is no process.
-        let mut crowds = HeldCrowds::default();
-        let forked = self.fork_server(kind).forked(number, || crowds.hold(self));
-        crowds.release(self);
-        let pid = forked?;
+        let pid = self.fork_server(kind).forked(number)?;
         sent_on?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty());
         if pidfd.is_err() {

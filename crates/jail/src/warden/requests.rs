@@ -193,7 +193,18 @@ impl WardenServer {
         else {
             return self.answer(number, Err(invalid("the sandbox has ended")));
         };
+        // Those that pause in a crowd look like stopped ones, and go on later.
+        let Some(quiet) = self.waits.quiet() else {
+            self.freezing.insert(id, (number, freezing.later()));
+            return;
+        };
         match freezing.look() {
+            Ok(FreezeProgress::Done(frozen)) if self.waits.quiet() != Some(quiet) => {
+                let again = frozen.thaw().and_then(|()| self.freeze(number, id));
+                if let Err(error) = again {
+                    self.answer(number, Err(error));
+                }
+            }
             Ok(FreezeProgress::Done(frozen)) => {
                 sandbox.frozen = Some(frozen);
                 self.answer(number, Ok(()));
