@@ -386,15 +386,14 @@ const ARCH: TargetArch = TargetArch::aarch64;
 const AUDIT_ARCH: u32 = 0xc000_00b7;
 
 /// Calls that are answered without being made, with the error number or 0. Programs can write only to memory; a flush of the template's
-/// files would go to the host's disk. A process of lower priority that holds a lock of Linux's would hold up everybody else. Of attributes of files, Linux keeps lists of access (ACLs) in no control group's count. Without
+/// files would go to the host's disk. Of attributes of files, Linux keeps lists of access (ACLs) in no control group's count. Without
 /// timers of this kind, `timeout` uses an alarm.
-const ANSWERED: [(i64, i32); 12] = [
+const ANSWERED: [(i64, i32); 11] = [
     (libc::SYS_clone3, libc::ENOSYS),
     (libc::SYS_timer_create, libc::ENOSYS),
     (libc::SYS_fsync, 0),
     (libc::SYS_fdatasync, 0),
     (libc::SYS_fadvise64, 0),
-    (libc::SYS_setpriority, 0),
     (libc::SYS_setxattr, libc::ENOTSUP),
     (libc::SYS_lsetxattr, libc::ENOTSUP),
     (libc::SYS_fsetxattr, libc::ENOTSUP),
@@ -454,7 +453,7 @@ pub(crate) fn reporting(profile: Profile) -> Result<BpfProgram, String> {
 fn compile(calls: impl Iterator<Item = Allow>) -> Result<BpfProgram, String> {
     let mut rules = Vec::new();
     for allow in calls {
-        if ANSWERED.iter().all(|(number, _)| *number != allow.number) {
+        if !is_answered(allow.number) {
             rules.push((allow.number, allow.rules()?));
         }
     }
@@ -475,8 +474,27 @@ fn compile(calls: impl Iterator<Item = Allow>) -> Result<BpfProgram, String> {
         program.push(instruction(IF_EQUAL, 0, 1, number));
         program.push(instruction(RETURN, 0, 0, ANSWER | error.unsigned_abs()));
     }
+    program.extend(priority()?);
     program.extend(halves(&groups));
     Ok(program)
+}
+
+/// Returns true for a call that the filter answers itself, whatever the rules say.
+fn is_answered(number: i64) -> bool {
+    number == libc::SYS_setpriority || ANSWERED.iter().any(|(answered, _)| *answered == number)
+}
+
+/// The answer to `setpriority`, which is not made: a process of lower priority that has a lock inside Linux would hold up everybody else who
+/// wants it. A higher one is refused as by Linux.
+fn priority() -> Result<BpfProgram, String> {
+    let number = u32::try_from(libc::SYS_setpriority).map_err(|error| error.to_string())?;
+    Ok(vec![
+        instruction(IF_EQUAL, 0, 4, number),
+        instruction(LOAD, 0, 0, PRIORITY_OFFSET),
+        instruction(IF_NOT_BELOW, 0, 1, FIRST_NEGATIVE),
+        instruction(RETURN, 0, 0, ANSWER | libc::EACCES.unsigned_abs()),
+        instruction(RETURN, 0, 0, ANSWER),
+    ])
 }
 
 /// A binary search for the last group whose first number is at most the loaded one. Every group ends with a verdict.
@@ -502,6 +520,10 @@ const IF_NOT_BELOW: u16 = 0x35;
 const RETURN: u16 = 0x06;
 const NUMBER_OFFSET: u32 = 0;
 const ARCHITECTURE_OFFSET: u32 = 4;
+/// Place of the third argument's lower half: with `setpriority`, the priority.
+const PRIORITY_OFFSET: u32 = 32;
+/// The first number that is negative as an `int`.
+const FIRST_NEGATIVE: u32 = 1 << 31;
 const ANSWER: u32 = 0x0005_0000;
 const REFUSE: u32 = ANSWER | libc::EPERM as u32;
 /// The answer to calls of another architecture. They go to no listener, for which their numbers would mean other calls. To end the process
@@ -647,7 +669,6 @@ pub(crate) fn allowed(profile: Profile) -> usize {
 
 /// The names of the allowed calls, except those that come before a listener can observe them and those that the filter answers itself.
 pub fn names(profile: Profile) -> impl Iterator<Item = &'static str> {
-    let is_answered = |number| ANSWERED.iter().any(|(answered, _)| *answered == number);
     let observable = move |allow: &&Allow| !HAND_OVER.contains(&allow.number) && !is_answered(allow.number);
     list(profile).filter(observable).map(|allow| allow.name.trim_start_matches("SYS_"))
 }
@@ -732,6 +753,10 @@ mod tests {
                         let mut arguments = [others; 6];
                         arguments[place] = *value;
                         let listed = if permits(profile, number, arguments) { ALLOW } else { REFUSE };
+                        // A priority below the usual one is answered, a higher one refused.
+                        let is_higher = (arguments[2] as u32).cast_signed() < 0;
+                        let of_priority = if is_higher { libc::EACCES as u32 } else { 0 };
+                        let answer = if number == libc::SYS_setpriority { Some(of_priority) } else { answer };
                         let expected = answer.map_or(listed, |error| ANSWER | error);
                         assert_eq!(verdict(&program, own, number, arguments), expected, "{number} {arguments:x?}");
                         let is_left = expected == REFUSE
