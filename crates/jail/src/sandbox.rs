@@ -192,11 +192,15 @@ impl ProcessHandle {
         pidfd_send_signal(&self.pidfd, signal).ignore("the process may have ended");
     }
 
-    /// Sends a signal to the process group that it leads. Only for children of the warden, whose pids are not reused before they are
-    /// reaped.
+    /// Sends a signal to the process group that it leads, or to it alone if it leads none. The pid of a child of the warden is not reused
+    /// before it is reaped; of others, Linux before 6.9 reaches no group.
     pub(crate) fn signal_group(&self, signal: Signal) {
-        if let Some(pid) = self.pid {
-            rustix::process::kill_process_group(pid, signal).ignore("the group may have ended");
+        let sent = match self.pid {
+            Some(pid) => rustix::process::kill_process_group(pid, signal).map_err(Into::into),
+            None => sys::signal_group(self.pidfd.as_fd(), signal),
+        };
+        if sent.is_err() {
+            self.signal(signal);
         }
     }
 

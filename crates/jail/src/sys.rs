@@ -56,6 +56,16 @@ pub(crate) fn unshare(flags: libc::c_int) -> io::Result<()> {
     check(unsafe { libc::unshare(flags) }.into()).map(drop)
 }
 
+/// Sends a signal to the group that the process behind `pidfd` leads; Linux before 6.9 refuses.
+pub(crate) fn signal_group(pidfd: BorrowedFd<'_>, signal: Signal) -> io::Result<()> {
+    const PIDFD_SIGNAL_PROCESS_GROUP: libc::c_uint = 1 << 2;
+    let (fd, number, nothing) = (pidfd.as_raw_fd(), signal.as_raw(), std::ptr::null::<libc::siginfo_t>());
+    // JUSTIFICATION: the safe wrapper has no flags. SAFETY: the null pointer stands for the usual details of a signal; the descriptor is
+    // open by its type.
+    check(unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, number, nothing, PIDFD_SIGNAL_PROCESS_GROUP) })
+        .map(drop)
+}
+
 /// Joins the namespaces named by `flags` of the process behind `pidfd`.
 pub(crate) fn setns(pidfd: BorrowedFd<'_>, flags: libc::c_int) -> io::Result<()> {
     // JUSTIFICATION: the safe wrapper's flag type lacks the user namespace. SAFETY: no pointers; the descriptor is open by its type.

@@ -111,6 +111,14 @@ class Kernel(Streams):
         if for_good and self.checkpoint is not None:
             kill(self.checkpoint, signal.SIGKILL)
         if self.pid is not None:
+            # What its program started ends with the program.
+            try:
+                os.killpg(self.pid, number)
+            except OSError:
+                pass  # it leads no group
+            else:
+                if number != signal.SIGKILL:
+                    return
             kill(self.pid, number)
 
     def exited(self, status):
@@ -188,6 +196,7 @@ def become(descriptors):
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.setsid()
         os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
         # Above all places, so that none is taken before its turn.
         copies = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, CHECKPOINT_FD + 1) for descriptor in descriptors]

@@ -50,6 +50,11 @@ class Checkpoints:
                 self.wait_to_be_woken(hooks_are_due)
         if pid > 0:
             self.pid = pid
+            try:
+                # Signals for what a cell runs go to our group.
+                os.setpgid(pid, pid)
+            except OSError:
+                pass  # it is gone
             return False
         random.setstate(generator)
         return True

@@ -168,6 +168,8 @@ class Relay:
                 self.command.with_file(path),
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **variables, **self.command.environment},
+                # We interrupt it in its own way.
+                start_new_session=True,
                 # It ends with this process, however that ends.
                 preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
             )

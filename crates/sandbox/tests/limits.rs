@@ -12,7 +12,7 @@ use aludel_sandbox::memory::Memory;
 use aludel_sandbox::process::Command;
 use aludel_sandbox::{
     AllEventMemory, Backend, Cell, Execution, ExecutionEvent, KernelDeath, KernelOptions, LimitHit, Limits, Outcome,
-    Sandbox, SandboxId, SandboxSpec, VariablesState,
+    Profile, Sandbox, SandboxId, SandboxSpec, VariablesState,
 };
 use common::{CHECKPOINT, backend, later, limits, listen, only_entry, run, sandbox, shared, wait_beside};
 
@@ -454,4 +454,34 @@ async fn a_long_program_waits_for_memory_that_one_on_its_way_holds() {
     assert!(tokio::time::timeout(Duration::from_secs(1), &mut waiting).await.is_err());
     stopped.close().await.unwrap();
     assert_eq!(listen(waiting.await.unwrap()).await.stdout, "1\n");
+}
+
+/// Jupyter interrupts the process group of a kernel, too.
+#[tokio::test]
+async fn processes_of_a_program_end_with_it() {
+    let spec = SandboxSpec {
+        profile: Profile::Services,
+        ..SandboxSpec::new(Limits { timeout: Duration::from_secs(1), grace: Duration::from_secs(3), ..limits() })
+    };
+    let sandbox = shared().await.create(SandboxId::unique(), spec).await.unwrap();
+    run(&sandbox, "x = 41").await;
+    let left = "import glob\nnames = [open(path).read().strip() for path in glob.glob('/proc/[0-9]*/comm')]\n\
+                print(names.count('sleep'), globals().get('x'))";
+    for (program, told) in [
+        ("import subprocess; subprocess.run('sleep 1000; true', shell=True)", "0 41\n"),
+        ("import os; os.system('sleep 1000')", "0 41\n"),
+        ("!sleep 1000; true", "0 41\n"),
+        (
+            "import signal, subprocess\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n\
+             subprocess.Popen('trap \"\" INT; sleep 1000; true', shell=True)\nwhile True: pass",
+            "0 None\n",
+        ),
+    ] {
+        let ended = run(&sandbox, program).await;
+        assert!(matches!(ended.finished.outcome, Outcome::Limit(LimitHit::WallClock { .. })), "{program}: {ended:?}");
+        // A shell ends after its child.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(run(&sandbox, left).await.stdout, told, "{program}");
+    }
+    sandbox.close().await.unwrap();
 }

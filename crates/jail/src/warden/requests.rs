@@ -44,7 +44,11 @@ impl WardenServer {
             WardenRequest::Signal { id, kernel, signal } => {
                 let kernel = self.sandboxes.get(&id).and_then(|sandbox| sandbox.kernels.get(&kernel));
                 if let (Some(kernel), Some(signal)) = (kernel, Signal::from_named_raw(signal)) {
-                    kernel.signal(signal);
+                    // What its program started ends with the program, as in Jupyter.
+                    kernel.signal_group(signal);
+                    if signal == Signal::KILL {
+                        kernel.signal(signal);
+                    }
                 }
             }
             WardenRequest::Restore { id } => self.restore_checkpoint(number, id, descriptors),
