@@ -22,6 +22,8 @@ use crate::meter::Leftovers;
 use crate::processor_time::ProcessorShare;
 use crate::{Error, Missing};
 
+/// Bytes of the longest path that Linux takes.
+const MAX_PATH: usize = 4096;
 /// Contexts of one sandbox, with those whose kernels have died. Of kernels that live there may be fewer.
 const MAX_CONTEXTS: usize = 256;
 
@@ -147,6 +149,10 @@ impl Contexts {
     /// Starts a further kernel; without a language, of the sandbox's own.
     pub async fn create(&self, directory: Option<&str>, language: Option<Language>) -> Result<Arc<Context>, Error> {
         let directory = directory.unwrap_or(HOME);
+        if directory.len() > MAX_PATH {
+            let reason = format!("a path has at most {MAX_PATH} bytes");
+            return Err(Error::Invalid { field: "cwd", reason });
+        }
         self.release_dead_kernels().await?;
         let running = self.starter.start(directory, language.as_ref()).await?;
         let mut known = self.known.lock().await;

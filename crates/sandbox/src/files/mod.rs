@@ -24,6 +24,8 @@ use crate::kernel_spec::FILES_PROGRAM;
 use crate::process::{Command, Process};
 use crate::{Error, Sandbox};
 
+/// Bytes that the allocator takes besides a text's own.
+const ENTRY_BYTES: usize = 32;
 /// Bytes that are read or written at once.
 pub const CHUNK: usize = 256 << 10;
 /// Requests that wait for the program.
@@ -114,6 +116,19 @@ pub struct Change {
     /// The file after the change, if requested and if it still exists.
     #[serde(default)]
     pub entry: Option<PathInfo>,
+}
+
+impl Change {
+    /// Bytes that it takes in memory.
+    pub fn bytes(&self) -> usize {
+        let of_entry = |entry: &PathInfo| {
+            let metadata = entry.metadata.iter().map(|(key, value)| key.len() + value.len() + ENTRY_BYTES);
+            let texts = [&entry.name, &entry.path, &entry.owner, &entry.group].map(String::len);
+            let target = entry.target.as_ref().map_or(0, String::len);
+            texts.iter().sum::<usize>() + target + metadata.sum::<usize>() + 4 * ENTRY_BYTES
+        };
+        size_of::<Self>() + ENTRY_BYTES + self.name.len() + self.entry.as_ref().map_or(0, of_entry)
+    }
 }
 
 /// Kinds of changes.

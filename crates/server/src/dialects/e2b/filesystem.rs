@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use aludel_engine::permits::Permit;
 use aludel_engine::sandboxes::files::{Change, ChangeKind, DirectoryWatch, Files};
 use aludel_wire::e2b::filesystem::{
     CreateWatcherResponse, EntryResponse, EventType, FilesystemEvent, ListDirRequest, ListDirResponse, MoveRequest,
@@ -20,6 +21,7 @@ use super::describe;
 use super::target::TargetSandbox;
 use crate::app::App;
 use crate::client_sandboxes::listing::listing;
+use crate::error::ApiError;
 use crate::http::{GuardedBody, memory};
 
 /// Bytes of the changes of a watched directory that are told at once, in all copies.
@@ -133,17 +135,24 @@ fn no_watcher(request: &WatcherRequest) -> Failure {
 
 /// `WatchDir`
 pub(super) async fn watch_dir(
+    State(app): State<Arc<App>>,
     reached: TargetSandbox,
     headers: HeaderMap,
     FirstFrame(request): FirstFrame<WatchRequest>,
 ) -> Result<Response, StreamFailure> {
     let watch = files(&reached).await?.watch(&request.path, request.recursive, request.include_entry).await?;
     let pause = keepalive(&headers);
-    Ok(stream(move |client| tell(client, watch, pause)))
+    let count = move |bytes| memory(&app, reached.sandbox.tenant(), bytes);
+    Ok(stream(move |client| tell(client, watch, pause, count)))
 }
 
 /// Sends changes to a client for as long as it listens.
-async fn tell(client: Client, mut watch: DirectoryWatch, pause: Duration) -> Result<(), Failure> {
+async fn tell(
+    client: Client,
+    mut watch: DirectoryWatch,
+    pause: Duration,
+    count: impl Fn(usize) -> Result<Permit, ApiError>,
+) -> Result<(), Failure> {
     client.send(&WatchMessage::Start(Empty {})).await;
     loop {
         let next = watch.next();
@@ -158,6 +167,8 @@ async fn tell(client: Client, mut watch: DirectoryWatch, pause: Duration) -> Res
         match read {
             Err(error) => return Err(error.into()),
             Ok((changes, _dropped)) => {
+                // As long as the client takes to read them.
+                let _counted = count(changes.iter().map(Change::bytes).sum())?;
                 for change in changes {
                     client.send(&WatchMessage::Filesystem(Box::new(event(change)))).await;
                 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_agent::excerpt;
+use aludel_engine::SessionFile;
 use aludel_engine::executions::{ClientProgram, ProgramTarget};
 use aludel_ignore::Ignore;
 use axum::http::request::Parts;
@@ -37,6 +38,8 @@ const MAX_SECONDS: f64 = 86_400.0;
 pub(super) const MAX_IMAGES: u64 = 512 << 10;
 /// The same over a pipe, where the official clients for Node take 10 MiB.
 const MAX_IMAGES_IN_LINE: u64 = 4 << 20;
+/// Bytes of the files that a result names, as links. It names each a second time in its structured part.
+const MAX_NAMED_FILES: usize = 100 << 10;
 
 /// The HTTP request of a message, if there is one.
 pub(super) fn parts(context: &RequestContext<RoleServer>) -> Option<&Parts> {
@@ -221,9 +224,18 @@ async fn ended(server: &Server, run: &Run, ended: &ProgramEnd, mut room: u64) ->
             inline.push(&image.id);
         }
     }
-    let links = ended.files.iter().filter(|file| server.profile == Profile::Full && !inline.contains(&&file.id));
+    let mut left = MAX_NAMED_FILES;
+    let is_named = |file: &&SessionFile| {
+        left = left.saturating_sub(resources::size_of(&resources::of(&run.session, file)));
+        left > 0
+    };
+    let named: Vec<&SessionFile> = ended.files.iter().take_while(is_named).collect();
+    let links = named.iter().filter(|file| server.profile == Profile::Full && !inline.contains(&&file.id));
     content.extend(links.map(|file| ContentBlock::resource_link(resources::of(&run.session, file))));
-    let files = ended.files.iter().map(|file| ReportedFile {
+    if named.len() < ended.files.len() {
+        content.push(ContentBlock::text(format!("and {} more files", ended.files.len() - named.len())));
+    }
+    let files = named.into_iter().map(|file| ReportedFile {
         path: resources::shown_path(file).to_owned(),
         uri: resources::uri(&run.session, &file.path),
         mime_type: file.mime.clone(),

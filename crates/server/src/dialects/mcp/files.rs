@@ -17,6 +17,7 @@ use super::resources::{self, Content, MAX_READ};
 use super::server::Server;
 use super::tools::{Encoding, FilesAction, FilesArguments};
 use crate::error::without_stop;
+use crate::http::MemoryCharge;
 use crate::workspace_path::within_workspace;
 
 /// Files that are listed.
@@ -29,6 +30,7 @@ pub(super) async fn call(
     server: &Server,
     request: CallToolRequestParams,
     position: Option<CallPosition>,
+    memory: Option<&MemoryCharge>,
 ) -> CallToolResult {
     if let Some(position) = &position {
         position.wait().await;
@@ -37,7 +39,7 @@ pub(super) async fn call(
         let arguments: FilesArguments = read(request.arguments)?;
         match arguments.action {
             FilesAction::List => list(server, &arguments).await,
-            FilesAction::Read => read_file(server, &arguments).await,
+            FilesAction::Read => read_file(server, &arguments, memory).await,
             FilesAction::Write => write(server, arguments).await,
             FilesAction::Delete => delete(server, &arguments).await,
         }
@@ -63,11 +65,15 @@ async fn list(server: &Server, arguments: &FilesArguments) -> Result<Vec<Content
     Ok(vec![ContentBlock::text(format!("{text}\n(session {})", session.id()))])
 }
 
-async fn read_file(server: &Server, arguments: &FilesArguments) -> Result<Vec<ContentBlock>, ToolError> {
+async fn read_file(
+    server: &Server,
+    arguments: &FilesArguments,
+    memory: Option<&MemoryCharge>,
+) -> Result<Vec<ContentBlock>, ToolError> {
     let path = path(arguments)?;
     let session = server.session(arguments.session.as_deref()).await?;
     let id = session.id().to_string();
-    let content = resources::content(server, &id, path, MAX_READ, None).await?.ok_or_else(|| no_file(path))?;
+    let content = resources::content(server, &id, path, MAX_READ, memory).await?.ok_or_else(|| no_file(path))?;
     let Content { bytes, mime } = content;
     if matches!(&*mime, "image/png" | "image/jpeg") && bytes.len() as u64 <= MAX_IMAGES {
         let text = format!("{path}: an image of {}", size(bytes.len() as u64));

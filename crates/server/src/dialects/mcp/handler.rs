@@ -67,7 +67,7 @@ impl ServerHandler for Server {
             match (&*request.name, self.profile) {
                 ("python", _) => calls::python(self, request, &context, position).await,
                 ("wait", Profile::Full) => calls::wait(self, request, &context).await,
-                ("files", Profile::Full) => Ok(files::call(self, request, position).await.into()),
+                ("files", Profile::Full) => Ok(files::call(self, request, position, charge(&context)).await.into()),
                 (name, _) => {
                     let name = aludel_agent::excerpt::line(name, 80);
                     Err(ErrorData::invalid_params(format!("Unknown tool: {name}"), None))
@@ -82,7 +82,7 @@ impl ServerHandler for Server {
         page: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        resources::list(self, page).instrument(span(&context)).await
+        resources::list(self, page, charge(&context)).instrument(span(&context)).await
     }
 
     async fn list_resource_templates(
@@ -98,9 +98,13 @@ impl ServerHandler for Server {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        let memory = parts(&context).and_then(|parts| parts.extensions.get::<MemoryCharge>());
-        resources::read(self, &request.uri, memory).instrument(span(&context)).await
+        resources::read(self, &request.uri, charge(&context)).instrument(span(&context)).await
     }
+}
+
+/// The memory that is counted for a message over HTTP.
+fn charge(context: &RequestContext<RoleServer>) -> Option<&MemoryCharge> {
+    parts(context).and_then(|parts| parts.extensions.get::<MemoryCharge>())
 }
 
 /// The span of the HTTP request; the transport's tasks run outside of it.

@@ -24,6 +24,8 @@ const ENCODED_IN_PATH: &AsciiSet = &ENCODED.remove(b'/');
 const PAGE: usize = 20;
 /// Files of a session that are listed.
 const MAX_LISTED: usize = 200;
+/// Bytes of a page of the list, about, to which its last session still comes.
+const MAX_PAGE: usize = 256 << 10;
 /// Bytes of the largest file that is handed out.
 pub(super) const MAX_READ: u64 = 16 << 20;
 /// The same over a pipe: the official clients for Node end a connection with a message above 10 MiB, and a file goes as base64.
@@ -78,6 +80,11 @@ pub(super) fn of(session: &str, file: &SessionFile) -> Resource {
         .with_size(file.bytes)
 }
 
+/// The bytes of a resource as JSON, which has six for a control character.
+pub(super) fn size_of(resource: &Resource) -> usize {
+    serde_json::to_vec(resource).map_or(0, |json| json.len())
+}
+
 /// Reads a file of a session of the tenant; `None` if there is no such session or file, and an error if it is larger than `limit`. What an
 /// answer takes that has all of it is counted in `memory`.
 pub(super) async fn content(
@@ -109,6 +116,7 @@ pub(super) async fn content(
 pub(super) async fn list(
     server: &Server,
     page: Option<PaginatedRequestParams>,
+    memory: Option<&MemoryCharge>,
 ) -> Result<ListResourcesResult, ErrorData> {
     let store = &server.mcp.engine.store;
     let after = page.and_then(|page| page.cursor);
@@ -117,15 +125,26 @@ pub(super) async fn list(
     }
     let query = PageQuery { after, limit: PAGE, order: Order::Descending };
     let sessions = store.sessions(&server.tenant, None, query).await.map_err(internal)?;
-    let mut resources = Vec::new();
+    let (mut resources, mut bytes, mut last) = (Vec::new(), 0, None);
     for session in &sessions.data {
+        if bytes > MAX_PAGE {
+            break;
+        }
         let files = store.all_session_files(&server.tenant, &session.id).await.map_err(internal)?;
-        let files = files.into_iter().take(MAX_LISTED).map(SessionFile::from);
-        resources.extend(files.map(|file| of(session.id.as_str(), &file)));
+        for file in files.into_iter().take(MAX_LISTED).map(SessionFile::from) {
+            let resource = of(session.id.as_str(), &file);
+            let size = size_of(&resource);
+            bytes += size;
+            if let Some(memory) = memory {
+                memory.count_file(size as u64).map_err(|error| ErrorData::internal_error(error.message, None))?;
+            }
+            resources.push(resource);
+        }
+        last = Some(&session.id);
     }
-    let last = sessions.data.last().filter(|_| sessions.has_more);
+    let is_whole = !sessions.has_more && last == sessions.data.last().map(|session| &session.id);
     let mut result = ListResourcesResult::with_all_items(resources);
-    result.next_cursor = last.map(|session| session.id.to_string());
+    result.next_cursor = last.filter(|_| !is_whole).map(ToString::to_string);
     Ok(result)
 }
 
