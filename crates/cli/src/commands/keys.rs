@@ -109,121 +109,155 @@ fn show(console: &mut Console, secret: &str) -> anyhow::Result<()> {
 }
 
 pub(crate) async fn run(command: KeysCommand, context: &CommandContext) -> anyhow::Result<Exit> {
-    let mut console = Console::new();
     match command {
         KeysCommand::Create { name, key, expires } => {
             let expires_at = expires.and_then(|ExpiryTime(at)| at);
-            let given = match key {
-                Some(key) => read_secret(&key, context)?,
-                None => None,
-            };
-            let directory = state::directory(&context.config.server.data);
-            let store = Store::open_beside(&directory).await;
-            let store = store.with_context(|| format!("cannot open the server's state in {}", directory.display()))?;
-            if let Some(secret) = given {
-                let added = store.add_key(&name, secret.expose(), expires_at).await.context("cannot add the key")?;
-                let id =
-                    added.ok_or_else(|| usage("--key: this key is here already; `aludel keys list` shows them"))?;
-                console.line(StandardStream::Stdout, &format!("added {id}"))?;
-                return Ok(Exit::Success);
-            }
-            let key = store.create_key(&name, expires_at).await.context("cannot make a key")?;
-            console::status(&format!("made {}; this is the key, which is shown only now:", key.id));
-            show(&mut console, &key.secret)?;
-        }
-        KeysCommand::List { json } => {
-            let keys = state::open_beside(context).await?.keys().await.context("cannot read the keys")?;
-            if json {
-                for key in &keys {
-                    console.line(StandardStream::Stdout, &object(key).to_string())?;
-                }
-                return Ok(Exit::Success);
-            }
-            if keys.is_empty() {
-                console::status(
-                    "there are no keys: the server serves this machine alone; `aludel keys create` makes one",
-                );
-            }
-            let width =
-                keys.iter().map(|key| terminal::name(&key.name).chars().count()).max().unwrap_or(0).min(MAX_PADDED);
-            for key in keys {
-                console.line(StandardStream::Stdout, &wrap::hanging(&line(&key, width), 2))?;
+            match key {
+                Some(key) => add(context, &name, &key, expires_at).await,
+                None => create(context, &name, expires_at).await,
             }
         }
-        KeysCommand::Expire { key, when: ExpiryTime(at) } => {
-            let store = state::open_beside(context).await?;
-            let id = find(&store.keys().await.context("cannot read the keys")?, &key, IS_SERVED)?;
-            if !store.set_expiry(id.clone(), at).await.context("cannot change the key")? {
-                return Err(unknown(&key));
-            }
-            let until = at.map_or_else(|| "never expires".to_owned(), |at| format!("expires at {}", time(at)));
-            console.line(StandardStream::Stdout, &format!("{id} {until}"))?;
-        }
+        KeysCommand::List { json } => list(context, json).await,
+        KeysCommand::Expire { key, when: ExpiryTime(at) } => expire(context, &key, at).await,
         KeysCommand::Limit { key, requests, tokens, program_seconds } => {
-            let store = state::open_beside(context).await?;
-            let keys = store.keys().await.context("cannot read the keys")?;
-            let id = find(&keys, &key, IS_SERVED)?;
-            let record = keys.iter().find(|key| key.id == id).ok_or_else(|| unknown(&key))?;
-            let changed = |given: Option<BudgetLimit>, before| given.map_or(before, |BudgetLimit(most)| most);
-            let budget = DailyBudget {
-                requests: changed(requests, record.budget.requests),
-                tokens: changed(tokens, record.budget.tokens),
-                program_seconds: changed(program_seconds, record.budget.program_seconds),
-            };
-            if !store.set_budget(id.clone(), budget).await.context("cannot change the key")? {
-                return Err(unknown(&key));
-            }
-            let bounds = bounds(&budget);
-            let bounds = if bounds.is_empty() { "has no budget".to_owned() } else { bounds };
-            console.line(StandardStream::Stdout, &format!("{id} {bounds}"))?;
+            limit(context, &key, requests, tokens, program_seconds).await
         }
-        KeysCommand::Rotate { key, former_until } => {
-            let former_until = match former_until {
-                None => 0,
-                Some(ExpiryTime(Some(at))) => at,
-                Some(ExpiryTime(None)) => return Err(usage("--former-until: give a time or a day")),
-            };
-            let store = state::open_beside(context).await?;
-            let id = find(&store.keys().await.context("cannot read the keys")?, &key, IS_SERVED)?;
-            let rotated = store.rotate_key(id, former_until).await.context("cannot change the key")?;
-            let NewKey { id, secret } = rotated.ok_or_else(|| unknown(&key))?;
-            console::status(&format!("{id} has a new secret, which is shown only now:"));
-            show(&mut console, &secret)?;
-        }
-        KeysCommand::Revoke { key } => {
-            let store = state::open_beside(context).await?;
-            let id = find(&store.keys().await.context("cannot read the keys")?, &key, IS_SERVED)?;
-            if !store.revoke_key(id.clone()).await.context("cannot revoke the key")? {
-                return Err(unknown(&key));
-            }
-            console.line(StandardStream::Stdout, &format!("revoked {id}"))?;
-        }
-        KeysCommand::Erase { key } => {
-            let store = state::open_beside(context).await?;
-            let id = find(&store.keys().await.context("cannot read the keys")?, &key, IS_REVOKED)?;
-            let (bytes, left) = loop {
-                match store.erase_key(id.clone()).await.context("cannot erase it")? {
-                    EraseOutcome::Erased { bytes, left } => break (bytes, left),
-                    EraseOutcome::TooEarly { seconds } => {
-                        console::status(&format!("waiting {seconds} s, until no server serves the key any more"));
-                        tokio::time::sleep(Duration::from_secs(seconds)).await;
-                    }
-                    EraseOutcome::NotRevoked => {
-                        return Err(usage(format!("{id} is still served; `aludel keys revoke {id}` first")));
-                    }
-                    EraseOutcome::Unknown => return Err(unknown(&key)),
-                }
-            };
-            console.line(StandardStream::Stdout, &format!("erased {id}: {}", size(bytes)))?;
-            if left > 0 {
-                let left = size(left);
-                console::status(&format!(
-                    "the audit log has {left} of it; `aludel audit archive` takes old entries out"
-                ));
-            }
-        }
-    }
+        KeysCommand::Rotate { key, former_until } => rotate(context, &key, former_until).await,
+        KeysCommand::Revoke { key } => revoke(context, &key).await,
+        KeysCommand::Erase { key } => erase(context, &key).await,
+    }?;
     Ok(Exit::Success)
+}
+
+async fn open(context: &CommandContext) -> anyhow::Result<Store> {
+    let directory = state::directory(&context.config.server.data);
+    let store = Store::open_beside(&directory).await;
+    store.with_context(|| format!("cannot open the server's state in {}", directory.display()))
+}
+
+/// Adds a key that the operator chose.
+async fn add(context: &CommandContext, name: &str, key: &str, expires_at: Option<i64>) -> anyhow::Result<()> {
+    let given = read_secret(key, context)?;
+    let Some(secret) = given else { return create(context, name, expires_at).await };
+    let added = open(context).await?.add_key(name, secret.expose(), expires_at).await.context("cannot add the key")?;
+    let id = added.ok_or_else(|| usage("--key: this key is here already; `aludel keys list` shows them"))?;
+    Console::new().line(StandardStream::Stdout, &format!("added {id}"))?;
+    Ok(())
+}
+
+async fn create(context: &CommandContext, name: &str, expires_at: Option<i64>) -> anyhow::Result<()> {
+    let key = open(context).await?.create_key(name, expires_at).await.context("cannot make a key")?;
+    console::status(&format!("made {}; this is the key, which is shown only now:", key.id));
+    show(&mut Console::new(), &key.secret)
+}
+
+async fn list(context: &CommandContext, json: bool) -> anyhow::Result<()> {
+    let mut console = Console::new();
+    let keys = state::open_beside(context).await?.keys().await.context("cannot read the keys")?;
+    if json {
+        for key in &keys {
+            console.line(StandardStream::Stdout, &object(key).to_string())?;
+        }
+        return Ok(());
+    }
+    if keys.is_empty() {
+        console::status("there are no keys: the server serves this machine alone; `aludel keys create` makes one");
+    }
+    let width = keys.iter().map(|key| terminal::name(&key.name).chars().count()).max().unwrap_or(0).min(MAX_PADDED);
+    for key in keys {
+        console.line(StandardStream::Stdout, &wrap::hanging(&line(&key, width), 2))?;
+    }
+    Ok(())
+}
+
+async fn expire(context: &CommandContext, key: &str, at: Option<i64>) -> anyhow::Result<()> {
+    let mut console = Console::new();
+    let store = state::open_beside(context).await?;
+    let id = find(&store.keys().await.context("cannot read the keys")?, key, IS_SERVED)?;
+    if !store.set_expiry(id.clone(), at).await.context("cannot change the key")? {
+        return Err(unknown(key));
+    }
+    let until = at.map_or_else(|| "never expires".to_owned(), |at| format!("expires at {}", time(at)));
+    console.line(StandardStream::Stdout, &format!("{id} {until}"))?;
+    Ok(())
+}
+
+async fn limit(
+    context: &CommandContext,
+    key: &str,
+    requests: Option<BudgetLimit>,
+    tokens: Option<BudgetLimit>,
+    program_seconds: Option<BudgetLimit>,
+) -> anyhow::Result<()> {
+    let mut console = Console::new();
+    let store = state::open_beside(context).await?;
+    let keys = store.keys().await.context("cannot read the keys")?;
+    let id = find(&keys, key, IS_SERVED)?;
+    let record = keys.iter().find(|key| key.id == id).ok_or_else(|| unknown(key))?;
+    let changed = |given: Option<BudgetLimit>, before| given.map_or(before, |BudgetLimit(most)| most);
+    let budget = DailyBudget {
+        requests: changed(requests, record.budget.requests),
+        tokens: changed(tokens, record.budget.tokens),
+        program_seconds: changed(program_seconds, record.budget.program_seconds),
+    };
+    if !store.set_budget(id.clone(), budget).await.context("cannot change the key")? {
+        return Err(unknown(key));
+    }
+    let bounds = bounds(&budget);
+    let bounds = if bounds.is_empty() { "has no budget".to_owned() } else { bounds };
+    console.line(StandardStream::Stdout, &format!("{id} {bounds}"))?;
+    Ok(())
+}
+
+async fn rotate(context: &CommandContext, key: &str, former_until: Option<ExpiryTime>) -> anyhow::Result<()> {
+    let former_until = match former_until {
+        None => 0,
+        Some(ExpiryTime(Some(at))) => at,
+        Some(ExpiryTime(None)) => return Err(usage("--former-until: give a time or a day")),
+    };
+    let store = state::open_beside(context).await?;
+    let id = find(&store.keys().await.context("cannot read the keys")?, key, IS_SERVED)?;
+    let rotated = store.rotate_key(id, former_until).await.context("cannot change the key")?;
+    let NewKey { id, secret } = rotated.ok_or_else(|| unknown(key))?;
+    console::status(&format!("{id} has a new secret, which is shown only now:"));
+    show(&mut Console::new(), &secret)?;
+    Ok(())
+}
+
+async fn revoke(context: &CommandContext, key: &str) -> anyhow::Result<()> {
+    let mut console = Console::new();
+    let store = state::open_beside(context).await?;
+    let id = find(&store.keys().await.context("cannot read the keys")?, key, IS_SERVED)?;
+    if !store.revoke_key(id.clone()).await.context("cannot revoke the key")? {
+        return Err(unknown(key));
+    }
+    console.line(StandardStream::Stdout, &format!("revoked {id}"))?;
+    Ok(())
+}
+
+async fn erase(context: &CommandContext, key: &str) -> anyhow::Result<()> {
+    let mut console = Console::new();
+    let store = state::open_beside(context).await?;
+    let id = find(&store.keys().await.context("cannot read the keys")?, key, IS_REVOKED)?;
+    let (bytes, left) = loop {
+        match store.erase_key(id.clone()).await.context("cannot erase it")? {
+            EraseOutcome::Erased { bytes, left } => break (bytes, left),
+            EraseOutcome::TooEarly { seconds } => {
+                console::status(&format!("waiting {seconds} s, until no server serves the key any more"));
+                tokio::time::sleep(Duration::from_secs(seconds)).await;
+            }
+            EraseOutcome::NotRevoked => {
+                return Err(usage(format!("{id} is still served; `aludel keys revoke {id}` first")));
+            }
+            EraseOutcome::Unknown => return Err(unknown(key)),
+        }
+    };
+    console.line(StandardStream::Stdout, &format!("erased {id}: {}", size(bytes)))?;
+    if left > 0 {
+        let left = size(left);
+        console::status(&format!("the audit log has {left} of it; `aludel audit archive` takes old entries out"));
+    }
+    Ok(())
 }
 
 /// The keys that are looked for by their names, except for an erasure.
