@@ -229,7 +229,10 @@ fn finished_line(finished: &Finished) -> FinishedLine<'_> {
     let (mut limit, mut signal, mut status) = (None, None, None);
     let outcome = match &finished.outcome {
         Outcome::Completed => "completed",
-        Outcome::Failed(_) => "failed",
+        Outcome::Failed(error) => {
+            status = error.value.parse().ok().filter(|_| error.name == "SystemExit");
+            "failed"
+        }
         Outcome::Interrupted => "interrupted",
         Outcome::Limit(hit) => {
             limit = Some(match hit {

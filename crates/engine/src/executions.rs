@@ -25,7 +25,7 @@ use crate::{Engine, Error};
 pub use temporary::TemporarySession;
 
 /// Bytes of the longest program.
-pub const MAX_CODE: usize = 1 << 20;
+pub const MAX_CODE: usize = 4 << 20;
 /// Executions under way at once, of all tenants, including those that wait for a kernel or for approval.
 pub(crate) const MAX_EXECUTIONS: usize = 256;
 /// Events that may wait for their reader. Beyond that, the execution waits.
@@ -120,6 +120,10 @@ impl DirectExecution {
 
 /// Starts a program. A task runs it once the gate allows it and its kernel is free.
 pub fn start(engine: &Arc<Engine>, program: ClientProgram) -> Result<DirectExecution, Error> {
+    if program.code.len() > MAX_CODE {
+        let reason = format!("the program has {} bytes; at most {MAX_CODE} are allowed", program.code.len());
+        return Err(Error::Invalid { field: "code", reason });
+    }
     let limit = MAX_EXECUTIONS;
     let permit = engine.executions.acquire(&program.tenant).map_err(|no_room| match no_room {
         NoRoom::AtAll => Error::ExecutionsFull { limit },
@@ -211,10 +215,6 @@ impl Task {
 
     async fn carry_out(&self) -> Result<DirectEnd, DirectEnd> {
         let (id, code) = (&self.program.id, &self.program.code);
-        if code.len() > MAX_CODE {
-            let reason = format!("the program has {} bytes; at most {MAX_CODE} are allowed", code.len());
-            return Ok(DirectEnd::Denied { reason });
-        }
         match self.decided().await? {
             ApprovalDecision::Allow | ApprovalDecision::AllowAll => {}
             ApprovalDecision::Deny { reason } => return Ok(DirectEnd::Denied { reason }),

@@ -252,8 +252,8 @@ async fn executions_are_bounded_in_number_and_programs_in_size() {
     let error = start(&engine, program(target.clone(), "print(1)")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Full);
     drop(held);
-    let (_, end) = finish(start(&engine, program(target, &"#".repeat(MAX_CODE + 1))).unwrap()).await;
-    assert!(matches!(end, DirectEnd::Denied { reason } if reason.contains("1048576")));
+    let refused = start(&engine, program(target, &"#".repeat(MAX_CODE + 1))).unwrap_err();
+    assert!(matches!(refused, Error::Invalid { reason, .. } if reason.contains("4194304")));
     assert_eq!(engine.executions.in_use(), 0);
     assert!(log(&engine).await.is_empty());
 }

@@ -96,8 +96,12 @@ pub(super) fn resolve(
         // With hashes, pip would demand one for each package that the kernel needs as well. They are compared below.
         fs::write(&bare, &given.bare).map_err(at(&bare))?;
         command.arg("--requirement").arg(&bare);
-    } else if let Some(file) = &recipe.requirements {
+    } else if let Some(file) = recipe.requirements.as_ref().filter(|file| file.is_file()) {
         command.arg("--requirement").arg(file);
+    } else if !text.is_empty() {
+        // A pipe, which can be read once.
+        fs::write(&bare, &text).map_err(at(&bare))?;
+        command.arg("--requirement").arg(&bare);
     }
     progress(BuildProgress::Phase { name: "resolving the requirements", total: 0 });
     let mut done = 0;

@@ -487,7 +487,7 @@ async fn what_makes_no_sense_is_refused_in_json_rpc() {
         (json!({ "code": " " }), "The program is empty"),
         (json!({ "code": "1", "timeout_seconds": "soon" }), "cannot be read"),
         (json!({ "code": "1", "session": "cntr_none" }), "no session 'cntr_none'"),
-        (json!({ "code": "#".repeat((1 << 20) + 1) }), "1048576"),
+        (json!({ "code": "#".repeat((4 << 20) + 1) }), "4194304"),
     ] {
         let result = client.call("python", arguments).await;
         assert!(text(&result).contains(words), "{words}: {result}");
