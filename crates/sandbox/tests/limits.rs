@@ -467,21 +467,24 @@ async fn processes_of_a_program_end_with_it() {
     run(&sandbox, "x = 41").await;
     let left = "import glob\nnames = [open(path).read().strip() for path in glob.glob('/proc/[0-9]*/comm')]\n\
                 print(names.count('sleep'), globals().get('x'))";
-    for (program, told) in [
-        ("import subprocess; subprocess.run('sleep 1000; true', shell=True)", "0 41\n"),
-        ("import os; os.system('sleep 1000')", "0 41\n"),
-        ("!sleep 1000; true", "0 41\n"),
-        (
-            "import signal, subprocess\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n\
-             subprocess.Popen('trap \"\" INT; sleep 1000; true', shell=True)\nwhile True: pass",
-            "0 None\n",
-        ),
+    let is_over = |told: &common::Told| matches!(told.finished.outcome, Outcome::Limit(LimitHit::WallClock { .. }));
+    for program in [
+        "import subprocess; subprocess.run('sleep 1000; true', shell=True)",
+        "import os; os.system('sleep 1000')",
+        "!sleep 1000; true",
     ] {
         let ended = run(&sandbox, program).await;
-        assert!(matches!(ended.finished.outcome, Outcome::Limit(LimitHit::WallClock { .. })), "{program}: {ended:?}");
+        assert!(is_over(&ended), "{program}: {ended:?}");
         // A shell ends after its child.
         tokio::time::sleep(Duration::from_millis(200)).await;
-        assert_eq!(run(&sandbox, left).await.stdout, told, "{program}");
+        assert_eq!(run(&sandbox, left).await.stdout, "0 41\n", "{program}");
     }
+    let stubborn = "import signal, subprocess\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n\
+                    subprocess.Popen('trap \"\" INT; sleep 1000; true', shell=True)\nwhile True: pass";
+    let ended = run(&sandbox, stubborn).await;
+    assert!(is_over(&ended), "{ended:?}");
+    let next = sandbox.start_kernel(KernelOptions::default()).await.unwrap();
+    assert_eq!(listen(next.execute(Cell::new(left)).await.unwrap()).await.stdout, "0 None\n");
+    drop(next);
     sandbox.close().await.unwrap();
 }
