@@ -212,7 +212,9 @@ async fn conversations_keep_what_was_said() {
     server.stop().await;
 
     let server = start(data.path()).await;
-    let items = server.get(&format!("{path}/items?order=asc")).await.ok();
+    let hidden = server.get(&format!("{path}/items/ci_1")).await.ok();
+    assert_eq!((&hidden["code"], &hidden["outputs"]), (&json!("1"), &json!(null)), "they come on request");
+    let items = server.get(&format!("{path}/items?order=asc&include[]=code_interpreter_call.outputs")).await.ok();
     let items: &Vec<Value> = items["data"].as_array().unwrap();
     assert_eq!(items[0]["content"], json!([{ "type": "input_text", "text": "Hello!" }]));
     assert_eq!((&items[0]["type"], &items[0]["status"], &items[1]), (&json!("message"), &json!("completed"), &call));
@@ -227,7 +229,8 @@ async fn conversations_keep_what_was_said() {
     let page = server.get(&format!("{path}/items?limit=1")).await;
     assert!(String::from_utf8_lossy(&page.bytes).contains(stored), "{page:?}");
     assert_eq!(page.ok()["first_id"], items[2]["id"]);
-    assert_eq!(server.get(&format!("{path}/items/ci_1")).await.ok(), call);
+    let asked = format!("{path}/items/ci_1?include=code_interpreter_call.outputs");
+    assert_eq!(server.get(&asked).await.ok(), call);
     assert_eq!(server.delete(&format!("{path}/items/ci_1")).await.ok()["id"], conversation["id"]);
     server.get(&format!("{path}/items/ci_1")).await.refused(404, "ci_1");
     let updated = server.post(&path, json!({ "metadata": { "a": "b" } })).await.ok();

@@ -271,7 +271,8 @@ impl Writer {
     }
 
     fn end_step(&mut self, mut step: RunStep, end: &StepEnd) {
-        step.usage = self.used_by_step.take();
+        // Clients add them up: only a step that goes on has none.
+        step.usage = Some(self.used_by_step.take().unwrap_or_default());
         end_of_step(&mut step, end, self.now);
         let name = match end {
             StepEnd::Completed | StepEnd::CutOff(_) => EventName::StepCompleted,

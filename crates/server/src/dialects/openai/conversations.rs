@@ -7,14 +7,14 @@ use aludel_wire::openai::responses::{ContentPart, ItemDocument, ItemStatus};
 use aludel_wire::openai::{AddItems, Conversation, CreateConversation, Deleted, List, ListObject, UpdateConversation};
 use axum::Json;
 use axum::extract::{Path, State};
-use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use super::responses::include::{Include, shown_document};
 use crate::app::App;
 use crate::error::ApiError;
-use crate::http::{Caller, Fields, JSON, Params};
+use crate::http::{Caller, Fields, Params};
 
 /// Items that can be added at once.
 const MAX_ITEMS: usize = 20;
@@ -92,8 +92,8 @@ pub(crate) async fn list_items(
     let (ids, items): (Vec<String>, Vec<String>) = page.data.into_iter().unzip();
     let (first_id, last_id) = (ids.first().cloned(), ids.last().cloned());
     // As they are stored, without a tree for each.
-    let data = items.into_iter().map(RawValue::from_string).collect::<Result<Vec<_>, _>>();
-    let data = data.map_err(|error| ApiError::internal(format!("stored JSON is not whole: {error}")))?;
+    let include = Include::of(params.all("include"));
+    let data = items.into_iter().map(|item| shown(item, include)).collect::<Result<Vec<_>, _>>()?;
     let list = List { object: ListObject::It, data, first_id, last_id, has_more: page.has_more };
     Ok(Json(list).into_response())
 }
@@ -102,9 +102,21 @@ pub(crate) async fn retrieve_item(
     State(app): State<Arc<App>>,
     Caller(tenant): Caller,
     Path((id, item)): Path<(String, String)>,
+    params: Params,
 ) -> Result<Response, ApiError> {
     let found = app.store.item(&tenant, &parse(&id)?, &item).await?.ok_or_else(|| no_item(&id, &item))?;
-    Ok(([(CONTENT_TYPE, JSON)], found).into_response())
+    Ok(Json(shown(found, Include::of(params.all("include")))?).into_response())
+}
+
+/// A stored item for a client: with programs' output and encrypted reasoning only on request.
+fn shown(item: String, include: Include) -> Result<Box<RawValue>, ApiError> {
+    let broken = |error| ApiError::internal(format!("stored JSON is not whole: {error}"));
+    let may_hide = ["\"code_interpreter_call\"", "\"reasoning\""].iter().any(|kind| item.contains(kind));
+    if !may_hide {
+        return RawValue::from_string(item).map_err(broken);
+    }
+    let item: ItemDocument = serde_json::from_str(&item).map_err(broken)?;
+    serde_json::value::to_raw_value(&shown_document(item, include)).map_err(broken)
 }
 
 pub(crate) async fn delete_item(

@@ -515,11 +515,13 @@ impl Choice {
         if !self.calls.is_empty() {
             message.insert("tool_calls".into(), self.calls.clone().into());
         }
-        if !self.programs.is_empty() && self.markdown.is_none() {
+        if self.container.is_some() && self.markdown.is_none() {
             let programs: Vec<Value> = self.programs.iter().map(|program| program.item.clone()).collect();
+            // A container in which nothing ran is gone.
+            let container = self.container.clone().filter(|_| !programs.is_empty());
             message.insert("code_interpreter_calls".into(), programs.into());
             message.insert("files".into(), self.files().into());
-            message.insert("container_id".into(), self.container.clone().into());
+            message.insert("container_id".into(), container.into());
         }
         json!({ "index": index, "message": message, "logprobs": null, "finish_reason": self.finish })
     }

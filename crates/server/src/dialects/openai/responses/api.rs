@@ -15,10 +15,10 @@ use axum::http::header::HOST;
 use axum::response::{IntoResponse, Response};
 
 use super::context::Context;
+use super::include::{Include, for_client, shown_document};
 use super::render::{is_response, parse_stored, stored_requests};
-use super::request::{Include, ParsedRequest};
+use super::request::ParsedRequest;
 use super::start;
-use super::writer::{for_client, shown_document};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params, stored_memory};

@@ -1,10 +1,11 @@
 //! The Responses API: a model, a code interpreter, and a log of everything that was sent to a client.
 //!
 //! `request` parses a request, `context` collects the conversation before it, `start` combines both, `writer` writes the protocol's
-//! objects, `render` drives it by the engine's events.
+//! objects, `include` hides what a client did not ask for, `render` drives it by the engine's events.
 
 mod api;
 mod context;
+pub(super) mod include;
 mod render;
 mod request;
 mod start;

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tracing::error;
 
-use super::request::Include;
+use super::include::Include;
 use super::writer::{Status, Writer};
 use crate::dialects::openai::program::{CollectedOutput, ProgramEnd};
 use crate::raw_json::{into_text, raw_json};

@@ -1,5 +1,6 @@
 //! A request for a response, understood.
 
+use super::include::Include;
 use aludel_agent::CodeInterpreter;
 use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling, ToolChoice};
 use aludel_engine::KernelSpec;
@@ -9,7 +10,6 @@ use aludel_wire::openai::responses::{
     Response, ResponseObject, Status, TextFormat, Tool, ToolDocument,
 };
 use aludel_wire::{Document, JsonText};
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::dialects::openai::conversations::stored_item;
@@ -57,27 +57,6 @@ pub(super) struct Mcp {
     pub(super) label: String,
     /// True if every program waits for approval.
     pub(super) asks: bool,
-}
-
-/// The extra contents of an answer.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-pub(super) struct Include {
-    /// The output of programs.
-    pub(super) outputs: bool,
-    /// Reasoning in a form that can be sent back.
-    pub(super) reasoning: bool,
-}
-
-impl Include {
-    /// Parses the names; unknown ones are for tools that this server does not have.
-    pub(super) fn of<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
-        let mut include = Self::default();
-        for name in names {
-            include.outputs |= name == "code_interpreter_call.outputs";
-            include.reasoning |= name == "reasoning.encrypted_content";
-        }
-        include
-    }
 }
 
 impl ParsedRequest {

@@ -10,12 +10,13 @@ use aludel_engine::sessions::{LINK, path_at};
 use aludel_engine::turns::{Frame, ItemId, ToolCall};
 use aludel_wire::openai::responses::{
     self, Annotation, CodeInterpreterCall, ContainerFileCitation, ContentPart, Event, FunctionCall, IncompleteDetails,
-    InputTokensDetails, Item, ItemDocument, ItemStatus, McpApprovalRequest, McpCall, Message, MessageContent,
-    OutputText, OutputTokensDetails, Reasoning, ReasoningText, Response, ResponseError, Role, StreamEvent,
+    InputTokensDetails, Item, ItemStatus, McpApprovalRequest, McpCall, Message, MessageContent, OutputText,
+    OutputTokensDetails, Reasoning, ReasoningText, Response, ResponseError, Role, StreamEvent,
 };
 
 use super::context::digest_of;
-use super::request::{Include, PYTHON};
+use super::include::{Include, for_client, shown_item};
+use super::request::PYTHON;
 use crate::dialects::openai::program::ProgramEnd;
 use crate::dialects::reasoning::wrapped;
 
@@ -554,36 +555,6 @@ impl Writer {
             }
         });
     }
-}
-
-/// The response for a client: with programs' output and encrypted reasoning only on request.
-pub(super) fn for_client(mut response: Response, include: Include) -> Response {
-    response.output = response.output.into_iter().map(|item| shown_item(item, include)).collect();
-    response
-}
-
-/// One item for a client, with the same filter.
-fn shown_item(mut item: Item, include: Include) -> Item {
-    match &mut item {
-        Item::CodeInterpreterCall(call) if !include.outputs && call.status != Some(ItemStatus::InProgress) => {
-            call.outputs = None;
-        }
-        Item::Reasoning(reasoning) if !include.reasoning => reasoning.encrypted_content = None,
-        _ => {}
-    }
-    item
-}
-
-/// One item of a client's input, with the same filter.
-pub(super) fn shown_document(mut item: ItemDocument, include: Include) -> ItemDocument {
-    match item.kind() {
-        Some("code_interpreter_call") if !include.outputs && item.text("status") != Some("in_progress") => {
-            item.hide_outputs();
-        }
-        Some("reasoning") if !include.reasoning => item.hide_encrypted_content(),
-        _ => {}
-    }
-    item
 }
 
 fn usage_of(usage: &TokenUsage) -> responses::Usage {
