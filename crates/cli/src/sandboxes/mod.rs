@@ -61,15 +61,21 @@ impl RunningBackend {
             .chain(&config.sandbox.templates.0)
             .chain(config.sandbox.key_templates.0.values())
             .collect();
-        if names.is_empty() {
+        let own = config.sandbox.template.own();
+        let names: Vec<_> = names.into_iter().filter(|name| Some(*name) != own).collect();
+        if names.is_empty() && own.is_none() {
             return Ok(usual);
         }
         if names.len() > MAX_TEMPLATES {
             return Err(usage(format!("a server has at most {MAX_TEMPLATES} templates besides sandbox.template")));
         }
-        if usual.backend.capabilities().backend != "local" {
+        if !names.is_empty() && usual.backend.capabilities().backend != "local" {
             anyhow::bail!("templates (sandbox.templates, `template` of a model) need local sandboxes");
         }
+        let named = match own {
+            Some(name) => Some(OfferedTemplate::new(name.clone(), &find(context, name).await?)),
+            None => None,
+        };
         let mut further = Vec::new();
         for name in names {
             let template = find(context, name).await?;
@@ -79,7 +85,7 @@ impl RunningBackend {
             let started = started.with_context(|| format!("no sandbox can be started from the template `{name}`"))?;
             further.push((offer, Arc::new(started) as Arc<dyn Backend>));
         }
-        Ok(Self { backend: Arc::new(Templates::new(usual.backend, further)), packages: usual.packages })
+        Ok(Self { backend: Arc::new(Templates::new(usual.backend, named, further)), packages: usual.packages })
     }
 
     async fn start_as(context: &CommandContext, wanted: BackendOptions<'_>) -> anyhow::Result<Self> {

@@ -190,7 +190,7 @@ async fn programs_run_in_the_template_of_their_model_or_their_tenant() {
             let offer = OfferedTemplate { name: name.parse().unwrap(), packages: Vec::new() };
             (offer, scripted(name) as Arc<dyn Backend>)
         });
-        let backend = Templates::new(scripted("usual"), further);
+        let backend = Templates::new(scripted("usual"), None, further);
         let store = Store::open_beside(data.path()).await.unwrap();
         let engine = engine_on(
             store,
@@ -207,7 +207,7 @@ async fn programs_run_in_the_template_of_their_model_or_their_tenant() {
     }
     let model = || Memory::new(program);
     let offer = OfferedTemplate { name: name.clone(), packages: vec!["torch".into()] };
-    let backend = Templates::new(Arc::new(model()), [(offer, Arc::new(model()) as Arc<dyn Backend>)]);
+    let backend = Templates::new(Arc::new(model()), None, [(offer, Arc::new(model()) as Arc<dyn Backend>)]);
     let data = tempfile::tempdir().unwrap();
     let engine = engine_on(
         Store::open_beside(data.path()).await.unwrap(),

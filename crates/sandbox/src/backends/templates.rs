@@ -13,6 +13,8 @@ use crate::{Error, SandboxId, Template};
 #[derive(Debug)]
 pub struct Templates {
     usual: Arc<dyn Backend>,
+    /// The name of the usual template, if it has one.
+    usual_name: Option<TemplateName>,
     further: BTreeMap<TemplateName, Arc<dyn Backend>>,
     capabilities: Capabilities,
 }
@@ -25,16 +27,18 @@ impl OfferedTemplate {
 }
 
 impl Templates {
-    /// The backend of the usual template, and those of further ones.
+    /// The backend of the usual template, with its name if it has one, and those of further ones.
     pub fn new(
         usual: Arc<dyn Backend>,
+        named: Option<OfferedTemplate>,
         further: impl IntoIterator<Item = (OfferedTemplate, Arc<dyn Backend>)>,
     ) -> Self {
         let mut capabilities = usual.capabilities().clone();
         let (offers, further): (Vec<_>, Vec<_>) = further.into_iter().unzip();
         let further = offers.iter().map(|offer| offer.name.clone()).zip(further).collect();
-        capabilities.templates = offers;
-        Self { usual, further, capabilities }
+        let usual_name = named.as_ref().map(|offer| offer.name.clone());
+        capabilities.templates = named.into_iter().chain(offers).collect();
+        Self { usual, usual_name, further, capabilities }
     }
 
     /// All backends, the usual one first.
@@ -51,6 +55,7 @@ impl Backend for Templates {
     fn create(&self, id: SandboxId, spec: SandboxSpec) -> BoxFuture<'_, Result<Arc<dyn Sandbox>, Error>> {
         let backend = match &spec.template {
             None => &self.usual,
+            name if *name == self.usual_name => &self.usual,
             Some(name) => match self.further.get(name) {
                 Some(backend) => backend,
                 None => return Box::pin(async { Err(Error::NotSupported("a template of this name")) }),
@@ -124,8 +129,11 @@ mod tests {
     async fn a_sandbox_starts_from_the_template_that_is_named() {
         let offer = OfferedTemplate { name: "ml".parse().unwrap(), packages: vec!["torch".into()] };
         let further = scripted("ml");
-        let backend = Templates::new(scripted("usual"), [(offer, Arc::clone(&further) as Arc<dyn Backend>)]);
+        let named = OfferedTemplate { name: "base".parse().unwrap(), packages: Vec::new() };
+        let further_one = [(offer, Arc::clone(&further) as Arc<dyn Backend>)];
+        let backend = Templates::new(scripted("usual"), Some(named), further_one);
         assert_eq!(said(&backend, None).await.unwrap(), "usual");
+        assert_eq!(said(&backend, Some("base")).await.unwrap(), "usual");
         assert_eq!(said(&backend, Some("ml")).await.unwrap(), "ml");
         assert!(matches!(said(&backend, Some("geo")).await, Err(Error::NotSupported(_))));
         let alone = scripted("alone");
