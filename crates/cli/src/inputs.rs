@@ -11,6 +11,7 @@ use aludel_sandbox::mime_of;
 use aludel_store::Store;
 use anyhow::Context;
 
+use crate::console;
 use crate::exit::{limit, usage};
 
 /// Most input files of one command.
@@ -58,7 +59,12 @@ impl Inputs {
         let name =
             plain(&name).ok_or_else(|| usage(format!("{flag}: {name} does not name a place in the workspace")))?;
         if metadata.is_dir() {
-            return self.add_directory(path, &name, 0, flag);
+            let hidden = self.add_directory(path, &name, 0, flag)?;
+            if hidden > 0 {
+                let left_out = if hidden == 1 { "1 hidden entry is" } else { &format!("{hidden} hidden entries are") };
+                console::status(&format!("{flag}: {left_out} left out; name what is needed, such as {flag}/.git"));
+            }
+            return Ok(());
         }
         if !metadata.is_file() {
             return Err(usage(format!("{flag}: not a regular file or directory")));
@@ -85,28 +91,31 @@ impl Inputs {
         Ok(())
     }
 
-    fn add_directory(&mut self, path: &Path, prefix: &str, depth: usize, flag: &str) -> anyhow::Result<()> {
+    /// Adds the files of a directory. Returns the number of hidden entries that are left out.
+    fn add_directory(&mut self, path: &Path, prefix: &str, depth: usize, flag: &str) -> anyhow::Result<usize> {
         if depth == MAX_DEPTH {
             return Err(usage(format!("{flag}: it is more than {MAX_DEPTH} directories deep")));
         }
         let entries = std::fs::read_dir(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
         let mut entries = entries.map_err(|error| usage(format!("{flag}: {}: {error}", path.display())))?;
         entries.sort_by_key(std::fs::DirEntry::file_name);
+        let mut hidden = 0;
         for entry in entries {
             let (path, name) = (entry.path(), entry.file_name());
             let name = name.to_str().ok_or_else(|| unnamed(&format!("{flag}: {}", path.display())))?;
             if name.starts_with('.') || name == "__pycache__" {
+                hidden += usize::from(name != "__pycache__");
                 continue;
             }
             let name = if prefix.is_empty() { name.to_owned() } else { format!("{prefix}/{name}") };
             // A link to a file counts as a file; one to a directory may lead back.
             match entry.file_type() {
-                Ok(kind) if kind.is_dir() => self.add_directory(&path, &name, depth + 1, flag)?,
+                Ok(kind) if kind.is_dir() => hidden += self.add_directory(&path, &name, depth + 1, flag)?,
                 Ok(_) if path.is_file() => self.push(InputFile { name, path }, flag)?,
                 _ => {}
             }
         }
-        Ok(())
+        Ok(hidden)
     }
 }
 
