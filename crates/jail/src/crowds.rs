@@ -9,6 +9,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io::Write as _;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,6 +32,8 @@ const STOP_PAUSE: Duration = Duration::from_millis(2);
 const LINGER: Duration = Duration::from_millis(200);
 /// The longest that they stay stopped. Something else holds the warden up then.
 const MAX_HOLD: Duration = Duration::from_secs(10);
+/// Time between two lines of the log about it.
+const LOG_PAUSE: Duration = Duration::from_secs(60);
 /// Processes of all sandboxes together that may go on. Those with most pause first.
 const MAX_GOING_ON: usize = 32;
 /// Processes of a sandbox that never pauses.
@@ -106,10 +109,14 @@ impl Waits {
         sys::reset_signals().step("reset the signals")?;
         rustix::thread::set_name(c"aludel-crowds").step("take a name")?;
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step("die with the warden")?;
+        let mut paused = Paused::default();
         loop {
             if self.is_late() {
-                self.hold(groups);
+                let began = Instant::now();
+                let count = self.hold(groups);
+                paused.note(count, began.elapsed());
             }
+            paused.tell();
             std::thread::sleep(LOOK_PAUSE);
         }
     }
@@ -121,11 +128,11 @@ impl Waits {
         })
     }
 
-    /// Pauses the crowded sandboxes until nobody is late.
-    fn hold(self, groups: &[PathBuf]) {
+    /// Pauses the crowded sandboxes until nobody is late. Returns their number.
+    fn hold(self, groups: &[PathBuf]) -> usize {
         let crowded = most_crowded(groups);
         if crowded.is_empty() {
-            return;
+            return 0;
         }
         self.holds().fetch_add(1, Ordering::SeqCst);
         let (began, mut late_until) = (Instant::now(), Instant::now());
@@ -148,13 +155,43 @@ impl Waits {
             fs::write(file, share).ignore("it may have ended, and the next change sets it again");
         }
         self.holds().fetch_add(1, Ordering::SeqCst);
-        let (count, ms) = (crowded.len(), began.elapsed().as_millis());
-        eprintln!("aludel: Linux held the sandboxes up: the {count} with most processes had to pause for {ms} ms");
         if began.elapsed() >= MAX_HOLD {
             // It would begin again at once, and they would never run.
             while self.is_late() {
                 std::thread::sleep(LOOK_PAUSE);
             }
+        }
+        crowded.len()
+    }
+}
+
+/// Pauses that the log has not told yet.
+#[derive(Default)]
+struct Paused {
+    times: u32,
+    most: usize,
+    took: Duration,
+    told: Option<Instant>,
+}
+
+impl Paused {
+    fn note(&mut self, sandboxes: usize, took: Duration) {
+        if sandboxes > 0 {
+            self.times += 1;
+            self.most = self.most.max(sandboxes);
+            self.took += took;
+        }
+    }
+
+    /// Writes them to the log, at most once in [`LOG_PAUSE`].
+    fn tell(&mut self) {
+        if self.times > 0 && self.told.is_none_or(|told| told.elapsed() > LOG_PAUSE) {
+            let Self { times, most, took, .. } = self;
+            let ms = took.as_millis();
+            let crowded = format!("those with most processes, up to {most}, paused {times} times, {ms} ms in all");
+            // Not by a macro that panics where the disk of the log is full.
+            writeln!(std::io::stderr(), "aludel: Linux held the sandboxes up: {crowded}").ignore("the log is full");
+            *self = Self { told: Some(Instant::now()), ..Self::default() };
         }
     }
 }

@@ -91,7 +91,7 @@ struct WardenServer {
     /// Time of the next count of locks and sockets.
     objects_due: Instant,
     locks: LockCounter,
-    /// What it waits for, for the process that pauses crowded sandboxes.
+    /// Its waits, for the process that pauses crowded sandboxes.
     waits: Waits,
     /// The namespaces of the next sandbox.
     spare: Option<SpareNamespaces>,

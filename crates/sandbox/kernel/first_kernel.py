@@ -111,7 +111,7 @@ class Kernel(Streams):
         if for_good and self.checkpoint is not None:
             kill(self.checkpoint, signal.SIGKILL)
         if self.pid is not None:
-            # What its program started ends with the program.
+            # Processes of its program end with it.
             try:
                 os.killpg(self.pid, number)
             except OSError:

@@ -44,7 +44,7 @@ impl WardenServer {
             WardenRequest::Signal { id, kernel, signal } => {
                 let kernel = self.sandboxes.get(&id).and_then(|sandbox| sandbox.kernels.get(&kernel));
                 if let (Some(kernel), Some(signal)) = (kernel, Signal::from_named_raw(signal)) {
-                    // What its program started ends with the program, as in Jupyter.
+                    // Processes of its program end with it, as in Jupyter.
                     kernel.signal_group(signal);
                     if signal == Signal::KILL {
                         kernel.signal(signal);

@@ -9,8 +9,8 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{BoxStream, Stream, unfold};
 use futures_util::{StreamExt, TryStreamExt};
 
-/// The chunks that end an answer in its protocol's words if its sandbox ends first, or is paused. Without this extension the body breaks off
-/// then.
+/// The chunks that end an answer in its protocol's words if its sandbox ends first, or is paused. Without this extension the body breaks
+/// off then.
 #[derive(Clone)]
 pub(crate) struct LastChunk {
     pub(crate) ended: Bytes,

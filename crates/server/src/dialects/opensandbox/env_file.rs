@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use aludel_engine::sandboxes::ClientSandbox;
 use aludel_engine::sandboxes::files::FilesError;
+use aludel_engine::{Error, SandboxError};
 
 use crate::client_sandboxes::refusal::{refused, refused_file};
 use crate::error::ApiError;
@@ -19,7 +20,12 @@ const MAX_BYTES: usize = 64 << 10;
 pub(super) async fn read(sandbox: &ClientSandbox) -> Result<BTreeMap<String, String>, ApiError> {
     let known = &sandbox.spec().environment;
     let path = known.get(VARIABLE).filter(|path| path.starts_with('/')).map_or(PATH, String::as_str);
-    let files = sandbox.files().await.map_err(refused)?;
+    let files = match sandbox.files().await {
+        Ok(files) => files,
+        // Then no client has kept any.
+        Err(Error::Sandbox(SandboxError::NotSupported(_))) => return Ok(BTreeMap::new()),
+        Err(error) => return Err(refused(error)),
+    };
     let mut text = Vec::new();
     match files.open(path, 0).await {
         Ok(mut file) => {
