@@ -1,8 +1,9 @@
 //! The process that pauses the sandboxes with most processes while the warden waits for Linux.
 //!
-//! All kernels are forks of one process, so Linux guards the memory that they share by the same locks, and the mounts and the record locks of
-//! all sandboxes by others. A program that was preempted while it holds such a lock gives it back when it gets a processor, which took 10 to
-//! 60 s among hundreds of busy processes of a background group. So all of them get processor time, and stop once they leave the kernel.
+//! All kernels are forks of one process, so Linux guards the memory that they share by the same locks, and the mounts and the record
+//! locks of all sandboxes by others. A program that was preempted while it holds such a lock gives it back when it gets a processor, which
+//! took 10 to 60 s among hundreds of busy processes of a background group. So all of them get processor time, and stop once they leave the
+//! kernel.
 //!
 //! The warden can look after nothing meanwhile: it is the one that waits. It publishes the start of what it does in memory that this
 //! process shares, and so does the counter of locks, for which the lockers of the whole host wait.

@@ -484,8 +484,8 @@ fn is_answered(number: i64) -> bool {
     number == libc::SYS_setpriority || ANSWERED.iter().any(|(answered, _)| *answered == number)
 }
 
-/// The answer to `setpriority`, which is not made: a process of lower priority that has a lock inside Linux would hold up everybody else who
-/// wants it. A higher one is refused as by Linux.
+/// The answer to `setpriority`, which is not made: a process of lower priority that has a lock inside Linux would hold up everybody else
+/// who wants it. A higher one is refused as by Linux.
 fn priority() -> Result<BpfProgram, String> {
     let number = u32::try_from(libc::SYS_setpriority).map_err(|error| error.to_string())?;
     Ok(vec![

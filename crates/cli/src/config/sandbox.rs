@@ -94,8 +94,8 @@ settings! {
         hash_seed: HashSeed = HashSeed(None);
         /// The most memory that a client of the server can ask for; `memory` unless it is given.
         max_memory: MemorySize = MemorySize(Size::from_bytes(LIMITS.memory));
-        /// Time for which a server keeps the sandbox of a chat completion, or of Gemini's `generateContent`, for the next request. Its files
-        /// stay for longer.
+        /// Time for which a server keeps the sandbox of a chat completion, or of Gemini's `generateContent`, for the next request. Its
+        /// files stay for longer.
         linger: DurationValue = DurationValue::from_secs(2 * 60);
         /// Time for which a program of a server waits for the answers of its client's tools.
         answers: DurationValue = DurationValue::from_secs(5 * 60);
