@@ -242,13 +242,20 @@ fn boost(groups: &[PathBuf], name: &str) -> Vec<(PathBuf, String)> {
     before
 }
 
-/// Stops the processes of a group that still run. Those that somebody else stopped stay as they are.
+/// Returns true for the first process of a pid namespace, for which the warden may wait.
+fn is_init(pid: Pid) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).unwrap_or_default();
+    let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    pids.and_then(|pids| pids.split_whitespace().next_back()).is_some_and(|innermost| innermost == "1")
+}
+
+/// Stops the processes of a group that still run, without its init. Those that somebody else stopped stay as they are.
 fn stop(group: &Path, stopped: &mut HashMap<Pid, OwnedFd>) {
     for pid in processes_of(group) {
         // The pidfd comes first, so that a reused process id is noticed.
         let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
         let runs = states_of(pid).iter().any(|state| !matches!(state, 'T' | 't' | 'Z' | 'X'));
-        if runs && !stopped.contains_key(&pid) && pidfd_send_signal(&process, Signal::STOP).is_ok() {
+        if runs && !stopped.contains_key(&pid) && !is_init(pid) && pidfd_send_signal(&process, Signal::STOP).is_ok() {
             stopped.insert(pid, process);
         }
     }
