@@ -64,8 +64,9 @@ fn parse(text: &str, known: &BTreeMap<String, String>) -> BTreeMap<String, Strin
 /// The entry at the beginning of a text, if there is one, and the text below it.
 fn entry<'a>(text: &'a str, known: &BTreeMap<String, String>) -> (Option<(String, String)>, &'a str) {
     let (line, below) = first_line(text);
-    let Some((name, value)) = text.split_once('=').filter(|(name, _)| is_name(name.trim()) && name.len() < line.len())
-    else {
+    // In its line, since a program may write a file of many lines without one.
+    let name = line.split_once('=').map(|(name, _)| name).filter(|name| is_name(name.trim()));
+    let Some((name, value)) = name.and_then(|name| Some((name, text.get(name.len() + 1..)?))) else {
         return (None, below);
     };
     let named = |value: String| (name.trim().to_owned(), value);
@@ -76,7 +77,7 @@ fn entry<'a>(text: &'a str, known: &BTreeMap<String, String>) -> (Option<(String
     }
     let value = first_line(value).0.trim();
     let value = value.strip_prefix('"').map_or_else(|| Some(value.to_owned()), unescaped);
-    (value.map(|value| named(expanded(&value, known))), below)
+    (value.and_then(|value| expanded(&value, known)).map(named), below)
 }
 
 fn first_line(text: &str) -> (&str, &str) {
@@ -107,8 +108,8 @@ fn unescaped(quoted: &str) -> Option<String> {
     }
 }
 
-/// A value with the sandbox's variables in place of their names. An unknown one is empty.
-fn expanded(value: &str, known: &BTreeMap<String, String>) -> String {
+/// A value with the sandbox's variables in place of their names; `None` if it gets too long. An unknown variable is empty.
+fn expanded(value: &str, known: &BTreeMap<String, String>) -> Option<String> {
     let mut pieces = value.split('$');
     let mut all = pieces.next().unwrap_or_default().to_owned();
     for piece in pieces {
@@ -117,6 +118,9 @@ fn expanded(value: &str, known: &BTreeMap<String, String>) -> String {
             let end = piece.find(|next: char| !next.is_ascii_alphanumeric() && next != '_').unwrap_or(piece.len());
             piece.split_at(end)
         });
+        if all.len() > MAX_BYTES {
+            return None;
+        }
         if is_name(name) {
             all.push_str(known.get(name).map_or("", String::as_str));
             all.push_str(after);
@@ -125,7 +129,7 @@ fn expanded(value: &str, known: &BTreeMap<String, String>) -> String {
             all.push_str(piece);
         }
     }
-    all
+    Some(all)
 }
 
 #[cfg(test)]
@@ -150,6 +154,14 @@ mod tests {
             ("UNKNOWN", "[] $1"),
         ];
         assert_eq!(entries, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    }
+
+    #[test]
+    fn a_value_that_grows_without_end_is_left_out() {
+        let known = BTreeMap::from([("A".to_owned(), "x".repeat(60 << 10))]);
+        assert_eq!(expanded("$A", &known).map(|value| value.len()), Some(60 << 10));
+        let variables = parse(&format!("B={}\nC=c\n", "$A".repeat(MAX_BYTES / 2)), &known);
+        assert_eq!(variables.into_iter().collect::<Vec<_>>(), [("C".to_owned(), "c".to_owned())]);
     }
 
     #[test]
