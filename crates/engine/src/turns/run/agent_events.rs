@@ -83,14 +83,16 @@ impl Run {
             return Ok(Flow::GoOn);
         }
         let flow = match event {
-            AgentEvent::Text(delta) if progress.held.is_some() => {
-                progress.held.get_or_insert_default().push_str(&delta);
-                Flow::GoOn
-            }
-            AgentEvent::Text(delta) => {
-                let item = self.go_on_message(choice, progress, &delta, false).await;
-                self.queue(choice, EventKind::Text { item, delta }).await
-            }
+            AgentEvent::Text(delta) => match &mut progress.held {
+                Some(held) => {
+                    held.push_str(&delta);
+                    Flow::GoOn
+                }
+                None => {
+                    let item = self.go_on_message(choice, progress, &delta, false).await;
+                    self.queue(choice, EventKind::Text { item, delta }).await
+                }
+            },
             AgentEvent::Refusal(delta) => {
                 let item = self.go_on_message(choice, progress, &delta, true).await;
                 self.queue(choice, EventKind::Refusal { item, delta }).await
