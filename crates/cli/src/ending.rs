@@ -17,9 +17,11 @@ pub(crate) fn failure_of(ending: &EndReason) -> Option<anyhow::Error> {
         | FailureKind::Upstream
         | FailureKind::Sandbox => None,
         FailureKind::DiskFull | FailureKind::Storage => Some(state::StateError(words).into()),
-        FailureKind::StorageFull | FailureKind::TooLarge | FailureKind::Unavailable | FailureKind::Internal => {
-            Some(anyhow!(words))
-        }
+        FailureKind::StorageFull
+        | FailureKind::TooLarge
+        | FailureKind::SessionDeleted
+        | FailureKind::Unavailable
+        | FailureKind::Internal => Some(anyhow!(words)),
     }
 }
 

@@ -4,6 +4,7 @@ use std::error::Error as _;
 use std::time::Duration;
 
 use aludel_agent::upstream::UpstreamError;
+use aludel_store::SessionId;
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, ErrorKind};
@@ -40,6 +41,8 @@ pub enum FailureKind {
     Upstream,
     /// The sandbox failed: our fault or the host's.
     Sandbox,
+    /// The session was deleted under its program.
+    SessionDeleted,
     /// The output exceeds its limit.
     TooLarge,
     /// The server is shutting down, or was restarted.
@@ -96,6 +99,12 @@ impl Failure {
     pub fn of_sandbox(cause: impl std::fmt::Display) -> Self {
         let message = "The sandbox failed; the server's log says why, under the request's id (x-request-id).";
         Self { cause: Some(cause.to_string()), ..Self::new(FailureKind::Sandbox, message) }
+    }
+
+    /// The session was deleted, by its own client, while a program ran in it or was about to.
+    pub(crate) fn session_deleted(id: &SessionId) -> Self {
+        let message = format!("The container {id} was deleted while a program of this answer needed it.");
+        Self { should_retry: Some(false), ..Self::new(FailureKind::SessionDeleted, message) }
     }
 
     /// The failure of a model's server.

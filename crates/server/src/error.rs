@@ -234,7 +234,7 @@ impl From<aludel_engine::turns::Failure> for ApiError {
             FailureKind::RateLimited | FailureKind::Busy => {
                 Self::too_many(message, Duration::from_millis(retry_after_ms.unwrap_or(1000)))
             }
-            FailureKind::Rejected => Self::bad_request(message),
+            FailureKind::Rejected | FailureKind::SessionDeleted => Self::bad_request(message),
             FailureKind::StorageFull => Self::bad_request(message).code("storage_limit_exceeded"),
             FailureKind::Upstream => Self { status: StatusCode::BAD_GATEWAY, message, ..Self::internal("") },
             FailureKind::TooLarge => Self::too_large(message),

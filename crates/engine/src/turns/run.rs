@@ -16,8 +16,8 @@ use aludel_agent::{
     Agent, Answerer, ApprovalDecision, ApprovalRequest, Ending as AgentEnding, Event as AgentEvent, Item,
 };
 use aludel_store::{MeteredWork, Tenant, TurnState};
-use futures_util::StreamExt;
-use futures_util::stream::{BoxStream, SelectAll, select_all};
+use futures_util::stream::{BoxStream, FuturesUnordered, SelectAll, select_all};
+use futures_util::{FutureExt as _, StreamExt};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, error};
 
@@ -171,6 +171,12 @@ impl ChoicePlan {
             self.reservation = Some(session.reserve().await?);
         }
         Ok(())
+    }
+
+    /// The failure of its programs, if its session was deleted.
+    fn deletion(&self) -> Option<Failure> {
+        let session = self.session.as_ref().filter(|session| session.deleted().is_cancelled())?;
+        Some(Failure::session_deleted(session.id()))
     }
 
     /// Gives back what was taken for it.
@@ -339,6 +345,11 @@ impl Run {
         let gates = self.choices.iter().enumerate().filter_map(|(choice, plan)| Some((choice, plan.gate.as_ref()?)));
         let mut pending_calls =
             select_all(gates.map(|(choice, gate)| gate.pending_calls().map(move |call_id| (choice, call_id)).boxed()));
+        let sessions =
+            self.choices.iter().enumerate().filter_map(|(choice, plan)| Some((choice, plan.session.as_ref()?)));
+        let mut deletions: FuturesUnordered<_> = sessions
+            .map(|(choice, session)| session.deleted().clone().cancelled_owned().map(move |()| choice))
+            .collect();
         let mut cancelled = false;
         let mut is_left = false;
         loop {
@@ -354,6 +365,14 @@ impl Run {
                 failure = failed(), if !cancelled => {
                     self.end_choice(0, EndReason::failed(failure), progress).await;
                     None
+                }
+                // Before the programs end with the sandbox.
+                Some(choice) = deletions.next(), if progress.iter().any(ChoiceProgress::is_running) => {
+                    if let Some(failure) = self.choices.get(choice).and_then(ChoicePlan::deletion) {
+                        self.end_choice(choice, EndReason::failed(failure), progress).await;
+                    }
+                    agents.cancel(choice);
+                    continue;
                 }
                 Some((choice, call_id)) = pending_calls.next() => {
                     self.approval_pending(choice, &call_id, progress).await;
@@ -389,7 +408,7 @@ impl Run {
             };
             match flow {
                 Flow::GoOn => {}
-                Flow::Stop => agents.handles.get(choice).into_iter().for_each(|handles| handles.cancel.cancel()),
+                Flow::Stop => agents.cancel(choice),
                 Flow::StopAll => {
                     cancelled = true;
                     agents.cancel_all();
@@ -455,6 +474,12 @@ impl Agents {
             None => self.handles.push(handles),
         }
         self.streams.push(stream.map(move |event| (choice, event)).boxed());
+    }
+
+    fn cancel(&self, choice: usize) {
+        if let Some(handles) = self.handles.get(choice) {
+            handles.cancel.cancel();
+        }
     }
 
     fn cancel_all(&self) {

@@ -415,7 +415,27 @@ async fn a_program_that_no_sandbox_takes_ends_in_the_audit_log_as_well() {
     run.run().await;
     let events = seen.0.lock().unwrap().clone();
     let EndReason::Failed { failure, .. } = ending(&events) else { panic!("{events:?}") };
-    assert_eq!((failure.kind, ran(&events)), (FailureKind::Sandbox, 0));
+    assert_eq!((failure.kind, ran(&events)), (FailureKind::SessionDeleted, 0));
+    let noted = engine.store.audit_log(0, 10).await.unwrap();
+    assert_eq!(noted.iter().map(|entry| &*entry.event).collect::<Vec<_>>(), ["started", "ended"]);
+}
+
+#[tokio::test]
+async fn a_turn_whose_session_is_deleted_under_its_program_ends_at_once_and_says_so() {
+    let data = tempfile::tempdir().unwrap();
+    let engine = beside(data.path(), vec![Scripted::Python("silent()"), Scripted::Text("Done.")]).await;
+    let (run, seen, session) = turn(&engine, true).await;
+    let deleted = async {
+        while ran(&seen.0.lock().unwrap().clone()) == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        engine.sessions.delete(&Tenant::terminal(), &session).await.unwrap();
+    };
+    tokio::join!(run.run(), deleted);
+    let events = seen.0.lock().unwrap().clone();
+    let EndReason::Failed { failure, .. } = ending(&events) else { panic!("{events:?}") };
+    assert_eq!(failure.kind, FailureKind::SessionDeleted);
+    assert!(failure.message.contains(session.as_str()), "{}", failure.message);
     let noted = engine.store.audit_log(0, 10).await.unwrap();
     assert_eq!(noted.iter().map(|entry| &*entry.event).collect::<Vec<_>>(), ["started", "ended"]);
 }

@@ -156,7 +156,7 @@ impl Run {
                 self.queue(choice, EventKind::Observed { call_id, text }).await
             }
             AgentEvent::Finished(ending) => {
-                let ending = self.ending(ending);
+                let ending = self.ending(choice, ending);
                 return Ok(self.end_choice(choice, ending, all).await);
             }
         };
@@ -382,7 +382,7 @@ impl Run {
         linked
     }
 
-    pub(super) fn ending(&self, ending: AgentEnding) -> EndReason {
+    pub(super) fn ending(&self, choice: usize, ending: AgentEnding) -> EndReason {
         let calls = |calls: Vec<Call>| calls.into_iter().map(tool_call).collect();
         match ending {
             AgentEnding::Answered => EndReason::Answered,
@@ -400,7 +400,9 @@ impl Run {
                 EndReason::WaitsForClient { programs: calls(programs), calls: calls(client_tools) }
             }
             AgentEnding::Upstream(error) => EndReason::failed(Failure::of_upstream(&error)),
-            AgentEnding::Sandbox(reason) => EndReason::failed(Failure::of_sandbox(reason)),
+            AgentEnding::Sandbox(reason) => EndReason::failed(
+                self.choices.get(choice).and_then(ChoicePlan::deletion).unwrap_or_else(|| Failure::of_sandbox(reason)),
+            ),
             AgentEnding::Cancelled => self.cut_off(),
         }
     }
@@ -441,6 +443,11 @@ impl ChoiceProgress {
             && self.reasoning.is_none()
             && self.calls.is_empty()
             && !self.ran_code
+    }
+
+    /// Returns true while a program of its runs.
+    pub(super) fn is_running(&self) -> bool {
+        self.calls.values().any(|call| call.is_running)
     }
 
     /// Forgets the text of this round, which is no answer.
