@@ -5,7 +5,7 @@ use rusqlite::{Connection, Row, ToSql, params};
 use crate::database::{all, one, piece_of};
 use crate::{BlobName, Error, FileId, NewBlob, Page, PageQuery, Store, Tenant, now, turns};
 
-const COLUMNS: &str = "id, blob, bytes, filename, purpose, mime, created_at, expires_at";
+const COLUMNS: &str = "id, blob, bytes, filename, purpose, mime, created_at, expires_at, name, sha256";
 
 /// Seconds.
 const DAY: i64 = 24 * 3600;
@@ -29,6 +29,10 @@ pub struct FileRecord {
     pub created_at: i64,
     /// Time at which it expires, seconds since 1970.
     pub expires_at: Option<i64>,
+    /// Name by which the tenant finds it besides its id.
+    pub name: Option<String>,
+    /// SHA-256 of the content, in hexadecimal; `None` for files of format 21 and before.
+    pub sha256: Option<String>,
 }
 
 /// A file to be kept.
@@ -55,6 +59,8 @@ impl FileRecord {
             mime: row.get(5)?,
             created_at: row.get(6)?,
             expires_at: row.get(7)?,
+            name: row.get(8)?,
+            sha256: row.get(9)?,
         })
     }
 }
@@ -64,8 +70,8 @@ impl Store {
     pub async fn add_file(&self, tenant: &Tenant, file: NewFile, blob: NewBlob) -> Result<FileRecord, Error> {
         let tenant = tenant.clone();
         self.run(move |store| {
-            let record =
-                store.write_counted(&tenant, blob.reserved(), |database| insert(database, &tenant, file, &blob))?;
+            let record = store
+                .write_counted(&tenant, blob.reserved(), |database| insert(database, &tenant, file, None, &blob))?;
             blob.commit();
             Ok(record)
         })
@@ -82,6 +88,12 @@ impl Store {
             one(database, &query, params![tenant, id, now()], FileRecord::read)
         })
         .await
+    }
+
+    /// Returns the file of this name, unless it has expired.
+    pub async fn file_named(&self, tenant: &Tenant, name: &str) -> Result<Option<FileRecord>, Error> {
+        let name = name.to_owned();
+        self.read(tenant, move |database, tenant| named(database, tenant, &name)).await
     }
 
     /// Returns a page of the files, all or those of one purpose.
@@ -170,11 +182,19 @@ impl Store {
     }
 }
 
-/// Writes the row of a new file.
+/// The file of this name, unless it has expired.
+pub(crate) fn named(database: &Connection, tenant: &Tenant, name: &str) -> Result<Option<FileRecord>, Error> {
+    let query =
+        format!("SELECT {COLUMNS} FROM files WHERE tenant = ?1 AND name = ?2 AND coalesce(expires_at > ?3, TRUE)");
+    one(database, &query, params![tenant, name, now()], FileRecord::read)
+}
+
+/// Writes the row of a new file. Its name, if it has one, must be free; an expired file loses it.
 pub(crate) fn insert(
     database: &Connection,
     tenant: &Tenant,
     file: NewFile,
+    name: Option<String>,
     blob: &NewBlob,
 ) -> Result<FileRecord, Error> {
     let NewFile { filename, purpose, mime, expires_at } = file;
@@ -187,10 +207,16 @@ pub(crate) fn insert(
         mime,
         created_at: now(),
         expires_at,
+        name,
+        sha256: Some(blob.sha256().to_owned()),
     };
-    let query = format!("INSERT INTO files (tenant, {COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)");
-    let FileRecord { id, blob, bytes, filename, purpose, mime, created_at, expires_at } = &record;
-    let row = params![tenant, id, blob, bytes, filename, purpose, mime, created_at, expires_at];
+    let FileRecord { id, blob, bytes, filename, purpose, mime, created_at, expires_at, name, sha256 } = &record;
+    if name.is_some() {
+        let query = "UPDATE files SET name = NULL WHERE tenant = ?1 AND name = ?2 AND expires_at <= ?3";
+        database.prepare_cached(query)?.execute(params![tenant, name, created_at])?;
+    }
+    let query = format!("INSERT INTO files (tenant, {COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)");
+    let row = params![tenant, id, blob, bytes, filename, purpose, mime, created_at, expires_at, name, sha256];
     database.prepare_cached(&query)?.execute(row)?;
     Ok(record)
 }

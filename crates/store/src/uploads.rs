@@ -6,7 +6,7 @@ use rusqlite::{Connection, Row, params};
 use crate::database::{all, one};
 use crate::{BlobName, Error, FileId, FileRecord, NewBlob, NewFile, PartId, Store, Tenant, UploadId, files, now};
 
-const COLUMNS: &str = "id, status, bytes, filename, purpose, mime, created_at, expires_at, file_lives, file";
+const COLUMNS: &str = "id, status, bytes, filename, purpose, mime, created_at, expires_at, file_lives, file, name";
 
 /// An upload.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +31,8 @@ pub struct UploadRecord {
     pub file_lives: Option<i64>,
     /// File that it became.
     pub file: Option<FileId>,
+    /// Name by which the tenant will find the file besides its id.
+    pub name: Option<String>,
 }
 
 /// An upload to be begun.
@@ -48,6 +50,8 @@ pub struct NewUpload {
     pub expires_at: i64,
     /// Time until the file expires once it is complete, seconds.
     pub file_lives: Option<i64>,
+    /// Name by which the tenant will find the file besides its id.
+    pub name: Option<String>,
 }
 
 /// Status of an upload.
@@ -118,6 +122,7 @@ impl UploadRecord {
             expires_at: row.get(7)?,
             file_lives: row.get(8)?,
             file: file.as_deref().and_then(FileId::parse),
+            name: row.get(10)?,
         })
     }
 }
@@ -125,14 +130,15 @@ impl UploadRecord {
 impl Store {
     /// Begins an upload.
     pub async fn add_upload(&self, tenant: &Tenant, upload: NewUpload) -> Result<UploadRecord, Error> {
-        let NewUpload { bytes, filename, purpose, mime, expires_at, file_lives } = upload;
+        let NewUpload { bytes, filename, purpose, mime, expires_at, file_lives, name } = upload;
         self.write_for(tenant, move |database, tenant| {
             let id = UploadId::new();
             let (status, created_at) = (UploadStatus::Pending, now());
             let query = format!(
-                "INSERT INTO uploads (tenant, {COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, NULL)"
+                "INSERT INTO uploads (tenant, {COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, NULL, ?11)"
             );
-            let row = params![tenant, id, status, bytes, filename, purpose, mime, created_at, expires_at, file_lives];
+            let row =
+                params![tenant, id, status, bytes, filename, purpose, mime, created_at, expires_at, file_lives, name];
             database.prepare_cached(&query)?.execute(row)?;
             Ok(UploadRecord {
                 id,
@@ -145,6 +151,7 @@ impl Store {
                 expires_at,
                 file_lives,
                 file: None,
+                name,
             })
         })
         .await
@@ -204,7 +211,7 @@ impl Store {
         self.read(tenant, move |database, tenant| all(database, query, params![tenant, upload], PartRecord::read)).await
     }
 
-    /// Makes a file of an upload, with the content `blob`. `None` if it was completed or cancelled meanwhile.
+    /// Makes a file of an upload, with the content `blob`. `None` if it was completed or cancelled meanwhile, or another file has its name.
     pub async fn complete_upload(
         &self,
         tenant: &Tenant,
@@ -220,12 +227,17 @@ impl Store {
                 expires_at: upload.file_lives.map(|seconds| now().saturating_add(seconds)),
             };
             let made = store.write_counted(&tenant, blob.reserved(), |database| {
+                if let Some(name) = &upload.name
+                    && files::named(database, &tenant, name)?.is_some()
+                {
+                    return Ok(None);
+                }
                 let query = "UPDATE uploads SET status = ?3 WHERE tenant = ?1 AND id = ?2 AND status = ?4";
                 let row = params![tenant, upload.id, UploadStatus::Completed, UploadStatus::Pending];
                 if database.execute(query, row)? == 0 {
                     return Ok(None);
                 }
-                let file = files::insert(database, &tenant, new, &blob)?;
+                let file = files::insert(database, &tenant, new, upload.name.clone(), &blob)?;
                 let query = "UPDATE uploads SET file = ?3 WHERE tenant = ?1 AND id = ?2";
                 database.execute(query, params![tenant, upload.id, file.id])?;
                 Ok(Some((file, take_parts(database, &tenant, &upload.id)?)))

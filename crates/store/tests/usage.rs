@@ -232,6 +232,7 @@ async fn what_is_counted_is_what_is_there_whatever_was_done() {
                     mime: "m".into(),
                     expires_at: now() + if random % 4 == 0 { -90_000 } else { 100 },
                     file_lives: None,
+                    name: None,
                 };
                 uploads.extend(store.add_upload(tenant, new).await);
             }

@@ -1,6 +1,8 @@
 """Answers with programs, by Google's Python client."""
 
 import asyncio
+import base64
+import hashlib
 import io
 
 import pytest
@@ -113,6 +115,18 @@ def test_a_large_file_comes_in_pieces(client):
     noise = client.files.upload(file=io.BytesIO(content), config=config)
     assert (noise.display_name, noise.size_bytes) == ("noise", 20 << 20)
     assert client.files.download(file=noise) == content
+
+
+def test_a_file_has_the_id_that_its_client_chose(client):
+    config = {"name": "files/chosen-1", "mime_type": "text/csv"}
+    made = client.files.upload(file=io.BytesIO(b"a\n1"), config=config)
+    assert made.name == "files/chosen-1"
+    assert base64.b64decode(made.sha256_hash).decode() == hashlib.sha256(b"a\n1").hexdigest()
+    assert client.files.get(name="chosen-1") == made
+    with pytest.raises(errors.ClientError) as taken:
+        client.files.upload(file=io.BytesIO(b"a\n1"), config=config)
+    assert (taken.value.code, taken.value.status) == (409, "ALREADY_EXISTS")
+    client.files.delete(name=made.name)
 
 
 def test_a_function_of_the_client_is_called_by_it(client):

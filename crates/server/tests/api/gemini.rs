@@ -229,6 +229,45 @@ async fn pieces_that_are_not_all_there_are_not_joined() {
 }
 
 #[tokio::test]
+async fn a_client_may_choose_a_files_id_and_has_it_alone() {
+    let data = tempfile::tempdir().unwrap();
+    let server = listen(data.path(), settings(), Vec::new()).await;
+    let key = server.store.create_key("a", None).await.unwrap().secret;
+    let other = server.store.create_key("b", None).await.unwrap().secret;
+    let ask = async |key: &str, method, path: &str| {
+        server.ask(server.request(method, path).header("x-goog-api-key", key)).await
+    };
+    let chosen = json!({ "name": "files/sales-2026", "displayName": "s.csv", "mimeType": "text/csv", "sizeBytes": 3 });
+    let path = "/v1/files/sales-2026";
+    let late = begin(&server, &key, &chosen).await;
+    for key in [&key, &other] {
+        let address = begin(&server, key, &chosen).await;
+        let made = piece(&server, &address, "upload, finalize", 0, b"a\n1").await.ok()["file"].clone();
+        // The base64 of the digits of `printf 'a\\n1' | sha256sum`.
+        let digest = "NGYzOTVhMmU5ZWExYzA2ODAzNDhkMzg0MTM1NDU4MjcwZTllNmY1YWYzNTc2MTUxZmVjMjQ2YjdiNmRlOThlNg==";
+        assert_eq!((&made["name"], &made["sha256Hash"]), (&json!("files/sales-2026"), &json!(digest)));
+        assert!(made["uri"].as_str().unwrap().ends_with("/files/sales-2026"), "{made}");
+        assert_eq!(ask(key, Method::GET, path).await.ok(), made);
+        assert_eq!(ask(key, Method::GET, "/v1/files").await.ok()["files"], json!([made]));
+    }
+    error(&piece(&server, &late, "upload, finalize", 0, b"a\n1").await, 400, "INVALID_ARGUMENT", "got its name");
+    let start = async |name: &str| {
+        let request = server.request(Method::POST, "/upload/v1/files").header("x-goog-api-key", &key);
+        let request = request.header("x-goog-upload-command", "start");
+        server.ask(request.json(&json!({ "file": { "name": name, "sizeBytes": 1 } }))).await
+    };
+    error(&start("sales-2026").await, 409, "ALREADY_EXISTS", "delete it first");
+    for name in ["files/A", "files/../a", "files/-a", &"a".repeat(41)] {
+        error(&start(name).await, 400, "INVALID_ARGUMENT", "40 lowercase letters");
+    }
+    ask(&key, Method::DELETE, path).await.ok();
+    error(&ask(&key, Method::GET, path).await, 404, "NOT_FOUND", "does not exist");
+    ask(&other, Method::GET, path).await.ok();
+    start("sales-2026").await.ok();
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn files_come_in_pieces_without_a_key_and_are_in_the_workspace() {
     let data = tempfile::tempdir().unwrap();
     let upstream =

@@ -42,7 +42,7 @@ macro_rules! counted {
 }
 
 /// Each entry upgrades the format from its index to the next. Entries are only added, never changed.
-const FORMATS: [&str; 21] = [
+const FORMATS: [&str; 22] = [
     "
 CREATE TABLE keys (
     id TEXT PRIMARY KEY, name TEXT NOT NULL, hash TEXT NOT NULL UNIQUE, hint TEXT NOT NULL,
@@ -357,6 +357,12 @@ ALTER TABLE keys ADD COLUMN erased_at INTEGER;
 ",
     "
 ALTER TABLE containers ADD COLUMN has_run INTEGER NOT NULL DEFAULT FALSE;
+",
+    "
+ALTER TABLE files ADD COLUMN name TEXT;
+ALTER TABLE files ADD COLUMN sha256 TEXT;
+ALTER TABLE uploads ADD COLUMN name TEXT;
+CREATE UNIQUE INDEX files_by_name ON files (tenant, name) WHERE name IS NOT NULL;
 ",
 ];
 

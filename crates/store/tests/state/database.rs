@@ -196,13 +196,15 @@ async fn a_command_of_a_newer_version_changes_nothing_under_a_server() {
     let directory = tempfile::tempdir().unwrap();
     let serving = Store::open(directory.path()).await.unwrap();
     let database = rusqlite::Connection::open(directory.path().join("aludel.db")).unwrap();
-    database.execute_batch("ALTER TABLE containers DROP COLUMN has_run; PRAGMA user_version = 20").unwrap();
+    let undo = "DROP INDEX files_by_name; ALTER TABLE files DROP COLUMN name; ALTER TABLE files DROP COLUMN sha256;
+                ALTER TABLE uploads DROP COLUMN name; PRAGMA user_version = 21";
+    database.execute_batch(undo).unwrap();
     let version = || database.query_row("PRAGMA user_version", [], |row| row.get::<_, i64>(0)).unwrap();
     assert!(matches!(Store::open_beside(directory.path()).await, Err(Error::OlderServer)));
-    assert_eq!(version(), 20);
+    assert_eq!(version(), 21);
     drop(serving);
     Store::open_beside(directory.path()).await.unwrap();
-    assert_eq!(version(), 21);
+    assert_eq!(version(), 22);
 }
 
 #[tokio::test]

@@ -190,6 +190,7 @@ async fn an_upload_becomes_one_file_once() {
         mime: "text/plain".into(),
         expires_at: aludel_store::now() + 60,
         file_lives: None,
+        name: None,
     };
     let upload = store.add_upload(&mine, new()).await.unwrap();
     assert!(store.add_part(&other, &upload.id, blob(&store, b"x").await).await.unwrap().is_none());

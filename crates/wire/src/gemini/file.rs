@@ -19,6 +19,9 @@ pub struct FileData {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FileMetadata {
+    /// `files/` and the id that the client chooses for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// A name for people.
     #[serde(default, alias = "display_name", skip_serializing_if = "Option::is_none")]
     pub display_name: Option<String>,
@@ -54,6 +57,9 @@ pub struct File {
     /// Time at which it is deleted, unless it is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expiration_time: Option<String>,
+    /// The SHA-256 of its content: the base64 of its hexadecimal digits, as the vendor's server sends it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256_hash: Option<String>,
     /// The address that messages name it by.
     pub uri: String,
     /// The address of its content.

@@ -26,6 +26,9 @@ pub(super) fn envelope(error: &ApiError) -> ErrorEnvelope {
     ErrorEnvelope { error: Error { code, message, status, details: retry.into_iter().collect() } }
 }
 
+/// The code of a refusal to make something under a name that is taken.
+pub(super) const ALREADY_EXISTS: &str = "already_exists";
+
 /// The name of a refusal's status in gRPC.
 pub(super) fn status_of(error: &ApiError) -> &'static str {
     use StatusCode as Of;
@@ -34,6 +37,7 @@ pub(super) fn status_of(error: &ApiError) -> &'static str {
         Of::FORBIDDEN => "PERMISSION_DENIED",
         Of::NOT_FOUND => "NOT_FOUND",
         Of::METHOD_NOT_ALLOWED | Of::NOT_IMPLEMENTED => "UNIMPLEMENTED",
+        Of::CONFLICT if error.code == Some(ALREADY_EXISTS) => "ALREADY_EXISTS",
         Of::CONFLICT => "ABORTED",
         Of::TOO_MANY_REQUESTS | Of::INSUFFICIENT_STORAGE => "RESOURCE_EXHAUSTED",
         Of::SERVICE_UNAVAILABLE | Of::BAD_GATEWAY => "UNAVAILABLE",

@@ -8,6 +8,8 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
 use crate::app::App;
@@ -19,6 +21,8 @@ use crate::links;
 /// The usual number of files of a page, and the most.
 const PAGE: usize = 10;
 const MAX_PAGE: usize = 100;
+/// Characters of an id that a client chooses, the vendor's limit.
+const MAX_CHOSEN: usize = 40;
 /// The method of a file that gives its content.
 const DOWNLOAD: &str = ":download";
 
@@ -27,8 +31,20 @@ pub(super) async fn find(app: &App, tenant: &Tenant, name: &str) -> Result<FileR
     let missing = || ApiError::not_found(format!("The file '{name}' does not exist; it may have expired."));
     let id = name_of(name).unwrap_or(name);
     let id = id.strip_prefix("files/").unwrap_or(id);
-    let id = FileId::parse(&format!("{}{id}", FileId::PREFIX)).ok_or_else(missing)?;
-    app.store.file(tenant, &id).await?.ok_or_else(missing)
+    if let Some(id) = FileId::parse(&format!("{}{id}", FileId::PREFIX))
+        && let Some(file) = app.store.file(tenant, &id).await?
+    {
+        return Ok(file);
+    }
+    app.store.file_named(tenant, id).await?.ok_or_else(missing)
+}
+
+/// Returns true for an id that a client may choose for a file. None of them is one that the server makes, which are longer.
+pub(super) fn may_be_chosen(id: &str) -> bool {
+    (1..=MAX_CHOSEN).contains(&id.len())
+        && id.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+        && !id.starts_with('-')
+        && !id.ends_with('-')
 }
 
 /// Returns the name of the file at an address of any host.
@@ -46,8 +62,8 @@ pub(super) fn name_of(uri: &str) -> Option<&str> {
 
 /// A file in the form of the protocol; addresses are below `base`.
 pub(super) fn render(file: FileRecord, base: &str) -> File {
-    let id = file.id.as_str().strip_prefix(FileId::PREFIX).unwrap_or(file.id.as_str());
-    let name = format!("files/{id}");
+    let own = || file.id.as_str().strip_prefix(FileId::PREFIX).unwrap_or(file.id.as_str());
+    let name = format!("files/{}", file.name.as_deref().unwrap_or_else(own));
     let uri = format!("{base}/v1beta/{name}");
     File {
         download_uri: format!("{uri}{DOWNLOAD}?alt=media"),
@@ -58,6 +74,7 @@ pub(super) fn render(file: FileRecord, base: &str) -> File {
         create_time: rfc3339(file.created_at),
         update_time: rfc3339(file.created_at),
         expiration_time: file.expires_at.map(rfc3339),
+        sha256_hash: file.sha256.map(|digits| BASE64_STANDARD.encode(digits)),
         uri,
         state: FileState::Active,
         source: FileSource::Uploaded,
@@ -112,6 +129,18 @@ pub(super) async fn delete(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn chosen_ids_are_short_lowercase_words_and_never_the_servers() {
+        for id in ["report-2026", "a", &"a".repeat(MAX_CHOSEN)] {
+            assert!(may_be_chosen(id), "{id}");
+        }
+        let made = FileId::new();
+        let made = made.as_str().strip_prefix(FileId::PREFIX).unwrap();
+        for id in ["", "-a", "a-", "A", "a b", "ä", "a/b", &"a".repeat(MAX_CHOSEN + 1), made] {
+            assert!(!may_be_chosen(id), "{id}");
+        }
+    }
 
     #[test]
     fn addresses_of_files_are_ours_and_no_others() {

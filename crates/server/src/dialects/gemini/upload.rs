@@ -17,7 +17,8 @@ use futures_util::StreamExt;
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::files::render;
+use super::error::ALREADY_EXISTS;
+use super::files::{may_be_chosen, render};
 use crate::app::App;
 use crate::dialects::openai::uploads::{MAX_PART, MAX_PARTS, UPLOAD_LIFE_SECONDS, join};
 use crate::error::ApiError;
@@ -130,7 +131,11 @@ async fn begin(app: &App, tenant: Tenant, headers: &HeaderMap, mut fields: Field
         let message = "Begin an upload with 'X-Goog-Upload-Protocol: resumable' and 'X-Goog-Upload-Command: start'.";
         return Err(ApiError::invalid(COMMAND, message));
     }
-    let FileMetadata { display_name, mime_type, size_bytes } = fields.optional("file")?.unwrap_or_default();
+    let FileMetadata { name, display_name, mime_type, size_bytes } = fields.optional("file")?.unwrap_or_default();
+    let name = match name.filter(|name| !name.is_empty()) {
+        Some(name) => Some(chosen_id(app, &tenant, &name).await?),
+        None => None,
+    };
     let announced = || text(headers, "x-goog-upload-header-content-length")?.parse().ok();
     let bytes: u64 = size_bytes.or_else(announced).ok_or_else(|| ApiError::missing("file.sizeBytes"))?;
     if bytes > MAX_FILE {
@@ -148,7 +153,7 @@ async fn begin(app: &App, tenant: Tenant, headers: &HeaderMap, mut fields: Field
     app.store.check_room(&tenant, bytes).await?;
     let mime = mime_of(&filename, said);
     let (purpose, expires_at) = (PURPOSE.to_owned(), now() + UPLOAD_LIFE_SECONDS);
-    let new = NewUpload { bytes, filename, purpose, mime, expires_at, file_lives: Some(FILE_LIFE_SECONDS) };
+    let new = NewUpload { bytes, filename, purpose, mime, expires_at, file_lives: Some(FILE_LIFE_SECONDS), name };
     let upload = app.store.add_upload(&tenant, new).await?.id;
     let token = Ticket { tenant, upload }.token(&app.link_secret().await?);
     let address =
@@ -156,6 +161,20 @@ async fn begin(app: &App, tenant: Tenant, headers: &HeaderMap, mut fields: Field
     let address = HeaderValue::try_from(address).map_err(ApiError::internal)?;
     let status = HeaderValue::from_static("active");
     Ok(([(ADDRESS, address), (STATUS, status)], Json(json!({}))).into_response())
+}
+
+/// The id that a client chooses for its file, which no other file of its may have.
+async fn chosen_id(app: &App, tenant: &Tenant, name: &str) -> Result<String, ApiError> {
+    let id = name.strip_prefix("files/").unwrap_or(name);
+    if !may_be_chosen(id) {
+        let message = "'file.name' must be 'files/' and up to 40 lowercase letters, digits and dashes, without a dash at its ends.";
+        return Err(ApiError::invalid("file.name", message));
+    }
+    if app.store.file_named(tenant, id).await?.is_some() {
+        let message = format!("The file 'files/{id}' exists already; delete it first.");
+        return Err(ApiError::conflict(message).code(ALREADY_EXISTS));
+    }
+    Ok(id.to_owned())
 }
 
 async fn go_on(app: &App, ticket: &Ticket, headers: &HeaderMap, request: Request) -> Result<Response, ApiError> {
@@ -267,7 +286,9 @@ fn active(received: u64) -> Response {
 }
 
 fn over() -> ApiError {
-    ApiError::bad_request("The upload takes nothing any more: it was completed, cancelled, or it expired.")
+    let message =
+        "The upload takes nothing any more: it was completed, cancelled, it expired, or another file got its name.";
+    ApiError::bad_request(message)
 }
 
 fn wrong_offset(received: u64) -> ApiError {

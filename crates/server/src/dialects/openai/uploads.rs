@@ -37,7 +37,8 @@ pub(crate) async fn create(
     app.store.check_room(&tenant, bytes).await?;
     let mime = crate::http::mime_of(&filename, Some(&mime_type));
     let file_lives = expires_after.map(|life| check_life(Some(&life.anchor), Some(life.seconds))).transpose()?;
-    let new = NewUpload { bytes, filename, purpose, mime, expires_at: now() + UPLOAD_LIFE_SECONDS, file_lives };
+    let new =
+        NewUpload { bytes, filename, purpose, mime, expires_at: now() + UPLOAD_LIFE_SECONDS, file_lives, name: None };
     let upload = app.store.add_upload(&tenant, new).await?;
     render(&app, &tenant, upload).await
 }
