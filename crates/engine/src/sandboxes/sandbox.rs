@@ -57,6 +57,8 @@ pub struct NewSandbox {
     pub id_variable: Option<&'static str>,
     /// True if requests to its programs need a secret.
     pub private: bool,
+    /// True if its id is enough to manage its contexts: only its owner is told the id.
+    pub contexts_by_id: bool,
     /// The name that its programs see as their host, with `${PORT}` for the port; `None` for the one that clients use.
     pub shown_host: Option<String>,
     /// Processors, up to the operator's limit; `None` for that limit.

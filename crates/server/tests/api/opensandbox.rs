@@ -248,6 +248,22 @@ async fn the_use_of_a_sandbox_is_told_every_second() {
 }
 
 #[tokio::test]
+async fn contexts_are_not_open_to_who_knows_the_id() {
+    let data = tempfile::tempdir().unwrap();
+    let server = start(data.path()).await;
+    // Without `secureAccess`: anybody may have the address of one of its ports, and the id stands in it.
+    let id = create(&server, json!({})).await;
+    let (_, headers) = endpoint(&server, &id, 44772).await;
+    let contexts = async |token: &str| {
+        let request = server.request(Method::GET, "/contexts").header("e2b-sandbox-id", &id);
+        let request = request.header("e2b-sandbox-port", "49999").header("x-access-token", token);
+        server.ask(request).await.status.as_u16()
+    };
+    assert_eq!((contexts("").await, contexts("ea_0").await, contexts(&headers[0].1).await), (401, 401, 200));
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_sandbox_is_reached_by_its_token_or_its_owners_key() {
     let data = tempfile::tempdir().unwrap();
     let mut server = start(data.path()).await;

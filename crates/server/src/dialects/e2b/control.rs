@@ -104,6 +104,7 @@ async fn create_sandbox(
         timeout: seconds(asked.timeout.unwrap_or(timeout), 1)?,
         has_unique_name: asked.unique_name == Some(true),
         private: network.allow_public_traffic == Some(false),
+        contexts_by_id: true,
         shown_host,
         pauses,
         resumes: asked.auto_resume.is_some_and(|resume| resume.enabled),
