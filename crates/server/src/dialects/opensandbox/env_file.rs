@@ -15,6 +15,8 @@ const VARIABLE: &str = "EXECD_ENVS";
 const PATH: &str = "/tmp/.execd_envs";
 /// Bytes of the file that are read.
 const MAX_BYTES: usize = 64 << 10;
+/// Bytes of all values together. Later entries are left out; a command takes less.
+const MAX_EXPANDED: usize = 2 << 20;
 
 /// The variables of the file, and the one that names it.
 pub(super) async fn read(sandbox: &ClientSandbox) -> Result<BTreeMap<String, String>, ApiError> {
@@ -52,9 +54,10 @@ pub(super) async fn read(sandbox: &ClientSandbox) -> Result<BTreeMap<String, Str
 /// several lines if need be. Empty lines, comments after `#` and malformed entries are left out.
 fn parse(text: &str, known: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let mut variables = BTreeMap::new();
-    let mut rest = text;
-    while !rest.is_empty() {
+    let (mut rest, mut bytes) = (text, 0);
+    while !rest.is_empty() && bytes < MAX_EXPANDED {
         let (found, below) = entry(rest, known);
+        bytes += found.as_ref().map_or(0, |(_, value)| value.len());
         variables.extend(found);
         rest = below;
     }
@@ -162,6 +165,14 @@ mod tests {
         assert_eq!(expanded("$A", &known).map(|value| value.len()), Some(60 << 10));
         let variables = parse(&format!("B={}\nC=c\n", "$A".repeat(MAX_BYTES / 2)), &known);
         assert_eq!(variables.into_iter().collect::<Vec<_>>(), [("C".to_owned(), "c".to_owned())]);
+    }
+
+    #[test]
+    fn many_values_that_grow_are_bounded_together() {
+        let known = BTreeMap::from([("A".to_owned(), "x".repeat(60 << 10))]);
+        let text: String = (0..9000).map(|number| format!("B{number}=$A\n")).collect();
+        let bytes: usize = parse(&text, &known).values().map(String::len).sum();
+        assert!((MAX_EXPANDED..MAX_EXPANDED + (64 << 10)).contains(&bytes), "{bytes}");
     }
 
     #[test]
