@@ -1,4 +1,4 @@
-//! The process that pauses the sandboxes with most processes while the warden waits for Linux.
+//! The process that pauses the sandboxes with most busy threads while the warden waits for Linux.
 //!
 //! All kernels are forks of one process, so Linux guards the memory that they share by the same locks, and the mounts and the record
 //! locks of all sandboxes by others. A program that was preempted while it holds such a lock gives it back when it gets a processor, which
@@ -20,7 +20,7 @@ use aludel_ignore::Ignore;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::cgroup::Hierarchy;
-use crate::freezer::states_of;
+use crate::freezer::{state_in, states_of};
 use crate::{Step, StepError, sys};
 
 /// Time after which the warden is late.
@@ -35,10 +35,12 @@ const LINGER: Duration = Duration::from_millis(200);
 const MAX_HOLD: Duration = Duration::from_secs(10);
 /// Time between two lines of the log about it.
 const LOG_PAUSE: Duration = Duration::from_secs(60);
-/// Processes of all sandboxes together that may go on. Those with most pause first.
+/// Busy threads of all sandboxes together that may go on. Those with most pause first.
 const MAX_GOING_ON: usize = 32;
-/// Processes of a sandbox that never pauses.
-const MAX_SMALL: usize = 4;
+/// Busy threads of a sandbox that never pauses.
+const MAX_SMALL: usize = 2;
+/// Threads of a sandbox that are looked at.
+const MAX_LOOKED_AT: usize = 1000;
 /// Files with the share of a group, and the share in which it gets through.
 const SHARES: [(&str, &str); 2] = [("cpu.shares", "8192"), ("cpu.weight", "800")];
 
@@ -189,7 +191,7 @@ impl Paused {
         if self.times > 0 && self.told.is_none_or(|told| told.elapsed() > LOG_PAUSE) {
             let Self { times, most, took, .. } = self;
             let ms = took.as_millis();
-            let crowded = format!("those with most processes, up to {most}, paused {times} times, {ms} ms in all");
+            let crowded = format!("those with most busy threads, up to {most}, paused {times} times, {ms} ms in all");
             // Not by a macro that panics where the disk of the log is full.
             writeln!(std::io::stderr(), "aludel: Linux held the sandboxes up: {crowded}").ignore("the log is full");
             *self = Self { told: Some(Instant::now()), ..Self::default() };
@@ -208,13 +210,24 @@ fn processes_of(group: &Path) -> Vec<Pid> {
     listed.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)).collect()
 }
 
-/// The groups of the sandboxes with most processes, so many that the others have few together.
+/// The number of threads of a group that run or wait inside Linux. Sleeping ones have none of its locks.
+fn busy_threads_of(group: &Path) -> usize {
+    let listed = ["cgroup.threads", "tasks"].iter().find_map(|file| fs::read_to_string(group.join(file)).ok());
+    let listed = listed.unwrap_or_default();
+    let states = listed.lines().take(MAX_LOOKED_AT).filter_map(|thread| {
+        let stat = fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
+        state_in(&stat)
+    });
+    states.filter(|state| matches!(state, 'R' | 'D')).count()
+}
+
+/// The groups of the sandboxes with most busy threads, so many that the others have few together.
 fn most_crowded(groups: &[PathBuf]) -> Vec<String> {
     let Some(parent) = groups.first() else { return Vec::new() };
     let names = fs::read_dir(parent).into_iter().flatten().flatten();
     let names = names.filter_map(|entry| entry.file_name().into_string().ok());
     let is_sandbox = |name: &String| name.strip_prefix('s').is_some_and(|id| id.parse::<u64>().is_ok());
-    let counted = names.filter(is_sandbox).map(|name| (processes_of(&parent.join(&name)).len(), name));
+    let counted = names.filter(is_sandbox).map(|name| (busy_threads_of(&parent.join(&name)), name));
     let mut counted: Vec<_> = counted.filter(|(count, _)| *count > MAX_SMALL).collect();
     counted.sort_unstable_by(|one, other| other.cmp(one));
     let mut going_on: usize = counted.iter().map(|(count, _)| count).sum();
@@ -249,13 +262,14 @@ fn is_init(pid: Pid) -> bool {
     pids.and_then(|pids| pids.split_whitespace().next_back()).is_some_and(|innermost| innermost == "1")
 }
 
-/// Stops the processes of a group that still run, without its init. Those that somebody else stopped stay as they are.
+/// Stops the processes of a group that run, without its init: also those that others in it have continued since. Those that somebody else
+/// stopped stay as they are.
 fn stop(group: &Path, stopped: &mut HashMap<Pid, OwnedFd>) {
     for pid in processes_of(group) {
         // The pidfd comes first, so that a reused process id is noticed.
         let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
         let runs = states_of(pid).iter().any(|state| !matches!(state, 'T' | 't' | 'Z' | 'X'));
-        if runs && !stopped.contains_key(&pid) && !is_init(pid) && pidfd_send_signal(&process, Signal::STOP).is_ok() {
+        if runs && (stopped.contains_key(&pid) || !is_init(pid)) && pidfd_send_signal(&process, Signal::STOP).is_ok() {
             stopped.insert(pid, process);
         }
     }

@@ -149,12 +149,14 @@ fn stop(namespace: Option<&PathBuf>, init: Option<Pid>, stopped: &mut HashMap<Pi
     Ok(running)
 }
 
-/// The states of a process's threads. The name before each may hold anything.
+/// The state in a thread's `stat`. The name before it may hold anything.
+pub(crate) fn state_in(stat: &str) -> Option<char> {
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// The states of a process's threads.
 pub(crate) fn states_of(pid: Pid) -> Vec<char> {
-    let state = |path: PathBuf| {
-        let stat = fs::read_to_string(path).ok()?;
-        stat.rsplit_once(") ")?.1.chars().next()
-    };
+    let state = |path: PathBuf| state_in(&fs::read_to_string(path).ok()?);
     let threads = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).into_iter().flatten().flatten();
     threads.filter_map(|thread| state(thread.path().join("stat"))).collect()
 }
