@@ -380,18 +380,18 @@ async fn a_zygote_that_was_late_is_not_misunderstood() {
     local.shutdown().await;
 }
 
-/// A fork may wait behind the locks of hundreds of processes, which then have to pause.
+/// A fork may wait behind the locks of hundreds of busy processes, which then have to pause.
 #[tokio::test(flavor = "multi_thread")]
 async fn crowded_sandboxes_pause_while_a_fork_is_late() {
     let data = tempfile::tempdir().unwrap();
     let local = backend_at(data.path(), limits(), 0).await;
     let limits = || aludel_sandbox::Limits { processes: 64, ..limits() };
-    let [crowded, lonely] = [sandbox(&local, limits()).await, sandbox(&local, limits()).await];
-    let count = "import os, threading, time\nfor _ in range({CHILDREN}):\n    if os.fork() == 0: time.sleep(600)\n\
+    let [crowded, asleep] = [sandbox(&local, limits()).await, sandbox(&local, limits()).await];
+    let count = "import os, threading, time\nfor _ in range(40):\n    if os.fork() == 0:\n        {CHILD}\n\
                  def work():\n    while True: open('n', 'a').write('x'); time.sleep(0.01)\n\
                  threading.Thread(target=work, daemon=True).start()";
-    for (sandbox, children) in [(&crowded, "40"), (&lonely, "2")] {
-        let told = run(sandbox, &count.replace("{CHILDREN}", children)).await;
+    for (sandbox, child) in [(&asleep, "time.sleep(600)"), (&crowded, "while True: pass")] {
+        let told = run(sandbox, &count.replace("{CHILD}", child)).await;
         assert_eq!(told.finished.outcome, Outcome::Completed, "{told:?}");
     }
     let size = "import os, time; a = os.path.getsize('n'); time.sleep(1.5); print(os.path.getsize('n') - a)";
@@ -407,18 +407,18 @@ async fn crowded_sandboxes_pause_while_a_fork_is_late() {
     let going_on = async {
         tokio::time::sleep(Duration::from_millis(700)).await;
         // The program that looks pauses with the rest, for as long as the zygote is stopped.
-        let looking = async { tokio::join!(steps(&crowded), steps(&lonely)) };
+        let looking = async { tokio::join!(steps(&crowded), steps(&asleep)) };
         let waking = async {
             tokio::time::sleep(Duration::from_secs(3)).await;
             signal(rustix::process::Signal::CONT);
         };
         let began = Instant::now();
-        let ((of_crowd, of_lonely), ()) = tokio::join!(looking, waking);
-        (of_crowd, of_lonely, began.elapsed())
+        let ((of_crowd, of_sleepers), ()) = tokio::join!(looking, waking);
+        (of_crowd, of_sleepers, began.elapsed())
     };
-    let (made, (of_crowd, of_lonely, took)) = tokio::join!(forking, going_on);
+    let (made, (of_crowd, of_sleepers, took)) = tokio::join!(forking, going_on);
     made.unwrap();
-    assert!(of_lonely > 20, "a sandbox with few processes goes on: {of_lonely}");
+    assert!(of_sleepers > 20, "a sandbox whose processes sleep goes on: {of_sleepers}");
     assert!(took > Duration::from_secs(4), "the other pauses for the 3 s: {took:?}, {of_crowd}");
     local.shutdown().await;
 }
