@@ -322,6 +322,8 @@ pub enum WardenAnswer {
     Usage(CgroupUsage),
     /// Nothing listens on the port of [`WardenRequest::Connect`].
     PortClosed,
+    /// As many connections are being made to the sandbox's ports, or to those of all sandboxes, as may be at once.
+    PortsBusy,
     /// The sandbox has no terminal left for [`WardenRequest::OpenTerminal`].
     NoTerminal,
     /// The sandbox of [`WardenRequest::Freeze`] did not stop in time, and goes on.

@@ -7,7 +7,7 @@ mod timers;
 mod watchers;
 mod watches;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -73,8 +73,8 @@ struct WardenServer {
     /// Numbers of the requests to close a workspace that is still in use, by workspace.
     workspace_closers: HashMap<u64, Vec<u64>>,
     children: HashMap<Pid, (u64, Role)>,
-    /// Processes that make a connection.
-    connecting: HashSet<Pid>,
+    /// Processes that make a connection, with their sandboxes.
+    connecting: HashMap<Pid, u64>,
     watches: HashMap<u64, EpollWatch>,
     next_watch: u64,
     /// Listeners that reported too much and are paused.
@@ -154,7 +154,7 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
             workspaces: setup.instance.join(WORKSPACES),
             workspace_closers: HashMap::new(),
             children: HashMap::new(),
-            connecting: HashSet::new(),
+            connecting: HashMap::new(),
             watches: HashMap::new(),
             next_watch: LOCKS + 1,
             paused_listeners: Vec::new(),

@@ -70,6 +70,35 @@ async fn a_server_inside_is_reached_by_the_host_alone() {
 }
 
 #[tokio::test]
+async fn many_connections_at_once_wait_for_their_turn_and_take_no_place_from_others() {
+    let (one, two) = (services().await, services().await);
+    run(&one, &server("AF_INET", "127.0.0.1", 8000)).await;
+    run(&two, &server("AF_INET", "127.0.0.1", 8000)).await;
+    // Nobody accepts, and the queue is full: each connection waits for its 20 ms.
+    let full = "import socket\nfull = socket.socket(); full.bind(('127.0.0.1', 8001)); full.listen(0)\nqueue = []\n\
+                for _ in range(8):\n    queue.append(socket.socket()); queue[-1].setblocking(False); queue[-1].connect_ex(('127.0.0.1', 8001))";
+    let result = run(&one, full).await;
+    assert_eq!(result.finished.outcome, Outcome::Completed, "{result:?}");
+    let flood = async {
+        // Each gives up at once, and its connection goes on without it.
+        for _ in 0..200 {
+            futures_util::future::join_all((0..40).map(|_| timeout(Duration::from_millis(5), one.connect(8001)))).await;
+        }
+    };
+    let others = async {
+        for _ in 0..20 {
+            let answers = futures_util::future::join_all((0..10).map(|_| ask(&two, 8000))).await;
+            assert!(answers.iter().all(|answer| answer.as_ref().is_ok_and(|answer| answer == "HELLO")), "{answers:?}");
+        }
+    };
+    tokio::select! {
+        () = flood => panic!("the flood must last longer"),
+        () = others => {}
+    }
+    assert_eq!(ask(&one, 8000).await.unwrap(), "HELLO");
+}
+
+#[tokio::test]
 async fn nothing_inside_reaches_the_host() {
     let listener = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
     let port = listener.local_addr().unwrap().port();

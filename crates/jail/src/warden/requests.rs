@@ -15,8 +15,10 @@ use crate::ports::{self, PortConnection};
 use crate::sandbox::JailSandbox;
 use crate::{Step, StepError, mounts, sys, terminals};
 
-/// Connections that are made at once, each by a process of its own in some milliseconds at most.
-const MAX_CONNECTING: usize = 32;
+/// Connections that are made at once, each by a process of its own. One to a listener with a full queue takes 20 ms.
+const MAX_CONNECTING: usize = 64;
+/// Those to one sandbox among them.
+const MAX_CONNECTING_EACH: usize = 2;
 
 impl WardenServer {
     pub(super) fn handle(&mut self, number: u64, request: WardenRequest, descriptors: &[OwnedFd]) {
@@ -253,12 +255,14 @@ impl WardenServer {
         if sandbox.profile != Profile::Services {
             return Err(invalid("the sandbox has no network"));
         }
-        if self.connecting.len() >= MAX_CONNECTING {
-            return Err(invalid("too many connections are being made"));
+        let to_same = self.connecting.values().filter(|connecting| **connecting == id).count();
+        if self.connecting.len() >= MAX_CONNECTING || to_same >= MAX_CONNECTING_EACH {
+            self.reply(&WardenMessage::Answer { number, answer: WardenAnswer::PortsBusy });
+            return Ok(());
         }
         match sys::fork(0).step("fork")? {
             sys::Fork::Parent(pid) => {
-                self.connecting.insert(pid);
+                self.connecting.insert(pid, id);
                 Ok(())
             }
             sys::Fork::Child => {

@@ -15,7 +15,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Connects to a port on which something in the sandbox listens.
 pub(super) async fn connect(handle: &SandboxHandle, port: u16) -> Result<Box<dyn Connection>, Error> {
-    let socket = std::net::TcpStream::from(handle.connect(port).await?);
+    let late = || Error::Timeout { what: "connection", limit: CONNECT_TIMEOUT };
+    let made = timeout(CONNECT_TIMEOUT, handle.connect(port)).await;
+    let socket = std::net::TcpStream::from(made.map_err(|_| late())??);
     let established = async {
         socket.set_nonblocking(true)?;
         // Proxies write without delay.
@@ -31,6 +33,6 @@ pub(super) async fn connect(handle: &SandboxHandle, port: u16) -> Result<Box<dyn
         Ok(Ok(stream)) => Ok(Box::new(stream)),
         Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Err(Error::PortClosed(port)),
         Ok(Err(error)) => Err(Error::Setup(format!("connect to port {port}: {error}"))),
-        Err(_) => Err(Error::Timeout { what: "connection", limit: CONNECT_TIMEOUT }),
+        Err(_) => Err(late()),
     }
 }

@@ -14,7 +14,7 @@ use aludel_jail::WardenProcess;
 use aludel_jail::message::{
     self, FIRST_KERNEL, KernelStart, NumberedRequest, TerminalSize, WardenAnswer, WardenMessage, WardenRequest,
 };
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::slots::Slot;
 use crate::guest_pipe::Touched;
@@ -24,6 +24,10 @@ use crate::{Error, Usage};
 
 /// The longest wait for an answer of the warden.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Connections to one sandbox's ports that are asked for at once.
+const MAX_CONNECTING: usize = 2;
+/// Pause before one is asked for again that had no place.
+const PORTS_BUSY_PAUSE: Duration = Duration::from_millis(5);
 /// The longest wait for a checkpoint to wake.
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Name of a refused system call with an unknown number.
@@ -447,6 +451,8 @@ pub(crate) struct SandboxHandle {
     ended: AtomicBool,
     /// True once it has ended unasked.
     sandbox_lost: watch::Receiver<bool>,
+    /// Permits to ask for a connection, so that few requests wait at the warden.
+    connecting: Semaphore,
 }
 
 /// One kernel of the warden, from before its request on. Dropping it ends the kernel; the first kernel ends with its sandbox.
@@ -466,7 +472,8 @@ impl SandboxHandle {
         client.state()?.reports.insert(id, reports);
         let (next_kernel, ended) = (AtomicU64::new(FIRST_KERNEL + 1), AtomicBool::new(false));
         let (client, touched, paused) = (Arc::clone(client), Touched::default(), watch::Sender::new(false));
-        Ok(Self { id, client, next_kernel, touched, paused, ended, sandbox_lost })
+        let connecting = Semaphore::new(MAX_CONNECTING);
+        Ok(Self { id, client, next_kernel, touched, paused, ended, sandbox_lost, connecting })
     }
 
     /// A handle of its first kernel, which keeps a checkpoint.
@@ -598,14 +605,18 @@ impl SandboxHandle {
         descriptors.try_into().map_err(|_| Error::Setup("the terminal came without its ends".into()))
     }
 
-    /// Connects to a port. The connection may not be established yet.
+    /// Connects to a port. The connection may not be established yet. Waits while as many connections are being made as may be.
     pub(super) async fn connect(&self, port: u16) -> Result<OwnedFd, Error> {
-        let request = WardenRequest::Connect { id: self.id, port };
-        match self.client.ask("connection", request, Vec::new(), ANSWER_TIMEOUT).await? {
-            (WardenAnswer::PortClosed, _) => Err(Error::PortClosed(port)),
-            (_, descriptors) => {
-                let socket = descriptors.into_iter().next();
-                socket.ok_or_else(|| Error::Setup("the connection came without its socket".into()))
+        let _permit = self.connecting.acquire().await;
+        loop {
+            let request = WardenRequest::Connect { id: self.id, port };
+            match self.client.ask("connection", request, Vec::new(), ANSWER_TIMEOUT).await? {
+                (WardenAnswer::PortClosed, _) => return Err(Error::PortClosed(port)),
+                (WardenAnswer::PortsBusy, _) => tokio::time::sleep(PORTS_BUSY_PAUSE).await,
+                (_, descriptors) => {
+                    let socket = descriptors.into_iter().next();
+                    return socket.ok_or_else(|| Error::Setup("the connection came without its socket".into()));
+                }
             }
         }
     }
