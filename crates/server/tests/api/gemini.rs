@@ -257,6 +257,9 @@ async fn a_client_may_choose_a_files_id_and_has_it_alone() {
         server.ask(request.json(&json!({ "file": { "name": name, "sizeBytes": 1 } }))).await
     };
     error(&start("sales-2026").await, 409, "ALREADY_EXISTS", "delete it first");
+    let address = begin(&server, &key, &json!({ "displayName": "t.csv", "sizeBytes": 1 })).await;
+    let made = piece(&server, &address, "upload, finalize", 0, b"a").await.ok()["file"]["name"].clone();
+    error(&start(made.as_str().unwrap()).await, 409, "ALREADY_EXISTS", "delete it first");
     for name in ["files/A", "files/../a", "files/-a", &"a".repeat(41)] {
         error(&start(name).await, 400, "INVALID_ARGUMENT", "40 lowercase letters");
     }

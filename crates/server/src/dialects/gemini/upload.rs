@@ -18,7 +18,7 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::error::ALREADY_EXISTS;
-use super::files::{may_be_chosen, render};
+use super::files::{find_id, may_be_chosen, render};
 use crate::app::App;
 use crate::dialects::openai::uploads::{MAX_PART, MAX_PARTS, UPLOAD_LIFE_SECONDS, join};
 use crate::error::ApiError;
@@ -170,7 +170,7 @@ async fn chosen_id(app: &App, tenant: &Tenant, name: &str) -> Result<String, Api
         let message = "'file.name' must be 'files/' and up to 40 lowercase letters, digits and dashes, without a dash at its ends.";
         return Err(ApiError::invalid("file.name", message));
     }
-    if app.store.file_named(tenant, id).await?.is_some() {
+    if find_id(app, tenant, id).await?.is_some() {
         let message = format!("The file 'files/{id}' exists already; delete it first.");
         return Err(ApiError::conflict(message).code(ALREADY_EXISTS));
     }
