@@ -328,6 +328,8 @@ async fn read_all(
             sleep(FINAL_OUTPUT_TIMEOUT).await;
         };
         let read = tokio::select! {
+            // A busy host can be late by the whole silence, with the last output in the pipe.
+            biased;
             read = pipe.read(&mut buffer) => read,
             () = silence => return,
         };
@@ -415,6 +417,23 @@ mod tests {
         assert!(process.attach().is_err());
         drop(followers);
         assert!(process.attach().is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_output_is_read_however_late() {
+        for _ in 0..20 {
+            let process = scripted(false);
+            let mut view = process.attach().unwrap();
+            let (mut pipe, mut command) = tokio::io::duplex(64);
+            let ended = CancellationToken::new();
+            ended.cancel();
+            let mut reading = Box::pin(read_all(&process, ProcessStream::Stdout, &mut pipe, &ended));
+            assert!(futures_util::poll!(&mut reading).is_pending());
+            command.write_all(b"last").await.unwrap();
+            tokio::time::advance(2 * FINAL_OUTPUT_TIMEOUT).await;
+            assert!(futures_util::poll!(&mut reading).is_pending());
+            assert_eq!(printed(&mut view).await, "last");
+        }
     }
 
     #[tokio::test]
