@@ -12,6 +12,7 @@ use aludel_store::random_hex;
 use aludel_wire::opensandbox::code::{EventKind, Failure};
 use aludel_wire::opensandbox::commands::{CommandStatus, RunCommand};
 use axum::Json;
+use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, StatusCode};
@@ -36,6 +37,8 @@ pub(super) const SHELL: &str = "/bin/bash";
 const TERM_GRACE: Duration = Duration::from_secs(3);
 /// Bytes of a line that are sent at once.
 const MAX_LINE: usize = 256 << 10;
+/// Lines that are sent at once: a client that reads nothing holds them, and each is many times as long in its event.
+const MAX_LINES: usize = 256;
 /// Bytes of the longest character.
 const MAX_CHARACTER: usize = 4;
 /// The header with the beginning of the next part of a log.
@@ -124,8 +127,7 @@ async fn start<T: Send + 'static>(
 pub(super) async fn follow(app: &App, sandbox: &Arc<ClientSandbox>, new: NewCommand) -> Result<Response, ApiError> {
     let began = Instant::now();
     let (id, command) = start(app, sandbox, new, false, ForegroundCommand).await?;
-    let telling = CommandStream { command, began, stdout: Lines::default(), stderr: Lines::default() };
-    Ok(stream(vec![EventKind::Init { text: id }], telling))
+    Ok(stream(vec![EventKind::Init { text: id }], CommandStream::new(command, began)))
 }
 
 /// No events.
@@ -152,8 +154,16 @@ impl Drop for ForegroundCommand {
 struct CommandStream {
     command: ForegroundCommand,
     began: Instant,
+    /// Output whose lines come next.
+    waiting: Option<(Channel, Bytes)>,
     stdout: Lines,
     stderr: Lines,
+}
+
+impl CommandStream {
+    fn new(command: ForegroundCommand, began: Instant) -> Self {
+        Self { command, began, waiting: None, stdout: Lines::default(), stderr: Lines::default() }
+    }
 }
 
 impl Source for CommandStream {
@@ -161,12 +171,20 @@ impl Source for CommandStream {
         async {
             loop {
                 let mut events = Vec::new();
-                match self.command.0.next().await? {
-                    ProcessEvent::Output(Channel::Stdout | Channel::Pty, bytes) => {
-                        self.stdout.add(&bytes, |text| events.push(EventKind::Stdout { text }));
-                    }
-                    ProcessEvent::Output(Channel::Stderr, bytes) => {
-                        self.stderr.add(&bytes, |text| events.push(EventKind::Stderr { text }));
+                let next = match self.waiting.take() {
+                    Some((channel, bytes)) => ProcessEvent::Output(channel, bytes),
+                    None => self.command.0.next().await?,
+                };
+                match next {
+                    ProcessEvent::Output(channel, mut bytes) => {
+                        let lines = bytes.split_to(end_of_lines(&bytes));
+                        match channel {
+                            Channel::Stdout | Channel::Pty => {
+                                self.stdout.add(&lines, |text| events.push(EventKind::Stdout { text }));
+                            }
+                            Channel::Stderr => self.stderr.add(&lines, |text| events.push(EventKind::Stderr { text })),
+                        }
+                        self.waiting = Some((channel, bytes)).filter(|(_, bytes)| !bytes.is_empty());
                     }
                     ProcessEvent::Ended(exit) => {
                         events.extend(self.stdout.rest().map(|text| EventKind::Stdout { text }));
@@ -181,6 +199,12 @@ impl Source for CommandStream {
         }
         .boxed()
     }
+}
+
+/// The number of bytes of the first [`MAX_LINES`] lines.
+fn end_of_lines(bytes: &[u8]) -> usize {
+    let ends = bytes.iter().enumerate().filter(|(_, byte)| matches!(byte, b'\n' | b'\r'));
+    ends.map(|(at, _)| at + 1).nth(MAX_LINES - 1).unwrap_or(bytes.len())
 }
 
 fn ending(exit: ProcessEnd, took: Duration) -> EventKind {
@@ -373,6 +397,13 @@ mod tests {
         complete.clear();
         lines.add(&vec![b'x'; MAX_LINE + 1], |line| complete.push(line));
         assert_eq!((complete[0].len(), lines.rest().as_deref()), (MAX_LINE, Some("x")));
+    }
+
+    #[test]
+    fn as_many_lines_as_a_silent_client_may_hold_are_sent_at_once() {
+        assert_eq!(end_of_lines(&[b'\n'].repeat(MAX_LINES + 1)), MAX_LINES);
+        assert_eq!(end_of_lines(&b"a\r".repeat(MAX_LINES + 1)), 2 * MAX_LINES);
+        assert_eq!(end_of_lines(b"a\nb"), 3);
     }
 
     #[test]
