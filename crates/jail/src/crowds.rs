@@ -8,19 +8,18 @@
 //! The warden can look after nothing meanwhile: it is the one that waits. It publishes the start of what it does in memory that this
 //! process shares, and so does the counter of locks, for which the lockers of the whole host wait.
 
-use std::collections::HashMap;
 use std::fs;
 use std::io::Write as _;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use aludel_ignore::Ignore;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, Signal};
 
 use crate::cgroup::Hierarchy;
-use crate::freezer::{state_in, states_of};
+use crate::stopped::{FoundProcess, StoppedProcesses, state_in};
 use crate::{Step, StepError, sys};
 
 /// Time after which the warden is late.
@@ -140,7 +139,7 @@ impl Waits {
         self.holds().fetch_add(1, Ordering::SeqCst);
         let (began, mut late_until) = (Instant::now(), Instant::now());
         let shares: Vec<_> = crowded.iter().flat_map(|name| boost(groups, name)).collect();
-        let mut stopped = HashMap::new();
+        let mut stopped = StoppedProcesses::new();
         while late_until.elapsed() < LINGER && began.elapsed() < MAX_HOLD {
             let looked = Instant::now();
             if let Some(groups) = groups.first() {
@@ -151,9 +150,7 @@ impl Waits {
                 late_until = Instant::now();
             }
         }
-        for process in stopped.values() {
-            pidfd_send_signal(process, Signal::CONT).ignore("it may have ended");
-        }
+        stopped.resume();
         for (file, share) in shares {
             fs::write(file, share).ignore("it may have ended, and the next change sets it again");
         }
@@ -262,15 +259,9 @@ fn is_init(pid: Pid) -> bool {
     pids.and_then(|pids| pids.split_whitespace().next_back()).is_some_and(|innermost| innermost == "1")
 }
 
-/// Stops the processes of a group that run, without its init: also those that others in it have continued since. Those that somebody else
-/// stopped stay as they are.
-fn stop(group: &Path, stopped: &mut HashMap<Pid, OwnedFd>) {
-    for pid in processes_of(group) {
-        // The pidfd comes first, so that a reused process id is noticed.
-        let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
-        let runs = states_of(pid).iter().any(|state| !matches!(state, 'T' | 't' | 'Z' | 'X'));
-        if runs && (stopped.contains_key(&pid) || !is_init(pid)) && pidfd_send_signal(&process, Signal::STOP).is_ok() {
-            stopped.insert(pid, process);
-        }
-    }
+/// Stops the processes of a group that run, without its init.
+fn stop(group: &Path, stopped: &mut StoppedProcesses) {
+    let mut pids = processes_of(group);
+    pids.retain(|pid| stopped.has(*pid) || !is_init(*pid));
+    stopped.stop(pids.into_iter().filter_map(FoundProcess::open));
 }

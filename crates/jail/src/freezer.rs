@@ -3,17 +3,16 @@
 //! The freezer of version 1 is not used. It is a separate tree: joining it at the start would slow down every sandbox, and moving later
 //! takes a grace period of RCU for each process, during which the warden would block.
 
-use std::collections::HashMap;
+use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use aludel_ignore::Ignore;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::Pid;
 
 use crate::pid_namespace::namespace_of;
+use crate::stopped::{FoundProcess, StoppedProcesses};
 use crate::{Step, StepError};
 
 /// The longest that a sandbox may take to stop for a client. Each look signals the processes that still run; until then they can fork.
@@ -52,7 +51,7 @@ impl Freezing {
                 fs::write(group.join("cgroup.freeze"), "1").step("freeze the control group")?;
                 FrozenSandbox::Group(group)
             }
-            None => FrozenSandbox::Stopped(HashMap::new()),
+            None => FrozenSandbox::Stopped(StoppedProcesses::new()),
         };
         let now = Instant::now();
         Ok(Self { frozen, init, namespace: init.and_then(namespace_of), deadline: now + limit, due: now })
@@ -104,8 +103,8 @@ fn is_frozen(group: &Path) -> bool {
 pub(crate) enum FrozenSandbox {
     /// Its control group.
     Group(PathBuf),
-    /// The processes that were stopped here. Those that were stopped before stay stopped.
-    Stopped(HashMap<Pid, OwnedFd>),
+    /// Its processes.
+    Stopped(StoppedProcesses),
 }
 
 impl FrozenSandbox {
@@ -114,9 +113,7 @@ impl FrozenSandbox {
         match self {
             Self::Group(group) => fs::write(group.join("cgroup.freeze"), "0").step("thaw the control group"),
             Self::Stopped(stopped) => {
-                for process in stopped.values() {
-                    pidfd_send_signal(process, Signal::CONT).ignore("it may have ended");
-                }
+                stopped.resume();
                 Ok(())
             }
         }
@@ -124,41 +121,14 @@ impl FrozenSandbox {
 }
 
 /// Signals the processes of a namespace that still run, and returns their number. Init is left out: it acts for programs alone.
-fn stop(namespace: Option<&PathBuf>, init: Option<Pid>, stopped: &mut HashMap<Pid, OwnedFd>) -> io::Result<usize> {
-    let mut running = 0;
-    for entry in fs::read_dir("/proc")?.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw) else {
-            continue;
-        };
-        // The pidfd comes first, so that a reused process id is noticed.
-        let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
-        if Some(pid) == init || namespace.is_none() || namespace_of(pid).as_ref() != namespace {
-            continue;
-        }
-        let states = states_of(pid);
-        let is_stopped = states.iter().all(|state| matches!(state, 'T' | 't' | 'Z' | 'X'));
-        // A thread in an uninterruptible wait, as a parent in `vfork` is, stops when it returns from the kernel.
-        let will_stop = stopped.contains_key(&pid) && !states.iter().any(|state| matches!(state, 'R' | 'S'));
-        if !is_stopped && !will_stop {
-            running += 1;
-            if pidfd_send_signal(&process, Signal::STOP).is_ok() {
-                stopped.insert(pid, process);
-            }
-        }
+fn stop(namespace: Option<&PathBuf>, init: Option<Pid>, stopped: &mut StoppedProcesses) -> io::Result<usize> {
+    if namespace.is_none() {
+        return Ok(0);
     }
-    Ok(running)
-}
-
-/// The state in a thread's `stat`. The name before it may hold anything.
-pub(crate) fn state_in(stat: &str) -> Option<char> {
-    stat.rsplit_once(") ")?.1.chars().next()
-}
-
-/// The states of a process's threads.
-pub(crate) fn states_of(pid: Pid) -> Vec<char> {
-    let state = |path: PathBuf| state_in(&fs::read_to_string(path).ok()?);
-    let threads = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).into_iter().flatten().flatten();
-    threads.filter_map(|thread| state(thread.path().join("stat"))).collect()
+    let pid_of = |name: OsString| Pid::from_raw(name.to_str()?.parse().ok()?);
+    let pids = fs::read_dir("/proc")?.flatten().filter_map(|entry| pid_of(entry.file_name()));
+    let found = pids.filter(|pid| Some(*pid) != init).filter_map(FoundProcess::open);
+    Ok(stopped.stop(found.filter(|found| namespace_of(found.pid).as_ref() == namespace)))
 }
 
 #[cfg(test)]

@@ -46,6 +46,7 @@ mod sandbox;
 mod seccomp_listener;
 mod sockets;
 mod spawner;
+mod stopped;
 pub mod sweep;
 mod sys;
 pub mod syscalls;

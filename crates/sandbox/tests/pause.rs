@@ -5,10 +5,11 @@ mod common;
 
 use std::time::Duration;
 
-use aludel_sandbox::process::{Command, ExitStatus};
-use aludel_sandbox::{Error, Outcome};
+use aludel_sandbox::process::{Command, ExitStatus, PtySize};
+use aludel_sandbox::{Backend as _, Error, Outcome, Profile, SandboxId, SandboxSpec};
 use common::{backend, limits, listen, only_entry, run, sandbox, shared, wait_beside, warden_of};
 use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::AsyncReadExt as _;
 
 fn shell(script: &str) -> Command {
     let arguments = ["sh", "-c", script].map(str::to_owned).into();
@@ -61,6 +62,27 @@ async fn what_was_stopped_before_stays_stopped() {
     assert_eq!(output.status, Some(ExitStatus::Code(0)), "{output:?}");
     stopped.signal(18);
     assert_eq!(stopped.wait().await, Some(ExitStatus::Code(3)));
+}
+
+/// A shell takes a job that stops for suspended.
+#[tokio::test]
+async fn a_shell_does_not_see_its_job_stop() {
+    let spec = SandboxSpec { profile: Profile::Services, ..SandboxSpec::new(limits()) };
+    let sandbox = shared().await.create(SandboxId::unique(), spec).await.unwrap();
+    let script = "set -m; while :; do sh -c 'sleep 0.02; sleep 0.02' || echo suspended: $?; done";
+    let arguments = ["bash", "-c", script].map(str::to_owned).into();
+    let pty = Some(PtySize { columns: 80, rows: 24 });
+    let command = Command { arguments, environment: Vec::new(), directory: "/mnt/data".into(), pty };
+    let mut shell = sandbox.spawn(command).await.unwrap();
+    for _ in 0..30 {
+        sandbox.pause().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        sandbox.resume().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+    let mut told = [0; 1000];
+    let read = tokio::time::timeout(Duration::from_millis(100), shell.stdout.read(&mut told)).await;
+    assert!(read.is_err(), "{:?}", String::from_utf8_lossy(&told));
 }
 
 #[tokio::test]
