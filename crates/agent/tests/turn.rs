@@ -165,10 +165,10 @@ async fn approval_is_asked_with_the_exact_program_and_a_refusal_reaches_the_mode
         Scripted::Python("print('again')"),
         Scripted::Text("done"),
     ]);
-    let asked = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let asked = std::sync::Arc::new(parking_lot::Mutex::new(Vec::new()));
     let log = asked.clone();
     let interpreter = CodeInterpreter::new(bench.runtime.clone()).approve(move |request| {
-        log.lock().unwrap().push(request.code.clone());
+        log.lock().push(request.code.clone());
         async move {
             if request.code.contains("remove") {
                 ApprovalDecision::Deny { reason: "it deletes files".into() }
@@ -185,7 +185,7 @@ async fn approval_is_asked_with_the_exact_program_and_a_refusal_reaches_the_mode
             && observations[2].contains("again")
     );
     // After "all", nobody is asked any more.
-    assert_eq!(*asked.lock().unwrap(), ["import os; os.remove('x')", "print('harmless')"]);
+    assert_eq!(*asked.lock(), ["import os; os.remove('x')", "print('harmless')"]);
     bench.stop().await;
 }
 

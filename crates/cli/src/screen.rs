@@ -1,13 +1,14 @@
 //! The terminal as a dialect: shows the events of a turn as they come, and keeps what is needed at its end.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use aludel_engine::transcript::Transcript;
 use aludel_engine::turns::{
     EndReason, EventKind, Failure, Flow, ItemId, OutputPiece, Render, RenderedEvent, TurnEvent,
 };
 use aludel_sandbox::{ExecutionEvent as ProgramEvent, FileEntry, ProgramError};
+use parking_lot::Mutex;
 use serde_json::value::RawValue;
 
 use crate::ending::failure_of;
@@ -132,7 +133,7 @@ impl SharedScreen {
     }
 
     fn tell(&self, show: fn(&mut TurnView) -> anyhow::Result<()>) {
-        let mut screen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut screen = self.0.lock();
         if let TurnAudience::Person(view) = &mut screen.view
             && let Err(error) = show(view)
         {
@@ -142,13 +143,13 @@ impl SharedScreen {
 
     /// The screen, when the driver has let go of it.
     pub(crate) fn into_inner(self) -> Option<Screen> {
-        Some(Arc::into_inner(self.0)?.into_inner().unwrap_or_else(PoisonError::into_inner))
+        Some(Arc::into_inner(self.0)?.into_inner())
     }
 }
 
 impl Render for SharedScreen {
     fn render(&mut self, event: &TurnEvent) -> RenderedEvent {
-        let mut screen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut screen = self.0.lock();
         if screen.failure.is_none() {
             screen.failure = screen.see(&event.kind).err();
         }

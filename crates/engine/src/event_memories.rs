@@ -1,10 +1,10 @@
 //! Memory for long events of programs, by tenant.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
 use aludel_sandbox::{AllEventMemory, EventMemory};
 use aludel_store::Tenant;
+use parking_lot::Mutex;
 
 /// Bytes for all tenants.
 const ALL: usize = 1 << 30;
@@ -29,7 +29,7 @@ impl Default for EventMemories {
 impl EventMemories {
     /// A tenant's memory.
     pub(crate) fn of(&self, tenant: &Tenant) -> EventMemory {
-        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tenants = self.tenants.lock();
         if tenants.len() >= MAX_IDLE_TENANTS && !tenants.contains_key(tenant) {
             tenants.retain(|_, memory| memory.is_used());
         }

@@ -32,7 +32,7 @@ mod tasks;
 pub mod transcript;
 pub mod turns;
 
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 
 use aludel_agent::upstream::Upstream;
 use aludel_ignore::Ignore;
@@ -42,6 +42,7 @@ pub use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Backend, Health};
 pub use aludel_sandbox::{KernelSpec, Language};
 use aludel_store::{Store, Tenant};
+use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -162,13 +163,13 @@ impl Engine {
 
     /// The models as they are now.
     pub fn models(&self) -> Arc<Models> {
-        Arc::clone(&self.models.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.models.read())
     }
 
     /// Replaces the models. Turns under way keep their models.
     pub fn set_models(&self, models: impl IntoIterator<Item = Model>) {
         let models = Arc::new(Models::new(models));
-        *self.models.write().unwrap_or_else(PoisonError::into_inner) = models;
+        *self.models.write() = models;
     }
 
     /// Wraps the models of later turns. Only the first wrapper counts.
@@ -186,11 +187,11 @@ impl Engine {
 
     /// The approval policy as it is now.
     pub fn approvals(&self) -> Arc<ApprovalPolicy> {
-        Arc::clone(&self.approvals.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.approvals.read())
     }
 
     /// Replaces the approval policy. Turns under way keep theirs.
     pub fn set_approvals(&self, approvals: ApprovalPolicy) {
-        *self.approvals.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(approvals);
+        *self.approvals.write() = Arc::new(approvals);
     }
 }

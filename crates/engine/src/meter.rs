@@ -6,10 +6,11 @@ mod leftovers;
 use std::collections::HashMap;
 use std::future::pending;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use aludel_store::{MeteredDay, MeteredWork, Store, Tenant, today};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -76,7 +77,7 @@ impl Account {
     /// Has a sandbox counted from now on, and returns its number.
     pub(crate) fn watch(&self, watched: &Arc<Watched>) -> u64 {
         let Some(meter) = self.meter() else { return 0 };
-        let mut counted = meter.lock();
+        let mut counted = meter.0.counted.lock();
         counted.last_number += 1;
         let number = counted.last_number;
         counted.watched.insert(number, Arc::downgrade(watched));
@@ -86,7 +87,7 @@ impl Account {
     /// Has the sandbox of this number counted no longer.
     pub(crate) fn forget(&self, number: u64) {
         if let Some(meter) = self.meter() {
-            meter.lock().watched.remove(&number);
+            meter.0.counted.lock().watched.remove(&number);
         }
     }
 
@@ -196,7 +197,7 @@ impl Meter {
 
     /// Counts the time of a sandbox from now on.
     pub(crate) fn sandbox(&self, tenant: &Tenant) -> SandboxTime {
-        let mut counted = self.lock();
+        let mut counted = self.0.counted.lock();
         counted.last_number += 1;
         let number = counted.last_number;
         counted.sandboxes.insert(number, (tenant.clone(), Instant::now()));
@@ -223,7 +224,7 @@ impl Meter {
 
     /// Counts the sandboxes in use up to now. Returns false if there are none.
     fn count_sandboxes(&self) -> bool {
-        let mut counted = self.lock();
+        let mut counted = self.0.counted.lock();
         let now = Instant::now();
         let mut times: HashMap<Tenant, u64> = HashMap::new();
         for (tenant, since) in counted.sandboxes.values_mut() {
@@ -242,16 +243,12 @@ impl Meter {
 
     /// Counts the processor time of the sandboxes that are watched.
     async fn count_watched(&self) {
-        let watched: Vec<_> = self.lock().watched.values().cloned().collect();
+        let watched: Vec<_> = self.0.counted.lock().watched.values().cloned().collect();
         for watched in watched {
             if let Some(watched) = watched.upgrade() {
                 watched.count().await;
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Counts> {
-        self.0.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a command that begins now, and its time.
@@ -261,7 +258,7 @@ impl Meter {
     }
 
     fn add(&self, more: impl IntoIterator<Item = (Row, MeteredWork)>) {
-        let mut counted = self.lock();
+        let mut counted = self.0.counted.lock();
         for ((tenant, day, model), work) in more {
             let key = (tenant, day, model);
             let is_full = counted.rows.len() >= MAX_ROWS && !counted.rows.contains_key(&key);
@@ -288,7 +285,7 @@ impl Meter {
     /// Stores all counts. If that fails, for example on a full disk, it is tried again some seconds later, unless the engine closes.
     pub async fn flush(&self) {
         let rows = {
-            let mut counted = self.lock();
+            let mut counted = self.0.counted.lock();
             counted.is_due = false;
             std::mem::take(&mut counted.rows)
         };
@@ -313,7 +310,7 @@ impl Meter {
 
 impl Drop for SandboxTime {
     fn drop(&mut self) {
-        let counted = self.meter.lock().sandboxes.remove(&self.number);
+        let counted = self.meter.0.counted.lock().sandboxes.remove(&self.number);
         let sandbox_ms = counted.map_or(0, |(_, since)| millis(since.elapsed()));
         self.meter.count(&self.tenant, "", MeteredWork { sandbox_ms, ..MeteredWork::default() });
     }
@@ -412,7 +409,7 @@ mod tests {
         for number in 0..MAX_ROWS + 10 {
             meter.count(&Tenant::local(), &format!("{number}"), MeteredWork { programs: 1, ..MeteredWork::default() });
         }
-        let counted = meter.0.counted.lock().unwrap();
+        let counted = meter.0.counted.lock();
         assert_eq!(counted.rows.len(), MAX_ROWS + 1);
         assert_eq!(counted.rows.values().map(|work| work.programs).sum::<u64>(), MAX_ROWS as u64 + 10);
     }

@@ -1,9 +1,10 @@
 //! Permits for requests, their memory and sessions, shared fairly between tenants: requests never wait, and no tenant takes everything.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use aludel_store::Tenant;
+use parking_lot::Mutex;
 
 /// A tenant may hold twice as many permits as are free, so a lone tenant gets two thirds, two get two fifths each, and there is always room
 /// for the next one.
@@ -54,16 +55,12 @@ impl Permits {
 
     /// Returns the number of permits in use.
     pub fn in_use(&self) -> usize {
-        self.counts().all
+        self.in_use.lock().all
     }
 
     /// Returns the number of permits of each tenant that has any.
     pub fn in_use_by_tenant(&self) -> HashMap<Tenant, usize> {
-        self.counts().by_tenant.clone()
-    }
-
-    fn counts(&self) -> MutexGuard<'_, PermitCounts> {
-        self.in_use.lock().unwrap_or_else(PoisonError::into_inner)
+        self.in_use.lock().by_tenant.clone()
     }
 
     /// Acquires a permit, where `spare` others could be given up for it. Those count as room; `NoRoom::AtAll` means that one of them has to
@@ -113,7 +110,7 @@ impl Permit {
             return Ok(());
         }
         let Permits { all, each, .. } = &*self.permits;
-        let mut in_use = self.permits.counts();
+        let mut in_use = self.permits.in_use.lock();
         let free = all.saturating_sub(in_use.all);
         if free + spare < count {
             return Err(NoRoom::AtAll);
@@ -137,7 +134,7 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let mut in_use = self.permits.counts();
+        let mut in_use = self.permits.in_use.lock();
         in_use.all -= self.count;
         if let Some(own) = in_use.by_tenant.get_mut(&self.tenant) {
             *own -= self.count;
@@ -180,7 +177,7 @@ mod tests {
         assert_eq!(more.len(), 20);
         assert_eq!(permits.acquire(&tenants[0]).unwrap_err(), NoRoom::ForThisTenant);
         drop((held, more));
-        assert_eq!(permits.in_use.lock().unwrap().by_tenant.len(), 0);
+        assert_eq!(permits.in_use.lock().by_tenant.len(), 0);
         assert_eq!(take_all(&permits, &Tenant::local()).len(), 90);
         assert_eq!(take_all(&Permits::new(90, 7), &tenants[0]).len(), 7);
         let _all = take_all(&permits, &Tenant::local());
@@ -200,7 +197,7 @@ mod tests {
         assert_eq!(permits.acquire_many(&tenants[1], 21).unwrap_err(), NoRoom::ForThisTenant);
         drop(permits.acquire_many(&tenants[1], 20).unwrap());
         drop(permit);
-        assert_eq!(permits.in_use.lock().unwrap().all, 0);
-        assert!(permits.in_use.lock().unwrap().by_tenant.is_empty());
+        assert_eq!(permits.in_use.lock().all, 0);
+        assert!(permits.in_use.lock().by_tenant.is_empty());
     }
 }

@@ -9,13 +9,14 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::{self, Duration};
 
 use aludel_ignore::Ignore;
 use aludel_store::Tenant;
+use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
@@ -140,7 +141,7 @@ impl ProcessorTime {
 
     /// The share of a tenant.
     pub fn share_of(&self, tenant: &Tenant) -> ProcessorShare {
-        let mut tenants = self.0.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tenants = self.0.tenants.lock();
         if tenants.len() >= MAX_IDLE_TENANTS && !tenants.contains_key(tenant) {
             let now = self.0.now();
             tenants.retain(|_, used| Arc::strong_count(used) > 1 || used.paid_at.load(Ordering::Relaxed) > now);
@@ -181,7 +182,7 @@ impl AllShares {
     /// Returns true if another tenant has worked lately.
     fn has_others(&self, own: &Arc<UsedTime>) -> bool {
         let since = self.now().saturating_sub(micros(ACTIVE_FOR));
-        let tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        let tenants = self.tenants.lock();
         tenants.values().any(|used| !Arc::ptr_eq(used, own) && used.last_step.load(Ordering::Relaxed) > since)
     }
 }
@@ -583,7 +584,7 @@ mod tests {
             time.share_of(&Tenant::of_signed(&index.to_string()));
         }
         let held = time.share_of(&good);
-        assert!(time.0.tenants.lock().unwrap().len() <= MAX_IDLE_TENANTS + 1);
+        assert!(time.0.tenants.lock().len() <= MAX_IDLE_TENANTS + 1);
         assert!(Arc::ptr_eq(&held.used, &time.share_of(&good).used));
     }
 }

@@ -10,10 +10,10 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use aludel_ignore::Ignore;
+use parking_lot::Mutex;
 use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, waitpid};
 use serde::de::DeserializeOwned;
 
@@ -133,13 +133,13 @@ impl WardenProcess {
 
     /// Kills the warden and everything below it at once; [`sweep`] removes what they made outside.
     pub fn kill(&self) {
-        self.child.lock().unwrap_or_else(PoisonError::into_inner).kill().ignore("it may have ended");
+        self.child.lock().kill().ignore("it may have ended");
     }
 
     /// Waits until the warden has removed everything; call it after [`WardenProcess::hang_up`]. Blocks. A warden that takes longer than
     /// [`END_TIMEOUT`] is killed.
     pub fn wait(&self) {
-        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut child = self.child.lock();
         let ended = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
             .is_ok_and(|pidfd| message::is_readable(pidfd.as_fd(), END_TIMEOUT).unwrap_or(false));
         if !ended {
@@ -150,7 +150,7 @@ impl WardenProcess {
 
     /// The process id of the warden's parent process on the host.
     pub fn pid(&self) -> u32 {
-        self.child.lock().unwrap_or_else(PoisonError::into_inner).id()
+        self.child.lock().id()
     }
 }
 

@@ -1,8 +1,9 @@
 //! Memory of long events and of long programs on their way, shared between tenants: a program waits before it is sent, and before its next
 //! event is read.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::frame::MAX_FRAME;
@@ -85,7 +86,7 @@ impl EventMemory {
     }
 
     fn take(&self, bytes: usize) -> Option<HeldMemory> {
-        let (mut in_use, mut own) = (lock(&self.shared.in_use), lock(&self.own));
+        let (mut in_use, mut own) = (self.shared.in_use.lock(), self.own.lock());
         let free = self.shared.all.checked_sub(*in_use + bytes)?;
         if *own + bytes > self.shared.each || *own > free * SHARE_OF_REMAINING {
             return None;
@@ -99,16 +100,11 @@ impl EventMemory {
 impl Drop for HeldMemory {
     fn drop(&mut self) {
         let EventMemory { shared, own } = &self.memory;
-        let (mut in_use, mut own) = (lock(&shared.in_use), lock(own));
+        let (mut in_use, mut own) = (shared.in_use.lock(), own.lock());
         *in_use -= self.bytes;
         *own -= self.bytes;
         shared.freed.notify_waiters();
     }
-}
-
-fn lock(bytes: &Mutex<usize>) -> MutexGuard<'_, usize> {
-    // A panic while holding it leaves a number.
-    bytes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -129,7 +125,7 @@ mod tests {
         assert!((&mut waiting).now_or_never().is_none());
         drop(held);
         assert!(waiting.now_or_never().is_some());
-        assert_eq!(*all.0.in_use.lock().unwrap(), 0);
+        assert_eq!(*all.0.in_use.lock(), 0);
         let longest = AllEventMemory::new(0, 0).tenant();
         assert!(longest.hold_now(MAX_FRAME).is_some() && !longest.is_used());
     }

@@ -55,7 +55,7 @@ async fn wait_until(mut is_so: impl FnMut() -> bool, words: &str) {
 }
 
 /// Warnings of this process.
-static WARNINGS: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
+static WARNINGS: parking_lot::Mutex<Vec<String>> = parking_lot::Mutex::new(Vec::new());
 
 /// Collects [`WARNINGS`].
 struct WarningCollector;
@@ -78,7 +78,7 @@ impl tracing::Subscriber for WarningCollector {
         event.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
             words.push_str(&format!("{field}: {value:?} "));
         });
-        WARNINGS.lock().unwrap().push(words);
+        WARNINGS.lock().push(words);
     }
 
     fn enter(&self, _: &tracing::span::Id) {}
@@ -94,10 +94,10 @@ async fn local_sandbox_a_backend_that_is_shut_down_while_its_pool_fills_warns_of
         let data = tempfile::tempdir().unwrap();
         let local = backend_at(data.path(), limits(), 64).await;
         tokio::time::sleep(Duration::from_millis(millis)).await;
-        WARNINGS.lock().unwrap().clear();
+        WARNINGS.lock().clear();
         local.shutdown().await;
         assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0, "tasks are left");
-        let warnings = std::mem::take(&mut *WARNINGS.lock().unwrap());
+        let warnings = std::mem::take(&mut *WARNINGS.lock());
         assert!(warnings.is_empty(), "after {millis} ms: {warnings:?}");
     }
 }

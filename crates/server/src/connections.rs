@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -50,7 +51,7 @@ impl Connections {
 
     /// Registers a connection. `None` if the limit is reached and no connection is idle.
     pub(crate) fn enter(self: &Arc<Self>, address: Option<IpAddr>) -> Option<Arc<OpenConnection>> {
-        let mut open = self.open();
+        let mut open = self.open.lock();
         if open.by_number.len() >= self.most {
             let number = open.most_idle()?;
             if let Some(entry) = open.by_number.remove(&number) {
@@ -64,11 +65,6 @@ impl Connections {
         open.by_number.insert(number, entry);
         drop(open);
         Some(Arc::new(OpenConnection { connections: Arc::clone(self), number, closed }))
-    }
-
-    fn open(&self) -> MutexGuard<'_, Open> {
-        // No code that holds it can panic.
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -98,7 +94,7 @@ impl OpenConnection {
 
     /// Returns true once it has brought a request.
     pub(crate) fn has_asked(&self) -> bool {
-        self.connections.open().by_number.get(&self.number).is_some_and(|entry| entry.has_asked)
+        self.connections.open.lock().by_number.get(&self.number).is_some_and(|entry| entry.has_asked)
     }
 
     /// Waits until this connection has to close for another.
@@ -107,7 +103,7 @@ impl OpenConnection {
     }
 
     fn change(&self, change: impl FnOnce(&mut Entry)) {
-        if let Some(entry) = self.connections.open().by_number.get_mut(&self.number) {
+        if let Some(entry) = self.connections.open.lock().by_number.get_mut(&self.number) {
             change(entry);
         }
     }
@@ -115,7 +111,7 @@ impl OpenConnection {
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
-        self.connections.open().by_number.remove(&self.number);
+        self.connections.open.lock().by_number.remove(&self.number);
     }
 }
 

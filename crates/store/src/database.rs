@@ -4,10 +4,10 @@ mod formats;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use aludel_ignore::Ignore;
+use parking_lot::{Condvar, Mutex};
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Params, Row, ToSql};
 use tracing::info;
 
@@ -330,14 +330,10 @@ impl Database {
             // Keys are looked up for all tenants, so one reader is never taken for a tenant.
             readers.taken.len() >= READERS - usize::from(tenant.is_some()) || mine >= READERS_OF_TENANT
         };
-        let waited = self.returned.wait_while(self.readers(), full);
-        let mut readers = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut readers = self.readers.lock();
+        self.returned.wait_while(&mut readers, full);
         readers.taken.push(tenant.cloned());
         Ok(ReadConnection { database: self, tenant, connection: readers.free.pop() })
-    }
-
-    fn readers(&self) -> MutexGuard<'_, Readers> {
-        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn connect(&self) -> Result<Connection, Error> {
@@ -351,7 +347,7 @@ impl Database {
 
 impl Drop for ReadConnection<'_> {
     fn drop(&mut self) {
-        let mut readers = self.database.readers();
+        let mut readers = self.database.readers.lock();
         if let Some(mine) = readers.taken.iter().position(|taken| taken.as_ref() == self.tenant) {
             readers.taken.swap_remove(mine);
         }

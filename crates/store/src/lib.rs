@@ -41,10 +41,11 @@ use std::any::Any;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use aludel_ignore::Ignore;
+use parking_lot::Mutex;
 use rusqlite::Connection;
 use tracing::warn;
 

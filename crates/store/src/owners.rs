@@ -7,10 +7,10 @@ use std::fs::{File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use aludel_ignore::Ignore;
+use parking_lot::Mutex;
 use rusqlite::types::{FromSql, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
 
 use crate::id::{fresh, random_hex};
@@ -79,7 +79,7 @@ impl Owner {
 
     /// Takes the lock that shows that this process lives. Call it before anything is in flight.
     pub(crate) fn register(&self) -> Result<(), Error> {
-        let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lock = self.lock.lock();
         if lock.is_some() {
             return Ok(());
         }
@@ -109,8 +109,7 @@ impl Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        let lock = self.lock.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(lock) = lock else { return };
+        let Some(lock) = self.lock.get_mut().take() else { return };
         if !self.is_named.load(Ordering::Relaxed) {
             std::fs::remove_file(self.directory.join(&self.id.0)).ignore("a sweep removes it otherwise");
         }

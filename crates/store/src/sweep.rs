@@ -2,7 +2,6 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 use tracing::info;
 
@@ -35,7 +34,7 @@ impl Store {
 
     /// Sweeps, if it is time for it.
     pub(crate) fn sweep_if_due(&self) -> Result<(), Error> {
-        let due = *self.0.next_sweep.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = *self.0.next_sweep.lock();
         if due.is_none_or(|due| Instant::now() >= due) { self.sweep_now(MIN_AGE).map(drop) } else { Ok(()) }
     }
 
@@ -67,7 +66,7 @@ impl Store {
             remove(&self.0.owners.join(owner.as_str()))?;
         }
         let pause = if swept.young > 0 { grace } else { SWEEP_INTERVAL };
-        *self.0.next_sweep.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + pause);
+        *self.0.next_sweep.lock() = Some(Instant::now() + pause);
         if swept.removed > 0 || !owners.dead.is_empty() {
             let (files, owners) = (swept.removed, owners.dead.len());
             info!(files, owners, "removed what processes that have died left behind");

@@ -6,9 +6,9 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 
 use crate::disk_reserve::{FULL_DISK, free_bytes};
+use parking_lot::Mutex;
 
 /// Bytes after which a file is synced.
 const PIECE: u64 = 2 << 20;
@@ -54,7 +54,7 @@ impl SyncedFile {
         self.unsynced += bytes.len() as u64;
         if self.unsynced >= PIECE {
             self.unsynced = 0;
-            let _turn = disk.turn.lock().unwrap_or_else(PoisonError::into_inner);
+            let _turn = disk.turn.lock();
             self.file.sync_data()?;
         }
         Ok(())
@@ -62,7 +62,7 @@ impl SyncedFile {
 
     /// Syncs the rest.
     pub(crate) fn sync(&self, disk: &Disk) -> io::Result<()> {
-        let _turn = disk.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = disk.turn.lock();
         self.file.sync_all()
     }
 }

@@ -5,9 +5,10 @@
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use rusqlite::Connection;
 
 use crate::database::one;
@@ -30,10 +31,6 @@ impl Default for Quota {
 }
 
 impl Quota {
-    fn reserved(&self) -> MutexGuard<'_, HashMap<Tenant, u64>> {
-        self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Reserves the upper amount of the range if there is room beside `used` bytes, otherwise the lower; fails if that does not fit either.
     /// `used` is read while reservations cannot change, so that data that gets its row meanwhile is counted twice rather than not at all.
     fn admit(
@@ -42,7 +39,7 @@ impl Quota {
         wanted: RangeInclusive<u64>,
         used: impl FnOnce() -> Result<u64, Error>,
     ) -> Result<Reservation, Error> {
-        let mut reserved = self.reserved();
+        let mut reserved = self.reserved.lock();
         let limit = self.limit.load(Ordering::Relaxed);
         let taken = reserved.get(tenant).copied().unwrap_or_default();
         let room = limit.saturating_sub(used()?).saturating_sub(taken);
@@ -92,7 +89,7 @@ impl Reservation {
     pub fn shrink_to(&mut self, bytes: u64) {
         let spare = self.bytes.saturating_sub(bytes);
         self.bytes -= spare;
-        let mut reserved = self.quota.reserved();
+        let mut reserved = self.quota.reserved.lock();
         if let Some(taken) = reserved.get_mut(&self.tenant) {
             *taken = taken.saturating_sub(spare);
             if *taken == 0 {

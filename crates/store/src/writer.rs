@@ -5,10 +5,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aludel_ignore::Ignore;
+use parking_lot::{Condvar, Mutex};
 use rusqlite::{Connection, ffi};
 
 use crate::checkpointer::Checkpointer;
@@ -70,7 +71,7 @@ impl WriteConnection {
         work: impl FnOnce(&Connection) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let head = self.line.enter(tenant);
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let WriterState { connection, open } = &mut *state;
         let transaction = match open {
             Some(transaction) => transaction,
@@ -135,13 +136,14 @@ fn run(connection: &Connection, statement: &str) -> Result<(), rusqlite::Error> 
 
 impl Batch {
     fn end(&self, result: Result<(), CommitError>) {
-        *lock(&self.end) = Some(result);
+        *self.end.lock() = Some(result);
         self.ended.notify_all();
     }
 
     fn wait(&self) -> Result<(), Error> {
-        let ended = self.ended.wait_while(lock(&self.end), |end| end.is_none());
-        match &*ended.unwrap_or_else(PoisonError::into_inner) {
+        let mut end = self.end.lock();
+        self.ended.wait_while(&mut end, |end| end.is_none());
+        match &*end {
             Some(Err((error, message))) => Err(rusqlite::Error::SqliteFailure(*error, message.clone()).into()),
             Some(Ok(())) | None => Ok(()),
         }
@@ -156,10 +158,6 @@ fn refusal(error: &rusqlite::Error) -> CommitError {
 }
 
 /// Locks the mutex, even after a panic: each write is rolled back by itself.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -213,7 +211,7 @@ mod tests {
         let (_directory, writer) = writer();
         let commits = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&commits);
-        lock(&writer.state).connection.commit_hook(Some(move || {
+        writer.state.lock().connection.commit_hook(Some(move || {
             count.fetch_add(1, Ordering::SeqCst);
             false
         }));
@@ -241,9 +239,9 @@ mod tests {
     #[test]
     fn all_are_told_of_a_commit_that_fails() {
         let (_directory, writer) = writer();
-        lock(&writer.state).connection.commit_hook(Some(|| true));
+        writer.state.lock().connection.commit_hook(Some(|| true));
         assert!(together(&writer, 5, insert).into_iter().all(|done| !done));
-        lock(&writer.state).connection.commit_hook(None::<fn() -> bool>);
+        writer.state.lock().connection.commit_hook(None::<fn() -> bool>);
         assert_eq!(rows(&writer), 0);
     }
 }

@@ -5,12 +5,13 @@
 //! theirs are queued.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use crate::Tenant;
+use parking_lot::Mutex;
 
 #[derive(Debug, Default)]
 pub(crate) struct WriterQueue(Mutex<State>);
@@ -45,7 +46,7 @@ impl WriterQueue {
     /// Waits until it is this thread's turn.
     pub(crate) fn enter(&self, tenant: Option<&Tenant>) -> QueueHead<'_> {
         let tenant = tenant.cloned();
-        let mut state = self.state();
+        let mut state = self.0.lock();
         if state.is_busy {
             let is_next = Arc::new(AtomicBool::new(false));
             let thread = thread::current();
@@ -63,24 +64,20 @@ impl WriterQueue {
     /// Threads that wait.
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
-        self.state().waiting.len()
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().waiting.len()
     }
 }
 
 impl QueueHead<'_> {
     /// Returns true if another thread waits.
     pub(crate) fn has_others_behind(&self) -> bool {
-        !self.line.state().waiting.is_empty()
+        !self.line.0.lock().waiting.is_empty()
     }
 }
 
 impl Drop for QueueHead<'_> {
     fn drop(&mut self) {
-        let mut state = self.line.state();
+        let mut state = self.line.0.lock();
         let State { is_busy, waiting, had, level } = &mut *state;
         let of = |tenant: &Option<Tenant>, had: &HashMap<_, Duration>| had.get(tenant).copied().unwrap_or_default();
         let all = of(&self.tenant, had).max(*level) + self.since.elapsed();
@@ -115,7 +112,7 @@ mod tests {
                 let (before, line, order) = (line.waiting(), &line, &order);
                 scope.spawn(move || {
                     let _place = line.enter(Some(tenant));
-                    order.lock().unwrap().push(name);
+                    order.lock().push(name);
                     thread::sleep(Duration::from_millis(if name == "bad" { 20 } else { 1 }));
                 });
                 while line.waiting() == before {
@@ -131,8 +128,8 @@ mod tests {
             thread::sleep(Duration::from_millis(300));
             drop(first);
         });
-        assert_eq!(*order.lock().unwrap(), ["good", "good", "bad", "bad", "bad", "bad", "bad"]);
-        assert!(line.state().had.is_empty() && !line.state().is_busy);
+        assert_eq!(*order.lock(), ["good", "good", "bad", "bad", "bad", "bad", "bad"]);
+        assert!(line.0.lock().had.is_empty() && !line.0.lock().is_busy);
     }
 
     #[test]
@@ -145,7 +142,7 @@ mod tests {
                 let (line, order) = (&line, &order);
                 scope.spawn(move || {
                     let _place = line.enter(None);
-                    order.lock().unwrap().push(number);
+                    order.lock().push(number);
                 });
                 while line.waiting() == number {
                     thread::yield_now();
@@ -153,6 +150,6 @@ mod tests {
             }
             drop(first);
         });
-        assert_eq!(*order.lock().unwrap(), [0, 1, 2, 3]);
+        assert_eq!(*order.lock(), [0, 1, 2, 3]);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_agent::upstream::ModelCapabilities;
@@ -11,6 +11,7 @@ use aludel_agent::upstream::http::{HttpOptions, Protocol, Transport};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream;
+use parking_lot::Mutex;
 use reqwest::header::{HeaderName, HeaderValue};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -116,12 +117,12 @@ impl ScriptedUpstream {
 
     /// The bodies of the requests so far.
     pub fn requests(&self) -> Vec<Value> {
-        self.requests.lock().expect("no panic while it is held").iter().map(|seen| seen.body.clone()).collect()
+        self.requests.lock().iter().map(|seen| seen.body.clone()).collect()
     }
 
     /// The request lines and headers of the requests so far, in lower case.
     pub fn heads(&self) -> Vec<String> {
-        self.requests.lock().expect("no panic while it is held").iter().map(|seen| seen.head.clone()).collect()
+        self.requests.lock().iter().map(|seen| seen.head.clone()).collect()
     }
 }
 
@@ -146,12 +147,12 @@ impl ScriptedTransport {
 
     /// The bodies of the requests so far.
     pub fn requests(&self) -> Vec<Value> {
-        self.requests.lock().expect("no panic while it is held").iter().map(|seen| seen.body.clone()).collect()
+        self.requests.lock().iter().map(|seen| seen.body.clone()).collect()
     }
 
     /// The request lines and headers of the requests so far, in lower case.
     pub fn heads(&self) -> Vec<String> {
-        self.requests.lock().expect("no panic while it is held").iter().map(|seen| seen.head.clone()).collect()
+        self.requests.lock().iter().map(|seen| seen.head.clone()).collect()
     }
 }
 
@@ -164,8 +165,8 @@ impl Transport for ScriptedTransport {
         let head = format!("{} {}\r\n{}", request.method(), request.url().path(), lines.collect::<String>());
         let body = request.body().and_then(reqwest::Body::as_bytes).unwrap_or_default();
         let body = value(body);
-        self.requests.lock().expect("no panic while it is held").push(Seen { head, body });
-        let step = self.script.lock().expect("no panic while it is held").pop_front();
+        self.requests.lock().push(Seen { head, body });
+        let step = self.script.lock().pop_front();
         let step = step.unwrap_or(THE_END);
         Box::pin(async move {
             if let Scripted::Late(time, _) = &step {
@@ -321,7 +322,7 @@ fn in_halves(chunks: &[Value]) -> Vec<String> {
 
 async fn answer(mut stream: TcpStream, step: Scripted, seen: &Mutex<Vec<Seen>>) -> io::Result<()> {
     let request = read_request(&mut stream).await?;
-    seen.lock().expect("no panic while it is held").push(request);
+    seen.lock().push(request);
     if let Scripted::Late(time, _) = &step {
         tokio::time::sleep(*time).await;
     }

@@ -4,8 +4,9 @@
 //! them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::item::Item;
@@ -48,7 +49,7 @@ impl Signatures {
         if text.len() > MAX_SIGNATURE {
             return;
         }
-        let mut owners = self.lock();
+        let mut owners = self.0.lock();
         let own = owners.entry(owner.to_owned()).or_default();
         own.insert(call_id, text.into());
         while own.bytes > MAX_OF_OWNER {
@@ -63,16 +64,12 @@ impl Signatures {
 
     /// Returns true if the signature of a call is known.
     pub(super) fn has(&self, owner: &str, call_id: &str) -> bool {
-        self.lock().get(owner).is_some_and(|own| own.by_call.contains_key(call_id))
+        self.0.lock().get(owner).is_some_and(|own| own.by_call.contains_key(call_id))
     }
 
     /// The signatures of an owner's calls, for one request.
     pub(super) fn unsent<'s>(&'s self, owner: &'s str) -> UnsentSignatures<'s> {
         UnsentSignatures { signatures: self, owner, sent: HashSet::new() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, OwnerSignatures>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -94,7 +91,7 @@ impl UnsentSignatures<'_> {
 
     /// Takes the signature of a call, if it is known and was not taken before.
     pub(super) fn take(&mut self, call_id: &str) -> Option<Value> {
-        let owners = self.signatures.lock();
+        let owners = self.signatures.0.lock();
         let (_, text) = owners.get(self.owner)?.by_call.get(call_id)?;
         if !self.sent.insert(call_id.to_owned()) {
             return None;
@@ -148,7 +145,7 @@ mod tests {
         for number in 0..100 {
             signatures.insert("evil", &format!("call_{number}"), &large);
         }
-        let bytes = signatures.lock()["evil"].bytes;
+        let bytes = signatures.0.lock()["evil"].bytes;
         assert!(bytes <= MAX_OF_OWNER && bytes > MAX_OF_OWNER / 2, "{bytes}");
         assert!(
             signatures.has("good", "call_0") && signatures.has("evil", "call_99") && !signatures.has("evil", "call_0")
@@ -158,7 +155,7 @@ mod tests {
                 signatures.insert(&owner.to_string(), &number.to_string(), &large);
             }
         }
-        let bytes: usize = signatures.lock().values().map(|owner| owner.bytes).sum();
+        let bytes: usize = signatures.0.lock().values().map(|owner| owner.bytes).sum();
         assert!(bytes <= MAX_BYTES && bytes > MAX_BYTES / 2, "{bytes}");
         assert!(signatures.has("good", "call_0"));
     }

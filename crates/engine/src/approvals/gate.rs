@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::future::pending;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aludel_agent::{ApprovalDecision, ApprovalRequest, describe_outcome};
@@ -17,6 +17,7 @@ use aludel_store::{
 };
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream, StreamExt};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -442,16 +443,12 @@ impl Gate {
 
     async fn start(&self, call_id: &str, code: &str, actor: &str) -> Result<(), Error> {
         // Recorded as running first, so that an entry that is written after the caller gave up still gets its end.
-        self.running().insert(call_id.to_owned(), code.to_owned());
+        self.running.lock().insert(call_id.to_owned(), code.to_owned());
         let noted = self.note(AuditEvent::Started, code, actor, "").await;
         if noted.is_err() {
-            self.running().remove(call_id);
+            self.running.lock().remove(call_id);
         }
         noted
-    }
-
-    fn running(&self) -> MutexGuard<'_, HashMap<String, String>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Judges a program that the client says it approved, and uses the approval up: the client must have been asked about this program, and
@@ -486,23 +483,23 @@ impl Gate {
 
     /// Records the end of a program.
     pub async fn ended(&self, call_id: &str, finished: &Finished) -> Result<(), Error> {
-        let Some(code) = self.running().get(call_id).cloned() else { return Ok(()) };
+        let Some(code) = self.running.lock().get(call_id).cloned() else { return Ok(()) };
         let program_ms = u64::try_from(finished.elapsed.as_millis()).unwrap_or(u64::MAX);
         let models = self.engine.models();
         // A client that sends programs itself chooses its own name.
         let model = models.get(&self.model).map_or("", |model| &model.name);
         self.engine.meter.count(&self.tenant, model, MeteredWork { programs: 1, program_ms, ..MeteredWork::default() });
         self.note(AuditEvent::Ended, &code, "", &describe_outcome(finished)).await?;
-        self.running().remove(call_id);
+        self.running.lock().remove(call_id);
         Ok(())
     }
 
     /// Records the end of programs that were cut off by the end of their turn: by a client that gave up, or for lack of a sandbox.
     pub async fn cut_off(&self) -> Result<(), Error> {
-        let running = self.running().clone();
+        let running = self.running.lock().clone();
         for (call_id, code) in running {
             self.note(AuditEvent::Ended, &code, "", CUT_OFF).await?;
-            self.running().remove(&call_id);
+            self.running.lock().remove(&call_id);
         }
         Ok(())
     }

@@ -1,13 +1,14 @@
 //! Questions to a person at a terminal and to clients, and the audit log about them.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use aludel_agent::{ApprovalDecision, ApprovalRequest};
 use aludel_rules::Rules;
 use aludel_sandbox::KernelSpec;
 use aludel_sandbox::memory::{Memory, simple};
 use aludel_store::{Store, Tenant};
+use parking_lot::Mutex;
 
 use super::*;
 use crate::sessions::NewSession;
@@ -39,8 +40,8 @@ async fn gate_of(
     let (asked, answers) = (Questions::default(), Arc::new(Mutex::new(answers.into_iter())));
     let seen = Arc::clone(&asked);
     let terminal = TerminalApprover::new(move |program: ApprovalRequest, reasons| {
-        seen.lock().unwrap().push((program.code, reasons));
-        let answer = answers.lock().unwrap().next().expect("nobody expected this question");
+        seen.lock().push((program.code, reasons));
+        let answer = answers.lock().next().expect("nobody expected this question");
         async move { answer }
     });
     let origin = ProgramOrigin {
@@ -79,9 +80,9 @@ async fn a_person_decides_what_the_rules_leave_open_and_all_of_it_is_noted() {
     assert_eq!(decide(&gate, "o.remove('z')").await, ApprovalDecision::Allow);
     let ApprovalDecision::Deny { reason } = decide(&gate, "import subprocess").await else { panic!("it is refused") };
     assert!(reason.starts_with("the rules refuse it: "), "{reason}");
-    let reasons: Vec<_> = asked.lock().unwrap().iter().map(|(code, why)| (code.clone(), why.len())).collect();
+    let reasons: Vec<_> = asked.lock().iter().map(|(code, why)| (code.clone(), why.len())).collect();
     assert_eq!(reasons, [("o.remove('x')".to_owned(), 1), ("o.remove('y')".to_owned(), 1)]);
-    let why = asked.lock().unwrap()[0].1[0].clone();
+    let why = asked.lock()[0].1[0].clone();
     let refused = reason.trim_start_matches("the rules refuse it: ").to_owned();
     assert_eq!(
         log(&engine).await,
@@ -137,7 +138,7 @@ async fn rules_do_not_judge_programs_of_another_language() {
     let (_engine, gate, asked) = gate_of(backend, data.path(), mode, vec![no("no")]).await;
     // A program that the rules would allow if it were Python.
     assert_eq!(decide(&gate, "x = 1").await, no("no"));
-    let asked = asked.lock().unwrap();
+    let asked = asked.lock();
     assert!(asked[0].1[0].contains("the rules read no Shell"), "{asked:?}");
 }
 
@@ -149,11 +150,11 @@ async fn a_person_is_asked_about_every_program_or_about_none() {
     assert_eq!(decide(&always, "1").await, ApprovalDecision::Allow);
     assert_eq!(decide(&always, "2").await, no("no"));
     let expected = ["1", "2"].map(|code| (code.to_owned(), Vec::new()));
-    assert_eq!(*asked.lock().unwrap(), expected, "that all are asked about is no reason to tell");
+    assert_eq!(*asked.lock(), expected, "that all are asked about is no reason to tell");
     drop(engine);
     let (engine, never, asked) = gate(data.path(), ApprovalMode::Never, Vec::new()).await;
     assert_eq!(decide(&never, "3").await, ApprovalDecision::Allow);
-    assert!(asked.lock().unwrap().is_empty());
+    assert!(asked.lock().is_empty());
     assert_eq!(log(&engine).await.last().unwrap(), "started|nobody is asked|");
 }
 

@@ -1,9 +1,10 @@
 //! Processor time of processes that go on after the program or command that started them.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_sandbox::Sandbox;
+use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::Account;
@@ -43,7 +44,7 @@ impl Leftovers {
 
     /// Marks the beginning of a program or command.
     pub(crate) fn attend(&self) -> Attendance {
-        lock(&self.watched.ledger).begin(Instant::now());
+        self.watched.ledger.lock().begin(Instant::now());
         Attendance(Arc::clone(&self.watched.ledger))
     }
 
@@ -57,7 +58,7 @@ impl Watched {
     /// Counts up to now. A backend that does not answer is asked again later.
     pub(crate) async fn count(&self) {
         let Ok(usage) = timeout(READING_LIMIT, self.sandbox.usage()).await else { return };
-        let left = lock(&self.ledger).read(usage.cpu, self.sandbox.limits().cpus, Instant::now());
+        let left = self.ledger.lock().read(usage.cpu, self.sandbox.limits().cpus, Instant::now());
         self.account.count_program_time(left);
     }
 }
@@ -75,7 +76,7 @@ impl Drop for Leftovers {
 
 impl Drop for Attendance {
     fn drop(&mut self) {
-        lock(&self.0).end(Instant::now());
+        self.0.lock().end(Instant::now());
     }
 }
 
@@ -125,10 +126,6 @@ impl Ledger {
         let covered = Duration::try_from_secs_f64(attended.as_secs_f64() * cpus).unwrap_or(Duration::MAX);
         used.saturating_sub(used_before).saturating_sub(own).saturating_sub(covered)
     }
-}
-
-fn lock(ledger: &Mutex<Ledger>) -> MutexGuard<'_, Ledger> {
-    ledger.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -6,14 +6,15 @@ mod process;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aludel_sandbox::Sandbox;
 pub use aludel_sandbox::process::PtySize;
 use aludel_sandbox::process::{Command, ExitStatus};
 use aludel_store::{AuditEvent, Tenant};
+use parking_lot::Mutex;
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use self::audit_note::{AuditNote, command_line};
@@ -198,7 +199,7 @@ impl Processes {
     }
 
     fn remember(&self, process: &Arc<SandboxProcess>) {
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         known.insert(process.number, Arc::clone(process));
         let ended: Vec<_> =
             known.values().filter(|process| process.has_ended()).map(|process| process.number).collect();
@@ -209,22 +210,17 @@ impl Processes {
 
     /// The commands that run, in the order in which they were started.
     pub fn running(&self) -> Vec<Arc<SandboxProcess>> {
-        self.lock().values().filter(|process| !process.has_ended()).cloned().collect()
+        self.known.lock().values().filter(|process| !process.has_ended()).cloned().collect()
     }
 
     /// The last started command with this process id, running or ended.
     pub fn of_pid(&self, pid: u32) -> Option<Arc<SandboxProcess>> {
-        self.lock().values().rev().find(|process| process.pid() == pid).cloned()
+        self.known.lock().values().rev().find(|process| process.pid() == pid).cloned()
     }
 
     /// The command that was last started under this tag.
     pub fn of_tag(&self, tag: &str) -> Option<Arc<SandboxProcess>> {
-        self.lock().values().rev().find(|process| process.spec().tag.as_deref() == Some(tag)).cloned()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, Arc<SandboxProcess>>> {
-        // No code that holds it can panic.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().values().rev().find(|process| process.spec().tag.as_deref() == Some(tag)).cloned()
     }
 }
 

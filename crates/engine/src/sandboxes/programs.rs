@@ -1,8 +1,9 @@
 //! Programs that run in a sandbox and can be interrupted by name.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 /// The programs that run in one sandbox, bounded by the limit of executions.
@@ -25,25 +26,20 @@ pub struct RunningProgram {
 impl RunningPrograms {
     /// Registers a program by its id and that of its context.
     pub fn add(&self, id: &str, context: &str, cancel: CancellationToken) -> RunningProgram {
-        self.lock().insert(id.to_owned(), Running { context: context.to_owned(), cancel });
+        self.0.lock().insert(id.to_owned(), Running { context: context.to_owned(), cancel });
         RunningProgram { programs: self.clone(), id: id.to_owned() }
     }
 
     /// Interrupts the program of this id, or the programs in the context of this id. Returns false if there was none.
     pub fn interrupt(&self, id: &str) -> bool {
-        let known = self.lock();
+        let known = self.0.lock();
         let wanted = known.iter().filter(|(program, running)| *program == id || running.context == id);
         wanted.map(|(_, running)| running.cancel.cancel()).count() > 0
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Running>> {
-        // No code that holds it can panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for RunningProgram {
     fn drop(&mut self) {
-        self.programs.lock().remove(&self.id);
+        self.programs.0.lock().remove(&self.id);
     }
 }

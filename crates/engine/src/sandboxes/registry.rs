@@ -2,13 +2,14 @@
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use aludel_ignore::Ignore;
 use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Backend, Capabilities, Error as SandboxError, Profile, SandboxId, SandboxSpec};
 use aludel_store::Tenant;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, error, warn};
@@ -58,7 +59,7 @@ struct OpenLine<'t> {
 
 impl Drop for OpenLine<'_> {
     fn drop(&mut self) {
-        let mut lines = lock(&self.lines);
+        let mut lines = self.lines.lock();
         // The map's own, and that of the request that drops it.
         if lines.get(self.tenant).is_some_and(|line| Arc::strong_count(line) <= 2) {
             lines.remove(self.tenant);
@@ -78,7 +79,7 @@ struct NameClaim {
 
 impl Drop for NameClaim {
     fn drop(&mut self) {
-        lock(&self.claimed).remove(&self.name);
+        self.claimed.lock().remove(&self.name);
     }
 }
 
@@ -134,7 +135,7 @@ impl Sandboxes {
         let creating = self.backend().create(SandboxId::unique(), self.backend_spec(tenant, &new));
         let sandbox = creation::observed(creating).await?;
         let sandbox = Arc::new(ClientSandbox::new(tenant.clone(), new, sandbox, self.shared(), permit));
-        self.lock().insert(sandbox.id().to_owned(), Arc::clone(&sandbox));
+        self.known.lock().insert(sandbox.id().to_owned(), Arc::clone(&sandbox));
         self.tasks.spawn(self.clone().end_in_time(Arc::clone(&sandbox)));
         Ok(sandbox)
     }
@@ -143,7 +144,7 @@ impl Sandboxes {
     /// refused come back together.
     async fn permit_in_time(&self, tenant: &Tenant) -> Result<SandboxPermit, Error> {
         let end = Instant::now() + ROOM_TIMEOUT;
-        let line = Arc::clone(lock(&self.lines).entry(tenant.clone()).or_default());
+        let line = Arc::clone(self.lines.lock().entry(tenant.clone()).or_default());
         let _line = OpenLine { lines: Arc::clone(&self.lines), tenant };
         // The map has it, too.
         if Arc::strong_count(&line) > MAX_WAITING + 1 {
@@ -172,7 +173,7 @@ impl Sandboxes {
     fn claim(&self, tenant: &Tenant, new: &NewSandbox) -> Result<Option<NameClaim>, Error> {
         let Some(name) = new.metadata.get(NAME).filter(|_| new.has_unique_name) else { return Ok(None) };
         let is_taken = |why: String| Err(Error::Invalid { field: "name", reason: why });
-        let mut claimed = lock(&self.claimed);
+        let mut claimed = self.claimed.lock();
         let others = self.list(tenant);
         if let Some(other) = others.iter().find(|other| other.metadata().get(NAME) == Some(name)) {
             return is_taken(format!("the sandbox {} has it already", other.id()));
@@ -297,7 +298,7 @@ impl Sandboxes {
 
     /// The sandbox that has this one's id now.
     fn current(&self, sandbox: &ClientSandbox) -> Result<Arc<ClientSandbox>, Error> {
-        let current = self.lock().get(sandbox.id()).cloned();
+        let current = self.known.lock().get(sandbox.id()).cloned();
         current.ok_or_else(|| Error::NotFound(Missing::Sandbox(sandbox.id().to_owned())))
     }
 
@@ -314,7 +315,7 @@ impl Sandboxes {
             made => made?,
         };
         let restarted = Arc::new(sandbox.restarted(inner, self.shared()));
-        let is_known = match self.lock().get_mut(sandbox.id()) {
+        let is_known = match self.known.lock().get_mut(sandbox.id()) {
             Some(known) if Arc::ptr_eq(known, sandbox) => {
                 *known = Arc::clone(&restarted);
                 true
@@ -334,23 +335,24 @@ impl Sandboxes {
 
     /// The sandbox of a tenant with this id.
     pub fn get(&self, tenant: &Tenant, id: &str) -> Option<Arc<ClientSandbox>> {
-        self.lock().get(id).filter(|sandbox| sandbox.tenant() == tenant).cloned()
+        self.known.lock().get(id).filter(|sandbox| sandbox.tenant() == tenant).cloned()
     }
 
     /// The sandbox of this id, of any tenant: for requests that prove their right by the sandbox's own secret.
     pub fn of_any_tenant(&self, id: &str) -> Option<Arc<ClientSandbox>> {
-        self.lock().get(id).cloned()
+        self.known.lock().get(id).cloned()
     }
 
     /// The sandbox for which `holds` is true, of any tenant: for requests that prove their right by the sandbox's own secret.
     pub fn find(&self, holds: impl Fn(&ClientSandbox) -> bool) -> Option<Arc<ClientSandbox>> {
-        let all: Vec<_> = self.lock().values().cloned().collect();
+        let all: Vec<_> = self.known.lock().values().cloned().collect();
         all.into_iter().find(|sandbox| holds(sandbox))
     }
 
     /// All sandboxes of a tenant, the newest first.
     pub fn list(&self, tenant: &Tenant) -> Vec<Arc<ClientSandbox>> {
-        let mut own: Vec<_> = self.lock().values().filter(|sandbox| sandbox.tenant() == tenant).cloned().collect();
+        let mut own: Vec<_> =
+            self.known.lock().values().filter(|sandbox| sandbox.tenant() == tenant).cloned().collect();
         own.sort_by_key(|sandbox| Reverse(sandbox.order()));
         own
     }
@@ -365,7 +367,7 @@ impl Sandboxes {
     async fn end(&self, sandbox: &Arc<ClientSandbox>) {
         // From here on it cannot be found. Another that took its place stays.
         let is_removed = {
-            let mut known = self.lock();
+            let mut known = self.known.lock();
             let is_known = known.get(sandbox.id()).is_some_and(|known| Arc::ptr_eq(known, sandbox));
             is_known && known.remove(sandbox.id()).is_some()
         };
@@ -382,13 +384,4 @@ impl Sandboxes {
         NewSandbox::check_timeout(timeout, self.lifetime)?;
         Ok(self.get(tenant, id).map(|sandbox| sandbox.set_timeout(timeout)))
     }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<ClientSandbox>>> {
-        lock(&self.known)
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No code that holds one can panic.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use aludel_sandbox::files::Files;
 use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Sandbox, Usage};
 use aludel_store::{Tenant, random_hex};
-use tokio::sync::{Mutex, MutexGuard, OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
+use parking_lot::Mutex;
+use tokio::sync::{Mutex as AsyncMutex, MutexGuard, OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -127,7 +128,7 @@ pub struct ClientSandbox {
     programs: RunningPrograms,
     leftovers: Arc<Leftovers>,
     paused: watch::Sender<Option<KeptPart>>,
-    files: Mutex<Option<Files>>,
+    files: AsyncMutex<Option<Files>>,
     tunnels: Arc<Semaphore>,
     program_requests: Arc<Semaphore>,
     listings: Semaphore,
@@ -144,9 +145,9 @@ struct Identity {
     started: (Instant, SystemTime),
     order: u64,
     ends: watch::Sender<Instant>,
-    metadata: StdMutex<BTreeMap<String, String>>,
+    metadata: Mutex<BTreeMap<String, String>>,
     /// Serializes pausing and resuming.
-    pausing: Mutex<()>,
+    pausing: AsyncMutex<()>,
     /// The number of the last command, so that none comes twice in the audit log.
     last_command: Arc<AtomicU32>,
     _permit: SandboxPermit,
@@ -181,8 +182,8 @@ impl ClientSandbox {
             ends: watch::Sender::new(now + new.timeout),
             started: (now, SystemTime::now()),
             order: ORDER.fetch_add(1, Ordering::Relaxed),
-            metadata: StdMutex::new(new.metadata.clone()),
-            pausing: Mutex::default(),
+            metadata: Mutex::new(new.metadata.clone()),
+            pausing: AsyncMutex::default(),
             last_command: Arc::default(),
             tenant,
             new,
@@ -211,7 +212,7 @@ impl ClientSandbox {
             paused: watch::Sender::default(),
             identity,
             sandbox,
-            files: Mutex::default(),
+            files: AsyncMutex::default(),
             tunnels: Arc::new(Semaphore::new(MAX_TUNNELS)),
             program_requests: Arc::new(Semaphore::new(MAX_PROGRAM_REQUESTS)),
             listings: Semaphore::new(MAX_LISTINGS),
@@ -252,12 +253,12 @@ impl ClientSandbox {
 
     /// The client's own notes.
     pub fn metadata(&self) -> BTreeMap<String, String> {
-        self.identity.metadata.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.identity.metadata.lock().clone()
     }
 
     /// Changes the client's own notes: those without a value go.
     pub fn change_metadata(&self, changes: BTreeMap<String, Option<String>>) -> Result<(), Error> {
-        let mut known = self.identity.metadata.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.identity.metadata.lock();
         let mut changed = known.clone();
         for (key, value) in changes {
             match value {

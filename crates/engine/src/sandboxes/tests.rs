@@ -1,12 +1,13 @@
 //! Sandboxes that clients own, with scripted programs.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use aludel_sandbox::memory::{Memory, simple};
 use aludel_sandbox::process::{ExitStatus, SIGKILL};
 use aludel_sandbox::{Backend, KernelSpec, Language};
 use aludel_store::{Store, Tenant};
+use parking_lot::Mutex;
 
 use super::*;
 use crate::executions::{self, ClientProgram, DirectEnd, DirectEvent};
@@ -225,12 +226,12 @@ async fn their_number_their_time_and_their_notes_are_bounded() {
         async move {
             match engine.sandboxes.create(me, new(100)).await {
                 Ok(made) => {
-                    order.lock().unwrap().push(number);
+                    order.lock().push(number);
                     let id = made.id().to_owned();
                     drop(made);
                     engine.sandboxes.kill(me, &id).await;
                 }
-                Err(_) => *full.lock().unwrap() += 1,
+                Err(_) => *full.lock() += 1,
             }
         }
     }));
@@ -246,8 +247,8 @@ async fn their_number_their_time_and_their_notes_are_bounded() {
         engine.sandboxes.kill(&me, &listed[0]).await
     };
     tokio::join!(waiting, first_ends);
-    let order = order.into_inner().unwrap();
-    assert_eq!((order.clone(), full.into_inner().unwrap()), ((0..order.len()).collect(), 40 - order.len()));
+    let order = order.into_inner();
+    assert_eq!((order.clone(), full.into_inner()), ((0..order.len()).collect(), 40 - order.len()));
     assert_eq!(order.len(), 32);
     let too_long = engine.sandboxes.set_timeout(&me, first.id(), Duration::from_secs(101));
     assert!(matches!(too_long, Err(Error::Invalid { field: "timeout", .. })));

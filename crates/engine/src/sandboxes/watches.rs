@@ -1,10 +1,11 @@
 //! Directories of which clients poll the changes.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use aludel_sandbox::files::DirectoryWatch;
 use aludel_store::random_hex;
+use parking_lot::Mutex;
 
 use crate::Error;
 
@@ -18,7 +19,7 @@ pub struct Watches(Mutex<HashMap<String, Arc<DirectoryWatch>>>);
 impl Watches {
     /// Keeps a watch until it is removed. Returns its id.
     pub fn add(&self, watch: DirectoryWatch) -> Result<String, Error> {
-        let mut known = self.lock();
+        let mut known = self.0.lock();
         if known.len() >= MAX_WATCHES {
             return Err(Error::SandboxFull { limit: MAX_WATCHES, things: "watched directories" });
         }
@@ -29,16 +30,11 @@ impl Watches {
 
     /// The watch of this id.
     pub fn get(&self, id: &str) -> Option<Arc<DirectoryWatch>> {
-        self.lock().get(id).cloned()
+        self.0.lock().get(id).cloned()
     }
 
     /// Ends a watch. Returns false if there was none.
     pub fn remove(&self, id: &str) -> bool {
-        self.lock().remove(id).is_some()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<DirectoryWatch>>> {
-        // No code that holds it can panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().remove(id).is_some()
     }
 }

@@ -2,12 +2,13 @@
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Backend, EventMemory, Health, KernelSpec, Limits};
 use aludel_store::{FileId, FileOrigin, NewSessionRecord, SessionId, SessionRecord, Store, Tenant};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -175,7 +176,7 @@ impl SessionContext {
         let Some(known) = self.known.upgrade() else { return Vec::new() };
         let taken = self.permits.in_use_by_tenant();
         let count = |tenant: &Tenant| taken.get(tenant).copied().unwrap_or_default();
-        let known = lock(&known);
+        let known = known.lock();
         let may_end = |session: &&Arc<Session>| {
             is_idle(session) && (session.tenant() == tenant || count(session.tenant()) > count(tenant))
         };
@@ -192,7 +193,7 @@ impl SessionContext {
     /// Removes a session from the table if it is still idle.
     fn take_if_idle(&self, id: &SessionId) -> Option<Arc<Session>> {
         let known = self.known.upgrade()?;
-        let mut known = lock(&known);
+        let mut known = known.lock();
         known.get(id).filter(|session| is_idle(session))?;
         known.remove(id)
     }
@@ -270,7 +271,7 @@ impl Sessions {
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Session>>> {
-        lock(&self.known)
+        self.known.lock()
     }
 
     /// The sessions in the table.
@@ -456,11 +457,6 @@ impl Sessions {
             session.end().await;
         }
     }
-}
-
-fn lock(known: &SessionTable) -> MutexGuard<'_, HashMap<SessionId, Arc<Session>>> {
-    // No code that holds it can panic.
-    known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The status of a session.

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use aludel_agent::{Runtime, RuntimeError};
@@ -14,8 +14,9 @@ use aludel_store::{
     SessionFileRecord, SessionId, SessionRecord, Tenant, WrittenFiles,
 };
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -41,15 +42,15 @@ pub struct Session {
     id: SessionId,
     limits: Limits,
     /// The template of its next sandbox; `None` for the usual one.
-    template: std::sync::Mutex<Option<TemplateName>>,
+    template: Mutex<Option<TemplateName>>,
     idle: Duration,
     /// Time of the last use. Monotonic: if the wall clock were set, the session would end early or late.
-    last_active: std::sync::Mutex<Instant>,
+    last_active: Mutex<Instant>,
     /// Idle milliseconds after which its sandbox is ended, if its expiry is not earlier.
     linger_ms: AtomicU64,
-    state: Mutex<State>,
+    state: AsyncMutex<State>,
     /// The permit that turns have reserved.
-    reserved: std::sync::Mutex<Weak<ReservedPermit>>,
+    reserved: Mutex<Weak<ReservedPermit>>,
     kernel_names: Arc<KernelNames>,
     /// Cancelled when it ends for good.
     deleted: CancellationToken,
@@ -74,18 +75,12 @@ enum State {
 }
 
 /// A permit, until a sandbox takes it.
-type ReservedPermit = std::sync::Mutex<Option<SandboxPermit>>;
+type ReservedPermit = Mutex<Option<SandboxPermit>>;
 
 /// The permit for a session's sandbox, which all of its turns share. If no turn used it, it is released with the last.
 #[derive(Debug)]
 #[must_use = "it ends when it is dropped"]
 pub struct SessionReservation(Arc<ReservedPermit>);
-
-impl SessionReservation {
-    fn permit(&self) -> std::sync::MutexGuard<'_, Option<SandboxPermit>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// A file of a session as a client can download it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -136,15 +131,15 @@ impl Session {
     pub(super) fn new(shared: Arc<SessionContext>, tenant: Tenant, record: &SessionRecord) -> Self {
         Self {
             limits: shared.limits_of(record.memory_limit.as_deref()),
-            template: std::sync::Mutex::new(shared.template_of(&tenant)),
+            template: Mutex::new(shared.template_of(&tenant)),
             shared,
             tenant,
             id: record.id.clone(),
             idle: record.idle,
-            last_active: std::sync::Mutex::new(Instant::now()),
+            last_active: Mutex::new(Instant::now()),
             linger_ms: AtomicU64::new(u64::MAX),
-            state: Mutex::new(State::Dormant),
-            reserved: std::sync::Mutex::default(),
+            state: AsyncMutex::new(State::Dormant),
+            reserved: Mutex::default(),
             kernel_names: KernelNames::new(record.id.as_str()),
             deleted: CancellationToken::new(),
             has_run: AtomicBool::new(record.has_run),
@@ -156,7 +151,7 @@ impl Session {
     /// Sets the template of its next sandbox, by default its tenant's, and returns it. A living sandbox keeps its own.
     pub fn start_from(&self, template: Option<TemplateName>) -> Option<TemplateName> {
         let template = template.or_else(|| self.shared.template_of(&self.tenant));
-        self.template.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&template);
+        self.template.lock().clone_from(&template);
         template
     }
 
@@ -179,10 +174,10 @@ impl Session {
     pub async fn reserve(&self) -> Result<SessionReservation, Error> {
         let state = self.state.lock().await;
         let reservation = self.reservation();
-        let is_needed = matches!(*state, State::Dormant) && reservation.permit().is_none();
+        let is_needed = matches!(*state, State::Dormant) && reservation.0.lock().is_none();
         if is_needed {
             let permit = self.shared.permit_for(&self.tenant).await?;
-            *reservation.permit() = Some(permit);
+            *reservation.0.lock() = Some(permit);
         }
         Ok(reservation)
     }
@@ -202,7 +197,7 @@ impl Session {
 
     /// The reservation that there is, or a new one without a permit. Call it while the state is locked.
     fn reservation(&self) -> SessionReservation {
-        let mut reserved = self.reserved.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reserved = self.reserved.lock();
         SessionReservation(reserved.upgrade().unwrap_or_else(|| {
             let new = Arc::default();
             *reserved = Arc::downgrade(&new);
@@ -218,12 +213,12 @@ impl Session {
             State::Deleted => return Err(Error::no_session(&self.id)),
             State::Dormant => {}
         }
-        let reserved = self.reservation().permit().take();
+        let reserved = self.reservation().0.lock().take();
         let permit = match reserved {
             Some(permit) => permit,
             None => self.shared.permit_for(&self.tenant).await?,
         };
-        let template = self.template.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let template = self.template.lock().clone();
         let environment = self.shared.environment().below(self.environment().await?);
         let (account, backend) = (Some(self.shared.account(&self.tenant)), self.shared.backend.clone());
         let creating = SessionSandbox::create(account, backend, self.limits.clone(), template, environment);
@@ -306,7 +301,7 @@ impl Session {
         match std::mem::replace(&mut *state, State::Dormant) {
             State::Live { sandbox, _permit } if sandbox.is(lost) => {
                 let reservation = self.reservation();
-                *reservation.permit() = Some(_permit);
+                *reservation.0.lock() = Some(_permit);
                 Some(reservation)
             }
             // Another caller was faster.
@@ -527,7 +522,7 @@ impl Session {
 
     /// Records that it is in use.
     pub(super) fn touch(&self) {
-        *self.last_active.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *self.last_active.lock() = Instant::now();
     }
 
     /// Returns true if it was idle for longer than it may be.
@@ -549,7 +544,7 @@ impl Session {
 
     /// Returns the time of the last use.
     pub(super) fn last_active(&self) -> Instant {
-        *self.last_active.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.last_active.lock()
     }
 
     /// Returns true if it has a sandbox; false while its state is locked. Does not wait.

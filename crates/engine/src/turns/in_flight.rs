@@ -4,12 +4,13 @@ use std::any::Any;
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aludel_ignore::Ignore;
 use aludel_store::{Tenant, TurnId};
+use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
@@ -136,7 +137,7 @@ pub struct Follower {
 impl Follower {
     /// A client that waits for this request.
     pub fn of(in_flight: &InFlightRequest) -> Self {
-        Self::among(&in_flight.clients, &mut lock(&in_flight.clients))
+        Self::among(&in_flight.clients, &mut in_flight.clients.lock())
     }
 
     fn among(clients: &Arc<Mutex<Clients>>, locked: &mut Clients) -> Self {
@@ -153,16 +154,11 @@ impl Follower {
 
 impl Drop for Follower {
     fn drop(&mut self) {
-        let mut clients = lock(&self.clients);
+        let mut clients = self.clients.lock();
         clients.present -= 1;
         clients.changes += 1;
         clients.is_missed |= !self.is_answered;
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No code that holds it can panic.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// An ended request that nothing but memory has.
@@ -240,7 +236,7 @@ impl InFlightRequests {
         fingerprint: RequestFingerprint,
         id: TurnId,
     ) -> Result<Arc<InFlightRequest>, EarlierRequest> {
-        let mut all = self.lock();
+        let mut all = self.all.lock();
         if fingerprint.is_retry {
             let same = |entry: &&Entry| *entry.tenant() == *tenant && entry.fingerprint().digest == fingerprint.digest;
             let mut same: Vec<&Entry> = all.values().filter(same).collect();
@@ -278,7 +274,7 @@ impl InFlightRequests {
     pub fn end_stored(&self, in_flight: &InFlightRequest, end: RequestEnd) {
         let failure = end.failure.clone();
         in_flight.end(end);
-        if let Some(entry) = self.lock().get_mut(&in_flight.id) {
+        if let Some(entry) = self.all.lock().get_mut(&in_flight.id) {
             *entry = Entry::past(in_flight, failure, true);
         }
     }
@@ -287,15 +283,15 @@ impl InFlightRequests {
     pub fn end(&self, in_flight: &InFlightRequest, end: RequestEnd, ran_code: bool) {
         let bytes = in_flight.weight() + OVERHEAD_BYTES + end.answer.get().len();
         in_flight.end(end);
-        let mut all = self.lock();
-        *in_flight.in_memory.lock().unwrap_or_else(PoisonError::into_inner) = Some(EndedRequest { bytes, ran_code });
+        let mut all = self.all.lock();
+        *in_flight.in_memory.lock() = Some(EndedRequest { bytes, ran_code });
         let_go(&mut all, Some(&in_flight.tenant), MAX_BYTES_EACH);
         let_go(&mut all, None, MAX_BYTES);
     }
 
     /// A request of this tenant that is under way or kept in memory.
     pub fn find(&self, tenant: &Tenant, id: &TurnId) -> Option<Arc<InFlightRequest>> {
-        match self.lock().get(id)? {
+        match self.all.lock().get(id)? {
             Entry::InFlight(in_flight) if in_flight.tenant == *tenant => Some(Arc::clone(in_flight)),
             Entry::InFlight(_) | Entry::Past { .. } => None,
         }
@@ -303,12 +299,12 @@ impl InFlightRequests {
 
     /// Tenants with requests under way.
     pub(crate) fn tenants(&self) -> HashSet<Tenant> {
-        self.lock().values().filter(|entry| entry.ended().is_none()).map(|entry| entry.tenant().clone()).collect()
+        self.all.lock().values().filter(|entry| entry.ended().is_none()).map(|entry| entry.tenant().clone()).collect()
     }
 
     /// Cancels a tenant's requests that are under way.
     pub(crate) fn cancel_all(&self, tenant: &Tenant) {
-        for entry in self.lock().values() {
+        for entry in self.all.lock().values() {
             if let Entry::InFlight(in_flight) = entry
                 && in_flight.tenant == *tenant
             {
@@ -319,16 +315,12 @@ impl InFlightRequests {
 
     /// Forgets a request.
     pub fn forget(&self, id: &TurnId) {
-        self.lock().remove(id);
+        self.all.lock().remove(id);
     }
 
     /// Forgets requests that ended long enough ago.
     pub(crate) fn forget_old(&self) {
-        forget_old(&mut self.lock());
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<TurnId, Entry>> {
-        lock(&self.all)
+        forget_old(&mut self.all.lock());
     }
 }
 
@@ -360,7 +352,7 @@ fn let_go(all: &mut HashMap<TurnId, Entry>, tenant: Option<&Tenant>, most: usize
     for entry in all.values() {
         if let Entry::InFlight(in_flight) = entry
             && tenant.is_none_or(|tenant| in_flight.tenant == *tenant)
-            && let Some(kept) = *in_flight.in_memory.lock().unwrap_or_else(PoisonError::into_inner)
+            && let Some(kept) = *in_flight.in_memory.lock()
         {
             ended.push((kept, Arc::clone(in_flight)));
         }
@@ -432,7 +424,7 @@ impl Entry {
             Self::InFlight(in_flight) => (&in_flight.clients, in_flight.ran_code()),
             Self::Past { clients, past, .. } => (clients, ran_code(past.failure.as_ref())),
         };
-        let mut locked = lock(clients);
+        let mut locked = clients.lock();
         // If a library repeats a request on its own, its programs must not run again.
         let is_lost = locked.abandoned && (asked.has_key || !ran_code);
         // Equal requests of one client are not repetitions of each other: each takes up one that nobody else gets.
@@ -469,7 +461,7 @@ impl InFlightRequest {
             return;
         }
         self.bytes.fetch_add(frames.iter().map(|frame| frame.text.len()).sum(), Ordering::Relaxed);
-        let mut log = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut log = self.frames.lock();
         log.extend(frames.into_iter().map(Arc::new));
         let count = log.len();
         drop(log);
@@ -479,7 +471,7 @@ impl InFlightRequest {
     /// Counts the memory of its frames so far for its tenant, until nobody follows it any more. Fails if there is no room.
     pub(super) fn count_memory(&self) -> Result<(), NoRoom> {
         let kib = (self.bytes().saturating_sub(FREE_BYTES) * COPIES) >> 10;
-        let mut permit = lock(&self.memory);
+        let mut permit = self.memory.lock();
         let more = kib.saturating_sub(permit.count());
         permit.acquire_more(more)
     }
@@ -491,34 +483,34 @@ impl InFlightRequest {
 
     /// Bytes of memory that its frames take, about.
     fn weight(&self) -> usize {
-        let frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
+        let frames = self.frames.lock();
         frames.iter().map(|frame| OVERHEAD_BYTES + frame.kind.len() + frame.text.len()).sum()
     }
 
     /// Holds a value until the request's end, such as a permit for its memory, besides earlier ones.
     pub fn hold(&self, held: impl Send + Sync + 'static) {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).push(HeldResource(Box::new(held)));
+        self.held.lock().push(HeldResource(Box::new(held)));
     }
 
     /// Takes the held values, for another request to hold.
     pub(super) fn take_held(&self) -> Vec<HeldResource> {
-        std::mem::take(&mut *self.held.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.held.lock())
     }
 
     /// Marks it as ended.
     pub fn end(&self, end: RequestEnd) {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        *self.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
+        self.held.lock().clear();
+        *self.end.lock() = Some(end);
         self.state.send_modify(|state| state.ended = Some(Instant::now()));
     }
 
     /// Cancels it if it has no client for this long. A repetition starts anew.
     pub async fn give_up_after(&self, pause: Duration) {
-        let changes = lock(&self.clients).changes;
+        let changes = self.clients.lock().changes;
         if !pause.is_zero() {
             timeout(pause, self.ended()).await.ignore("the clients are counted below in any case");
         }
-        let mut clients = lock(&self.clients);
+        let mut clients = self.clients.lock();
         // The connection of a client that received everything closes as well.
         if clients.present == 0 && clients.changes == changes && !self.has_ended() {
             clients.abandoned = true;
@@ -529,7 +521,7 @@ impl InFlightRequest {
 
     /// Returns true if it failed after a program had run.
     fn ran_code(&self) -> bool {
-        let end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        let end = self.end.lock();
         ran_code(end.as_ref().and_then(|end| end.failure.as_ref()))
     }
 
@@ -547,12 +539,12 @@ impl InFlightRequest {
     pub async fn ended(&self) -> Option<RequestEnd> {
         let mut state = self.state.subscribe();
         state.wait_for(|state| state.ended.is_some()).await.ignore("the sender is a field of this request");
-        self.end.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.end.lock().clone()
     }
 
     /// The index of the first frame after this number.
     pub fn index_after(&self, sequence: Option<u64>) -> usize {
-        let frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
+        let frames = self.frames.lock();
         sequence.map_or(0, |sequence| frames.partition_point(|frame| frame.sequence <= sequence))
     }
 
@@ -563,7 +555,7 @@ impl InFlightRequest {
             .wait_for(|state| state.frames > index || state.ended.is_some())
             .await
             .ignore("the sender is a field of this request");
-        self.frames.lock().unwrap_or_else(PoisonError::into_inner).get(index).cloned()
+        self.frames.lock().get(index).cloned()
     }
 }
 

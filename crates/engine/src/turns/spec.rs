@@ -1,11 +1,12 @@
 //! The specification of a turn: enough to begin it, and to go on with it after a restart.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use aludel_agent::upstream::{FunctionTool, Sampling, ToolChoice};
 use aludel_agent::{Agent, ApprovalDecision, ApprovalRequest, Budgets, CodeInterpreter, Item};
 use aludel_store::Tenant;
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::run::{ChoicePlan, SessionRetention};
@@ -148,7 +149,7 @@ fn gate_with_reservation(
         let (gate, session, reserved) = (Arc::clone(&gate), Arc::clone(&session), Arc::clone(&reserved));
         Box::pin(async move {
             match session.reserve_in_time().await {
-                Ok(reservation) => *reserved.lock().unwrap_or_else(PoisonError::into_inner) = Some(reservation),
+                Ok(reservation) => *reserved.lock() = Some(reservation),
                 Err(Error::SessionsFull { limit } | Error::SessionsShared { limit }) => {
                     let reason =
                         format!("none of the {limit} containers (server.containers) was free for it; try again later");

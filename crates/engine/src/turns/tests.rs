@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_agent::Item;
@@ -13,6 +13,7 @@ use aludel_sandbox::{Backend, MimeBundle, MimeData, OfferedTemplate, Outcome, Te
 use aludel_store::{SessionId, Store, Tenant, TurnId, TurnRecord, TurnState, now};
 use aludel_testkit::{Scripted, ScriptedTransport, chat_options};
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -44,7 +45,7 @@ pub(super) struct RecordingRenderer(pub(super) Arc<Mutex<Vec<TurnEvent>>>);
 
 impl Render for RecordingRenderer {
     fn render(&mut self, event: &TurnEvent) -> RenderedEvent {
-        self.0.lock().unwrap().push(event.clone());
+        self.0.lock().push(event.clone());
         RenderedEvent::default()
     }
 
@@ -140,7 +141,7 @@ async fn carried_out(engine: &Arc<Engine>) -> (TurnId, Vec<TurnEvent>) {
     let (run, seen, _) = turn(engine, true).await;
     let id = run.in_flight.id.clone();
     run.run().await;
-    let events = seen.0.lock().unwrap().clone();
+    let events = seen.0.lock().clone();
     (id, events)
 }
 
@@ -158,7 +159,7 @@ async fn a_program_that_prints_nothing_is_seen_to_run() {
     let (run, seen, _) = turn(&engine, true).await;
     let in_flight = Arc::clone(&run.in_flight);
     let running = tokio::spawn(run.run());
-    let runs = || seen.0.lock().unwrap().iter().any(|event| matches!(event.kind, EventKind::ToolRunning { .. }));
+    let runs = || seen.0.lock().iter().any(|event| matches!(event.kind, EventKind::ToolRunning { .. }));
     let seen_to_run = async {
         while !runs() {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -400,7 +401,7 @@ async fn no_program_begins_without_storage() {
     let (run, seen, _) = turn(&engine, true).await;
     engine.store.limit_storage(1);
     run.run().await;
-    let events = seen.0.lock().unwrap().clone();
+    let events = seen.0.lock().clone();
     let EndReason::Failed { failure, .. } = ending(&events) else { panic!("{events:?}") };
     assert_eq!((failure.kind, ran(&events)), (FailureKind::StorageFull, 0));
     assert!(engine.store.audit_log(0, 10).await.unwrap().is_empty(), "an endless log would be a way around the bound");
@@ -413,7 +414,7 @@ async fn a_program_that_no_sandbox_takes_ends_in_the_audit_log_as_well() {
     let (run, seen, session) = turn(&engine, true).await;
     engine.sessions.delete(&Tenant::terminal(), &session).await.unwrap();
     run.run().await;
-    let events = seen.0.lock().unwrap().clone();
+    let events = seen.0.lock().clone();
     let EndReason::Failed { failure, .. } = ending(&events) else { panic!("{events:?}") };
     assert_eq!((failure.kind, ran(&events)), (FailureKind::SessionDeleted, 0));
     let noted = engine.store.audit_log(0, 10).await.unwrap();
@@ -426,13 +427,13 @@ async fn a_turn_whose_session_is_deleted_under_its_program_ends_at_once_and_says
     let engine = beside(data.path(), vec![Scripted::Python("silent()"), Scripted::Text("Done.")]).await;
     let (run, seen, session) = turn(&engine, true).await;
     let deleted = async {
-        while ran(&seen.0.lock().unwrap().clone()) == 0 {
+        while ran(&seen.0.lock().clone()) == 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         engine.sessions.delete(&Tenant::terminal(), &session).await.unwrap();
     };
     tokio::join!(run.run(), deleted);
-    let events = seen.0.lock().unwrap().clone();
+    let events = seen.0.lock().clone();
     let EndReason::Failed { failure, .. } = ending(&events) else { panic!("{events:?}") };
     assert_eq!(failure.kind, FailureKind::SessionDeleted);
     assert!(failure.message.contains(session.as_str()), "{}", failure.message);
@@ -450,7 +451,7 @@ async fn a_program_without_a_place_does_not_begin_and_the_model_is_told() {
     let (run, seen, _) = turn(&engine, true).await;
     tokio::time::pause();
     run.run().await;
-    let events = seen.0.lock().unwrap().clone();
+    let events = seen.0.lock().clone();
     assert_eq!((ending(&events), ran(&events)), (&EndReason::Answered, 0));
     let denied = events.iter().find_map(|event| match &event.kind {
         EventKind::ApprovalDecided { denied, .. } => denied.clone(),
@@ -562,7 +563,7 @@ async fn a_turn_that_ends_with_the_process_has_failed_for_now() {
         }
         engine.shutdown.cancel();
         run.run().await;
-        let seen = seen.0.lock().unwrap();
+        let seen = seen.0.lock();
         let ending = seen.iter().find_map(|event| match &event.kind {
             EventKind::Ended { ending, .. } => Some(ending.clone()),
             _ => None,
@@ -609,7 +610,7 @@ async fn a_turn_that_nobody_follows_is_stored_in_fewer_writes() {
         let id = run.in_flight.id.clone();
         run.run().await;
         let row = engine.store.turn(&Tenant::terminal(), &id).await.unwrap().unwrap();
-        assert_eq!(super::recover::events(&engine, &row).await.unwrap(), *seen.0.lock().unwrap());
+        assert_eq!(super::recover::events(&engine, &row).await.unwrap(), *seen.0.lock());
         writes.push(database.query_one("SELECT count(*) FROM writes", [], |row| row.get::<_, i64>(0)).unwrap());
     }
     assert!(writes[1] <= 3 && writes[0] > 2 * writes[1], "{writes:?}");

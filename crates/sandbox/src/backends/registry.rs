@@ -1,9 +1,10 @@
 //! The living sandboxes by the ids that their callers chose.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use crate::{Error, SandboxId};
+use parking_lot::Mutex;
 
 /// The requested sandboxes of one backend, by id.
 #[derive(Debug)]
@@ -38,7 +39,7 @@ impl<H> Registry<H> {
         id: SandboxId,
         owner: Option<String>,
     ) -> Result<Registration<H>, Error> {
-        let mut entries = registry.lock();
+        let mut entries = registry.0.lock();
         if entries.contains_key(&id) {
             return Err(Error::Exists(id));
         }
@@ -47,14 +48,9 @@ impl<H> Registry<H> {
         Ok(Registration { registry: Arc::clone(registry), id })
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<SandboxId, Entry<H>>> {
-        // A panic while holding it leaves plain data that is still consistent.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Marks a sandbox as ending, and returns its handle if it has one.
     pub(super) fn end(&self, id: &SandboxId) -> Option<Arc<H>> {
-        let mut entries = self.lock();
+        let mut entries = self.0.lock();
         let entry = entries.get_mut(id)?;
         entry.is_ended = true;
         entry.handle.as_ref()?.upgrade()
@@ -62,7 +58,7 @@ impl<H> Registry<H> {
 
     /// Returns the ids, of this owner or of all.
     pub(super) fn list(&self, owner: Option<&str>) -> Vec<SandboxId> {
-        let entries = self.lock();
+        let entries = self.0.lock();
         let of_owner = entries.iter().filter(|(_, entry)| owner.is_none() || entry.owner.as_deref() == owner);
         let mut ids: Vec<_> = of_owner.filter(|(_, entry)| !entry.is_ended).map(|(id, _)| id.clone()).collect();
         ids.sort();
@@ -78,7 +74,7 @@ impl<H> Registration<H> {
 
     /// Binds the id to a sandbox. Fails if its end was requested already.
     pub(super) fn bind(&self, handle: &Arc<H>) -> Result<(), Error> {
-        let mut entries = self.registry.lock();
+        let mut entries = self.registry.0.lock();
         match entries.get_mut(&self.id) {
             Some(entry) if !entry.is_ended => {
                 entry.handle = Some(Arc::downgrade(handle));
@@ -91,6 +87,6 @@ impl<H> Registration<H> {
 
 impl<H> Drop for Registration<H> {
     fn drop(&mut self) {
-        self.registry.lock().remove(&self.id);
+        self.registry.0.lock().remove(&self.id);
     }
 }

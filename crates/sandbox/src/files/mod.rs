@@ -8,11 +8,12 @@ mod frame;
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aludel_ignore::Ignore;
+use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
@@ -167,13 +168,6 @@ struct PendingAnswers(Mutex<HashMap<u64, oneshot::Sender<ReceivedAnswer>>>);
 /// An answer, its data, and the file or watch that it opened.
 type ReceivedAnswer = (FilesAnswer, Bytes, Option<OpenHandle>);
 
-impl PendingAnswers {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, oneshot::Sender<ReceivedAnswer>>> {
-        // No code that holds it can panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl Files {
     /// Starts the program in a sandbox. Relative paths begin at `home`.
     pub async fn start(sandbox: &dyn Sandbox, home: &str) -> Result<Self, Error> {
@@ -294,7 +288,7 @@ impl Files {
         let opens = operation.opens();
         let mut waiting = PendingAnswer { pending: &self.0.pending, id, outlives_caller: false };
         {
-            let mut pending = self.0.pending.lock();
+            let mut pending = self.0.pending.0.lock();
             if pending.len() >= MAX_PENDING {
                 let message = "too many operations on files at once; try again".to_owned();
                 return Err(FilesError::Refused { problem: Problem::Busy, message });
@@ -349,7 +343,7 @@ struct PendingAnswer<'a> {
 impl Drop for PendingAnswer<'_> {
     fn drop(&mut self) {
         if !self.outlives_caller {
-            self.pending.lock().remove(&self.id);
+            self.pending.0.lock().remove(&self.id);
         }
     }
 }
@@ -469,7 +463,7 @@ async fn drive(
     };
     let reading = async {
         while let Ok((answer, data)) = read_answer(&mut process.stdout).await {
-            let waiter = pending.lock().remove(&answer.id);
+            let waiter = pending.0.lock().remove(&answer.id);
             if let Some(waiter) = waiter {
                 let open = answer.handle.map(|number| OpenHandle { number, is_open: true, closes: closes.clone() });
                 drop(waiter.send((answer, data, open)));

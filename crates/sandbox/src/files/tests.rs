@@ -58,7 +58,7 @@ async fn what_a_caller_that_left_has_opened_is_closed() {
             () = async { for _ in 0..number % 5 { tokio::task::yield_now().await } } => {}
         }
     }
-    while !files.0.pending.lock().is_empty() {
+    while !files.0.pending.0.lock().is_empty() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert_eq!(read(&files, "a", 0).await, b"1");

@@ -1,9 +1,10 @@
 //! The request to end a build, for a process that catches the signals that would end it.
 
 use std::process::Child;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use aludel_ignore::Ignore;
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 /// Ends the builds that know it: kills the command that runs, and lets none start. Clones are the same request.
@@ -20,19 +21,19 @@ struct State {
 impl BuildCancellation {
     /// Asks builds to end. They remove what they made and fail.
     pub fn cancel(&self) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.was_asked = true;
         state.kill();
     }
 
     /// Returns true if builds were asked to end.
     pub(super) fn was_asked(&self) -> bool {
-        self.state().was_asked
+        self.0.lock().was_asked
     }
 
     /// Takes note of a command, which leads a process group of its own.
     pub(super) fn watch(&self, child: &Child) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         if state.was_asked {
             state.kill();
@@ -41,11 +42,7 @@ impl BuildCancellation {
 
     /// Forgets the command, before its end is waited for and its number becomes another's.
     pub(super) fn unwatch(&self) {
-        self.state().group = None;
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().group = None;
     }
 }
 

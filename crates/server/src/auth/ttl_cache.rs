@@ -3,8 +3,9 @@
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// Most answers in the cache; one more empties it.
 const MAX_ANSWERS: usize = 10_000;
@@ -28,22 +29,17 @@ impl<K: Hash + Eq, V: Clone> TtlCache<K, V> {
     where
         K: Borrow<Q>,
     {
-        let known = self.lock();
+        let known = self.known.lock();
         known.get(about).filter(|(at, _)| at.elapsed() < self.life).map(|(_, answer)| answer.clone())
     }
 
     /// Adds an answer.
     pub(crate) fn insert(&self, about: K, answer: V) {
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         if known.len() >= MAX_ANSWERS {
             known.clear();
         }
         known.insert(about, (Instant::now(), answer));
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<K, (Instant, V)>> {
-        // No code that holds it can panic.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -56,12 +52,12 @@ mod tests {
         let answers = TtlCache::new(Duration::from_secs(60));
         answers.insert("a".to_owned(), 1);
         assert_eq!(answers.get("a"), Some(1));
-        answers.lock().get_mut("a").unwrap().0 = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
+        answers.known.lock().get_mut("a").unwrap().0 = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
         assert_eq!(answers.get("a"), None);
         for number in 0..=MAX_ANSWERS {
             answers.insert(number.to_string(), number);
         }
-        assert!(answers.lock().len() <= MAX_ANSWERS);
+        assert!(answers.known.lock().len() <= MAX_ANSWERS);
         assert_eq!(answers.get(&*MAX_ANSWERS.to_string()), Some(MAX_ANSWERS));
     }
 }

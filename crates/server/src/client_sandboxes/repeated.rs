@@ -1,10 +1,11 @@
 //! Creations of sandboxes that a client may repeat: one with the same idempotency key gives the sandbox that is there.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use aludel_engine::sandboxes::{ClientSandbox, Sandboxes};
 use aludel_store::Tenant;
+use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use crate::error::ApiError;
@@ -54,7 +55,7 @@ impl RepeatedCreations {
         key: &str,
         request: &str,
     ) -> Result<Arc<OnceCell<String>>, ApiError> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         known.retain(|(tenant, _), creation| match creation.made.get() {
             Some(id) => sandboxes.get(tenant, id).is_some(),
             None => Arc::strong_count(&creation.made) > 1,

@@ -1,11 +1,12 @@
 //! Memory of requests for JSON and files, counted before anything is built of them and shared between tenants.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use aludel_engine::permits::{NoRoom, Permit};
 use aludel_engine::processor_time::ProcessorShare;
 use aludel_store::Tenant;
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 
 use super::background::in_background;
@@ -71,7 +72,7 @@ impl MemoryCharge {
 
     /// Counts more bytes.
     pub(super) fn count(&self, bytes: usize) -> Result<(), ApiError> {
-        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counted = self.counted.lock();
         let all = counted.bytes.saturating_add(bytes);
         let more = kib(all) - kib(counted.bytes);
         acquire(&mut counted.permit, more, kib(all))?;

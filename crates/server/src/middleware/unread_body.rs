@@ -4,7 +4,7 @@
 //! after the body has been read; otherwise the client has to be told that it closes, or it sends its next request into a closed connection.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use axum::http::header::{CONNECTION, EXPECT};
 use axum::response::Response;
 use futures_util::StreamExt;
 use hyper::body::{Frame, SizeHint};
+use parking_lot::Mutex;
 use tokio::time::timeout;
 
 /// The most bytes of a body that are read and discarded.
@@ -43,7 +44,7 @@ impl UnreadBody {
     /// left alone.
     pub(super) async fn clear(self, response: &mut Response) {
         let Some(body) = Arc::into_inner(self.body) else { return };
-        let body = body.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let body = body.into_inner();
         if body.is_end_stream() {
             return;
         }
@@ -76,14 +77,14 @@ impl HttpBody for SharedBody {
     type Error = axum::Error;
 
     fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner)).poll_frame(context)
+        Pin::new(&mut *self.0.lock()).poll_frame(context)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_end_stream()
+        self.0.lock().is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).size_hint()
+        self.0.lock().size_hint()
     }
 }

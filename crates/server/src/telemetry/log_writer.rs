@@ -3,10 +3,11 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Write as _};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use aludel_ignore::Ignore;
+use parking_lot::{Condvar, Mutex};
 
 use super::log_line::{LogFormat, LogLevel, LogLine};
 
@@ -34,12 +35,8 @@ struct LogQueue {
 }
 
 impl LogWriter {
-    fn queue(&self) -> MutexGuard<'_, LogQueue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn add(&self, line: String) {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         let bytes = queue.bytes + line.len() + LINE_BYTES;
         if bytes > MAX_WAITING {
             queue.dropped += 1;
@@ -54,8 +51,8 @@ impl LogWriter {
     /// Waits for lines and writes them, for ever.
     fn write_all(&self, write: impl Fn(&str)) -> ! {
         loop {
-            let queue = self.changed.wait_while(self.queue(), |queue| queue.lines.is_empty());
-            let mut queue = queue.unwrap_or_else(PoisonError::into_inner);
+            let mut queue = self.queue.lock();
+            self.changed.wait_while(&mut queue, |queue| queue.lines.is_empty());
             let lines = std::mem::take(&mut queue.lines);
             let dropped = std::mem::take(&mut queue.dropped);
             drop(queue);
@@ -64,15 +61,14 @@ impl LogWriter {
             if dropped > 0 {
                 write(&dropped_lines(dropped));
             }
-            self.queue().bytes -= bytes;
+            self.queue.lock().bytes -= bytes;
             self.changed.notify_all();
         }
     }
 
     /// Waits until all lines are written, at most for this time.
     fn flush(&self, limit: Duration) {
-        let written = self.changed.wait_timeout_while(self.queue(), limit, |queue| queue.bytes > 0);
-        drop(written.unwrap_or_else(PoisonError::into_inner));
+        self.changed.wait_while_for(&mut self.queue.lock(), |queue| queue.bytes > 0, limit);
     }
 }
 
@@ -132,11 +128,11 @@ mod tests {
         let writer: &LogWriter = Box::leak(Box::default());
         let (sender, written) = mpsc::channel();
         let stalled = Arc::new(Mutex::new(()));
-        let stall = stalled.lock().unwrap();
+        let stall = stalled.lock();
         let reader = Arc::clone(&stalled);
         std::thread::spawn(move || {
             writer.write_all(|line| {
-                drop(reader.lock().unwrap());
+                drop(reader.lock());
                 sender.send(line.chars().take(6).collect::<String>()).unwrap();
             })
         });
@@ -150,6 +146,6 @@ mod tests {
         let written: Vec<String> = written.try_iter().collect();
         let expected: Vec<String> = (0..9).map(|number| format!("{number:06}")).collect();
         assert_eq!((&written[..9], written.len()), (&*expected, 10), "and the line about the others");
-        assert_eq!(writer.queue().bytes, 0);
+        assert_eq!(writer.queue.lock().bytes, 0);
     }
 }

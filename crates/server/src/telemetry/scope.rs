@@ -1,6 +1,6 @@
 //! One request, shared by everything that it causes: its id, its span, and the facts to report at its end.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use aludel_store::{Tenant, fresh_id};
@@ -8,6 +8,7 @@ use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode};
 use opentelemetry::trace::{SpanKind, Status, TraceContextExt};
 use opentelemetry::{Context, KeyValue};
+use parking_lot::{Mutex, MutexGuard};
 use tracing::{Span, dispatcher, info_span};
 use tracing_subscriber::Registry;
 use tracing_subscriber::registry::{LookupSpan, SpanRef};
@@ -210,8 +211,7 @@ impl Scope {
     }
 
     pub(super) fn facts(&self) -> MutexGuard<'_, Facts> {
-        // No code that holds it can panic.
-        self.0.facts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.facts.lock()
     }
 
     /// A line about this request.

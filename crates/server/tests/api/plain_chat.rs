@@ -4,10 +4,11 @@ use crate::common::{KEYS_FRESH, Server, listen, model, settings};
 use aludel_engine::{Model, ProgramParts};
 use aludel_store::NewKey;
 use aludel_testkit::{End, Scripted, ScriptedUpstream};
+use parking_lot::Mutex;
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::fmt::{Debug, Write as _};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use tracing::field::Field;
 use tracing::{Event, Subscriber};
@@ -128,7 +129,7 @@ async fn a_link_that_fails_is_logged_without_its_token() {
     let logging = tracing::subscriber::set_default(tracing_subscriber::registry().with(log.clone()));
     server.get(&picture).await.refused(500, "");
     drop(logging);
-    let log = log.0.lock().unwrap().clone();
+    let log = log.0.lock().clone();
     assert!(log.contains("GET /v1/links/") && !log.contains(token), "{log}");
     server.stop().await;
 }
@@ -139,7 +140,7 @@ struct Log(Arc<Mutex<String>>);
 
 impl<S: Subscriber> Layer<S> for Log {
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
-        let mut log = self.0.lock().unwrap();
+        let mut log = self.0.lock();
         event.record(&mut |_: &Field, value: &dyn Debug| writeln!(log, "{value:?}").unwrap());
     }
 }

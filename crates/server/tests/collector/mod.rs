@@ -1,6 +1,6 @@
 //! A collector of traces: an HTTP server that takes what it is sent and keeps it.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -8,6 +8,7 @@ use axum::http::HeaderMap;
 use axum::routing::post;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use parking_lot::Mutex;
 use prost::Message;
 use tokio::net::TcpListener;
 
@@ -39,7 +40,7 @@ impl Collector {
         let taken = Arc::clone(&requests);
         let take = async move |headers: HeaderMap, body: Bytes| {
             assert_eq!(headers["content-type"], "application/x-protobuf");
-            taken.lock().unwrap().push(ExportTraceServiceRequest::decode(body).unwrap());
+            taken.lock().push(ExportTraceServiceRequest::decode(body).unwrap());
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -54,12 +55,12 @@ impl Collector {
 
     /// Everything that was taken, as text.
     pub fn text(&self) -> String {
-        format!("{:?}", self.requests.lock().unwrap())
+        format!("{:?}", self.requests.lock())
     }
 
     /// All spans so far, in the order in which they ended.
     pub fn spans(&self) -> Vec<Span> {
-        let requests = self.requests.lock().unwrap();
+        let requests = self.requests.lock();
         let resources = requests.iter().flat_map(|request| &request.resource_spans);
         let mut spans: Vec<_> =
             resources.flat_map(|resource| &resource.scope_spans).flat_map(|scope| &scope.spans).collect();

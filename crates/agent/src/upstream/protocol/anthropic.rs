@@ -1,9 +1,10 @@
 //! Anthropic's Messages API as an upstream: renders requests, and parses events.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use parking_lot::Mutex;
 use reqwest::header::HeaderName;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -414,7 +415,7 @@ impl Reply {
 impl Exchange for Reply {
     fn request(&mut self, model: &str, request: &ModelRequest, vision: bool) -> serde_json::Result<Vec<u8>> {
         self.owner.clone_from(&request.owner);
-        self.written_for = *self.quirks.lock().unwrap_or_else(PoisonError::into_inner);
+        self.written_for = *self.quirks.lock();
         let body = self::request(model, request, vision, &self.signatures, self.written_for);
         self.thinks = body.get("thinking").is_some();
         serde_json::to_vec(&body)
@@ -477,7 +478,7 @@ impl Exchange for Reply {
         let UpstreamError::Rejected { status: 400, detail, .. } = error else { return false };
         let names = |words: &[&str]| words.iter().any(|word| detail.contains(word));
         // One field alone: another request may have learnt of another meanwhile.
-        let mut known = self.quirks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.quirks.lock();
         if self.thinks && names(&["thinking.type", "budget_tokens", "adaptive"]) {
             known.is_adaptive = !self.written_for.is_adaptive;
             true

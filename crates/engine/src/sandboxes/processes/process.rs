@@ -1,13 +1,14 @@
 //! One command, and the views of its clients.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use aludel_ignore::Ignore;
 use aludel_sandbox::process::{ExitStatus, Process as Started, PtySize, SIGKILL};
 use aludel_store::AuditEvent;
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::sleep;
@@ -82,7 +83,7 @@ impl ProcessView {
             // Output from here on is not missed.
             let added = process.added.notified();
             {
-                let mut output = process.output();
+                let mut output = process.output.lock();
                 if let Some((stream, bytes)) = output.take(self.follower) {
                     process.taken.notify_waiters();
                     return Some(ProcessEvent::Output(stream, bytes));
@@ -99,7 +100,7 @@ impl ProcessView {
 
 impl Drop for ProcessView {
     fn drop(&mut self) {
-        self.process.output().leave(self.follower, self.process.spec.log);
+        self.process.output.lock().leave(self.follower, self.process.spec.log);
         self.process.taken.notify_waiters();
     }
 }
@@ -143,17 +144,17 @@ impl SandboxProcess {
 
     /// Its end with the time; `None` while it runs.
     pub fn exit(&self) -> Option<(ProcessEnd, SystemTime)> {
-        self.output().end
+        self.output.lock().end
     }
 
     /// Its output from a cursor on; 0 is the beginning. Output from a time without a log is missing.
     pub fn log(&self, cursor: u64) -> LogPart {
-        self.output().log.part(cursor)
+        self.output.lock().log.part(cursor)
     }
 
     /// Returns true once it has ended.
     pub fn has_ended(&self) -> bool {
-        self.output().end.is_some()
+        self.output.lock().end.is_some()
     }
 
     /// Waits until it has ended.
@@ -164,7 +165,7 @@ impl SandboxProcess {
     /// Follows it, beginning with the output that nobody has read.
     pub fn attach(self: &Arc<Self>) -> Result<ProcessView, Error> {
         let full = Error::SandboxFull { limit: MAX_FOLLOWERS, things: "clients that follow a command" };
-        let follower = self.output().join().ok_or(full)?;
+        let follower = self.output.lock().join().ok_or(full)?;
         Ok(ProcessView { process: Arc::clone(self), follower, has_sent_end: false })
     }
 
@@ -205,20 +206,15 @@ impl SandboxProcess {
         self.orders.send(ControlMessage::Resize(size)).await.ignore("the command may have ended");
     }
 
-    fn output(&self) -> MutexGuard<'_, OutputLog> {
-        // No code that holds it can panic.
-        self.output.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Passes output to followers, and waits for slow ones; keeps it if there are none.
     async fn publish(&self, stream: ProcessStream, bytes: Bytes) {
         if self.spec.log {
-            self.output().log.append(&bytes);
+            self.output.lock().log.append(&bytes);
         }
         loop {
             let taken = self.taken.notified();
             {
-                let mut output = self.output();
+                let mut output = self.output.lock();
                 if output.has_room() {
                     output.add(stream, bytes, self.spec.log);
                     break;
@@ -231,7 +227,7 @@ impl SandboxProcess {
 
     /// Records its end, which followers get after its output.
     fn end(&self, end: ProcessEnd) {
-        self.output().end = Some((end, SystemTime::now()));
+        self.output.lock().end = Some((end, SystemTime::now()));
         self.added.notify_waiters();
         self.ended.cancel();
     }
@@ -336,7 +332,7 @@ async fn read_all(
         let Ok(count @ 1..) = read else { return };
         let bytes = Bytes::copy_from_slice(buffer.get(..count).unwrap_or_default());
         process.publish(stream, bytes).await;
-        if !process.output().has_followers() {
+        if !process.output.lock().has_followers() {
             sleep(Duration::from_secs_f64(count as f64 / UNFOLLOWED_SPEED)).await;
         }
     }
@@ -395,7 +391,7 @@ mod tests {
         drop((first, second));
         print(&process, "three").await;
         assert_eq!(printed(&mut process.attach().unwrap()).await, "three");
-        assert!(process.output().chunks.is_empty());
+        assert!(process.output.lock().chunks.is_empty());
     }
 
     #[tokio::test]
@@ -445,12 +441,12 @@ mod tests {
             process.publish(ProcessStream::Stdout, chunk.clone()).await;
             logged.publish(ProcessStream::Stdout, chunk.clone()).await;
         }
-        assert_eq!(process.output().bytes, 4 * CHUNK_BYTES);
+        assert_eq!(process.output.lock().bytes, 4 * CHUNK_BYTES);
         drop(view);
-        assert_eq!(process.output().bytes, MAX_KEPT);
+        assert_eq!(process.output.lock().bytes, MAX_KEPT);
         process.publish(ProcessStream::Stdout, chunk).await;
-        assert_eq!(process.output().bytes, MAX_KEPT);
+        assert_eq!(process.output.lock().bytes, MAX_KEPT);
         assert_eq!(logged.log(0).bytes.len(), MAX_KEPT);
-        assert_eq!(logged.output().bytes, 0);
+        assert_eq!(logged.output.lock().bytes, 0);
     }
 }

@@ -3,11 +3,12 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_sandbox::ClientAnswer;
 use aludel_store::{MeteredWork, SessionId, Tenant, TurnId};
+use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -91,7 +92,7 @@ impl Suspensions {
         program: &ItemId,
         check: impl FnOnce(&Suspension) -> Result<(), E>,
     ) -> Result<TakenSuspension, E> {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         match entries.get(program) {
             Some(Entry::Waiting(waiting)) if waiting.tenant == *tenant => check(waiting)?,
             Some(Entry::Answered { tenant: owner, .. }) if owner == tenant => return Ok(TakenSuspension::Answered),
@@ -116,7 +117,7 @@ impl Suspensions {
 
     /// Forgets a program whose calls were answered.
     fn forget(&self, program: &ItemId) {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         if matches!(entries.get(program), Some(Entry::Answered { .. })) {
             entries.remove(program);
         }
@@ -129,7 +130,7 @@ impl Suspensions {
 
     /// Takes a turn whose time is over.
     fn expire(&self, program: &ItemId) -> Option<Box<Suspension>> {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         if !matches!(entries.get(program), Some(Entry::Waiting(_))) {
             return None;
         }
@@ -137,11 +138,6 @@ impl Suspensions {
             Some(Entry::Waiting(waiting)) => Some(waiting),
             _ => None,
         }
-    }
-
-    fn entries(&self) -> MutexGuard<'_, HashMap<ItemId, Entry>> {
-        // No code that holds it can panic, except a dialect's check, which changes nothing.
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -231,7 +227,7 @@ impl Run {
             held: self.in_flight.take_held(),
             _ends: ends.clone().drop_guard(),
         };
-        self.engine.suspended.entries().insert(program.clone(), Entry::Waiting(Box::new(suspension)));
+        self.engine.suspended.entries.lock().insert(program.clone(), Entry::Waiting(Box::new(suspension)));
         let engine = Arc::clone(&self.engine);
         let watch = async move {
             tokio::select! {

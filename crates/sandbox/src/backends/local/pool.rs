@@ -1,11 +1,12 @@
 //! Sandboxes that are ready before anyone asks.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use aludel_ignore::Ignore;
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -14,7 +15,7 @@ use tokio_util::task::TaskTracker;
 use super::Shared;
 use super::lazy_kernel::LazyKernel;
 use super::link::LocalLink;
-use super::warden_client::{SandboxHandle, lock};
+use super::warden_client::SandboxHandle;
 use crate::driver::Driver;
 use crate::kernel::Kernel as _;
 use crate::{Error, Limits, Profile};
@@ -62,9 +63,9 @@ impl LocalPool {
         if *limits != self.limits {
             return None;
         }
-        let made = std::iter::from_fn(|| lock(&self.ready).pop_front()).find(|made| made.is_alive());
+        let made = std::iter::from_fn(|| self.ready.lock().pop_front()).find(|made| made.is_alive());
         if let Some(made) = &made {
-            lock(&self.taken).push((Instant::now(), made.downgrade()));
+            self.taken.lock().push((Instant::now(), made.downgrade()));
         }
         self.wanted.notify_one();
         made
@@ -72,7 +73,7 @@ impl LocalPool {
 
     /// Drops sandboxes that have died, and returns the number of ready ones.
     pub(super) fn ready(&self) -> usize {
-        let mut ready = lock(&self.ready);
+        let mut ready = self.ready.lock();
         ready.retain(|made| made.is_alive());
         ready.len()
     }
@@ -80,7 +81,7 @@ impl LocalPool {
     /// Makes no more sandboxes, and destroys those that are ready or begun.
     pub(super) fn end(&self) {
         self.end.cancel();
-        let ready = std::mem::take(&mut *lock(&self.ready));
+        let ready = std::mem::take(&mut *self.ready.lock());
         drop(ready);
     }
 
@@ -91,7 +92,7 @@ impl LocalPool {
 
     /// Returns the reason for the last failure to make a sandbox.
     pub(super) fn failure(&self) -> Option<String> {
-        lock(&self.failure).clone()
+        self.failure.lock().clone()
     }
 
     /// Notes whether a sandbox could be made, and logs a change.
@@ -104,7 +105,7 @@ impl LocalPool {
             return;
         }
         let reason = error.map(ToString::to_string);
-        let before = std::mem::replace(&mut *lock(&self.failure), reason.clone());
+        let before = std::mem::replace(&mut *self.failure.lock(), reason.clone());
         match (before, reason) {
             (None, Some(error)) => tracing::warn!(error, "sandboxes cannot be made"),
             (Some(_), None) => tracing::info!("sandboxes can be made again"),
@@ -129,7 +130,7 @@ impl LocalPool {
             for made in made {
                 pool.note(made.as_ref().err());
                 match made {
-                    Ok(made) => lock(&pool.ready).push_back(made),
+                    Ok(made) => pool.ready.lock().push_back(made),
                     // Requests get this error; the pool only tries again.
                     Err(_) => has_failed = true,
                 }
@@ -142,7 +143,7 @@ impl LocalPool {
 
     /// Waits until the first programs of taken sandboxes have ended.
     async fn rest(&self) {
-        let taken = std::mem::take(&mut *lock(&self.taken));
+        let taken = std::mem::take(&mut *self.taken.lock());
         for (since, kernel) in taken {
             let first_cell = async {
                 while kernel.upgrade().is_some_and(|kernel| !kernel.has_run()) {

@@ -1,9 +1,10 @@
 //! The order in which sandboxes of one owner are made.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread;
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Sandboxes of one owner that are made at the same time, for each processor.
@@ -37,8 +38,7 @@ impl CreationQueues {
 
     fn of(&self, owner: Option<&str>) -> Arc<Semaphore> {
         let owner = owner.map(str::to_owned);
-        // No code that holds it can panic.
-        let mut queues = self.by_owner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = self.by_owner.lock();
         if let Some(queue) = queues.get(&owner).and_then(Weak::upgrade) {
             return queue;
         }
@@ -74,6 +74,6 @@ mod tests {
         assert!(fourth.now_or_never().is_some());
         drop((second, other));
         drop(queues.next(None).await);
-        assert_eq!(queues.by_owner.lock().unwrap().len(), 1, "queues without sandboxes stay");
+        assert_eq!(queues.by_owner.lock().len(), 1, "queues without sandboxes stay");
     }
 }

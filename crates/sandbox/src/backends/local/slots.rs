@@ -1,9 +1,10 @@
 //! Slots: numbers of the host's user ids for workspaces and their sandboxes. A slot is free again when its workspace is gone.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use aludel_jail::message::MAX_SLOTS;
+use parking_lot::Mutex;
 
 /// All slots of one backend.
 #[derive(Debug, Clone, Default)]
@@ -27,7 +28,7 @@ pub(crate) struct Slot {
 impl Slots {
     /// Takes a free slot; `None` when all are in use.
     pub(crate) fn take(&self) -> Option<Slot> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         // Unused ids first: the longer an id is unused, the less is left that belongs to it.
         let number = if state.next < MAX_SLOTS {
             state.next += 1;
@@ -48,7 +49,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.slots.0.lock().unwrap_or_else(PoisonError::into_inner).returned.push_back(self.number);
+        self.slots.0.lock().returned.push_back(self.number);
     }
 }
 

@@ -1,17 +1,18 @@
 //! The supervisor of the warden: replaces a warden that ends or hangs, and removes what it left.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use aludel_ignore::Ignore;
 use aludel_jail::message::{Setup, WardenMessage};
 use aludel_jail::{WORKSPACES, WardenProcess, sweep};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::warden_client::{WardenClient, lock};
+use super::warden_client::WardenClient;
 use super::{CREATE_TIMEOUT, Require};
 use crate::Error;
 
@@ -65,7 +66,7 @@ impl Supervisor {
         let supervising = Arc::clone(&supervisor);
         let thread = std::thread::Builder::new().name("aludel-warden".into());
         let thread = thread.spawn(move || supervising.supervise(&settings, first));
-        *lock(&supervisor.thread) = Some(thread.map_err(|error| Error::Setup(format!("start a thread: {error}")))?);
+        *supervisor.thread.lock() = Some(thread.map_err(|error| Error::Setup(format!("start a thread: {error}")))?);
         Ok((supervisor, warnings))
     }
 
@@ -111,14 +112,14 @@ impl Supervisor {
         if let WardenStatus::Up(client) = self.current.send_replace(WardenStatus::ShutDown) {
             client.hang_up();
         }
-        if let Some(thread) = &*lock(&self.thread) {
+        if let Some(thread) = &*self.thread.lock() {
             thread.thread().unpark();
         }
     }
 
     /// Waits until the last warden has removed everything. Blocks; call it after [`Supervisor::end`].
     pub(super) fn wait(&self) {
-        let thread = lock(&self.thread).take();
+        let thread = self.thread.lock().take();
         if let Some(thread) = thread {
             thread.join().ignore("a panic of the thread has been printed");
         }

@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aludel_ignore::Ignore;
@@ -14,6 +14,7 @@ use aludel_jail::WardenProcess;
 use aludel_jail::message::{
     self, FIRST_KERNEL, KernelStart, NumberedRequest, TerminalSize, WardenAnswer, WardenMessage, WardenRequest,
 };
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::slots::Slot;
@@ -233,7 +234,7 @@ impl WardenClient {
 
     /// Sends now if that does not block and nothing else waits, otherwise leaves it to the writer thread.
     fn send(&self, request: NumberedRequest, descriptors: Vec<OwnedFd>) -> Result<(), Error> {
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue.lock();
         if queue.is_over {
             return Err(self.over());
         }
@@ -254,7 +255,7 @@ impl WardenClient {
     /// Does the work that could block, until the warden is gone.
     fn write(&self) {
         loop {
-            let mut queue = lock(&self.queue);
+            let mut queue = self.queue.lock();
             queue.is_writing = false;
             let work = loop {
                 if queue.is_over {
@@ -262,7 +263,7 @@ impl WardenClient {
                 }
                 match queue.work.pop_front() {
                     Some(work) => break work,
-                    None => queue = self.queued.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                    None => self.queued.wait(&mut queue),
                 }
             };
             queue.is_writing = matches!(work, Work::Send(..));
@@ -275,7 +276,7 @@ impl WardenClient {
                         request: WardenRequest::OpenWorkspace { .. } | WardenRequest::Create { .. },
                     },
                     _,
-                ) if !lock(&self.state).waiters.contains_key(&number) => {}
+                ) if !self.state.lock().waiters.contains_key(&number) => {}
                 Work::Send(request, descriptors) => {
                     let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
                     self.warden.send(&request, &borrowed).ignore("the listening thread notices the warden's end");
@@ -307,7 +308,7 @@ impl WardenClient {
             }
         };
         let ended = {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             std::mem::replace(&mut *state, State { over: Some(over.clone()), ..State::default() })
         };
         for KernelReports { exit, .. } in ended.reports.into_values().flat_map(|reports| reports.kernels.into_values())
@@ -316,14 +317,14 @@ impl WardenClient {
         }
         // Dropping the senders ends the receivers' waits.
         drop(ended.waiters);
-        lock(&self.queue).is_over = true;
+        self.queue.lock().is_over = true;
         self.queued.notify_all();
         over
     }
 
     /// Passes on the messages that have arrived, without waiting. The error is the reason for which no more will come.
     fn receive(&self) -> Result<(), String> {
-        let mut over = lock(&self.receiving);
+        let mut over = self.receiving.lock();
         loop {
             if let Some(reason) = &*over {
                 return Err(reason.clone());
@@ -343,7 +344,7 @@ impl WardenClient {
     }
 
     fn dispatch(&self, reply: WardenMessage, descriptors: Vec<OwnedFd>) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         match reply {
             WardenMessage::Answer { number, answer } => match state.waiters.remove(&number) {
                 Some(Waiter::Caller(sender)) => {
@@ -352,7 +353,7 @@ impl WardenClient {
                 Some(Waiter::Workspace(_, root)) => {
                     drop(state);
                     if let Some(root) = root {
-                        lock(&self.queue).work.push_back(Work::Close(root));
+                        self.queue.lock().work.push_back(Work::Close(root));
                         self.queued.notify_one();
                     }
                 }
@@ -390,7 +391,7 @@ impl WardenClient {
     }
 
     fn state(&self) -> Result<MutexGuard<'_, State>, Error> {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         match &state.over {
             Some(reason) => Err(Error::Over(reason.clone())),
             None => Ok(state),
@@ -399,7 +400,7 @@ impl WardenClient {
 
     /// The error for requests that will not be answered any more.
     pub(super) fn over(&self) -> Error {
-        Error::Over(lock(&self.state).over.clone().unwrap_or_else(|| ENDED.into()))
+        Error::Over(self.state.lock().over.clone().unwrap_or_else(|| ENDED.into()))
     }
 }
 
@@ -434,7 +435,7 @@ impl PendingRequest<'_> {
 
 impl Drop for PendingRequest<'_> {
     fn drop(&mut self) {
-        lock(&self.client.state).waiters.remove(&self.number);
+        self.client.state.lock().waiters.remove(&self.number);
     }
 }
 
@@ -651,7 +652,7 @@ impl SandboxHandle {
 
 impl Drop for SandboxHandle {
     fn drop(&mut self) {
-        lock(&self.client.state).reports.remove(&self.id);
+        self.client.state.lock().reports.remove(&self.id);
         // Even if its end was requested before: that may have been before it was made.
         self.client.tell(WardenRequest::Destroy { id: self.id });
     }
@@ -737,7 +738,7 @@ impl KernelHandle {
 impl Drop for KernelHandle {
     fn drop(&mut self) {
         if !self.keeps_checkpoint() {
-            if let Some(reports) = lock(&self.sandbox.client.state).reports.get_mut(&self.sandbox.id) {
+            if let Some(reports) = self.sandbox.client.state.lock().reports.get_mut(&self.sandbox.id) {
                 reports.kernels.remove(&self.number);
             }
             self.end();
@@ -753,9 +754,4 @@ fn is_hang_up(error: &std::io::Error) -> bool {
 fn usage(usage: message::CgroupUsage) -> Usage {
     let message::CgroupUsage { memory, memory_peak, cpu } = usage;
     Usage { memory, memory_peak, cpu: Duration::from_micros(cpu) }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic while holding one of these leaves plain data that is still consistent.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

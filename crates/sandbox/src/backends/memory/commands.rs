@@ -1,9 +1,10 @@
 //! Scripted commands: they read and print nothing, and run until a signal or the end of their sandbox.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use aludel_ignore::Ignore;
+use parking_lot::Mutex;
 use tokio::io::{duplex, empty};
 use tokio::sync::oneshot;
 
@@ -25,7 +26,7 @@ struct CommandEnd(Mutex<Option<oneshot::Sender<Option<ExitStatus>>>>);
 
 impl CommandEnd {
     fn tell(&self, status: Option<ExitStatus>) {
-        let sender = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let sender = self.0.lock().take();
         if let Some(sender) = sender {
             sender.send(status).ignore("the receiver may be gone");
         }
@@ -37,7 +38,7 @@ impl Commands {
     pub(super) fn start(&self) -> Process {
         let (sender, ended) = oneshot::channel();
         let end = Arc::new(CommandEnd(Mutex::new(Some(sender))));
-        let mut live = self.live();
+        let mut live = self.live.lock();
         live.retain(|command| command.strong_count() > 0);
         live.push(Arc::downgrade(&end));
         let ((stdin, input), (stdout, output)) = (duplex(PIPE_BYTES), duplex(PIPE_BYTES));
@@ -59,11 +60,6 @@ impl Commands {
 
     /// Ends all of them, since their sandbox ends.
     pub(super) fn end(&self) {
-        self.live().iter().filter_map(Weak::upgrade).for_each(|command| command.tell(None));
-    }
-
-    fn live(&self) -> MutexGuard<'_, Vec<Weak<CommandEnd>>> {
-        // No code that holds it can panic.
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+        self.live.lock().iter().filter_map(Weak::upgrade).for_each(|command| command.tell(None));
     }
 }

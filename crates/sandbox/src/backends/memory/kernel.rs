@@ -4,9 +4,10 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use aludel_ignore::Ignore;
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 
 use super::Script;
@@ -53,7 +54,7 @@ impl Kernels {
         workspace: &Arc<MemoryWorkspace>,
         most: u32,
     ) -> Result<MemoryLink, Error> {
-        let mut live = self.live();
+        let mut live = self.live.lock();
         live.retain(|kernel| kernel.upgrade().is_some_and(|kernel| kernel.exit.borrow().is_none()));
         if self.is_destroyed() {
             return Err(Error::KernelGone("the sandbox ended".into()));
@@ -93,7 +94,7 @@ impl Kernels {
 
     /// Kills every kernel and command, and leaves no kernel a checkpoint.
     pub(super) fn kill_for_good(&self) {
-        let live = self.live();
+        let live = self.live.lock();
         self.is_destroyed.store(true, Ordering::Relaxed);
         live.iter().filter_map(Weak::upgrade).for_each(|kernel| kernel.end());
         self.commands.end();
@@ -102,7 +103,7 @@ impl Kernels {
     /// Ends the sandbox and waits until its kernels have ended.
     pub(super) async fn destroy(&self) {
         self.kill_for_good();
-        let live: Vec<_> = self.live().iter().filter_map(Weak::upgrade).collect();
+        let live: Vec<_> = self.live.lock().iter().filter_map(Weak::upgrade).collect();
         for kernel in live {
             let mut exit = kernel.exit.subscribe();
             exit.wait_for(Option::is_some).await.ignore("the sender is a field of this kernel");
@@ -112,11 +113,7 @@ impl Kernels {
     /// Returns true if no other kernel runs: only then may a checkpoint take over, as on every backend.
     fn is_alone(&self, of: &Arc<MemoryControl>) -> bool {
         let is_other = |kernel: Arc<MemoryControl>| !Arc::ptr_eq(&kernel, of) && kernel.exit.borrow().is_none();
-        !self.live().iter().filter_map(Weak::upgrade).any(is_other)
-    }
-
-    fn live(&self) -> MutexGuard<'_, Vec<Weak<MemoryControl>>> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+        !self.live.lock().iter().filter_map(Weak::upgrade).any(is_other)
     }
 }
 
@@ -198,7 +195,7 @@ impl MemoryLink {
 impl Drop for MemoryLink {
     fn drop(&mut self) {
         self.control.end();
-        self.kernels.live().retain(|kernel| !std::ptr::eq(kernel.as_ptr(), Arc::as_ptr(&self.control)));
+        self.kernels.live.lock().retain(|kernel| !std::ptr::eq(kernel.as_ptr(), Arc::as_ptr(&self.control)));
     }
 }
 
@@ -353,7 +350,7 @@ impl ScriptedKernel {
     async fn run(mut self) -> Option<KernelExit> {
         while let Some(CellProgram { code, environment, tools }) = self.cells.recv().await {
             self.interrupts.mark_unchanged();
-            let variables = self.checkpoint.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let variables = self.checkpoint.lock().clone();
             let mut cell = ScriptedCell::new(&code, variables, environment, Arc::clone(&self.workspace));
             cell.tools = tools;
             (self.script)(&code, &mut cell);
@@ -371,7 +368,7 @@ impl ScriptedKernel {
                 Err(CellEnd::Failed(error)) => self.send(FromKernel::Error(error)).await,
                 Err(CellEnd::Died(exit)) => return Some(exit),
             }
-            *self.checkpoint.lock().unwrap_or_else(PoisonError::into_inner) = variables;
+            *self.checkpoint.lock() = variables;
             self.send(FromKernel::Done).await;
         }
         None

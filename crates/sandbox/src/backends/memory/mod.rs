@@ -8,12 +8,13 @@ mod kernel;
 mod script;
 mod workspace;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aludel_ignore::Ignore;
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use self::kernel::{Kernels, MemoryLink};
@@ -115,12 +116,12 @@ impl Memory {
 
     /// Makes every request for a sandbox fail from now on, for this reason; `None` ends that.
     pub fn fail(&self, reason: Option<&str>) {
-        *self.failure() = reason.map(str::to_owned);
+        *self.0.failure.lock() = reason.map(str::to_owned);
     }
 
     /// Makes every pause fail from now on, for this reason; `None` ends that.
     pub fn fail_pauses(&self, reason: Option<&str>) {
-        *self.0.pause_failure() = reason.map(str::to_owned);
+        *self.0.pause_failure.lock() = reason.map(str::to_owned);
     }
 
     /// Holds back the ends of pauses and resumptions, whose effects are there at once; false ends that.
@@ -143,10 +144,6 @@ impl Memory {
         }
     }
 
-    fn failure(&self) -> MutexGuard<'_, Option<String>> {
-        self.0.failure.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn make_sandbox(&self, id: SandboxId, spec: SandboxSpec) -> Result<Arc<dyn Sandbox>, Error> {
         // A script has no use for a profile.
         let SandboxSpec { limits, workspace, language, owner, profile: _, template } = spec;
@@ -165,7 +162,7 @@ impl Memory {
         if workspace.losses() < losses {
             return Err(Error::WorkspaceLost);
         }
-        if let Some(reason) = self.failure().clone() {
+        if let Some(reason) = self.0.failure.lock().clone() {
             return Err(Error::Setup(reason));
         }
         let registration = Registry::register(&self.0.registry, id, owner)?;
@@ -179,10 +176,6 @@ impl Memory {
 }
 
 impl Inner {
-    fn pause_failure(&self) -> MutexGuard<'_, Option<String>> {
-        self.pause_failure.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits until nothing is held back.
     async fn released(&self) -> Result<(), Error> {
         self.is_held.subscribe().wait_for(|is_held| !is_held).await.ignore("the sender is a field of this backend");
@@ -213,7 +206,8 @@ impl Backend for Memory {
     }
 
     fn health(&self) -> Health {
-        let status = self.failure().clone().map_or(BackendStatus::Ready, |reason| BackendStatus::Degraded { reason });
+        let status =
+            self.0.failure.lock().clone().map_or(BackendStatus::Ready, |reason| BackendStatus::Degraded { reason });
         Health { status, pooled: 0 }
     }
 
@@ -289,7 +283,7 @@ impl Sandbox for MemorySandbox {
     }
 
     fn pause(&self) -> BoxFuture<'_, Result<(), Error>> {
-        if let Some(reason) = self.backend.pause_failure().clone() {
+        if let Some(reason) = self.backend.pause_failure.lock().clone() {
             return Box::pin(std::future::ready(Err(Error::Setup(reason))));
         }
         self.kernels.pause(true);

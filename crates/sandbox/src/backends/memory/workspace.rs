@@ -4,12 +4,13 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::io::{Cursor, Read};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use crate::Error;
 use crate::workspace::{
     FULL, FileEntry, Workspace, WorkspaceEntry, WorkspaceListing, WorkspaceUsage, copy, file_error, mime_of, relative,
 };
+use parking_lot::Mutex;
 
 /// The files of a session, in this process.
 #[derive(Debug)]
@@ -49,12 +50,12 @@ impl MemoryWorkspace {
     }
 
     pub(super) fn bytes(&self, path: &str) -> Option<Vec<u8>> {
-        self.lock().by_path.get(path).map(|file| file.bytes.to_vec())
+        self.files.lock().by_path.get(path).map(|file| file.bytes.to_vec())
     }
 
     /// Writes a file as a program does: cuts off what does not fit, and then returns `false`.
     pub(super) fn write_some(&self, path: &str, bytes: &[u8]) -> bool {
-        let mut files = self.lock();
+        let mut files = self.files.lock();
         let before = files.by_path.remove(path);
         if files.by_path.len() as u64 >= self.entries {
             return false;
@@ -64,11 +65,6 @@ impl MemoryWorkspace {
         let kept = usize::try_from(room).unwrap_or(usize::MAX).min(bytes.len());
         files.insert(path, bytes.get(..kept).unwrap_or_default());
         kept == bytes.len()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, FileTable> {
-        // A panic while holding it leaves plain data that is still consistent.
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -92,12 +88,12 @@ impl FileTable {
 
 impl Workspace for MemoryWorkspace {
     fn listing(&self) -> Result<WorkspaceListing, Error> {
-        let files = self.lock();
+        let files = self.files.lock();
         Ok(WorkspaceListing::whole(files.by_path.iter().map(|(path, file)| file.entry(path)).collect()))
     }
 
     fn open(&self, path: &str) -> Result<(Box<dyn Read + Send>, u64), Error> {
-        let files = self.lock();
+        let files = self.files.lock();
         let file =
             files.by_path.get(path).ok_or_else(|| file_error(Path::new(path), "no such file in the workspace"))?;
         let size = file.bytes.len() as u64;
@@ -106,10 +102,10 @@ impl Workspace for MemoryWorkspace {
 
     fn write(&self, name: &str, source: &mut dyn Read, limit: u64) -> Result<FileEntry, Error> {
         let path = relative(name)?;
-        self.lock().by_path.remove(name);
+        self.files.lock().by_path.remove(name);
         let mut bytes = Vec::new();
         let size = copy(source, &mut bytes, limit).map_err(|error| file_error(&path, &error.to_string()))?;
-        let mut files = self.lock();
+        let mut files = self.files.lock();
         if files.used() + size > self.bytes || files.by_path.len() as u64 >= self.entries {
             return Err(file_error(&path, FULL));
         }
@@ -119,12 +115,12 @@ impl Workspace for MemoryWorkspace {
 
     fn remove(&self, name: &str) -> Result<(), Error> {
         relative(name)?;
-        self.lock().by_path.remove(name);
+        self.files.lock().by_path.remove(name);
         Ok(())
     }
 
     fn usage(&self) -> Result<WorkspaceUsage, Error> {
-        let files = self.lock();
+        let files = self.files.lock();
         let takes_files = (files.by_path.len() as u64) < self.entries;
         Ok(WorkspaceUsage { used: files.used(), limit: self.bytes, takes_files })
     }
@@ -135,7 +131,7 @@ impl Workspace for MemoryWorkspace {
 
     fn walk(&self, most: u64, visit: &mut dyn FnMut(WorkspaceEntry)) -> Result<(), Error> {
         let most = usize::try_from(most).unwrap_or(usize::MAX);
-        for (path, file) in self.lock().by_path.iter().take(most) {
+        for (path, file) in self.files.lock().by_path.iter().take(most) {
             visit(WorkspaceEntry::File(file.entry(path), [file.version, 0, 0, 0, 0, 0]));
         }
         Ok(())

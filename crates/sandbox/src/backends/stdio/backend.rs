@@ -3,9 +3,10 @@
 mod pool;
 
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -215,12 +216,7 @@ impl<H: HostProvider> BackendState<H> {
             Some(_) => return,
             None => None,
         };
-        *self.failure() = failure;
-    }
-
-    fn failure(&self) -> MutexGuard<'_, Option<String>> {
-        // A panic while holding it leaves plain data that is still consistent.
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.failure.lock() = failure;
     }
 }
 
@@ -257,7 +253,7 @@ impl<H: HostProvider> Backend for StdioBackend<H> {
     }
 
     fn health(&self) -> Health {
-        let failure = self.0.failure().clone();
+        let failure = self.0.failure.lock().clone();
         let status = failure.map_or(BackendStatus::Ready, |reason| BackendStatus::Degraded { reason });
         Health { status, pooled: self.0.pool.ready(&self.0.life.instance) }
     }

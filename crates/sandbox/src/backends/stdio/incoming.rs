@@ -1,8 +1,8 @@
 //! Received bytes of a stream that have not been read.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use parking_lot::Mutex;
 use tokio::io::ReadBuf;
 use tokio_util::bytes::{Buf, BytesMut};
 
@@ -20,21 +20,21 @@ struct IncomingBuffer {
 impl Incoming {
     /// Adds bytes.
     pub(super) fn push(&self, bytes: &[u8]) {
-        let mut waiting = self.lock();
+        let mut waiting = self.0.lock();
         waiting.bytes.extend_from_slice(bytes);
         waiting.wake();
     }
 
     /// Ends the stream after what is there.
     pub(super) fn end(&self) {
-        let mut waiting = self.lock();
+        let mut waiting = self.0.lock();
         waiting.is_over = true;
         waiting.wake();
     }
 
     /// Takes bytes and returns their number; 0 at the end of the stream.
     pub(super) fn poll_take(&self, context: &Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<usize> {
-        let mut waiting = self.lock();
+        let mut waiting = self.0.lock();
         let count = waiting.bytes.len().min(buffer.remaining());
         if count == 0 && !waiting.is_over && buffer.remaining() > 0 {
             waiting.reader = Some(context.waker().clone());
@@ -47,11 +47,6 @@ impl Incoming {
             waiting.bytes = BytesMut::new();
         }
         Poll::Ready(count)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, IncomingBuffer> {
-        // No code that holds it can panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,8 +1,8 @@
 //! Received frames and output of a kernel, in order.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::bytes::{Bytes, BytesMut};
 
@@ -61,7 +61,7 @@ impl KernelItem {
 impl Items {
     /// Adds an item; `None` if too many wait.
     pub(super) fn push(&self, item: KernelItem) -> Option<()> {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         if !waiting.back_mut().is_some_and(|last| last.add(&item)) {
             if waiting.len() >= MAX_WAITING {
                 return None;
@@ -75,7 +75,7 @@ impl Items {
 
     /// Takes the first item, if there is one.
     pub(super) fn try_next(&self) -> Option<KernelItem> {
-        self.lock().pop_front()
+        self.waiting.lock().pop_front()
     }
 
     /// Takes the first item once there is one. Cancel-safe.
@@ -90,11 +90,6 @@ impl Items {
 
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
-        self.lock().len()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<KernelItem>> {
-        // No code that holds it can panic.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock().len()
     }
 }

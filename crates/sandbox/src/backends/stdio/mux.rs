@@ -1,11 +1,12 @@
 //! The kernels, commands and connections of one sandbox over its single pair of streams. The other end is `kernel/first_process.py`.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use aludel_ignore::Ignore;
 use futures_util::StreamExt;
+use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::timeout;
@@ -214,7 +215,7 @@ impl Mux {
         match timeout(limit, ready.wait_for(Option::is_some)).await {
             Ok(Ok(ready)) if *ready == Some(true) => Ok(()),
             Ok(_) => {
-                let words = lock(&self.last_words).clone();
+                let words = self.last_words.lock().clone();
                 let mend = if words.contains("IPython") {
                     format!("; the {origin} needs IPython, as templates/default has it")
                 } else if words.is_empty() {
@@ -240,7 +241,7 @@ impl Mux {
         let receiver_of = Receiver::Kernel { items: Arc::clone(&items), answers: 1, exit: exit.clone() };
         let credit_of = Arc::clone(&credit);
         let route = Route { left: [Some(WINDOW); 3], credit: credit_of, window: WINDOW, receiver: receiver_of };
-        let mut routes = lock(&self.routes);
+        let mut routes = self.routes.lock();
         let is_kernel = |route: &&Route| matches!(route.receiver, Receiver::Kernel { .. }) && route.is_alive();
         if routes.values().filter(is_kernel).count() >= most {
             return Err(Error::Full);
@@ -272,7 +273,7 @@ impl Mux {
         } else {
             [Some(0), Some(CHANNEL_WINDOW), None]
         };
-        let mut routes = lock(&self.routes);
+        let mut routes = self.routes.lock();
         let is_channel = |route: &&Route| matches!(route.receiver, Receiver::Channel { .. });
         if routes.values().filter(is_channel).count() >= MAX_CHANNELS {
             return Err(Error::Full);
@@ -310,12 +311,12 @@ impl Mux {
     /// Ends a kernel, a command or a connection, and forgets it.
     pub(super) fn forget(&self, number: u32) {
         self.send(Kind::End, number, 0, &[]);
-        lock(&self.routes).remove(&number);
+        self.routes.lock().remove(&number);
     }
 
     /// Returns true if a command, or a kernel other than this one, lives.
     pub(super) fn has_others(&self, number: u32) -> bool {
-        lock(&self.routes).iter().any(|(other, route)| *other != number && route.is_alive())
+        self.routes.lock().iter().any(|(other, route)| *other != number && route.is_alive())
     }
 
     /// Sends a kernel a piece of at most [`CHUNK`] bytes, which must be within its window.
@@ -330,7 +331,7 @@ impl Mux {
 
     /// Wakes a kernel's checkpoint.
     pub(super) fn restore(&self, number: u32) {
-        if let Some(Route { receiver: Receiver::Kernel { answers, .. }, .. }) = lock(&self.routes).get_mut(&number) {
+        if let Some(Route { receiver: Receiver::Kernel { answers, .. }, .. }) = self.routes.lock().get_mut(&number) {
             *answers += 1;
         }
         self.send(Kind::Restore, number, 0, &[]);
@@ -338,7 +339,7 @@ impl Mux {
 
     /// Lets a stream send as much again as was taken from it.
     pub(super) fn grant(&self, number: u32, stream: usize, count: usize) {
-        if let Some(Some(left)) = lock(&self.routes).get_mut(&number).and_then(|route| route.left.get_mut(stream)) {
+        if let Some(Some(left)) = self.routes.lock().get_mut(&number).and_then(|route| route.left.get_mut(stream)) {
             *left += count;
         }
         self.send(Kind::Grant, number, stream as u8, &(count as u32).to_be_bytes());
@@ -383,7 +384,7 @@ impl Mux {
             self.keep_words(payload);
             return Some(());
         }
-        let mut routes = lock(&self.routes);
+        let mut routes = self.routes.lock();
         // The route was removed meanwhile.
         let Some(route) = routes.get_mut(&number) else { return Some(()) };
         match kind {
@@ -429,7 +430,7 @@ impl Mux {
     }
 
     fn keep_words(&self, bytes: &[u8]) {
-        let mut words = lock(&self.last_words);
+        let mut words = self.last_words.lock();
         words.push_str(&String::from_utf8_lossy(bytes));
         let cut = words.floor_char_boundary(words.len().saturating_sub(LAST_WORDS_BYTES));
         words.drain(..cut);
@@ -438,7 +439,7 @@ impl Mux {
     /// The first process has ended.
     fn close(&self) {
         self.is_ready.send_replace(Some(false));
-        for route in lock(&self.routes).values_mut() {
+        for route in self.routes.lock().values_mut() {
             match &mut route.receiver {
                 Receiver::Kernel { exit, .. } => {
                     exit.send_if_modified(|exit| {
@@ -522,11 +523,6 @@ impl Receiver {
         }
         Some(())
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic while holding it leaves plain data that is still consistent.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

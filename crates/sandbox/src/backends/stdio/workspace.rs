@@ -5,11 +5,12 @@ use std::fmt::{self, Debug};
 use std::io::{self, Read};
 use std::marker::PhantomData;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use parking_lot::Mutex;
 use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -170,7 +171,7 @@ impl<H: Debug + Send + Sync + 'static> StdioWorkspace<H> {
         let link = ServerLink { requests, answers, end: end.clone() };
         let server = Arc::new(WorkspaceServer { end, link: Mutex::new(link) });
         let waiting = Arc::clone(&server);
-        let ready = tokio::task::spawn_blocking(move || lock(&waiting.link).answer().map(drop)).await;
+        let ready = tokio::task::spawn_blocking(move || waiting.link.lock().answer().map(drop)).await;
         let failed = |error: io::Error| Error::Setup(format!("the workspace: {error}"));
         ready.map_err(|error| Error::Setup(error.to_string()))?.map_err(failed)?;
         Ok(Self { server, home, instance, limits: [limits.disk, limits.files] })
@@ -264,7 +265,7 @@ struct FileReader {
 impl Read for FileReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.piece.is_empty() {
-            self.piece = lock(&self.server.link).call(&Request::Read { handle: self.handle }, &[])?.1;
+            self.piece = self.server.link.lock().call(&Request::Read { handle: self.handle }, &[])?.1;
         }
         let count = self.piece.len().min(into.len());
         self.piece.copy_to_slice(into.get_mut(..count).unwrap_or_default());
@@ -276,7 +277,7 @@ impl Drop for FileReader {
     fn drop(&mut self) {
         // Without the server there is nothing to close. In a thread, because it may wait for the answer.
         let (server, handle) = (Arc::clone(&self.server), self.handle);
-        guest_threads::spawn(move || drop(lock(&server.link).call(&Request::Close { handle }, &[])));
+        guest_threads::spawn(move || drop(server.link.lock().call(&Request::Close { handle }, &[])));
     }
 }
 
@@ -304,7 +305,7 @@ impl<H: Debug + Send + Sync + 'static> Workspace for StdioWorkspace<H> {
 
     fn open(&self, path: &str) -> Result<(Box<dyn Read + Send>, u64), Error> {
         relative(path)?;
-        let opened = lock(&self.server.link).call(&Request::Open { path }, &[]);
+        let opened = self.server.link.lock().call(&Request::Open { path }, &[]);
         let (answer, _) = opened.map_err(|error| failed(Path::new(path), &error))?;
         let reader = FileReader { server: Arc::clone(&self.server), handle: answer.handle, piece: Bytes::new() };
         Ok((Box::new(reader), answer.size))
@@ -314,7 +315,7 @@ impl<H: Debug + Send + Sync + 'static> Workspace for StdioWorkspace<H> {
         let path = relative(name)?;
         let failed = |error: io::Error| failed(&path, &error);
         // Locked for the whole write: readers wait meanwhile. `source` is never a file of this workspace.
-        let link = lock(&self.server.link);
+        let link = self.server.link.lock();
         let handle = link.call(&Request::Create { path: name }, &[]).map_err(failed)?.0.handle;
         let copied = copy(source, &mut Writer { link: &link, handle }, limit);
         link.call(&Request::Close { handle }, &[]).map_err(failed)?;
@@ -328,12 +329,12 @@ impl<H: Debug + Send + Sync + 'static> Workspace for StdioWorkspace<H> {
 
     fn remove(&self, name: &str) -> Result<(), Error> {
         let path = relative(name)?;
-        let removed = lock(&self.server.link).call(&Request::Remove { path: name }, &[]);
+        let removed = self.server.link.lock().call(&Request::Remove { path: name }, &[]);
         removed.map(drop).map_err(|error| failed(&path, &error))
     }
 
     fn usage(&self) -> Result<WorkspaceUsage, Error> {
-        let asked = lock(&self.server.link).call(&Request::Room, &[]);
+        let asked = self.server.link.lock().call(&Request::Room, &[]);
         let (answer, _) = asked.map_err(|error| failed(Path::new("."), &error))?;
         let Answer { used, limit, takes_files, .. } = answer;
         Ok(WorkspaceUsage { used, limit: limit.min(self.limits[0]), takes_files })
@@ -341,7 +342,7 @@ impl<H: Debug + Send + Sync + 'static> Workspace for StdioWorkspace<H> {
 
     fn walk(&self, most: u64, visit: &mut dyn FnMut(WorkspaceEntry)) -> Result<(), Error> {
         let failed = |error: io::Error| failed(Path::new("."), &error);
-        let link = lock(&self.server.link);
+        let link = self.server.link.lock();
         link.send(&Request::Walk { most }, &[]).map_err(failed)?;
         let mut left = most;
         loop {
@@ -365,11 +366,6 @@ impl<H: Debug + Send + Sync + 'static> Workspace for StdioWorkspace<H> {
             }
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic while holding it leaves an answer unread at worst; the next request takes it for its own and fails.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
+use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -226,14 +227,9 @@ pub(super) struct Client(Arc<Mutex<Option<Bytes>>>);
 impl Client {
     /// Sends a message; waits until the connection has taken it.
     pub(super) async fn send(&self, message: &impl Serialize) {
-        *self.frame() = Some(frame(0, message));
+        *self.0.lock() = Some(frame(0, message));
         // The body that takes it polls this again the next time.
-        poll_fn(|_| if self.frame().is_none() { Poll::Ready(()) } else { Poll::Pending }).await;
-    }
-
-    fn frame(&self) -> MutexGuard<'_, Option<Bytes>> {
-        // No code that holds it can panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        poll_fn(|_| if self.0.lock().is_none() { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 }
 
@@ -248,7 +244,7 @@ where
     let sent_frames = futures_util::stream::poll_fn(move |context| {
         let Some(sender) = &mut sending else { return Poll::Ready(None) };
         let polled = sender.as_mut().poll(context);
-        if let Some(frame) = client.frame().take() {
+        if let Some(frame) = client.0.lock().take() {
             return Poll::Ready(Some(frame));
         }
         let result = ready!(polled);
@@ -297,7 +293,7 @@ mod tests {
         let count = Arc::clone(&begun);
         let response = stream(|client| async move {
             for number in 1..=2 {
-                *count.lock().unwrap() = number;
+                *count.lock() = number;
                 client.send(&number).await;
             }
             Err(Failure::not_found("no more"))
@@ -305,7 +301,7 @@ mod tests {
         let mut body = response.into_body().into_data_stream();
         for number in 1..=2 {
             assert_eq!(body.next().await.unwrap().unwrap(), frame(0, &number));
-            assert_eq!(*begun.lock().unwrap(), number);
+            assert_eq!(*begun.lock(), number);
         }
         assert!(body.next().await.unwrap().unwrap().starts_with(&[END]));
         assert!(body.next().await.is_none());

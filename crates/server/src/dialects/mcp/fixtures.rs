@@ -4,10 +4,11 @@
 #![allow(deprecated, reason = "the suite of 2025-11-25 has logging and sampling")]
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use aludel_store::{Tenant, fresh_id};
+use parking_lot::Mutex;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestParams, CompleteResult, ContentBlock,
     ErrorData, GetPromptRequestParams, GetPromptResponse, GetPromptResult, InitializeRequestParams, InitializeResult,
@@ -108,7 +109,7 @@ fn inputs(
     state: Option<&str>,
 ) -> Result<Option<InputRequiredResult>, ErrorData> {
     let asked = match state {
-        Some(state) => WAITING.lock().unwrap().remove(state),
+        Some(state) => WAITING.lock().remove(state),
         None => Some(0),
     };
     let asked = asked.ok_or_else(|| ErrorData::invalid_params("The state is none that this server gave.", None))?;
@@ -120,7 +121,7 @@ fn inputs(
     let request = |key: &String| (key.clone(), read::<InputRequest>(FIXTURES.inputs[key].clone()));
     let state = has_state.then(|| fresh_id("state_"));
     if let Some(state) = &state {
-        WAITING.lock().unwrap().insert(state.clone(), round);
+        WAITING.lock().insert(state.clone(), round);
     }
     Ok(Some(InputRequiredResult::new(Some(keys.map(request).collect::<InputRequests>()), state)))
 }

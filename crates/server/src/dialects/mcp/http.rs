@@ -1,7 +1,6 @@
 //! Streamable HTTP in both versions: with connections that begin with `initialize`, and without.
 
-use std::collections::HashMap;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_agent::excerpt;
@@ -116,17 +115,13 @@ pub(super) async fn delete(State(app): State<Arc<App>>, Caller(tenant): Caller, 
 impl Mcp {
     /// The transports of a tenant.
     fn streamable(self: &Arc<Self>, tenant: &Tenant) -> Arc<Streamable> {
-        let mut all = self.all_streamable();
+        let mut all = self.streamable.lock();
         if let Some(known) = all.get(tenant) {
             return Arc::clone(known);
         }
         let made = Arc::new(Streamable::new(self, tenant));
         all.insert(tenant.clone(), Arc::clone(&made));
         made
-    }
-
-    fn all_streamable(&self) -> MutexGuard<'_, HashMap<Tenant, Arc<Streamable>>> {
-        self.streamable.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -23,12 +23,13 @@ mod tools;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_engine::Engine;
 use aludel_engine::permits::Permits;
 use aludel_store::Tenant;
+use parking_lot::Mutex;
 use rmcp::model::RequestId;
 use serde::Deserialize;
 

@@ -1,12 +1,13 @@
 //! Programs that may outlive the call that started them, and their results for later calls.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_engine::executions::{self, ClientProgram, DirectEvent, DirectExecution};
 use aludel_engine::{Engine, Error};
 use aludel_store::{ApprovalRecord, Tenant};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -67,7 +68,7 @@ impl Runs {
         let (sender, stage) = watch::channel(Stage::Running { last_line: String::new() });
         let run = Arc::new(Run { id, session, sha256, stage, cancel: execution.canceller() });
         engine.tasks.spawn(collect(execution, sender).in_current_span());
-        let mut runs = self.lock();
+        let mut runs = self.0.lock();
         runs.entry(tenant.clone()).or_default().push_back(Arc::clone(&run));
         forget_old(&mut runs, &tenant);
         Ok(run)
@@ -75,13 +76,9 @@ impl Runs {
 
     /// Returns the program of this id, if it belongs to this tenant and is not forgotten.
     pub(super) fn find(&self, tenant: &Tenant, id: &str) -> Option<Arc<Run>> {
-        let mut runs = self.lock();
+        let mut runs = self.0.lock();
         forget_old(&mut runs, tenant);
         runs.get(tenant)?.iter().find(|run| run.id == id).cloned()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Tenant, VecDeque<Arc<Run>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_ignore::Ignore;
@@ -14,6 +14,7 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{once, unfold};
 use futures_util::{StreamExt, future};
+use parking_lot::Mutex;
 use rmcp::model::{ClientJsonRpcMessage, JsonRpcMessage, ServerJsonRpcMessage, ServerResult, Tool};
 use rmcp::service::serve_server_with_ct;
 use rmcp::transport::sink_stream::SinkStreamTransport;
@@ -45,11 +46,7 @@ struct Stream {
     messages: mpsc::Sender<ClientJsonRpcMessage>,
 }
 
-impl Streams {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Stream>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl Streams {}
 
 /// The stream that a client posts to.
 #[derive(Debug, Deserialize)]
@@ -65,7 +62,7 @@ pub(super) async fn open(State(app): State<Arc<App>>, Caller(tenant): Caller) ->
     let (messages, received) = mpsc::channel(MAX_WAITING);
     let (sender, answers) = mpsc::channel(MAX_WAITING);
     let id = fresh_id("sse_");
-    mcp.sse.lock().insert(id.clone(), Stream { tenant: tenant.clone(), messages });
+    mcp.sse.0.lock().insert(id.clone(), Stream { tenant: tenant.clone(), messages });
     let ended = mcp.engine.shutdown.child_token();
     let open = Open { mcp: Arc::clone(&mcp), id: id.clone(), _ends: ended.clone().drop_guard() };
     let serving = serve(mcp, tenant, received, sender, ended);
@@ -103,6 +100,7 @@ pub(super) async fn post(
     let messages = app
         .mcp
         .sse
+        .0
         .lock()
         .get(&session_id)
         .filter(|stream| stream.tenant == tenant)
@@ -125,7 +123,7 @@ struct Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.mcp.sse.lock().remove(&self.id);
+        self.mcp.sse.0.lock().remove(&self.id);
     }
 }
 

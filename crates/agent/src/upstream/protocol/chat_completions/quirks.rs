@@ -1,7 +1,8 @@
 //! Differences between servers of the same protocol, learnt from their answers and refusals.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use reqwest::Url;
 
 use super::request::{MaxTokens, Style};
@@ -31,7 +32,7 @@ impl Quirks {
 
     /// Returns the style of the next request.
     pub(super) fn style(&self) -> Style {
-        let known = self.lock();
+        let known = self.0.lock();
         Style {
             max_tokens: known.max_tokens,
             stream_options: known.stream_options,
@@ -42,13 +43,13 @@ impl Quirks {
 
     /// Records that it sends thoughts in this field. Some servers then require them in later requests, and the others accept them.
     pub(super) fn saw_thoughts(&self) {
-        self.lock().thoughts.get_or_insert(true);
+        self.0.lock().thoughts.get_or_insert(true);
     }
 
     /// Learns from a refusal of a request in this style. Returns true if the next request will be different.
     pub(super) fn learn(&self, style: Style, error: &UpstreamError) -> bool {
         let UpstreamError::Rejected { status: 400 | 422, detail, .. } = error else { return false };
-        let mut known = self.lock();
+        let mut known = self.0.lock();
         if style.stream_options && detail.contains("stream_options") {
             // It knows an older version of the protocol; usage is then estimated.
             known.stream_options = false;
@@ -68,11 +69,6 @@ impl Quirks {
         } else {
             false
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, KnownQuirks> {
-        // No code that holds it can panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

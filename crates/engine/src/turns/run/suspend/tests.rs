@@ -44,7 +44,7 @@ async fn begun(engine: &Arc<Engine>) -> (SessionId, Vec<ToolCall>, Vec<TurnEvent
         .unwrap();
     let (run, seen) = run(engine, vec![choice]);
     run.run().await;
-    let events = seen.0.lock().unwrap().clone();
+    let events = seen.0.lock().clone();
     (id, calls_of(&events), events)
 }
 
@@ -61,7 +61,7 @@ async fn answered(engine: &Arc<Engine>, calls: &[ToolCall], text: &str) -> Vec<T
     };
     let (run, seen) = run(engine, Vec::new());
     run.go_on(suspension, vec![ClientAnswer { text: text.to_owned(), is_error: false }]).await;
-    seen.0.lock().unwrap().clone()
+    seen.0.lock().clone()
 }
 
 fn calls_of(events: &[TurnEvent]) -> Vec<ToolCall> {
@@ -210,7 +210,7 @@ async fn calls_fail_when_too_many_programs_wait() {
     let _rest = engine.suspended.permits.acquire_many(&Tenant::local(), MAX_WAITING / 2);
     let (_, calls, events) = begun(&engine).await;
     assert!(calls.is_empty());
-    assert_eq!((end(&events), engine.suspended.entries().len()), (Some(ToolEnd::Raised), 0));
+    assert_eq!((end(&events), engine.suspended.entries.lock().len()), (Some(ToolEnd::Raised), 0));
     let is_told = |event: &TurnEvent| match &event.kind {
         EventKind::Output { output: OutputPiece::Error { name, value, .. }, .. } => {
             name == "ToolError" && value.starts_with("Too many programs wait")

@@ -1,8 +1,9 @@
 //! Ready sandboxes: each with an empty workspace and a first process that has imported the modules that kernels need.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::super::{ReadyHost, StdioWorkspace};
@@ -56,12 +57,12 @@ impl<H: HostProvider> StdioPool<H> {
         if self.is_off() || !are_alike(&self.limits, limits) {
             return None;
         }
-        let mut profiles = self.profiles();
+        let mut profiles = self.profiles.lock();
         if !profiles.contains(&profile) {
             profiles.push(profile);
         }
         drop(profiles);
-        let mut ready = self.lock();
+        let mut ready = self.ready.lock();
         ready.retain(|member| member.lives(instance));
         let index = ready.iter().rposition(|member| member.profile == profile);
         let found = index.map(|index| ready.swap_remove(index));
@@ -72,7 +73,7 @@ impl<H: HostProvider> StdioPool<H> {
 
     /// Drops those that have died, and returns how many are ready.
     pub(super) fn ready(&self, instance: &str) -> usize {
-        let mut ready = self.lock();
+        let mut ready = self.ready.lock();
         ready.retain(|member| member.lives(instance));
         ready.len()
     }
@@ -84,19 +85,9 @@ impl<H: HostProvider> StdioPool<H> {
 
     /// Returns a profile of which some are missing.
     fn missing(&self) -> Option<Profile> {
-        let ready = self.lock();
+        let ready = self.ready.lock();
         let count = |profile| ready.iter().filter(|member| member.profile == profile).count();
-        self.profiles().iter().copied().find(|profile| count(*profile) < self.size)
-    }
-
-    fn profiles(&self) -> MutexGuard<'_, Vec<Profile>> {
-        // A panic while holding it leaves plain data that is still consistent.
-        self.profiles.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Member<H>>> {
-        // A panic while holding it leaves plain data that is still consistent.
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+        self.profiles.lock().iter().copied().find(|profile| count(*profile) < self.size)
     }
 }
 
@@ -131,7 +122,7 @@ pub(super) async fn refill<H: HostProvider>(backend: Weak<BackendState<H>>, kern
         };
         match made {
             Ok(member) => {
-                pool.lock().push(member);
+                pool.ready.lock().push(member);
                 pause = FIRST_PAUSE;
                 backend.note(None);
             }
