@@ -145,6 +145,22 @@ async fn a_stream_is_nothing_but_data_and_adds_up_to_the_whole() {
     server.stop().await;
 }
 
+/// LangChain repeats no part but the calls of functions.
+#[tokio::test]
+async fn a_call_of_a_function_leads_to_the_session() {
+    let data = tempfile::tempdir().unwrap();
+    let script = vec![Scripted::Python("print('marker-7f3a', 6 * 7)"), Scripted::Calls(vec![("add", "{}".to_owned())])];
+    let upstream = ScriptedUpstream::start(script).await;
+    let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
+    let mut body = question(&json!([{ "text": "?" }]));
+    body["tools"] = json!([{ "codeExecution": {} }, { "functionDeclarations": [{ "name": "add" }] }]);
+    let answer = send(&server, GENERATE, &body).await.ok();
+    let [program, _, call] = parts(&answer).as_slice() else { panic!("{answer}") };
+    assert!(program["thoughtSignature"].is_string() && call["functionCall"].is_object(), "{answer}");
+    assert_eq!(program["thoughtSignature"], call["thoughtSignature"]);
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn the_clients_functions_go_to_the_client() {
     let data = tempfile::tempdir().unwrap();

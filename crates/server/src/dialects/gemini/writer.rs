@@ -134,16 +134,16 @@ impl Writer {
 
     fn say(&mut self, text: String) {
         if !text.is_empty() {
-            let thought_signature = self.signature();
+            let begins = self.parts.last().is_none_or(|part| part.text.is_none() || part.thought == Some(true));
+            let thought_signature = if begins { self.signature() } else { None };
             self.emit(Part { thought_signature, ..Part::text(text) });
         }
     }
 
-    /// The signature by which clients that drop the ids of programs lead back to the session.
+    /// The signature by which clients that drop the programs, or their ids, lead back to the session.
     fn signature(&self) -> Option<String> {
         let has_programs = self.parts.iter().any(|part| part.executable_code.is_some());
-        let begins = self.parts.last().is_none_or(|part| part.text.is_none() || part.thought == Some(true));
-        self.links.as_ref().filter(|_| has_programs && begins).map(|links| signature_of(links.container()))
+        self.links.as_ref().filter(|_| has_programs).map(|links| signature_of(links.container()))
     }
 
     /// Adds a program that the model wrote.
@@ -198,7 +198,8 @@ impl Writer {
         self.end_text();
         let args = serde_json::from_str(&call.arguments).unwrap_or_default();
         let call = FunctionCall { id: Some(call.call_id.clone()), name: call.name.clone(), args };
-        self.emit(Part { function_call: Some(call), ..Part::default() });
+        let thought_signature = self.signature();
+        self.emit(Part { function_call: Some(call), thought_signature, ..Part::default() });
     }
 
     /// Completes the answer.
