@@ -144,6 +144,10 @@ fn a_full_disk_is_told() {
         command.env("ALUDEL_SERVER_DATA", data.path()).env("ALUDEL_SANDBOX_BACKEND", "local");
         command
     };
+    let once_and_read_only = format!("\"$1\" keys create a && mount -o remount,ro {}", data.path().display());
+    let listed = said(on_disk("44m", &once_and_read_only).args(["keys", "list"]));
+    let told = listed.stderr.contains("must be writable") && listed.stderr.contains("Read-only file system");
+    assert!(listed.status == Some(4) && told, "{listed:#?}");
     let (mut child, address) = started(on_disk("44m", "true").args(["serve", "--listen", "127.0.0.1:0"]));
     let ready = ask(&address, "GET /readyz", None, "");
     assert!(ready.starts_with("HTTP/1.1 200 "), "{ready}");

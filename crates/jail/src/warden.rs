@@ -205,7 +205,8 @@ fn own_group(hierarchy: io::Result<Hierarchy>, setup: &Setup) -> Result<(Hierarc
     let name = sweep::name_of_group(&setup.instance);
     // They are recorded before they are made: this process may be killed in between.
     let to_be = hierarchy.as_ref().map(|hierarchy| hierarchy.directories(&name)).unwrap_or_default();
-    sweep::note_groups(&setup.instance, &to_be).step("note the control groups")?;
+    sweep::note_groups(&setup.instance, &to_be)
+        .step(format!("note the control groups in {}", setup.instance.display()))?;
     let own = match hierarchy.and_then(|hierarchy| hierarchy.descend(&name)) {
         Ok(own) => own,
         Err(error) => {

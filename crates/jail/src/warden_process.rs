@@ -26,6 +26,8 @@ use crate::{Step, StepError, sweep, sys, warden};
 const NAME: &str = "aludel-jail";
 /// Descriptor of the warden's control socket.
 const CONTROL_FD: i32 = 3;
+/// Open files that this process must be allowed: a sandbox's usual limit, which it cannot get from less.
+const MIN_OPEN_FILES: u64 = 1024;
 /// Time in which a warden ends that has many sandboxes to remove.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
 /// Descriptor of the instance's lock, which the warden holds until everything is removed.
@@ -62,7 +64,7 @@ impl WardenProcess {
     pub fn spawn(setup: &Setup, lock: File) -> Result<(Self, WardenMessage), WardenError> {
         // The linker keeps the constructor only if something refers to it.
         std::hint::black_box(CONSTRUCTOR);
-        allow_many_descriptors().step("raise the limit of open files")?;
+        allow_many_descriptors()?;
         let (control, theirs) = message::socket_pair().step("make the warden's socket")?;
         let log = setup.instance.join("log");
         let log_file = File::create(&log).step(format!("make {}", log.display()))?;
@@ -163,10 +165,14 @@ impl Drop for WardenProcess {
 
 /// Linux refuses to send descriptors once a user has more in flight than the sender may have open files. Without user ids of their own, the
 /// descriptors in flight of sandboxes count as their user's; so this process and the warden get a much higher limit than a sandbox.
-fn allow_many_descriptors() -> io::Result<()> {
+fn allow_many_descriptors() -> Result<(), StepError> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    Ok(setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?)
+    if let Some(few) = maximum.filter(|maximum| *maximum < MIN_OPEN_FILES) {
+        let error = io::Error::other(format!("at most {few} may be open, and {MIN_OPEN_FILES} are needed"));
+        return Err(error).step("raise the limit of open files");
+    }
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).step("raise the limit of open files")
 }
 
 /// The last lines of a log, bounded.

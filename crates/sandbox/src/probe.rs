@@ -94,6 +94,9 @@ impl HostKind {
     /// The remedy for a host that starts no sandboxes; `failure` is the step that it refused.
     fn starts(self, failure: &str) -> &'static str {
         match self {
+            _ if failure.contains("raise the limit of open files") => {
+                "a higher hard limit: ulimit -n, LimitNOFILE= of systemd, --ulimit nofile= of Docker"
+            }
             Self::Pod => {
                 "for the pod: hostUsers: false; for its container: securityContext.procMount: Unmasked, \
                  seccompProfile.type: Localhost with packaging/seccomp.json on the node and, where AppArmor is used, \
@@ -227,6 +230,7 @@ mod tests {
     #[test]
     fn a_remedy_is_said_in_the_words_of_its_place() {
         assert!(HostKind::Container.starts("mount /proc: no").contains("systempaths=unconfined"));
+        assert!(HostKind::Container.starts("raise the limit of open files: few").contains("ulimit -n"));
         assert!(HostKind::Pod.starts("mount /proc: no").contains("procMount: Unmasked"));
         assert!(HostKind::Host.starts("mount /proc: no").contains("/proc are hidden"));
         assert_eq!(HostKind::Host.starts("namespaces"), USER_NAMESPACES);

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use aludel_ignore::Ignore;
 use parking_lot::{Condvar, Mutex};
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Params, Row, ToSql};
+use rustix::fs::{Access, access};
 use tracing::info;
 
 pub use self::formats::UpgradeLoss;
@@ -97,12 +98,7 @@ struct ReadConnection<'d> {
 impl Database {
     /// Opens the file, or makes it, and upgrades it to the newest format.
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
-        Self::open_or_fail(path).map_err(|error| match error {
-            error if error.is_disk_full() => {
-                Error::Io { path: path.to_path_buf(), source: io::ErrorKind::StorageFull.into() }
-            }
-            error => error,
-        })
+        Self::open_or_fail(path).map_err(|error| explained(error, path))
     }
 
     fn open_or_fail(path: &Path) -> Result<Self, Error> {
@@ -138,9 +134,11 @@ impl Database {
         if !path.exists() {
             return Ok(false);
         }
-        let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-        connection.busy_timeout(BUSY)?;
-        Ok(is_older(&connection)?)
+        let looked = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).and_then(|connection| {
+            connection.busy_timeout(BUSY)?;
+            is_older(&connection)
+        });
+        looked.map_err(|error| explained(error.into(), path))
     }
 
     /// Runs `work` in a transaction, which is committed if it succeeds. Prepare texts before and remove files after it, because other
@@ -354,6 +352,20 @@ impl Drop for ReadConnection<'_> {
         readers.free.extend(self.connection.take());
         // All of them, because the woken thread may be limited by its tenant's share.
         self.database.returned.notify_all();
+    }
+}
+
+/// The error of a file that cannot be opened, with the file system's reason. Reading it makes files beside it.
+fn explained(error: Error, path: &Path) -> Error {
+    let directory = path.parent().unwrap_or(path);
+    match (error, access(directory, Access::WRITE_OK)) {
+        (error, _) if error.is_disk_full() => {
+            Error::Io { path: path.to_path_buf(), source: io::ErrorKind::StorageFull.into() }
+        }
+        (Error::Database(_), Err(source)) => {
+            Error::NotWritable { path: directory.to_path_buf(), source: source.into() }
+        }
+        (error, _) => error,
     }
 }
 

@@ -25,6 +25,14 @@ pub enum Error {
         /// Error of the system.
         source: io::Error,
     },
+    /// The state cannot be written to, which reading it does, too.
+    #[error("{} must be writable, also to read it; make it so, or give another directory with --data: {source}", path.display())]
+    NotWritable {
+        /// Its directory.
+        path: PathBuf,
+        /// Error of the system.
+        source: io::Error,
+    },
     /// A reader of content to be stored failed.
     #[error("the data to store could not be read: {0}")]
     Source(#[source] io::Error),
