@@ -46,4 +46,4 @@ pub use secret::Secret;
 pub use shell::ProgramTool;
 pub use tool::Tool;
 pub use trace::ProgramSpan;
-pub use turn::{LEAST_TOKENS, Turn};
+pub use turn::{LEAST_TOKENS, Turn, estimated_tokens};

@@ -289,8 +289,8 @@ impl State {
             return;
         }
         let mut usage = reply.usage.unwrap_or_else(|| {
-            let read: usize = self.items.iter().map(length).sum::<usize>() + self.parts.instructions.len();
-            TokenUsage { input: reply::tokens(read), output: reply.tokens(), ..TokenUsage::default() }
+            let input = estimated_tokens(&self.items, &self.parts.instructions);
+            TokenUsage { input, output: reply.tokens(), ..TokenUsage::default() }
         });
         if reply.finish.is_none() {
             // The figure may be the one of the beginning: nobody read the answer to its end.
@@ -540,11 +540,13 @@ fn open_calls(items: &[Item]) -> Vec<Call> {
     open
 }
 
-fn length(item: &Item) -> usize {
-    match item {
+/// About as many tokens as a conversation has.
+pub fn estimated_tokens(items: &[Item], instructions: &str) -> u64 {
+    let length = |item: &Item| match item {
         Item::User(parts) => text_of(parts).len(),
         Item::Assistant(text) | Item::Reasoning(text) => text.len(),
         Item::Call(call) => call.arguments.len(),
         Item::Output(output) => text_of(&output.parts).len(),
-    }
+    };
+    reply::tokens(items.iter().map(length).sum::<usize>() + instructions.len())
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use aludel_agent::estimated_tokens;
 use aludel_engine::processor_time::end_long_step;
 use aludel_engine::turns::{ChoicePlan, InFlightRequest, Run, SessionRetention, TurnSpec};
 use aludel_store::{Tenant, TurnId, fresh_id};
@@ -85,13 +86,14 @@ async fn start_message(
     let mut conversation = Conversation::read(&app, &tenant, &request.messages, &tools, &memory).await?;
     let request_id = Scope::current().map(|scope| scope.id().to_owned());
     let span = info_span!("answer", api = "messages", id);
+    let estimate = estimated_tokens(&conversation.items, &request.instructions);
     let pending = conversation.pending.take();
     let mut lost = Vec::new();
     if let Some(pending) = pending {
         match resume::take(&app, &tenant, &request, &conversation, &pending).await? {
             Some((suspension, container)) => {
                 let writer = Writer::new(id, request.model, Some(container), request.stop);
-                let writer = writer.with_thoughts(request.thoughts);
+                let writer = writer.with_thoughts(request.thoughts).estimating(estimate);
                 let run = Run::new(
                     &app.engine,
                     &tenant,
@@ -109,7 +111,8 @@ async fn start_message(
         }
     }
     let (choice, container) = prepare(&app, &tenant, &id, &request, conversation).await?;
-    let mut writer = Writer::new(id, request.model, container, request.stop).with_thoughts(request.thoughts);
+    let writer = Writer::new(id, request.model, container, request.stop);
+    let mut writer = writer.with_thoughts(request.thoughts).estimating(estimate);
     resume::tell_lost(&mut writer, &lost, &request.messages);
     let mut run =
         Run::new(&app.engine, &tenant, in_flight, vec![choice], Box::new(MessageRenderer::new(writer, request_id)));

@@ -45,6 +45,8 @@ pub(super) struct Writer {
     /// True if a program waits for answers of the client's.
     waits: bool,
     usage: TokenUsage,
+    /// The estimated tokens of the request, for clients that read its usage at the beginning alone.
+    estimated_input: u64,
     stop_reason: Option<StopReason>,
     stop_sequence: Option<String>,
     /// Time of the event that is being rendered, seconds since 1970.
@@ -126,6 +128,7 @@ impl Writer {
             programs: HashMap::new(),
             waits: false,
             usage: TokenUsage::default(),
+            estimated_input: 0,
             stop_reason: None,
             stop_sequence: None,
             now: 0,
@@ -137,6 +140,11 @@ impl Writer {
     /// Shows thoughts in this form.
     pub(super) fn with_thoughts(self, thoughts: ThoughtsShown) -> Self {
         Self { thoughts, ..self }
+    }
+
+    /// Tells this many tokens of the request until the model's server tells its own count.
+    pub(super) fn estimating(self, estimated_input: u64) -> Self {
+        Self { estimated_input, ..self }
     }
 
     /// Sets the time, seconds since 1970.
@@ -195,7 +203,9 @@ impl Writer {
     /// Adds an event, also to a message that its client wants whole: a repetition of the request may ask for events.
     fn emit(&mut self, event: &Event) {
         if self.sequence == 0 && !matches!(event, Event::Error { .. }) {
-            let message = Message { container: None, content: Vec::new(), stop_reason: None, ..self.message() };
+            let usage = TokenUsage { input: self.usage.input.max(self.estimated_input), ..self.usage };
+            let usage = usage_of(&usage);
+            let message = Message { container: None, content: Vec::new(), stop_reason: None, usage, ..self.message() };
             self.push(&Event::MessageStart { message: Box::new(message) });
         }
         self.push(event);
