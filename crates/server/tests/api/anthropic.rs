@@ -73,7 +73,9 @@ async fn a_whole_answer_can_be_asked_for_again_as_a_stream() {
     let upstream = ScriptedUpstream::start(script).await;
     let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
     let mut body = request(&json!([{ "role": "user", "content": "6 x 7?" }]));
+    body["context_management"] = json!({ "edits": [{ "type": "clear_thinking_20251015", "keep": "all" }] });
     let whole = once(&server, &body).await.ok();
+    assert_eq!(whole["context_management"], json!({ "applied_edits": [] }));
     body["stream"] = true.into();
     let stream = String::from_utf8(once(&server, &body).await.bytes.to_vec()).unwrap();
     let events: Vec<Value> =
@@ -84,6 +86,7 @@ async fn a_whole_answer_can_be_asked_for_again_as_a_stream() {
     assert_eq!(events[0]["message"]["id"], whole["id"]);
     let told: String = events.iter().filter_map(|event| event["delta"]["text"].as_str()).collect();
     assert_eq!(told, "It is 42.");
+    assert_eq!(events[events.len() - 2]["context_management"], whole["context_management"]);
     assert_eq!(upstream.requests().len(), 2);
     server.stop().await;
 }

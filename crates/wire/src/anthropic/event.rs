@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Block, Container, Error, Message, StopReason, Usage};
+use super::{AppliedEdits, Block, Container, Error, Message, StopReason, Usage};
 use crate::Null;
 
 /// One event.
@@ -40,6 +40,9 @@ pub enum Event {
         delta: MessageChange,
         /// Tokens of the whole message.
         usage: Usage,
+        /// The edits of the conversation, if the client asked for any.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        context_management: Option<AppliedEdits>,
     },
     /// The message is complete. Nothing comes after it.
     MessageStop,

@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::{Block, Role};
 use crate::Null;
@@ -29,6 +30,16 @@ pub struct Message {
     pub stop_details: Null,
     /// Tokens.
     pub usage: Usage,
+    /// The edits of the conversation, if the client asked for any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context_management: Option<AppliedEdits>,
+}
+
+/// The edits of a conversation that the model read: none, since this server makes none.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AppliedEdits {
+    /// The edits.
+    pub applied_edits: Vec<Value>,
 }
 
 /// The reason for which a model stopped. Clients know these and no others.

@@ -17,9 +17,9 @@ pub use block::{
 pub use error::{Details, Error, ErrorEnvelope};
 pub use event::{Delta, Event, MessageChange};
 pub use files::{DeletedFile, File, Page};
-pub use message::{CacheCreation, Container, Message, ServiceTier, StopReason, TokenDetails, Usage};
+pub use message::{AppliedEdits, CacheCreation, Container, Message, ServiceTier, StopReason, TokenDetails, Usage};
 pub use models::Model;
 pub use request::{
-    ContainerField, CountTokens, Effort, InputMessage, MessageDocument, OutputConfig, OutputFormat, Request, Role,
-    Thinking, ThoughtDisplay, TokenCount, Tool, ToolChoice, ToolDocument, ToolKind,
+    ContainerField, ContextEdit, ContextManagement, CountTokens, Effort, InputMessage, MessageDocument, OutputConfig,
+    OutputFormat, Request, Role, Thinking, ThoughtDisplay, TokenCount, Tool, ToolChoice, ToolDocument, ToolKind,
 };

@@ -63,10 +63,26 @@ pub struct Request {
     pub compaction: Option<Value>,
     /// Parts of a conversation to leave out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub context_management: Option<Value>,
+    pub context_management: Option<ContextManagement>,
     /// Models that step in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallbacks: Option<Value>,
+}
+
+/// Edits of a conversation before the model reads it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ContextManagement {
+    /// The edits, in order.
+    #[serde(default)]
+    pub edits: Vec<ContextEdit>,
+}
+
+/// An edit of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ContextEdit {
+    /// Its kind, with a date.
+    #[serde(rename = "type")]
+    pub kind: String,
 }
 
 /// `POST /v1/messages/count_tokens`: as much of a request as is read by the model.

@@ -93,7 +93,8 @@ async fn start_message(
         match resume::take(&app, &tenant, &request, &conversation, &pending).await? {
             Some((suspension, container)) => {
                 let writer = Writer::new(id, request.model, Some(container), request.stop);
-                let writer = writer.with_thoughts(request.thoughts).estimating(estimate);
+                let writer =
+                    writer.with_thoughts(request.thoughts).estimating(estimate).telling_edits(request.has_edits);
                 let run = Run::new(
                     &app.engine,
                     &tenant,
@@ -112,7 +113,7 @@ async fn start_message(
     }
     let (choice, container) = prepare(&app, &tenant, &id, &request, conversation).await?;
     let writer = Writer::new(id, request.model, container, request.stop);
-    let mut writer = writer.with_thoughts(request.thoughts).estimating(estimate);
+    let mut writer = writer.with_thoughts(request.thoughts).estimating(estimate).telling_edits(request.has_edits);
     resume::tell_lost(&mut writer, &lost, &request.messages);
     let mut run =
         Run::new(&app.engine, &tenant, in_flight, vec![choice], Box::new(MessageRenderer::new(writer, request_id)));

@@ -7,8 +7,8 @@ use aludel_agent::upstream::{AnswerFormat, FunctionTool, Sampling, ToolChoice};
 use aludel_engine::KernelSpec;
 use aludel_store::SessionId;
 use aludel_wire::anthropic::{
-    ContainerField, Content, Effort, MessageDocument, OutputConfig, OutputFormat, Request, Thinking, ThoughtDisplay,
-    Tool, ToolDocument, ToolKind,
+    ContainerField, Content, ContextEdit, Effort, MessageDocument, OutputConfig, OutputFormat, Request, Thinking,
+    ThoughtDisplay, Tool, ToolDocument, ToolKind,
 };
 use serde_json::{Value, json};
 
@@ -27,6 +27,9 @@ const MAX_TOOLS: usize = 256;
 const MAX_NAME: usize = 128;
 /// Stop sequences of one request.
 const MAX_STOPS: usize = 64;
+/// Edits that make a conversation shorter and nothing else. They are not made, which the answer says. Claude Code asks for the second one in
+/// every request.
+const OPTIONAL_EDITS: [&str; 2] = ["clear_tool_uses_20250919", "clear_thinking_20251015"];
 /// The name of our tool.
 const CODE_EXECUTION: &str = "code_execution";
 /// The language whose programs can call tools.
@@ -69,6 +72,8 @@ pub(super) struct ParsedRequest {
     pub(super) stop: Vec<String>,
     pub(super) thoughts: ThoughtsShown,
     pub(super) stream: bool,
+    /// True if it asks for edits of the conversation.
+    pub(super) has_edits: bool,
     /// True if the client wants no answer and only warms a cache.
     pub(super) is_empty: bool,
 }
@@ -101,6 +106,7 @@ impl ParsedRequest {
             tool_choice: tool_choice(&request, kernel, code.is_some(), &functions)?,
             sampling: sampling(&request),
             thoughts: thoughts_shown(request.thinking.as_ref()),
+            has_edits: request.context_management.is_some(),
             is_empty: request.max_tokens == 0,
             stream: request.stream == Some(true),
             model: request.model,
@@ -130,14 +136,20 @@ fn refuse_what_is_not_here(request: &Request) -> Result<(), ApiError> {
     for (name, is_there) in [
         ("mcp_servers", has_servers),
         ("compaction", request.compaction.is_some()),
-        ("context_management", request.context_management.is_some()),
         ("fallbacks", request.fallbacks.is_some()),
     ] {
         if is_there {
             return Err(ApiError::invalid(name, "Not supported by this server; leave it out."));
         }
     }
-    Ok(())
+    let edits = request.context_management.iter().flat_map(|management| &management.edits);
+    match edits.enumerate().find(|(_, edit)| !OPTIONAL_EDITS.contains(&edit.kind.as_str())) {
+        None => Ok(()),
+        Some((index, ContextEdit { kind })) => {
+            let message = format!("Edits of the type '{kind:.64}' are not supported by this server.");
+            Err(ApiError::invalid(format!("context_management.edits.{index}.type"), message))
+        }
+    }
 }
 
 fn system(content: &Content) -> Result<String, ApiError> {
@@ -419,7 +431,10 @@ mod tests {
             (json!({ "container": { "skills": [{ "type": "anthropic", "skill_id": "pdf" }] } }), "container.skills"),
             (json!({ "thread": { "type": "create" } }), "thread"),
             (json!({ "mcp_servers": [{}] }), "mcp_servers"),
-            (json!({ "context_management": {} }), "context_management"),
+            (
+                json!({ "context_management": { "edits": [{ "type": "compact_20260112" }] } }),
+                "context_management.edits.0.type",
+            ),
             (json!({ "messages": [] }), "messages"),
             (json!({ "temperature": 1.5 }), "temperature"),
             (json!({ "stop_sequences": vec!["x"; 65] }), "stop_sequences"),

@@ -11,8 +11,8 @@ use aludel_engine::turns::{Frame, ItemId, ToolCall, ToolKind};
 use aludel_store::SessionId;
 use aludel_wire::Null;
 use aludel_wire::anthropic::{
-    self, Block, Caller, Container, Delta, ErrorCode, Event, Message, MessageChange, ProgramCaller, Role, ServerTool,
-    StopReason, TokenDetails,
+    self, AppliedEdits, Block, Caller, Container, Delta, ErrorCode, Event, Message, MessageChange, ProgramCaller, Role,
+    ServerTool, StopReason, TokenDetails,
 };
 use serde_json::{Map, Value};
 
@@ -45,6 +45,8 @@ pub(super) struct Writer {
     /// True if a program waits for answers of the client's.
     waits: bool,
     usage: TokenUsage,
+    /// The edits of the conversation to tell of.
+    edits: Option<AppliedEdits>,
     /// The estimated tokens of the request, for clients that read its usage at the beginning alone.
     estimated_input: u64,
     stop_reason: Option<StopReason>,
@@ -128,6 +130,7 @@ impl Writer {
             programs: HashMap::new(),
             waits: false,
             usage: TokenUsage::default(),
+            edits: None,
             estimated_input: 0,
             stop_reason: None,
             stop_sequence: None,
@@ -145,6 +148,11 @@ impl Writer {
     /// Tells this many tokens of the request until the model's server tells its own count.
     pub(super) fn estimating(self, estimated_input: u64) -> Self {
         Self { estimated_input, ..self }
+    }
+
+    /// Tells that none of the edits was made that the client asked for, if it did.
+    pub(super) fn telling_edits(self, are_asked: bool) -> Self {
+        Self { edits: are_asked.then(AppliedEdits::default), ..self }
     }
 
     /// Sets the time, seconds since 1970.
@@ -190,6 +198,7 @@ impl Writer {
             stop_sequence: self.stop_sequence.clone(),
             stop_details: Null,
             usage: usage_of(&self.usage),
+            context_management: self.edits.clone(),
         }
     }
 
@@ -205,7 +214,14 @@ impl Writer {
         if self.sequence == 0 && !matches!(event, Event::Error { .. }) {
             let usage = TokenUsage { input: self.usage.input.max(self.estimated_input), ..self.usage };
             let usage = usage_of(&usage);
-            let message = Message { container: None, content: Vec::new(), stop_reason: None, usage, ..self.message() };
+            let message = Message {
+                container: None,
+                content: Vec::new(),
+                stop_reason: None,
+                usage,
+                context_management: None,
+                ..self.message()
+            };
             self.push(&Event::MessageStart { message: Box::new(message) });
         }
         self.push(event);
@@ -475,7 +491,8 @@ impl Writer {
             stop_sequence: self.stop_sequence.clone(),
             container: self.container(),
         };
-        self.emit(&Event::MessageDelta { delta, usage: usage_of(&self.usage) });
+        let (usage, context_management) = (usage_of(&self.usage), self.edits.clone());
+        self.emit(&Event::MessageDelta { delta, usage, context_management });
         self.emit(&Event::MessageStop);
     }
 
@@ -553,7 +570,7 @@ mod tests {
                         *input = serde_json::from_str(&json).unwrap();
                     }
                 }
-                Event::MessageDelta { delta, usage } => {
+                Event::MessageDelta { delta, usage, .. } => {
                     let message = message.as_mut().unwrap();
                     (message.stop_reason, message.stop_sequence) = (delta.stop_reason, delta.stop_sequence);
                     (message.container, message.usage) = (delta.container, usage);
