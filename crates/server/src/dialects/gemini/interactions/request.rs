@@ -169,7 +169,7 @@ fn steps_of(input: Value) -> Result<Vec<StepDocument>, ApiError> {
         kind.is_some_and(|kind| Content::KINDS.contains(&kind))
     };
     let (mut steps, mut contents) = (Vec::new(), Vec::new());
-    for value in given {
+    for value in given.into_iter().flat_map(without_results) {
         if is_content(&value) {
             contents.push(value);
             continue;
@@ -183,6 +183,16 @@ fn steps_of(input: Value) -> Result<Vec<StepDocument>, ApiError> {
         steps.push(StepDocument::user_input(contents));
     }
     Ok(steps)
+}
+
+/// Returns the contents of a step of the user's that has results of functions among them, which are steps of their own. Vercel's client sends
+/// such steps.
+fn without_results(mut step: Value) -> Vec<Value> {
+    let is_result = |content: &Value| content["type"] == "function_result";
+    match step.get_mut("content") {
+        Some(Value::Array(contents)) if contents.iter().any(is_result) => std::mem::take(contents),
+        _ => vec![step],
+    }
 }
 
 fn read_step(step: &StepDocument, index: usize) -> Result<Step, ApiError> {
@@ -421,6 +431,10 @@ mod tests {
             read(&json!({ "input": [content, step, content] })).unwrap().steps,
             [text("a"), text("b"), text("a")]
         );
+        let result = json!({ "type": "function_result", "call_id": "f1", "result": "1" });
+        let results = json!({ "type": "user_input", "content": [result, content, result] });
+        let read_result: Step = serde_json::from_value(result.clone()).unwrap();
+        assert_eq!(read(&json!({ "input": [results] })).unwrap().steps, [read_result.clone(), text("a"), read_result]);
         let both = read(&json!({ "input": [content, image] })).unwrap();
         assert_eq!(both.input[0].json(), &json!({ "type": "user_input", "content": [content, image] }));
         assert_eq!(both.model, "m");
