@@ -27,6 +27,10 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// Time after which an answer's status is sent to keep the connection alive, see [`KEEPALIVE_INTERVAL`]. A later error can only be in the
 /// body. Proxies wait for a minute.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(45);
+/// Time in which a stream that fails before it has answered anything is an error with a status. Until then its client hears nothing.
+const FAILURE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The same for a stream that begins with events before the answer, which clients show.
+const OPENING_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time for which a turn goes on after its client disconnected, so that a repeated request finds it.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest that the client of a cancelled request waits for its end.
@@ -153,14 +157,33 @@ impl WaitingClient {
     }
 }
 
-/// Returns the failure of a turn whose only frame is one for which `is_failure` is true. It is answered like any error.
+/// The kinds of frames that tell nothing of an answer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EmptyFrames {
+    /// Those with which a stream begins.
+    pub(crate) openings: &'static [&'static str],
+    /// The one of a failure.
+    pub(crate) failure: &'static str,
+}
+
+/// Returns the failure of a turn that soon fails without an answer. It is answered like any error: clients go by its status, and try again.
 pub(crate) async fn first_failure(
     in_flight: &InFlightRequest,
     connection: &mut WaitingClient,
-    is_failure: impl Fn(&Frame) -> bool,
+    EmptyFrames { openings, failure }: EmptyFrames,
 ) -> Result<(), ApiError> {
-    if let Ok(first) = timeout(KEEPALIVE_INTERVAL, in_flight.frame(0)).await
-        && first.is_none_or(|frame| is_failure(&frame))
+    let limit = if openings.is_empty() { FAILURE_TIMEOUT } else { OPENING_TIMEOUT };
+    let after_openings = async {
+        let mut index = 0;
+        loop {
+            match in_flight.frame(index).await {
+                Some(frame) if openings.contains(&frame.kind.as_str()) => index += 1,
+                frame => return frame,
+            }
+        }
+    };
+    if let Ok(first) = timeout(limit, after_openings).await
+        && first.is_none_or(|frame| frame.kind == failure)
         && let Some(failure) = in_flight.ended().await.and_then(|end| end.failure)
     {
         connection.note_answered();

@@ -4,6 +4,8 @@ mod delivery;
 mod start;
 mod stored;
 
-pub(crate) use delivery::{Delivery, StreamFormat, fingerprint, first_failure, follow, framed, stop, wait};
+pub(crate) use delivery::{
+    Delivery, EmptyFrames, StreamFormat, fingerprint, first_failure, follow, framed, stop, wait,
+};
 pub(crate) use start::{BeginRefusal, begin, launch, not_stored, spawn_run, started};
 pub(crate) use stored::{cancel, replay_stored, stop_and_forget};

@@ -617,15 +617,19 @@ async fn an_idempotency_key_is_of_one_request() {
 async fn a_failed_response_whose_id_nobody_knows_is_not_kept() {
     let data = tempfile::tempdir().unwrap();
     let refusal = || Scripted::Status(400, "", "bad");
-    let upstream = ScriptedUpstream::start(vec![refusal(), refusal()]).await;
+    let script = vec![refusal(), refusal(), Scripted::Drop("It is")];
+    let upstream = ScriptedUpstream::start(script).await;
     let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
     let database = rusqlite::Connection::open(data.path().join("aludel.db")).unwrap();
     let stored = || {
         let query = "SELECT (SELECT count(*) FROM turns) + (SELECT count(*) FROM responses)";
         database.query_row(query, [], |row| row.get::<_, u64>(0)).unwrap()
     };
-    server.post("/v1/responses", json!({ "model": "m", "input": "hello" })).await.refused(400, "bad");
-    assert_eq!(stored(), 0);
+    for stream in [false, true] {
+        let body = json!({ "model": "m", "input": "hello", "stream": stream });
+        server.post("/v1/responses", body).await.refused(400, "bad");
+        assert_eq!(stored(), 0);
+    }
     server.post("/v1/responses", json!({ "model": "m", "input": "hello", "stream": true })).await;
     assert_eq!(stored(), 2, "a client that was told its id can ask for it");
     server.stop().await;

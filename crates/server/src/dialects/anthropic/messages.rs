@@ -26,7 +26,9 @@ use crate::error::ApiError;
 use crate::http::{Caller, MemoryCharge, RawJson};
 use crate::raw_json::into_text;
 use crate::telemetry::Scope;
-use crate::turn::{self, Delivery, StreamFormat, fingerprint, first_failure, follow, framed, not_stored, wait};
+use crate::turn::{
+    self, Delivery, EmptyFrames, StreamFormat, fingerprint, first_failure, follow, framed, not_stored, wait,
+};
 
 pub(super) async fn create(
     State(app): State<Arc<App>>,
@@ -56,7 +58,7 @@ pub(super) async fn create(
     if !stream {
         return wait(in_flight, connection, into_text).await;
     }
-    first_failure(&in_flight, &mut connection, |frame| frame.kind == ERROR).await?;
+    first_failure(&in_flight, &mut connection, EmptyFrames { openings: &[], failure: ERROR }).await?;
     Ok(follow(in_flight, None, Some(connection), StreamFormat { framed, silence: PING }))
 }
 

@@ -28,7 +28,7 @@ use crate::error::ApiError;
 use crate::http::{Caller, Fields, MemoryCharge, Params};
 use crate::links::{self, Links};
 use crate::raw_json::into_text;
-use crate::turn::{self, Delivery, StreamFormat, fingerprint, first_failure, follow, not_stored, wait};
+use crate::turn::{self, Delivery, EmptyFrames, StreamFormat, fingerprint, first_failure, follow, not_stored, wait};
 
 /// Keep-alive of a stream: the clients accept nothing else between two frames.
 const BLANK: &str = "\n";
@@ -92,7 +92,7 @@ pub(super) async fn call(
         Form::Whole => wait(in_flight, connection, into_text).await,
         Form::List => wait(in_flight, connection, |object| format!("[{object}]")).await,
         Form::Stream => {
-            first_failure(&in_flight, &mut connection, |frame| frame.kind == ERROR).await?;
+            first_failure(&in_flight, &mut connection, EmptyFrames { openings: &[], failure: ERROR }).await?;
             Ok(follow(in_flight, None, Some(connection), StreamFormat { framed, silence: BLANK }))
         }
     }

@@ -21,8 +21,13 @@ use crate::http::{Caller, Fields, Params, stored_memory};
 use crate::links;
 use crate::raw_json::into_text;
 use crate::turn::{
-    self, BeginRefusal, Delivery, StreamFormat, fingerprint, follow, framed, not_stored, replay_stored, wait,
+    self, BeginRefusal, Delivery, EmptyFrames, StreamFormat, fingerprint, first_failure, follow, framed, not_stored,
+    replay_stored, wait,
 };
+
+/// The events that tell nothing of the answer.
+const EMPTY: EmptyFrames =
+    EmptyFrames { openings: &["interaction.created", "interaction.status_update"], failure: "error" };
 
 /// `POST /v1/interactions`.
 pub(in crate::dialects::gemini) async fn create(
@@ -55,7 +60,13 @@ pub(in crate::dialects::gemini) async fn create(
         .await?;
     }
     match (stream, background) {
-        (true, _) => Ok(follow(in_flight, None, Some(connection), StreamFormat::of(framed))),
+        (true, _) => {
+            if !background && let Err(failure) = first_failure(&in_flight, &mut connection, EMPTY).await {
+                remove_if_failed(&app, &tenant, &parse(in_flight.id.as_str())?).await?;
+                return Err(failure);
+            }
+            Ok(follow(in_flight, None, Some(connection), StreamFormat::of(framed)))
+        }
         (false, true) => {
             if !is_new {
                 turn::started(&in_flight).await?;

@@ -24,7 +24,7 @@ use crate::error::ApiError;
 use crate::http::{Caller, MemoryCharge, RawJson};
 use crate::links::{self, Links};
 use crate::raw_json::into_text;
-use crate::turn::{self, Delivery, StreamFormat, fingerprint, first_failure, follow, not_stored, wait};
+use crate::turn::{self, Delivery, EmptyFrames, StreamFormat, fingerprint, first_failure, follow, not_stored, wait};
 
 /// The headers of requests that are handed on.
 const CHAT: ForwardProtocol = ForwardProtocol {
@@ -81,7 +81,7 @@ pub(crate) async fn create(
     if !stream {
         return wait(in_flight, connection, into_text).await;
     }
-    first_failure(&in_flight, &mut connection, |frame| frame.kind == ERROR).await?;
+    first_failure(&in_flight, &mut connection, EmptyFrames { openings: &[], failure: ERROR }).await?;
     Ok(follow(in_flight, None, Some(connection), StreamFormat::of(framed)))
 }
 

@@ -24,8 +24,13 @@ use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params, stored_memory};
 use crate::raw_json::into_text;
 use crate::turn::{
-    self, BeginRefusal, Delivery, StreamFormat, fingerprint, follow, framed, not_stored, replay_stored, wait,
+    self, BeginRefusal, Delivery, EmptyFrames, StreamFormat, fingerprint, first_failure, follow, framed, not_stored,
+    replay_stored, wait,
 };
+
+/// The events that tell nothing of the answer.
+const EMPTY: EmptyFrames =
+    EmptyFrames { openings: &["response.created", "response.in_progress"], failure: "response.failed" };
 
 /// `POST /v1/responses`.
 pub(crate) async fn create(
@@ -59,7 +64,13 @@ pub(crate) async fn create(
         .await?;
     }
     match (stream, background) {
-        (true, _) => Ok(follow(in_flight, None, Some(connection), StreamFormat::of(framed))),
+        (true, _) => {
+            if !background && let Err(failure) = first_failure(&in_flight, &mut connection, EMPTY).await {
+                remove_if_failed(&app, &tenant, &in_flight.id).await?;
+                return Err(failure);
+            }
+            Ok(follow(in_flight, None, Some(connection), StreamFormat::of(framed)))
+        }
         (false, true) => {
             if !is_new {
                 turn::started(&in_flight).await?;
