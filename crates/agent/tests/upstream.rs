@@ -280,6 +280,25 @@ async fn a_model_of_openais_at_another_address_gets_the_limit_under_its_own_name
 }
 
 #[tokio::test]
+async fn a_conversation_that_is_too_long_is_told_by_codes_and_by_words() {
+    let openai = r#"{"error":{"message":"Too big.","type":"invalid_request_error","code":"context_length_exceeded"}}"#;
+    let llama = r#"{"error":{"code":400,"message":"the request is too big","type":"exceed_context_size_error"}}"#;
+    let vllm = r#"{"message":"This model's maximum context length is 8 tokens.","type":"BadRequestError","code":400}"#;
+    let anthropic =
+        r#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 9 > 8"}}"#;
+    let gemini = r#"{"error":{"code":400,"message":"The input token count (9) exceeds the maximum number of tokens allowed (8).","status":"INVALID_ARGUMENT"}}"#;
+    for (sent, expected) in
+        [(openai, true), (llama, true), (vllm, true), (anthropic, true), (gemini, true), ("no", false)]
+    {
+        let upstream = ScriptedUpstream::start(vec![Scripted::Status(400, "", sent)]).await;
+        let chat = HttpUpstream::new(options_at(upstream.url())).unwrap();
+        let error = ask_with(&chat, vec![Item::user("Hi")], Sampling::default()).await.1;
+        let Some(UpstreamError::Rejected { exceeds_context, .. }) = error else { panic!("{sent}: {error:?}") };
+        assert_eq!(exceeds_context, expected, "{sent}");
+    }
+}
+
+#[tokio::test]
 async fn a_model_that_does_not_think_is_not_told_how_much() {
     let words = "Unrecognized request argument supplied: reasoning_effort";
     let value = "Unsupported value: 'reasoning_effort' does not support 'foo' with this model.";

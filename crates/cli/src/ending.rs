@@ -14,6 +14,7 @@ pub(crate) fn failure_of(ending: &EndReason) -> Option<anyhow::Error> {
         FailureKind::RateLimited
         | FailureKind::Busy
         | FailureKind::Rejected
+        | FailureKind::ContextExceeded
         | FailureKind::Upstream
         | FailureKind::Sandbox => None,
         FailureKind::DiskFull | FailureKind::Storage => Some(state::StateError(words).into()),

@@ -37,6 +37,8 @@ pub enum FailureKind {
     Busy,
     /// The model's server rejected the request.
     Rejected,
+    /// The conversation is longer than the model reads.
+    ContextExceeded,
     /// The model's server failed, or cannot be asked.
     Upstream,
     /// The sandbox failed: our fault or the host's.
@@ -116,6 +118,7 @@ impl Failure {
             }
             UpstreamError::Busy { .. } => (FailureKind::Busy, after(Duration::from_secs(1))),
             // A redirection or an address that is not there is the configuration's fault, not the request's.
+            UpstreamError::Rejected { exceeds_context: true, .. } => (FailureKind::ContextExceeded, None),
             UpstreamError::Rejected { status: 400.., .. } => (FailureKind::Rejected, None),
             _ => (FailureKind::Upstream, None),
         };

@@ -226,6 +226,9 @@ impl From<aludel_store::Error> for ApiError {
     }
 }
 
+/// OpenAI's code for a conversation that is longer than the model reads.
+pub(crate) const CONTEXT_EXCEEDED: &str = "context_length_exceeded";
+
 impl From<aludel_engine::turns::Failure> for ApiError {
     fn from(failure: aludel_engine::turns::Failure) -> Self {
         use aludel_engine::turns::{Failure, FailureKind};
@@ -235,6 +238,7 @@ impl From<aludel_engine::turns::Failure> for ApiError {
                 Self::too_many(message, Duration::from_millis(retry_after_ms.unwrap_or(1000)))
             }
             FailureKind::Rejected | FailureKind::SessionDeleted => Self::bad_request(message),
+            FailureKind::ContextExceeded => Self::bad_request(message).code(CONTEXT_EXCEEDED),
             FailureKind::StorageFull => Self::bad_request(message).code("storage_limit_exceeded"),
             FailureKind::Upstream => Self { status: StatusCode::BAD_GATEWAY, message, ..Self::internal("") },
             FailureKind::TooLarge => Self::too_large(message),

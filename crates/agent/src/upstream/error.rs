@@ -58,6 +58,8 @@ pub enum UpstreamError {
         status: u16,
         /// The server's words.
         detail: String,
+        /// True if the conversation is longer than the model reads.
+        exceeds_context: bool,
     },
     /// 5xx, after the retries.
     #[error("{endpoint} failed ({status}): {detail}. This is the upstream's own fault; try again later")]

@@ -2,7 +2,7 @@
 
 use aludel_agent::Item;
 
-use crate::error::ApiError;
+use crate::error::{ApiError, CONTEXT_EXCEEDED};
 
 /// Longest chain of requests that continue each other.
 const MAX_CHAIN: usize = 1000;
@@ -28,7 +28,7 @@ impl Length {
 /// The refusal of a conversation that is too long.
 pub(crate) fn too_long() -> ApiError {
     let message = format!("The conversation is longer than {} MB; begin a new one.", MAX_CONTEXT >> 20);
-    ApiError::bad_request(message).code("context_length_exceeded")
+    ApiError::bad_request(message).code(CONTEXT_EXCEEDED)
 }
 
 /// Adds a placeholder answer to each unanswered call: models expect none without an answer.

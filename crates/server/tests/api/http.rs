@@ -614,6 +614,27 @@ async fn an_idempotency_key_is_of_one_request() {
 }
 
 #[tokio::test]
+async fn a_conversation_that_is_too_long_for_the_model_has_its_code() {
+    let data = tempfile::tempdir().unwrap();
+    let refusal = || Scripted::Status(400, "", "This model's maximum context length is 8 tokens.");
+    let upstream = ScriptedUpstream::start(vec![refusal(), refusal(), refusal()]).await;
+    let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
+    let tool = json!([{ "type": "code_interpreter", "container": { "type": "auto" } }]);
+    let chat = json!({ "model": "m", "messages": [{ "role": "user", "content": "hello" }], "tools": tool });
+    let response = |stream: bool| json!({ "model": "m", "input": "hello", "stream": stream, "tools": tool });
+    for (path, body) in
+        [("/v1/chat/completions", chat), ("/v1/responses", response(false)), ("/v1/responses", response(true))]
+    {
+        let refused = server.post(path, body).await;
+        assert_eq!(
+            (refused.status.as_u16(), &refused.json()["error"]["code"]),
+            (400, &json!("context_length_exceeded"))
+        );
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_failed_response_whose_id_nobody_knows_is_not_kept() {
     let data = tempfile::tempdir().unwrap();
     let refusal = || Scripted::Status(400, "", "bad");

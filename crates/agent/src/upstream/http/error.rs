@@ -51,7 +51,10 @@ impl HttpUpstream {
             status if status.is_server_error() => {
                 UpstreamError::Server { endpoint, status: status.as_u16(), retry_after, detail }
             }
-            status => UpstreamError::Rejected { endpoint, status: status.as_u16(), detail },
+            status => {
+                let exceeds_context = details.is_about_length || tells_of_length(&said);
+                UpstreamError::Rejected { endpoint, status: status.as_u16(), detail, exceeds_context }
+            }
         }
     }
 
@@ -156,6 +159,12 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     seconds(&RETRY_AFTER_MS, 0.001).or_else(|| seconds(&RETRY_AFTER, 1.0)).or_else(until)
 }
 
+/// Codes and types of errors for a conversation that is too long: OpenAI's and llama.cpp's.
+const TOO_LONG: [&str; 2] = ["context_length_exceeded", "exceed_context_size_error"];
+/// Words of the same: vLLM's and older ones of OpenAI, Anthropic's, Gemini's.
+const TELLS_OF_LENGTH: [&str; 3] =
+    ["maximum context length", "prompt is too long", "exceeds the maximum number of tokens"];
+
 /// Fields of an error's JSON besides its message.
 #[derive(Default)]
 struct ErrorDetails {
@@ -163,6 +172,7 @@ struct ErrorDetails {
     status: Option<u16>,
     retry_after: Option<Duration>,
     is_about_the_key: bool,
+    is_about_length: bool,
 }
 
 impl ErrorDetails {
@@ -189,6 +199,7 @@ impl ErrorDetails {
             status,
             retry_after: seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
             is_about_the_key: detail("reason") == Some("API_KEY_INVALID"),
+            is_about_length: ["code", "type"].into_iter().filter_map(word).any(|word| TOO_LONG.contains(&word)),
         }
     }
 }
@@ -205,6 +216,12 @@ pub(super) fn chain(error: &reqwest::Error) -> String {
         source = cause.source();
     }
     if texts.is_empty() { "no reason was given".to_owned() } else { texts.join(": ") }
+}
+
+/// Returns true for a message which says that a conversation is too long, in the words of the servers that have no code for it.
+fn tells_of_length(message: &str) -> bool {
+    let message = message.to_lowercase();
+    TELLS_OF_LENGTH.iter().any(|words| message.contains(words))
 }
 
 /// The message in an answer's body, or all of it.

@@ -12,7 +12,7 @@ use aludel_wire::assistants::{
 use crate::app::App;
 use crate::dialects::openai::attachment::inline_file;
 use crate::dialects::openai::program::replayed_program;
-use crate::error::ApiError;
+use crate::error::{ApiError, CONTEXT_EXCEEDED};
 use crate::http::MemoryCharge;
 
 /// Bytes of a thread's messages and steps for a model.
@@ -45,7 +45,7 @@ impl Context {
         let contents = app.store.thread_contents(tenant, thread, MAX_CONTEXT).await?;
         let (messages, steps) = contents.ok_or_else(|| {
             let message = format!("The thread is longer than {} MB; begin a new one.", MAX_CONTEXT >> 20);
-            ApiError::bad_request(message).code("context_length_exceeded")
+            ApiError::bad_request(message).code(CONTEXT_EXCEEDED)
         })?;
         let mut entries: Vec<(String, Entry)> = Vec::with_capacity(messages.len() + steps.len());
         let memory = MemoryCharge::of(app, tenant)?;

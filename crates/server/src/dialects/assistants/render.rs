@@ -253,7 +253,7 @@ fn links(linked: &[SessionFile]) -> Vec<LinkedFile> {
 fn last_error(failure: &Failure) -> LastError {
     let code = match failure.kind {
         FailureKind::RateLimited | FailureKind::Busy => ErrorCode::RateLimitExceeded,
-        FailureKind::Rejected => ErrorCode::InvalidPrompt,
+        FailureKind::Rejected | FailureKind::ContextExceeded => ErrorCode::InvalidPrompt,
         _ => ErrorCode::ServerError,
     };
     LastError { code, message: failure.message.clone() }

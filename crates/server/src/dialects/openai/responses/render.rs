@@ -180,6 +180,7 @@ fn status_of(ending: &EndReason) -> Status {
         EndReason::Failed { failure, .. } => {
             let code = match failure.kind {
                 FailureKind::RateLimited => "rate_limit_exceeded",
+                FailureKind::Rejected | FailureKind::ContextExceeded => "invalid_prompt",
                 _ => "server_error",
             };
             Status::Failed { code, message: failure.message.clone() }
