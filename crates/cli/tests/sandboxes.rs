@@ -105,6 +105,10 @@ fn runs_commands(data: &Path, id: &str) {
     let mut stopped = Server::start(&mut sandbox(data, &["exec", "work", "sh", "-c", "echo on; exec sleep 600"]));
     signal(&stopped.0, "INT");
     assert_eq!((&*stopped.2, stopped.0.wait().unwrap().code()), ("on", Some(130)));
+    let mut unread = sandbox(data, &["exec", "work", "yes"]).stdout(Stdio::piped()).spawn().unwrap();
+    unread.stdout.take().unwrap().read_exact(&mut [0; 100]).unwrap();
+    assert_eq!(unread.wait().unwrap().code(), Some(141));
+    wait_until(|| !stdout(data, &["logs", "work"]).contains("yes"), "a command runs on whose reader has gone");
     let mut upper = sandbox(data, &["exec", "-i", "work", "tr", "a-z", "A-Z"]).stdin(Stdio::piped()).spawn().unwrap();
     upper.stdin.take().unwrap().write_all("x".repeat(100_000).as_bytes()).unwrap();
     assert_eq!(String::from_utf8(upper.wait_with_output().unwrap().stdout).unwrap(), "X".repeat(100_000));

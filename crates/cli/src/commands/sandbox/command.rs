@@ -93,10 +93,20 @@ pub(super) async fn exec(server: &RemoteServer, args: ExecArgs, context: &Comman
         }
         std::future::pending::<()>().await;
     };
-    tokio::select! {
-        exit = follow(&sandbox, pid, events, &mut signals) => exit,
-        () = input => Ok(Exit::Success),
+    let followed = tokio::select! {
+        followed = follow(&sandbox, pid, events, &mut signals) => followed,
+        () = input => return Ok(Exit::Success),
+    };
+    if followed.is_err() {
+        // The reader of its output has gone, as that of a pipe.
+        signal(&sandbox, pid, Signal::Term).await;
     }
+    followed
+}
+
+async fn signal(sandbox: &Remote, pid: u32, signal: Signal) {
+    let request = SendSignalRequest { process: Selector::Pid(pid), signal };
+    sandbox.call::<Value>("/process.Process/SendSignal", &request).await.ignore("it may have ended meanwhile");
 }
 
 /// Sends what is read from stdin to a command, and then its end.
@@ -121,10 +131,8 @@ async fn follow(sandbox: &Remote, pid: u32, mut events: CommandEvents, signals: 
         let event = tokio::select! {
             event = events.next() => event?,
             () = signals.next() => {
-                let signal = if was_asked { Signal::Kill } else { Signal::Term };
+                signal(sandbox, pid, if was_asked { Signal::Kill } else { Signal::Term }).await;
                 was_asked = true;
-                let request = SendSignalRequest { process: Selector::Pid(pid), signal };
-                sandbox.call::<Value>("/process.Process/SendSignal", &request).await.ignore("it may have ended meanwhile");
                 continue;
             }
         };
