@@ -29,7 +29,7 @@ fn partial(directory: &Path) -> PathBuf {
 }
 
 /// A copy that was made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backup {
     /// Number of blobs.
     pub blobs: usize,
@@ -37,6 +37,8 @@ pub struct Backup {
     pub bytes: u64,
     /// True if the blobs are hard links, because the copy is in the same file system: only the database took room.
     pub is_linked: bool,
+    /// Blobs that the state names and that are gone, so that the copy has none of them: a disk or somebody else has lost them.
+    pub lost: Vec<PathBuf>,
 }
 
 impl Store {
@@ -71,7 +73,7 @@ impl Store {
         make_directory(&blobs)?;
         let database = partial.join("aludel.db");
         let mut copied = BlobCopies::default();
-        let named = self.copy_all(&database, &blobs, &mut copied)?;
+        let (named, lost) = self.copy_all(&database, &blobs, &mut copied)?;
         for name in copied.names.difference(&named) {
             let path = path_in(&blobs, name);
             copied.bytes -= path.metadata().map_err(failed(&path))?.len();
@@ -83,11 +85,18 @@ impl Store {
         std::fs::rename(&partial, into).map_err(failed(into))?;
         let parent = into.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         File::open(parent).and_then(|directory| directory.sync_all()).map_err(failed(parent))?;
-        Ok(Backup { blobs: named.len(), bytes, is_linked: !copied.is_copied })
+        let lost = lost.iter().map(|name| path_in(&self.0.blobs, name)).collect();
+        Ok(Backup { blobs: copied.names.intersection(&named).count(), bytes, is_linked: !copied.is_copied, lost })
     }
 
-    /// Copies the database and all blobs that the copy names, and returns their names.
-    fn copy_all(&self, database: &Path, into: &Path, copied: &mut BlobCopies) -> Result<HashSet<String>, Error> {
+    /// Copies the database and all blobs that the copy names. Returns their names, and those of the blobs that are gone.
+    fn copy_all(
+        &self,
+        database: &Path,
+        into: &Path,
+        copied: &mut BlobCopies,
+    ) -> Result<(HashSet<String>, HashSet<String>), Error> {
+        let mut missing = HashSet::new();
         for _ in 0..ATTEMPTS {
             match std::fs::remove_file(database) {
                 Err(source) if source.kind() != io::ErrorKind::NotFound => {
@@ -97,12 +106,15 @@ impl Store {
             }
             self.0.database.copy_to(database)?;
             let named = named(&Connection::open(database)?)?;
-            let mut is_whole = true;
+            let missing_before = std::mem::take(&mut missing);
             for name in &named {
-                is_whole &= copied.names.contains(name) || copied.take(&self.0.blobs, into, name)?;
+                if !copied.names.contains(name) && !copied.take(&self.0.blobs, into, name)? {
+                    missing.insert(name.clone());
+                }
             }
-            if is_whole {
-                return Ok(named);
+            // One that is named again after it was missing was not deleted with its row.
+            if missing.is_subset(&missing_before) {
+                return Ok((named, missing));
             }
         }
         let source = io::Error::other("files were deleted faster than they could be copied; try again");

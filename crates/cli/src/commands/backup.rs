@@ -52,5 +52,10 @@ pub(super) async fn run(args: BackupArgs, context: &CommandContext) -> anyhow::R
             "templates are not in it: {names}; `aludel template export NAME` writes one to an archive"
         ))?;
     }
-    Ok(Exit::Success)
+    let Some(lost) = made.lost.first() else { return Ok(Exit::Success) };
+    let files = if made.lost.len() == 1 { "1 file".to_owned() } else { format!("{} files", made.lost.len()) };
+    bail!(
+        "the copy is made, without {files} that the state names, for example {}, gone from the disk; an older copy may help",
+        lost.display()
+    );
 }

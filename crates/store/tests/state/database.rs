@@ -253,6 +253,24 @@ async fn a_backup_is_whole_while_files_come_and_go() {
 }
 
 #[tokio::test]
+async fn a_backup_has_all_but_the_blobs_that_are_lost() {
+    let (directory, copies) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = Store::open(directory.path()).await.unwrap();
+    let tenant = Tenant::local();
+    let lost = file(&store, &tenant, b"lost").await;
+    let inside = |directory: &std::path::Path| std::fs::read_dir(directory).unwrap().next().unwrap().unwrap().path();
+    let blob = inside(&inside(&directory.path().join("blobs")));
+    std::fs::remove_file(&blob).unwrap();
+    let kept = file(&store, &tenant, b"kept").await;
+    let into = copies.path().join("copy");
+    let made = store.back_up(&into).await.unwrap();
+    assert_eq!((made.blobs, &made.lost), (1, &vec![blob]));
+    let copy = Store::open(&into).await.unwrap();
+    copy.read_blob(&kept.blob).await.unwrap();
+    assert!(copy.read_blob(&lost.blob).await.is_err());
+}
+
+#[tokio::test]
 async fn a_backup_that_was_broken_off_is_no_new_state() {
     let copies = tempfile::tempdir().unwrap();
     let state = copies.path().join("state");
