@@ -635,6 +635,21 @@ async fn a_conversation_that_is_too_long_for_the_model_has_its_code() {
 }
 
 #[tokio::test]
+async fn a_stream_that_failed_at_once_begins_anew_when_it_is_repeated() {
+    let data = tempfile::tempdir().unwrap();
+    let script = vec![Scripted::Status(429, "retry-after: 60\r\n", "slow down"), Scripted::Text("Hello.")];
+    let upstream = ScriptedUpstream::start(script).await;
+    let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
+    let body = json!({ "model": "m", "input": "hello", "stream": true });
+    let refused = server.post("/v1/responses", body.clone()).await;
+    assert_eq!((refused.status.as_u16(), &refused.headers["retry-after"]), (429, &"60".parse().unwrap()));
+    let retried = server.request(Method::POST, "/v1/responses").header("x-stainless-retry-count", "1");
+    let retried = server.ask(retried.json(&body)).await;
+    assert!(String::from_utf8_lossy(&retried.bytes).contains("event: response.completed"), "{retried:?}");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_failed_response_whose_id_nobody_knows_is_not_kept() {
     let data = tempfile::tempdir().unwrap();
     let refusal = || Scripted::Status(400, "", "bad");
