@@ -25,6 +25,8 @@ def node(script, *arguments):
 def test_vercels_sdk_asks_twice(url):
     told = json.loads(node(Path(__file__).with_name("vercel.mjs").read_text(), url))
     # Of Gemini's programs it leaves out the ids, and repeats the signatures.
+    # A program goes on with the variables of the one before the function.
+    assert told["google with a function"] == told["interactions with a function"] == "Both: 43."
     assert told["openai"] == told["anthropic"] == told["google"] == ["y is set.", "y is kept."]
 
 

@@ -1,9 +1,10 @@
-// Two questions by Vercel's AI SDK in three protocols, the second one in a stream. Prints the answers as JSON.
+// Two questions by Vercel's AI SDK in three protocols, the second one in a stream, and one with a function of its own between two programs.
+// Prints the answers as JSON.
 //   node vercel.mjs URL
 import { createAnthropic } from "@ai-sdk/anthropic";
 import { createGoogleGenerativeAI } from "@ai-sdk/google";
 import { createOpenAI } from "@ai-sdk/openai";
-import { generateText, streamText } from "ai";
+import { generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";
 
 const url = process.argv[2];
 const told = {};
@@ -28,4 +29,12 @@ await ask("anthropic", anthropic("gpt-5"), { code_execution: anthropic.tools.cod
 }));
 const google = createGoogleGenerativeAI({ baseURL: url + "/v1beta", apiKey: "unused" });
 await ask("google", google("gemini-2.5"), { code_execution: google.tools.codeExecution({}) });
+
+const get_weather = tool({ inputSchema: jsonSchema({ type: "object", properties: {} }), execute: () => "sunny" });
+const code_execution = google.tools.codeExecution({});
+for (const [name, model] of Object.entries({ google: google("gemini-2.5"), interactions: google.interactions("gemini-2.5") })) {
+  const tools = { code_execution, get_weather };
+  const answer = await generateText({ model, prompt: "runs and asks", tools, stopWhen: stepCountIs(5) });
+  told[name + " with a function"] = answer.text;
+}
 console.log(JSON.stringify(told));
