@@ -182,6 +182,8 @@ fn a_full_disk_is_told() {
     assert_eq!(doctor.status, Some(4), "{doctor:#?}");
     let words = doctor.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains("make room on the disk of") && !words.contains("sysctl"), "{doctor:#?}");
+    let ran = said(on_disk("1m", &fill).args(["run", "-c", "print(1)"]));
+    assert!(ran.status == Some(4) && ran.stderr.contains("make room on the disk of"), "{ran:#?}");
 }
 
 /// Asks for a response of a model that may run programs, and returns the answer.

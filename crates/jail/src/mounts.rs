@@ -102,7 +102,7 @@ fn detached(path: &Path) -> Result<OwnedFd, StepError> {
 pub(crate) fn make_workspace(path: &Path, owner: u32, bytes: u64, inodes: u64) -> Result<OwnedFd, StepError> {
     let options = format!("size={bytes},nr_inodes={inodes},mode=0700,uid={owner},gid={owner}");
     let options = std::ffi::CString::new(options).step("tmpfs options")?;
-    fs::create_dir(path).step("make the workspace's directory")?;
+    fs::create_dir(path).step(format!("make the workspace's directory {}", path.display()))?;
     mount("tmpfs", path, "tmpfs", restricted(), Some(options.as_c_str())).step("mount the workspace")?;
     Ok(fs::File::open(path).step("open the workspace")?.into())
 }

@@ -56,18 +56,18 @@ pub async fn sandbox(data: &Path, require: Require) -> Check {
             format!("one was started and ran a program, in {} ms; {PAUSE_SUPPORT}", took.as_millis()),
             None,
         ),
-        Err(error) => {
-            let words = error.to_string();
-            let mend = if words.contains(NO_SPACE) {
-                Some(format!("make room on the disk of {}, or choose another data directory", data.display()))
-            } else {
-                // The error of a template that cannot be made contains the remedy.
-                matches!(error, crate::Error::Setup(_)).then(|| HostKind::here().starts(&words).to_owned())
-            };
-            (CheckStatus::Missing, format!("none can be started: {error}"), mend)
-        }
+        Err(error) => (CheckStatus::Missing, format!("none can be started: {error}"), mend(&error, data)),
     };
     Check { name: "sandbox", status, detail, mend }
+}
+
+/// The remedy for a host that starts no sandboxes, if the error does not contain it, as that of a template does.
+pub fn mend(error: &crate::Error, data: &Path) -> Option<String> {
+    if error.to_string().contains(NO_SPACE) {
+        return Some(format!("make room on the disk of {}, or choose another data directory", data.display()));
+    }
+    let crate::Error::Setup(words) = error else { return None };
+    Some(HostKind::here().starts(words).to_owned())
 }
 
 /// The kind of host, which decides the words of a remedy.

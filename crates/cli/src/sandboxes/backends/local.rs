@@ -21,7 +21,11 @@ pub(super) async fn start(context: &CommandContext, wanted: BackendOptions<'_>) 
     };
     let packages = template.packages().iter().map(|package| package.name.clone()).collect();
     let started = Local::start(local_config(context, template, wanted.pool)).await;
-    let backend = started.context("sandboxes cannot be started here; `aludel doctor` names the missing parts")?;
+    let backend = started.map_err(|error| {
+        let mend = probe::mend(&error, &context.config.server.data);
+        let mend = mend.unwrap_or_else(|| "`aludel doctor` names the missing parts".to_owned());
+        anyhow::Error::from(error).context(format!("sandboxes cannot be started here; {mend}"))
+    })?;
     tell(backend.warnings(), context.verbose);
     Ok(RunningBackend { backend: Arc::new(backend), packages })
 }
