@@ -542,11 +542,12 @@ fn open_calls(items: &[Item]) -> Vec<Call> {
 
 /// About as many tokens as a conversation has.
 pub fn estimated_tokens(items: &[Item], instructions: &str) -> u64 {
+    let length_of = |part: &Part| if let Part::Text(text) = part { text.len() } else { 0 };
     let length = |item: &Item| match item {
-        Item::User(parts) => text_of(parts).len(),
+        Item::User(parts) => parts.iter().map(length_of).sum(),
         Item::Assistant(text) | Item::Reasoning(text) => text.len(),
         Item::Call(call) => call.arguments.len(),
-        Item::Output(output) => text_of(&output.parts).len(),
+        Item::Output(output) => output.parts.iter().map(length_of).sum(),
     };
     reply::tokens(items.iter().map(length).sum::<usize>() + instructions.len())
 }

@@ -160,9 +160,9 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// Codes and types of errors for a conversation that is too long: OpenAI's and llama.cpp's.
-const TOO_LONG: [&str; 2] = ["context_length_exceeded", "exceed_context_size_error"];
+const LENGTH_CODES: [&str; 2] = ["context_length_exceeded", "exceed_context_size_error"];
 /// Words of the same: vLLM's and older ones of OpenAI, Anthropic's, Gemini's.
-const TELLS_OF_LENGTH: [&str; 3] =
+const LENGTH_WORDS: [&str; 3] =
     ["maximum context length", "prompt is too long", "exceeds the maximum number of tokens"];
 
 /// Fields of an error's JSON besides its message.
@@ -199,7 +199,7 @@ impl ErrorDetails {
             status,
             retry_after: seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
             is_about_the_key: detail("reason") == Some("API_KEY_INVALID"),
-            is_about_length: ["code", "type"].into_iter().filter_map(word).any(|word| TOO_LONG.contains(&word)),
+            is_about_length: ["code", "type"].into_iter().filter_map(word).any(|word| LENGTH_CODES.contains(&word)),
         }
     }
 }
@@ -221,7 +221,7 @@ pub(super) fn chain(error: &reqwest::Error) -> String {
 /// Returns true for a message which says that a conversation is too long, in the words of the servers that have no code for it.
 fn tells_of_length(message: &str) -> bool {
     let message = message.to_lowercase();
-    TELLS_OF_LENGTH.iter().any(|words| message.contains(words))
+    LENGTH_WORDS.iter().any(|words| message.contains(words))
 }
 
 /// The message in an answer's body, or all of it.
