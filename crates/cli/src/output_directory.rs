@@ -18,6 +18,9 @@ const UNNAMED: &str = "aludel-out";
 /// The highest number of such a directory.
 const MAX_UNNAMED: u32 = 10_000;
 
+/// Saved files that the error of another one names.
+const MAX_NAMED: usize = 5;
+
 /// The longest name of a file, bytes; most filesystems take 255.
 const LONGEST: usize = 240;
 
@@ -177,7 +180,10 @@ impl OutputDirectory {
             };
             saved.push(SavedFile { entry, path });
         }
-        failed.map_or(Ok(saved), Err)
+        match failed {
+            None => Ok(saved),
+            Some(error) => Err(beside(error, &saved)),
+        }
     }
 
     /// Writes a file of our own.
@@ -364,6 +370,17 @@ fn write_whole(path: &Path, mut data: impl Read) -> io::Result<u64> {
     let bytes = io::copy(&mut data, &mut file)?;
     file.persist(path)?;
     Ok(bytes)
+}
+
+/// An error of one file, with the others that are there.
+fn beside(error: anyhow::Error, saved: &[SavedFile]) -> anyhow::Error {
+    let paths: Vec<_> = saved.iter().filter_map(|file| file.path.as_deref()).map(|path| path.display()).collect();
+    let named: Vec<_> = paths.iter().take(MAX_NAMED).map(ToString::to_string).collect();
+    match paths.len().saturating_sub(MAX_NAMED) {
+        0 if named.is_empty() => error,
+        0 => error.context(format!("not all files are saved, but {}", named.join(", "))),
+        more => error.context(format!("not all files are saved, but {} and {more} more", named.join(", "))),
+    }
 }
 
 /// Permissions of ordinary files; the umask takes its part.

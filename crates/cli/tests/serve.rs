@@ -184,6 +184,13 @@ fn a_full_disk_is_told() {
     assert!(words.contains("make room on the disk of") && !words.contains("sysctl"), "{doctor:#?}");
     let ran = said(on_disk("1m", &fill).args(["run", "-c", "print(1)"]));
     assert!(ran.status == Some(4) && ran.stderr.contains("make room on the disk of"), "{ran:#?}");
+
+    let out = data.path().join("out");
+    let small = format!("mkdir {0} && mount -t tmpfs -o size=1m none {0}", out.display());
+    let code = "for name, size in [('a', 1), ('b', 3 << 20), ('c', 1)]: open(name, 'wb').write(bytes(size))";
+    let ran = said(on_disk("44m", &small).args(["run", "-c", code, "--out"]).arg(&out));
+    let told = format!("not all files are saved, but {0}/a, {0}/c: cannot copy b: ", out.display());
+    assert!(ran.status == Some(4) && ran.stderr.contains(&told), "{ran:#?}");
 }
 
 /// Asks for a response of a model that may run programs, and returns the answer.
