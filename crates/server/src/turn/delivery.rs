@@ -108,15 +108,18 @@ pub(crate) enum Delivery {
     Stream,
     /// Its object, at the end.
     Whole,
-    /// Its object at the beginning. The turn continues without the client.
-    Background,
+    /// Its object at the beginning, or its frames. The turn continues without the client.
+    Background {
+        /// True if the client gets the frames.
+        streams: bool,
+    },
 }
 
 impl Delivery {
     /// The form that a request asks for.
     pub(crate) fn of(streams: bool, background: bool) -> Self {
         match (background, streams) {
-            (true, _) => Self::Background,
+            (true, streams) => Self::Background { streams },
             (false, true) => Self::Stream,
             (false, false) => Self::Whole,
         }
@@ -137,7 +140,7 @@ impl WaitingClient {
         let pause = match delivery {
             Delivery::Stream => Duration::ZERO,
             Delivery::Whole => RECONNECT_TIMEOUT,
-            Delivery::Background => return Self { follower, _closed: None },
+            Delivery::Background { .. } => return Self { follower, _closed: None },
         };
         let closed = CancellationToken::new();
         let (token, in_flight) = (closed.clone(), Arc::clone(in_flight));

@@ -27,8 +27,8 @@ const MAX_TOOLS: usize = 256;
 const MAX_NAME: usize = 128;
 /// Stop sequences of one request.
 const MAX_STOPS: usize = 64;
-/// Edits that make a conversation shorter and nothing else. They are not made, which the answer says. Claude Code asks for the second one in
-/// every request.
+/// Edits that make a conversation shorter and nothing else. They are not made, which the answer says. Claude Code asks for the second one
+/// in every request.
 const OPTIONAL_EDITS: [&str; 2] = ["clear_tool_uses_20250919", "clear_thinking_20251015"];
 /// The name of our tool.
 const CODE_EXECUTION: &str = "code_execution";

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use aludel_engine::permits::Permit;
-use aludel_engine::turns::PastRequest;
-use aludel_store::{InteractionId, InteractionRecord, Tenant};
+use aludel_store::{InteractionId, InteractionRecord, Tenant, TurnId};
 use aludel_wire::gemini::interactions::{Interaction, Status};
 use axum::Json;
 use axum::extract::{Path, State};
@@ -19,10 +18,8 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params, stored_memory};
 use crate::links;
-use crate::raw_json::into_text;
 use crate::turn::{
-    self, BeginRefusal, Delivery, EmptyFrames, StreamFormat, fingerprint, first_failure, follow, framed, not_stored,
-    replay_stored, wait,
+    self, BeginRefusal, Delivery, EmptyFrames, StreamFormat, fingerprint, follow, framed, not_stored, replay_stored,
 };
 
 /// The events that tell nothing of the answer.
@@ -38,66 +35,31 @@ pub(in crate::dialects::gemini) async fn create(
 ) -> Result<Response, ApiError> {
     let (fingerprint, memory) = (fingerprint("/v1/interactions", &headers, &fields), fields.memory());
     let request = ParsedRequest::read(fields)?;
-    let (stream, background) = (request.stream, request.background);
-    let delivery = Delivery::of(stream, background);
-    let begun = turn::begin(&app, &tenant, fingerprint, InteractionId::new().into(), memory, delivery);
-    let (in_flight, mut connection, is_new) = match begun {
+    let delivery = Delivery::of(request.stream, request.background);
+    let object = async |id: &TurnId| {
+        let (interaction, _memory) = current(&app, &tenant, &parse(id.as_str())?).await?;
+        Ok(Json(interaction).into_response())
+    };
+    let begun = match turn::begin(&app, &tenant, fingerprint, InteractionId::new().into(), memory, delivery) {
         Ok(begun) => begun,
         Err(BeginRefusal::Past(past, mut follower)) => {
-            let answer = again(&app, &tenant, past, &request).await;
+            let id = past.id.clone();
+            let replay = async || replayed(&app, &tenant, &parse(id.as_str())?, None).await;
+            let answer = turn::answer_past(past, delivery, async || object(&id).await, replay).await;
             follower.note_answered();
             return answer;
         }
         Err(refusal) => return Err(not_stored(refusal)),
     };
-    if is_new {
+    let (in_flight, _, is_new) = &begun;
+    if *is_new {
         let base = links::base(&app, &headers);
-        turn::launch(
-            &app,
-            &in_flight,
-            start::interaction(Arc::clone(&app), tenant.clone(), request, base, Arc::clone(&in_flight)),
-        )
-        .await?;
+        let started = start::interaction(Arc::clone(&app), tenant.clone(), request, base, Arc::clone(in_flight));
+        turn::launch(&app, in_flight, started).await?;
     }
-    match (stream, background) {
-        (true, _) => {
-            if !background && let Err(failure) = first_failure(&in_flight, &mut connection, EMPTY).await {
-                remove_if_failed(&app, &tenant, &parse(in_flight.id.as_str())?).await?;
-                return Err(failure);
-            }
-            Ok(follow(in_flight, None, Some(connection), StreamFormat::of(framed)))
-        }
-        (false, true) => {
-            if !is_new {
-                turn::started(&in_flight).await?;
-            }
-            let begun = current(&app, &tenant, &parse(in_flight.id.as_str())?).await;
-            connection.note_answered();
-            let (begun, _memory) = begun?;
-            Ok(Json(begun).into_response())
-        }
-        (false, false) => {
-            let id = in_flight.id.clone();
-            let answer = wait(in_flight, connection, into_text).await;
-            if answer.is_err() {
-                remove_if_failed(&app, &tenant, &parse(id.as_str())?).await?;
-            }
-            answer
-        }
-    }
-}
-
-/// Answers a repetition of a request that is no longer in memory.
-async fn again(app: &App, tenant: &Tenant, past: PastRequest, request: &ParsedRequest) -> Result<Response, ApiError> {
-    let id = parse(past.id.as_str())?;
-    match past.failure {
-        Some(failure) if !past.is_stored || !(request.stream || request.background) => Err(failure.into()),
-        _ if request.stream => replayed(app, tenant, &id, None).await,
-        _ => {
-            let (interaction, _memory) = current(app, tenant, &id).await?;
-            Ok(Json(interaction).into_response())
-        }
-    }
+    let id = in_flight.id.clone();
+    let forget = async || remove_if_failed(&app, &tenant, &parse(id.as_str())?).await;
+    turn::answer(begun, delivery, EMPTY, async || object(&id).await, forget).await
 }
 
 /// `GET /v1/interactions/{id}`.

@@ -185,8 +185,8 @@ fn steps_of(input: Value) -> Result<Vec<StepDocument>, ApiError> {
     Ok(steps)
 }
 
-/// Returns the contents of a step of the user's that has results of functions among them, which are steps of their own. Vercel's client sends
-/// such steps.
+/// Returns the contents of a step of the user's that has results of functions among them, which are steps of their own. Vercel's client
+/// sends such steps.
 fn without_results(mut step: Value) -> Vec<Value> {
     let is_result = |content: &Value| content["type"] == "function_result";
     match step.get_mut("content") {

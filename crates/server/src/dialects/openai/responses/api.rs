@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use aludel_engine::permits::Permit;
 use aludel_engine::processor_time::end_long_step;
-use aludel_engine::turns::PastRequest;
 use aludel_store::{Order, ResponseId, ResponseRecord, Tenant, TurnId};
 use aludel_wire::openai::responses::{self, InputTokens, InputTokensObject, ItemDocument};
 use aludel_wire::openai::{Deleted, List};
@@ -22,10 +21,8 @@ use super::start;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::http::{Caller, Fields, Params, stored_memory};
-use crate::raw_json::into_text;
 use crate::turn::{
-    self, BeginRefusal, Delivery, EmptyFrames, StreamFormat, fingerprint, first_failure, follow, framed, not_stored,
-    replay_stored, wait,
+    self, BeginRefusal, Delivery, EmptyFrames, StreamFormat, fingerprint, follow, framed, not_stored, replay_stored,
 };
 
 /// The events that tell nothing of the answer.
@@ -43,65 +40,30 @@ pub(crate) async fn create(
     end_long_step().await;
     let request = ParsedRequest::read(fields, host(&headers), app.engine.kernel())?;
     end_long_step().await;
-    let (stream, background, include) = (request.stream, request.background, request.include);
-    let delivery = Delivery::of(stream, background);
-    let begun = turn::begin(&app, &tenant, fingerprint, ResponseId::new().into(), memory, delivery);
-    let (in_flight, mut connection, is_new) = match begun {
+    let (delivery, include) = (Delivery::of(request.stream, request.background), request.include);
+    let object = async |id: &TurnId| {
+        let (response, _memory) = current(&app, &tenant, &parse(id.as_str())?).await?;
+        Ok(Json(for_client(response, include)).into_response())
+    };
+    let begun = match turn::begin(&app, &tenant, fingerprint, ResponseId::new().into(), memory, delivery) {
         Ok(begun) => begun,
         Err(BeginRefusal::Past(past, mut follower)) => {
-            let answer = again(&app, &tenant, past, &request).await;
+            let id = past.id.clone();
+            let replay = async || replayed(&app, &tenant, &parse(id.as_str())?, None).await;
+            let answer = turn::answer_past(past, delivery, async || object(&id).await, replay).await;
             follower.note_answered();
             return answer;
         }
         Err(refusal) => return Err(not_stored(refusal)),
     };
-    if is_new {
-        turn::launch(
-            &app,
-            &in_flight,
-            start::response(Arc::clone(&app), tenant.clone(), request, Arc::clone(&in_flight)),
-        )
-        .await?;
+    let (in_flight, _, is_new) = &begun;
+    if *is_new {
+        let started = start::response(Arc::clone(&app), tenant.clone(), request, Arc::clone(in_flight));
+        turn::launch(&app, in_flight, started).await?;
     }
-    match (stream, background) {
-        (true, _) => {
-            if !background && let Err(failure) = first_failure(&in_flight, &mut connection, EMPTY).await {
-                remove_if_failed(&app, &tenant, &in_flight.id).await?;
-                return Err(failure);
-            }
-            Ok(follow(in_flight, None, Some(connection), StreamFormat::of(framed)))
-        }
-        (false, true) => {
-            if !is_new {
-                turn::started(&in_flight).await?;
-            }
-            let begun = current(&app, &tenant, &parse(in_flight.id.as_str())?).await;
-            connection.note_answered();
-            let (begun, _memory) = begun?;
-            Ok(Json(for_client(begun, include)).into_response())
-        }
-        (false, false) => {
-            let id = in_flight.id.clone();
-            let answer = wait(in_flight, connection, into_text).await;
-            if answer.is_err() {
-                remove_if_failed(&app, &tenant, &id).await?;
-            }
-            answer
-        }
-    }
-}
-
-/// Answers a repetition of a request that is no longer in memory.
-async fn again(app: &App, tenant: &Tenant, past: PastRequest, request: &ParsedRequest) -> Result<Response, ApiError> {
-    let id = parse(past.id.as_str())?;
-    match past.failure {
-        Some(failure) if !past.is_stored || !(request.stream || request.background) => Err(failure.into()),
-        _ if request.stream => replayed(app, tenant, &id, None).await,
-        _ => {
-            let (response, _memory) = current(app, tenant, &id).await?;
-            Ok(Json(for_client(response, request.include)).into_response())
-        }
-    }
+    let id = in_flight.id.clone();
+    let forget = async || remove_if_failed(&app, &tenant, &id).await;
+    turn::answer(begun, delivery, EMPTY, async || object(&id).await, forget).await
 }
 
 /// Returns the client's name for this server.
