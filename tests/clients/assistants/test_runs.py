@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 import openai
@@ -362,6 +363,8 @@ def test_a_killed_server_leaves_a_run_that_has_failed():
             thread = client.beta.threads.create(messages=[{"role": "user", "content": "runs long"}])
             with client.beta.threads.runs.stream(thread_id=thread.id, assistant_id=own.id) as stream:
                 next(event for event in stream if "logs='on" in repr(event))
+                # It is stored a moment after it is told.
+                time.sleep(0.5)
                 server.process.kill()
                 server.process.wait()
             server.__enter__()

@@ -423,7 +423,7 @@ def test_an_upstream_that_speaks_responses(server):
         assert response.usage.total_tokens == 330
         assert containers(server.client()) <= before
         assert "sunny" in ask(client, _weather(client), tools=[AUTO, WEATHER]).output_text
-        with pytest.raises(openai.InternalServerError, match="scripted"):
+        with pytest.raises(openai.BadRequestError, match="scripted"):
             ask(client.with_options(max_retries=0), "upstream says 400")
 
 
