@@ -261,7 +261,5 @@ fn is_init(pid: Pid) -> bool {
 
 /// Stops the processes of a group that run, without its init.
 fn stop(group: &Path, stopped: &mut StoppedProcesses) {
-    let mut pids = processes_of(group);
-    pids.retain(|pid| stopped.has(*pid) || !is_init(*pid));
-    stopped.stop(pids.into_iter().filter_map(FoundProcess::open));
+    stopped.stop(processes_of(group).into_iter().filter_map(FoundProcess::open), is_init);
 }

@@ -127,8 +127,8 @@ fn stop(namespace: Option<&PathBuf>, init: Option<Pid>, stopped: &mut StoppedPro
     }
     let pid_of = |name: OsString| Pid::from_raw(name.to_str()?.parse().ok()?);
     let pids = fs::read_dir("/proc")?.flatten().filter_map(|entry| pid_of(entry.file_name()));
-    let found = pids.filter(|pid| Some(*pid) != init).filter_map(FoundProcess::open);
-    Ok(stopped.stop(found.filter(|found| namespace_of(found.pid).as_ref() == namespace)))
+    let found = pids.filter_map(FoundProcess::open).filter(|found| namespace_of(found.pid).as_ref() == namespace);
+    Ok(stopped.stop(found, |pid| Some(pid) == init))
 }
 
 #[cfg(test)]

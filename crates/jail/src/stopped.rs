@@ -46,10 +46,11 @@ impl StoppedProcesses {
         self.processes.contains_key(&pid)
     }
 
-    /// Signals those of the processes that run and whose turn it is, also those that others have continued since. Returns the number of
-    /// those that run.
-    pub(crate) fn stop(&mut self, found: impl IntoIterator<Item = FoundProcess>) -> usize {
-        let running: Vec<_> = found.into_iter().filter(|found| self.runs(found.pid)).collect();
+    /// Signals those of the processes that run and whose turn it is, also those that others have continued since, but none for which
+    /// `is_spared` is true. Returns the number of those that run.
+    pub(crate) fn stop(&mut self, found: impl Iterator<Item = FoundProcess>, is_spared: impl Fn(Pid) -> bool) -> usize {
+        let is_ours = |pid| self.runs(pid) && (self.has(pid) || !is_spared(pid));
+        let running: Vec<_> = found.filter(|found| is_ours(found.pid)).collect();
         let pids: HashSet<_> = running.iter().map(|found| found.pid).collect();
         let count = running.len();
         let may_wait = self.began.elapsed() < PARENTS_FIRST;
