@@ -23,6 +23,7 @@ mod hostile;
 mod http;
 mod interactions;
 mod mcp;
+mod model_failures;
 mod opensandbox;
 mod plain_chat;
 mod services;
