@@ -16,6 +16,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{Instrument as _, error};
 
 use crate::approvals::{Decider, Gate, KernelNames, ProgramOrigin};
+use crate::arrivals::Arrival;
 use crate::permits::{NoRoom, Permit};
 use crate::sessions::Session;
 use crate::turns::effects::{self, ExecutionPiece};
@@ -118,7 +119,8 @@ impl DirectExecution {
     }
 }
 
-/// Starts a program. A task runs it once the gate allows it and its kernel is free.
+/// Starts a program. A task runs it once the gate allows it and its kernel is free. Programs of one kernel begin in the order of these
+/// calls, except that no program waits for one that a person has to decide about.
 pub fn start(engine: &Arc<Engine>, program: ClientProgram) -> Result<DirectExecution, Error> {
     if program.code.len() > MAX_CODE {
         let reason = format!("the program has {} bytes; at most {MAX_CODE} are allowed", program.code.len());
@@ -134,13 +136,14 @@ pub fn start(engine: &Arc<Engine>, program: ClientProgram) -> Result<DirectExecu
         kernel_names: Arc::clone(program.target.kernel_names()),
         model: program.sender.clone(),
     };
+    let arrival = program.target.kernel_names().arrive();
     let gate = Gate::new(engine, &program.tenant, origin, Decider::Operator, false);
     let (sender, events) = mpsc::channel(MAX_UNREAD);
     let cancel = CancellationToken::new();
     let room = Arc::new(Semaphore::new(MAX_UNREAD_KIB as usize));
     let task = Task { engine: Arc::clone(engine), program, gate, cancel: cancel.clone(), events: sender, room };
     let share = engine.processor_time.share_of(&task.program.tenant);
-    engine.tasks.spawn(share.pace(task.run(permit)).in_current_span());
+    engine.tasks.spawn(share.pace(task.run(permit, arrival)).in_current_span());
     Ok(DirectExecution { events, room: None, _cancels: cancel.clone().drop_guard(), cancel })
 }
 
@@ -195,8 +198,8 @@ struct Task {
 }
 
 impl Task {
-    async fn run(self, permit: Permit) {
-        let mut carried_out = pin!(self.carry_out());
+    async fn run(self, permit: Permit, arrival: Arrival) {
+        let mut carried_out = pin!(self.carry_out(arrival));
         let end = tokio::select! {
             end = &mut carried_out => end,
             () = self.engine.key_ends(&self.program.tenant) => {
@@ -213,9 +216,10 @@ impl Task {
         self.send(DirectEvent::Ended(end)).await;
     }
 
-    async fn carry_out(&self) -> Result<DirectEnd, DirectEnd> {
+    async fn carry_out(&self, arrival: Arrival) -> Result<DirectEnd, DirectEnd> {
+        let mut arrival = Some(arrival);
         let (id, code) = (&self.program.id, &self.program.code);
-        match self.decided().await? {
+        match self.decided(&mut arrival).await? {
             ApprovalDecision::Allow | ApprovalDecision::AllowAll => {}
             ApprovalDecision::Deny { reason } => return Ok(DirectEnd::Denied { reason }),
             ApprovalDecision::Later => return Ok(DirectEnd::Denied { reason: "nobody decided about it".to_owned() }),
@@ -223,18 +227,25 @@ impl Task {
         let traced = ProgramSpan::begin(self.program.target.runtime().kernel(), id);
         let span = traced.span().clone();
         let memory = self.engine.sessions.event_memory(&self.program.tenant);
+        let begun = async {
+            if let Some(arrival) = &arrival {
+                arrival.wait().await;
+            }
+            // The kernel may be busy with another program.
+            self.program.target.execute(code, &memory).await
+        };
         let execution = tokio::select! {
             biased;
             () = self.stopped() => return Ok(DirectEnd::Cancelled),
-            // The kernel may be busy with another program.
-            execution = self.program.target.execute(code, &memory).instrument(span.clone()) => execution.map_err(DirectEnd::Failed)?,
+            execution = begun.instrument(span.clone()) => execution.map_err(DirectEnd::Failed)?,
         };
+        drop(arrival);
         self.send(DirectEvent::Started).await;
         self.watch(execution, traced).instrument(span).await
     }
 
-    /// Asks the gate, and sends an event if a person has to decide.
-    async fn decided(&self) -> Result<ApprovalDecision, DirectEnd> {
+    /// Asks the gate. If a person has to decide, sends an event and gives up the place in the order.
+    async fn decided(&self, arrival: &mut Option<Arrival>) -> Result<ApprovalDecision, DirectEnd> {
         let request = ApprovalRequest { call_id: self.program.id.clone(), code: self.program.code.clone() };
         let mut pending = self.gate.pending_approval.subscribe();
         let mut deciding = pin!(self.gate.decide(&request));
@@ -246,6 +257,7 @@ impl Task {
                 Ok(()) = pending.changed() => {
                     let record = pending.borrow_and_update().clone();
                     if let Some(record) = record {
+                        *arrival = None;
                         self.send(DirectEvent::ApprovalRequested(record)).await;
                     }
                 }

@@ -5,6 +5,7 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test's tasks end with its runtime"))]
 
 pub mod approvals;
+mod arrivals;
 mod creation;
 mod environment;
 mod error;
@@ -48,6 +49,7 @@ use tokio_util::task::TaskTracker;
 
 pub use aludel_store::MeteredWork;
 pub use approvals::ApprovalPolicy;
+pub use arrivals::{Arrival, ArrivalOrder};
 pub use environment::Environment;
 pub use error::{Error, ErrorKind, Missing};
 pub use meter::{Account, Meter};

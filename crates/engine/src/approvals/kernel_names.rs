@@ -1,4 +1,4 @@
-//! The shared names of one kernel's programs.
+//! The shared names of one kernel's programs, and their order.
 
 use std::sync::Arc;
 
@@ -8,14 +8,16 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::Error;
+use crate::arrivals::{Arrival, ArrivalOrder};
 use crate::processor_time::ProcessorShare;
 
-/// The names that programs of one kernel share, as far as the rules have read them.
+/// The names that programs of one kernel share, as far as the rules have read them, and the order in which they arrived.
 #[derive(Debug)]
 pub struct KernelNames {
     id: String,
     language: Option<Language>,
     known: Arc<Mutex<Known>>,
+    arrivals: ArrivalOrder,
 }
 
 impl KernelNames {
@@ -26,7 +28,7 @@ impl KernelNames {
 
     /// The names of a kernel of another language than the engine's.
     pub fn of_language(id: impl Into<String>, language: Option<Language>) -> Arc<Self> {
-        Arc::new(Self { id: id.into(), language, known: Arc::default() })
+        Arc::new(Self { id: id.into(), language, known: Arc::default(), arrivals: ArrivalOrder::default() })
     }
 
     /// The kernel's language, where it is not the engine's.
@@ -37,6 +39,11 @@ impl KernelNames {
     /// The id of the session or sandbox.
     pub(super) fn id(&self) -> &str {
         &self.id
+    }
+
+    /// The place of a program that arrives now, among those that wait for the kernel.
+    pub(crate) fn arrive(&self) -> Arrival {
+        self.arrivals.arrive()
     }
 
     /// Judges a program that follows the ones judged before, in a thread of its own at the cost of a share. Waits while another one is

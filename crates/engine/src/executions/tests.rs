@@ -258,6 +258,23 @@ async fn executions_are_bounded_in_number_and_programs_in_size() {
     assert!(log(&engine).await.is_empty());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn programs_of_a_session_begin_in_the_order_of_their_arrival() {
+    let data = tempfile::tempdir().unwrap();
+    let begun = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let seen = Arc::clone(&begun);
+    let backend = Memory::new(move |code: &str, _: &mut ScriptedCell| seen.lock().push(code.to_owned()));
+    let store = Store::open(data.path()).await.unwrap();
+    let (policy, settings) = (ApprovalPolicy::default(), SessionSettings::default());
+    let engine = Arc::new(Engine::new(store, Arc::new(backend), [], policy, Vec::new(), settings));
+    let target = ProgramTarget::Session(session(&engine).await);
+    let codes: Vec<String> = (0..40).map(|number| number.to_string()).collect();
+    let started: Vec<_> =
+        codes.iter().map(|code| start(&engine, program(target.clone(), code)).unwrap()).map(finish).collect();
+    futures_util::future::join_all(started).await;
+    assert_eq!(*begun.lock(), codes);
+}
+
 #[tokio::test]
 async fn a_program_and_its_sandbox_end_with_the_key() {
     let data = tempfile::tempdir().unwrap();

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aludel_agent::excerpt;
-use aludel_engine::SessionFile;
 use aludel_engine::executions::{ClientProgram, ProgramTarget};
+use aludel_engine::{Arrival, SessionFile};
 use aludel_ignore::Ignore;
 use axum::http::request::Parts;
 use base64::Engine as _;
@@ -21,7 +21,6 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::call_order::CallPosition;
 use super::error::ToolError;
 use super::output::ProgramEnd;
 use super::runs::{Run, Stage};
@@ -51,7 +50,7 @@ pub(super) async fn python(
     server: &Server,
     request: CallToolRequestParams,
     context: &RequestContext<RoleServer>,
-    position: Option<CallPosition>,
+    arrival: Option<Arrival>,
 ) -> Result<CallToolResponse, ErrorData> {
     let arguments = match server.profile {
         Profile::Full => read::<PythonArguments>(request.arguments),
@@ -65,10 +64,10 @@ pub(super) async fn python(
     let run = match request.request_state {
         // The client's user has answered about a waiting program.
         Some(state) => {
-            drop(position);
+            drop(arrival);
             approve::answered(server, &state, &arguments.code, request.input_responses, context).await
         }
-        None => start(server, arguments, timeout, context, position).await,
+        None => start(server, arguments, timeout, context, arrival).await,
     };
     match run {
         Ok(run) => {
@@ -89,11 +88,11 @@ async fn start(
     arguments: PythonArguments,
     timeout: Option<Duration>,
     context: &RequestContext<RoleServer>,
-    position: Option<CallPosition>,
+    arrival: Option<Arrival>,
 ) -> Result<Arc<Run>, ToolError> {
     let engine = &server.mcp.engine;
-    if let Some(position) = &position {
-        position.wait().await;
+    if let Some(arrival) = &arrival {
+        arrival.wait().await;
     }
     if arguments.code.trim().is_empty() {
         return Err(ToolError("The program is empty: send it as `code`.".to_owned()));

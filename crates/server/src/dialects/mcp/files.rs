@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use aludel_agent::{excerpt, size};
-use aludel_engine::Session;
 use aludel_engine::execution::mime_of;
 use aludel_engine::sessions::WORKSPACE;
+use aludel_engine::{Arrival, Session};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use rmcp::model::{CallToolRequestParams, CallToolResult, ContentBlock};
 
-use super::call_order::CallPosition;
 use super::calls::{MAX_IMAGES, failed, read};
 use super::error::ToolError;
 use super::resources::{self, Content, MAX_READ};
@@ -29,11 +28,11 @@ const MAX_TEXT: usize = 30_000;
 pub(super) async fn call(
     server: &Server,
     request: CallToolRequestParams,
-    position: Option<CallPosition>,
+    arrival: Option<Arrival>,
     memory: Option<&MemoryCharge>,
 ) -> CallToolResult {
-    if let Some(position) = &position {
-        position.wait().await;
+    if let Some(arrival) = &arrival {
+        arrival.wait().await;
     }
     let done = async {
         let arguments: FilesArguments = read(request.arguments)?;

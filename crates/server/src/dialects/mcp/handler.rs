@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use aludel_engine::Arrival;
 use aludel_engine::permits::Permit;
 use aludel_ignore::Ignore;
 use rmcp::model::{
@@ -13,7 +14,6 @@ use rmcp::service::RequestContext;
 use rmcp::{RoleServer, ServerHandler};
 use tracing::{Instrument as _, Span};
 
-use super::call_order::CallPosition;
 use super::calls::parts;
 use super::server::Server;
 use super::tools::{self, Profile};
@@ -62,12 +62,12 @@ impl ServerHandler for Server {
         mut context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let span = span(&context);
-        let position = context.extensions.remove::<CallPosition>();
+        let arrival = context.extensions.remove::<Arrival>();
         let called = async {
             match (&*request.name, self.profile) {
-                ("python", _) => calls::python(self, request, &context, position).await,
+                ("python", _) => calls::python(self, request, &context, arrival).await,
                 ("wait", Profile::Full) => calls::wait(self, request, &context).await,
-                ("files", Profile::Full) => Ok(files::call(self, request, position, charge(&context)).await.into()),
+                ("files", Profile::Full) => Ok(files::call(self, request, arrival, charge(&context)).await.into()),
                 (name, _) => {
                     let name = aludel_agent::excerpt::line(name, 80);
                     Err(ErrorData::invalid_params(format!("Unknown tool: {name}"), None))

@@ -1,11 +1,10 @@
 //! The Model Context Protocol: a code interpreter as tools, over Streamable HTTP, HTTP with SSE, and standard input and output.
 //!
 //! `server` serves one client over any transport, and `handler` answers its requests; `http`, `sse` and `stdio` are the transports. `tools`
-//! describes the tools, `calls` carries them out, `runs` keeps programs that outlive their call, `output` collects their output,
-//! `call_order` keeps the order of calls over a pipe, `approve` asks the client's user, `files` and `resources` serve files.
+//! describes the tools, `calls` carries them out, `runs` keeps programs that outlive their call, `output` collects their output, `approve`
+//! asks the client's user, `files` and `resources` serve files.
 
 mod approve;
-mod call_order;
 mod calls;
 mod error;
 mod files;

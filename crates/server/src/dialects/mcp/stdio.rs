@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aludel_engine::{Engine, Tasks};
+use aludel_engine::{ArrivalOrder, Engine, Tasks};
 use aludel_ignore::Ignore;
 use aludel_store::Tenant;
 use rmcp::RoleServer;
@@ -19,7 +19,6 @@ use tokio::io::{
 use tokio::sync::mpsc;
 use tracing::warn;
 
-use super::call_order::CallSequence;
 use super::server::Server;
 use super::tools::Profile;
 use super::{Head, Mcp};
@@ -50,7 +49,7 @@ pub async fn serve(
         std::future::pending::<()>().await;
     };
     let messages = AsyncRwTransport::new_server(lines, output).with_max_line_length(usize::MAX);
-    let transport = Lines { messages, refused, calls: CallSequence::default(), tasks: engine.tasks.clone() };
+    let transport = Lines { messages, refused, calls: ArrivalOrder::default(), tasks: engine.tasks.clone() };
     let serving = async {
         if let Ok(serving) = serve_server_with_ct(server, transport, engine.shutdown.child_token()).await {
             serving.waiting().await.ignore("it ends with the client, for whatever reason");
@@ -66,7 +65,7 @@ pub async fn serve(
 struct Lines<W: AsyncWrite> {
     messages: AsyncRwTransport<RoleServer, DuplexStream, W>,
     refused: mpsc::Receiver<ServerJsonRpcMessage>,
-    calls: CallSequence,
+    calls: ArrivalOrder,
     tasks: Tasks,
 }
 
@@ -85,7 +84,7 @@ impl<W: AsyncWrite + Send + Unpin + 'static> Transport<RoleServer> for Lines<W> 
                     if let ClientJsonRpcMessage::Request(request) = &mut message
                         && let ClientRequest::CallToolRequest(call) = &mut request.request
                     {
-                        call.extensions_mut().insert(self.calls.next());
+                        call.extensions_mut().insert(self.calls.arrive());
                     }
                     return Some(message);
                 }
