@@ -7,11 +7,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::exit::Exit;
 
-/// Receives SIGINT and SIGTERM. From the first call of [`Signals::listen`] on, they no longer end the process by themselves.
+/// Receives SIGINT and SIGTERM, and SIGHUP where that is asked for. From the first call of [`Signals::listen`] on, they no longer end the
+/// process by themselves.
 #[derive(Debug)]
 pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    hangup: Option<Signal>,
 }
 
 /// True once a command answers signals.
@@ -23,8 +25,15 @@ impl Signals {
         Self::new()
     }
 
+    /// As [`Signals::listen`], and for the end of the terminal, unless the process was started to outlive it, as nohup does.
+    pub(crate) fn listen_at_terminal() -> io::Result<Self> {
+        let hangup = if is_hangup_ignored()? { None } else { Some(signal(SignalKind::hangup())?) };
+        Ok(Self { hangup, ..Self::listen()? })
+    }
+
     fn new() -> io::Result<Self> {
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+        let (interrupt, terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        Ok(Self { interrupt, terminate, hangup: None })
     }
 
     /// Waits for the next one.
@@ -32,8 +41,25 @@ impl Signals {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
+            _ = hung_up(&mut self.hangup) => {}
         }
     }
+}
+
+async fn hung_up(hangup: &mut Option<Signal>) {
+    match hangup {
+        Some(hangup) => drop(hangup.recv().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Returns true if SIGHUP is ignored by this process (proc_pid_status(5), `SigIgn`).
+fn is_hangup_ignored() -> io::Result<bool> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // Its number is 1.
+    Ok(ignored.is_some_and(|mask| mask & 1 == 1))
 }
 
 /// Receives SIGINT and SIGTERM for the build of a template, after which a command goes on.

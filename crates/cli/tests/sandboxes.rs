@@ -102,9 +102,11 @@ fn runs_commands(data: &Path, id: &str) {
     assert_eq!(ask(data, &["exec", "work", "no-such-program"]).status, Some(127));
     assert_eq!(ask(data, &["exec", "work", "/tmp"]).status, Some(126));
     assert_eq!(ask(data, &["create", "--template", "none"]).status, Some(2));
-    let mut stopped = Server::start(&mut sandbox(data, &["exec", "work", "sh", "-c", "echo on; exec sleep 600"]));
-    signal(&stopped.0, "INT");
-    assert_eq!((&*stopped.2, stopped.0.wait().unwrap().code()), ("on", Some(130)));
+    for end in ["INT", "HUP"] {
+        let mut stopped = Server::start(&mut sandbox(data, &["exec", "work", "sh", "-c", "echo on; exec sleep 600"]));
+        signal(&stopped.0, end);
+        assert_eq!((&*stopped.2, stopped.0.wait().unwrap().code()), ("on", Some(130)), "{end}");
+    }
     let mut unread = sandbox(data, &["exec", "work", "yes"]).stdout(Stdio::piped()).spawn().unwrap();
     unread.stdout.take().unwrap().read_exact(&mut [0; 100]).unwrap();
     assert_eq!(unread.wait().unwrap().code(), Some(141));

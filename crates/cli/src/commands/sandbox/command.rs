@@ -73,7 +73,7 @@ pub(super) async fn exec(server: &RemoteServer, args: ExecArgs, context: &Comman
     if args.tty {
         return shell::at_terminal(&sandbox, process, context).await;
     }
-    let mut signals = Signals::listen().context("cannot listen to signals")?;
+    let mut signals = Signals::listen_at_terminal().context("cannot listen to signals")?;
     let request = StartRequest { process, pty: None, tag: None, stdin: Some(args.interactive) };
     let mut events = sandbox.start(&request).await?;
     let pid = started(&mut events).await?;
@@ -124,7 +124,7 @@ async fn hand_on(sandbox: &Remote, pid: u32) -> anyhow::Result<()> {
     }
 }
 
-/// Shows a command's output until it ends. Ctrl-C sends it a signal, a second one kills it.
+/// Shows a command's output until it ends. Ctrl-C and the end of the terminal send it a signal, a second Ctrl-C kills it.
 async fn follow(sandbox: &Remote, pid: u32, mut events: CommandEvents, signals: &mut Signals) -> anyhow::Result<Exit> {
     let (mut shown, mut was_asked) = (OutputPrinter::new(), false);
     loop {

@@ -76,8 +76,7 @@ pub(super) async fn at_terminal(
     let kind = context.host.variable("TERM").unwrap_or("xterm-256color");
     process.envs.entry("TERM".to_owned()).or_insert_with(|| kind.to_owned());
     let mut resized = signal(SignalKind::window_change()).context("cannot listen to signals")?;
-    let mut signals = Signals::listen().context("cannot listen to signals")?;
-    let mut hangup = signal(SignalKind::hangup()).context("cannot listen to signals")?;
+    let mut signals = Signals::listen_at_terminal().context("cannot listen to signals")?;
     let request = StartRequest { process, pty: Some(Pty { size: size() }), tag: None, stdin: Some(true) };
     let mut events = sandbox.start(&request).await?;
     let pid = started(&mut events).await?;
@@ -110,7 +109,6 @@ pub(super) async fn at_terminal(
         exit = show(events) => exit,
         () = keys => Ok(Exit::Success),
         () = signals.next() => Ok(Exit::Interrupted),
-        _ = hangup.recv() => Ok(Exit::Interrupted),
     };
     drop(raw);
     exit
