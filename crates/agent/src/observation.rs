@@ -139,7 +139,7 @@ pub fn describe_outcome(finished: &Finished) -> String {
     let mut text = match &finished.outcome {
         Outcome::Completed => "The program ran to its end.".to_owned(),
         Outcome::Failed(error) => format!("The program failed: {}.", excerpt::line(&error.name, 100)),
-        Outcome::Interrupted => "The program was interrupted by the user.".to_owned(),
+        Outcome::Interrupted => "The program was interrupted before its end.".to_owned(),
         Outcome::Limit(LimitHit::Memory { used, limit, of_host: true, files: _ }) => format!(
             "The host, or the part of it that all sandboxes share, ran out of memory: the program was ended with {} of its {} in use. \
              Try again, or use less.",

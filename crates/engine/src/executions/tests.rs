@@ -177,7 +177,7 @@ async fn a_program_that_nobody_waits_for_is_interrupted_and_its_end_is_noted() {
     let log = logged(&engine, 4).await;
     assert_eq!(log[..2], ["started|nobody is asked|", "started|nobody is asked|"]);
     assert_eq!(log[2], "ended||The turn ended before it was known how this went.");
-    assert_eq!(log[3], "ended||The program was interrupted by the user.");
+    assert_eq!(log[3], "ended||The program was interrupted before its end.");
     let (_, end) = finish(start(&engine, program(target, "print(1)")).unwrap()).await;
     assert!(matches!(end, DirectEnd::Ran(outcome) if outcome.end == ToolEnd::Completed));
 }

@@ -279,7 +279,7 @@ async fn a_client_that_goes_away_takes_its_program_along() {
     let call = json!({ "name": "python", "arguments": { "code": "wait()" } });
     let request = Modern::new(&server).request("tools/call", call).timeout(Duration::from_millis(300));
     assert!(request.send().await.unwrap_err().is_timeout());
-    assert_eq!(end_in_audit_log(&server).await, "The program was interrupted by the user.");
+    assert_eq!(end_in_audit_log(&server).await, "The program was interrupted before its end.");
     server.stop().await;
 }
 
@@ -295,7 +295,7 @@ async fn a_connection_that_breaks_cancels_nothing_and_a_notice_does() {
     assert_eq!(log.iter().map(|entry| entry.event.as_str()).collect::<Vec<_>>(), ["started"]);
     let cancelled = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": 1 } });
     assert_eq!(server.ask(post(&server, &cancelled).header("mcp-session-id", &connection)).await.status, 202);
-    assert_eq!(end_in_audit_log(&server).await, "The program was interrupted by the user.");
+    assert_eq!(end_in_audit_log(&server).await, "The program was interrupted before its end.");
     server.stop().await;
 }
 
