@@ -48,6 +48,8 @@ pub struct App {
     pub(crate) requests: Arc<Permits>,
     /// Permits for requests that programs in sandboxes answer: as many again.
     pub(crate) program_requests: Arc<Permits>,
+    /// Permits for WebSockets, idle or not: as many again.
+    pub(crate) sockets: Arc<Permits>,
     /// Permits for turns that may continue without a client: as many again.
     pub(crate) turns: Arc<Permits>,
     /// Permits to parse a large body: one for each processor.
@@ -143,6 +145,7 @@ impl App {
             link_secret: OnceCell::new(),
             requests: Permits::new(requests, requests_per_key),
             program_requests: Permits::new(requests, requests_per_key),
+            sockets: Permits::new(requests, requests_per_key),
             turns: Permits::new(requests, requests_per_key),
             parsers: Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)),
             bodies: Permits::new(bodies >> 10, bodies >> 10),

@@ -15,7 +15,7 @@ use tower::ServiceExt;
 use tracing::Instrument as _;
 
 use crate::app::App;
-use crate::middleware::LocalUserMark;
+use crate::http::LocalUserMark;
 use crate::router::{self, AllRoutes};
 use crate::serve::HEAD_TIMEOUT;
 use crate::telemetry::Telemetry;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::Request;
-use axum::http::header::ACCEPT;
+use axum::http::header::{ACCEPT, UPGRADE};
 use axum::http::{Method, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Redirect, Response};
@@ -16,7 +16,7 @@ use crate::app::App;
 use crate::dialects::openai::azure;
 use crate::dialects::{self, Dialect};
 use crate::error::ApiError;
-use crate::http::no_method;
+use crate::http::{ServedRoutes, no_method};
 use crate::middleware::middleware;
 use crate::{openapi, own_routes, paths};
 
@@ -38,6 +38,9 @@ pub(crate) fn routes(app: &Arc<App>) -> AllRoutes {
         // Not what is for a program in a sandbox.
         if own.is_none() {
             azure::rename(&mut request);
+            if request.headers().contains_key(UPGRADE) {
+                request.extensions_mut().insert(ServedRoutes(shared.clone()));
+            }
         }
         let is_person = own.is_none() && is_browser_at_root(&request);
         let routes = own.unwrap_or(&shared).clone();

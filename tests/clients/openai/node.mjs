@@ -1,6 +1,7 @@
 // The official Node client, unchanged: its stream helper throws on any event that it does not know.
 import assert from "node:assert/strict";
 import OpenAI, { toFile } from "openai";
+import { ResponsesWS } from "openai/resources/responses/ws";
 
 const client = new OpenAI({ baseURL: process.argv[2] + "/v1", apiKey: "unused" });
 const tools = [{ type: "code_interpreter", container: { type: "auto" } }];
@@ -53,6 +54,19 @@ const messages = [{ role: "user", content: "set y" }];
 messages.push(await client.chat.completions.stream({ ...question, messages }).finalMessage(), { role: "user", content: "get y" });
 const kept = await client.chat.completions.create({ ...question, messages });
 assert.equal(kept.choices[0].message.content, "y is kept.");
+
+const socket = new ResponsesWS(client);
+const answer = async (input, previous_response_id) => {
+  socket.send({ type: "response.create", model: "gpt-5", input, tools, previous_response_id });
+  for await (const event of socket.stream()) {
+    if (event.type === "error") throw event.error;
+    if (event.type === "message" && event.message.type === "response.completed") return event.message.response;
+  }
+};
+const begun = await answer("set y");
+const ended = await answer("get y", begun.id);
+assert.equal(ended.output.at(-1).content[0].text, "y is kept.");
+socket.close();
 
 await assert.rejects(client.responses.retrieve("resp_none"), OpenAI.NotFoundError);
 console.log("ok");

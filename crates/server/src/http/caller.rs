@@ -1,4 +1,4 @@
-//! The tenant of a request, as handlers get it.
+//! The caller of a request: its tenant, as handlers get it, and the mark of the server's own user.
 
 use std::sync::Arc;
 
@@ -12,6 +12,10 @@ use crate::error::ApiError;
 /// The tenant that asks.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller(pub(crate) Tenant);
+
+/// The mark of a request over a connection of the server's own user.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LocalUserMark;
 
 impl FromRequestParts<Arc<App>> for Caller {
     type Rejection = ApiError;

@@ -71,7 +71,7 @@ impl MemoryCharge {
     }
 
     /// Counts more bytes.
-    pub(super) fn count(&self, bytes: usize) -> Result<(), ApiError> {
+    pub(crate) fn count(&self, bytes: usize) -> Result<(), ApiError> {
         let mut counted = self.counted.lock();
         let all = counted.bytes.saturating_add(bytes);
         let more = kib(all) - kib(counted.bytes);

@@ -16,8 +16,9 @@ mod params;
 mod program_traffic;
 mod routes;
 mod timed_body;
+mod web_socket;
 
-pub(crate) use caller::Caller;
+pub(crate) use caller::{Caller, LocalUserMark};
 pub(crate) use describe::{BYTES, DescribeArgument, Description, FORM, JSON, MediaType, PAGE};
 pub(crate) use download::{ENCODED, attachment, download, show};
 pub(crate) use form::{FormParts, MultipartForm, Upload};
@@ -30,5 +31,6 @@ pub(crate) use memory::{MemoryCharge, RequestMemory, memory, stored_memory};
 pub(crate) use mime_types::mime_of;
 pub(crate) use params::Params;
 pub(crate) use program_traffic::ProgramTraffic;
-pub(crate) use routes::{Operation, Routes, no_method};
+pub(crate) use routes::{Operation, Routes, ServedRoutes, no_method};
 pub(crate) use timed_body::TimedBody;
+pub(crate) use web_socket::{SocketMessage, WebSocket, WebSocketUpgrade};

@@ -22,6 +22,10 @@ pub(crate) struct Routes {
     operations: Vec<Operation>,
 }
 
+/// All routes that are served, for messages of a WebSocket that are requests of their own.
+#[derive(Debug, Clone)]
+pub(crate) struct ServedRoutes(pub(crate) Router);
+
 /// A method of a path.
 #[derive(Debug, Clone)]
 pub(crate) struct Operation {

@@ -27,7 +27,9 @@ use crate::auth::KeyRefusal;
 use crate::dialects::Dialect;
 use crate::dialects::gemini::Ticket;
 use crate::error::{ApiError, RenderedMark};
-use crate::http::{ACCEL_BUFFERING, Caller, GuardedBody, ProgramTraffic, RequestMemory, is_local_host, memory};
+use crate::http::{
+    ACCEL_BUFFERING, Caller, GuardedBody, LocalUserMark, ProgramTraffic, RequestMemory, is_local_host, memory,
+};
 use crate::links::FileLink;
 use crate::paths::{DOCS, HEALTH, HEALTH_OF_SANDBOXES, OF_DIALECTS, OPENAPI, READY};
 use crate::telemetry::{METRICS, Scope};
@@ -46,10 +48,6 @@ const BACKEND: HeaderName = HeaderName::from_static("x-aludel-backend");
 const NO_KEY_BEHIND: &str = "The API key for which this was made was revoked or has expired.";
 /// Tells OpenAI's and Anthropic's clients whether to try again, whatever the status.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
-
-/// The mark of a request over a connection of the server's own user.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct LocalUserMark;
 
 /// Marks the answer to a request whose caller is not known.
 #[derive(Debug, Clone, Copy)]

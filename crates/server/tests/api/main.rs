@@ -29,3 +29,4 @@ mod plain_chat;
 mod services;
 mod snapshots;
 mod storage;
+mod web_socket;
