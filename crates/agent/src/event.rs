@@ -66,6 +66,11 @@ pub enum Event {
         /// The reason for a refusal.
         denied: Option<String>,
     },
+    /// The program was approved before this turn. It starts once this has been read.
+    ApprovalGiven {
+        /// Id of the tool's call.
+        call_id: String,
+    },
     /// The program runs from now on.
     ExecutionStarted {
         /// Id of the tool's call.

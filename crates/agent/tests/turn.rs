@@ -204,7 +204,13 @@ async fn a_program_waits_for_its_approval_and_then_runs_exactly_as_it_was() {
     assert!(programs[0].arguments.contains("6 * 7") && client_tools.is_empty());
     assert!(bench.runtime.files().await.is_empty());
 
-    let approved = agent.resume(waiting.items.clone()).wait().await;
+    let mut resumed = agent.resume(waiting.items.clone());
+    let is_given = |event: &Event| matches!(event, Event::ApprovalGiven { .. });
+    while !is_given(&resumed.next().await.unwrap()) {}
+    // It starts once its reader goes on.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(bench.runtime.files().await.is_empty());
+    let approved = resumed.wait().await;
     assert_eq!((approved.ending, approved.answer.as_str()), (Ending::Answered, "It is 42."));
     assert_eq!(bench.read("ran"), b"x");
 

@@ -51,10 +51,16 @@ impl State {
         let ToolProgram { tool, code, input } = program;
         self.sink.send(Event::CodeWritten { call_id: call_id.to_owned(), tool, input, code: code.clone() }).await;
         self.check_calls()?;
-        if consent == Consent::Asked
-            && let Some(reason) = self.denied(interpreter, call_id, &code).await?
-        {
-            return Ok(vec![Part::Text(denied(&reason))]);
+        match consent {
+            Consent::Asked => {
+                if let Some(reason) = self.denied(interpreter, call_id, &code).await? {
+                    return Ok(vec![Part::Text(denied(&reason))]);
+                }
+            }
+            Consent::Given => {
+                self.sink.send(Event::ApprovalGiven { call_id: call_id.to_owned() }).await;
+                self.sink.drained().await;
+            }
         }
         self.programs += 1;
         let traced = ProgramSpan::begin(interpreter.kernel(), call_id);

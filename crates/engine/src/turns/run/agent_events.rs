@@ -125,6 +125,7 @@ impl Run {
             AgentEvent::ApprovalDecided { call_id, denied } => {
                 self.approval_decided(choice, &call_id, denied, progress).await?
             }
+            AgentEvent::ApprovalGiven { call_id } => self.approval_given(choice, &call_id, progress).await?,
             AgentEvent::ExecutionStarted { call_id } => self.running(choice, &call_id, progress).await?,
             AgentEvent::Execution { call_id, event } => self.executed(choice, &call_id, event, progress).await?,
             AgentEvent::CallRejected { call_id, reason } => {
@@ -212,6 +213,24 @@ impl Run {
         Ok(flow)
     }
 
+    /// Records the client's approval of a program that is about to start.
+    async fn approval_given(
+        &mut self,
+        choice: usize,
+        call_id: &str,
+        progress: &mut ChoiceProgress,
+    ) -> Result<Flow, Failure> {
+        // The operator's was recorded when it was decided.
+        if !progress.approved.contains(call_id) {
+            return Ok(Flow::GoOn);
+        }
+        let gate = self.choices.get(choice).and_then(|plan| plan.gate.clone());
+        if let (Some(gate), Some(call)) = (gate, progress.calls.get(call_id)) {
+            gate.approved_by_client(call_id, &call.input).await.map_err(Failure::while_doing(UNNOTED))?;
+        }
+        self.approval_decided(choice, call_id, None, progress).await
+    }
+
     /// Counts work with the model of a choice.
     pub(super) fn count(&self, choice: usize, work: MeteredWork) {
         if let Some(plan) = self.choices.get(choice) {
@@ -225,10 +244,6 @@ impl Run {
         let Some(call) = progress.calls.get_mut(call_id) else { return Ok(Flow::GoOn) };
         if std::mem::replace(&mut call.is_running, true) {
             return Ok(Flow::GoOn);
-        }
-        let gate = self.choices.get(choice).and_then(|plan| plan.gate.clone());
-        if let Some(gate) = gate.filter(|_| progress.approved.contains(call_id)) {
-            gate.approved_by_client(call_id, &call.input).await.map_err(Failure::while_doing(UNNOTED))?;
         }
         let flow = self.queue(choice, EventKind::ToolRunning { item: call.item.clone() }).await;
         if self.is_followed {
