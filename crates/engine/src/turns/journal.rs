@@ -156,10 +156,22 @@ impl Journal {
         if self.events.is_empty() && self.items.is_empty() && changes.is_empty() && state.is_none() {
             return Ok(());
         }
-        let update = self.update(store).await?;
-        let stored = update.bytes();
-        self.append_all(store, TurnUpdate { state, changes, ..update }).await?;
-        self.unstored = self.unstored.saturating_sub(stored);
+        let room = self.room.bytes();
+        let flushed = async {
+            let update = self.update(store).await?;
+            let stored = update.bytes();
+            self.append_all(store, TurnUpdate { state, changes, ..update }).await?;
+            Ok::<_, Error>(stored)
+        };
+        match flushed.await {
+            Ok(stored) => self.unstored = self.unstored.saturating_sub(stored),
+            Err(error) => {
+                // The next attempt needs it again.
+                let lost = room.saturating_sub(self.room.bytes());
+                self.room.add(store.reserve(&self.lease.tenant, 0..=lost).await?);
+                return Err(error);
+            }
+        }
         self.room.shrink_to(self.unstored + 2 * END_RESERVE_BYTES);
         Ok(())
     }
