@@ -70,7 +70,7 @@ pub struct RecoveryOutcome {
 /// Takes over every stored request whose owner is gone: see the module's documentation.
 pub async fn recover(engine: &Arc<Engine>, kinds: &[Arc<dyn StoredRequests>]) -> Result<RecoveryOutcome, Error> {
     let mut recovered = RecoveryOutcome::default();
-    let mut resumed = Vec::new();
+    let (mut resumed, mut failed) = (Vec::new(), None);
     for turn in engine.store.take_over_turns(now_ms(), lease::until(), MAX_REQUESTS).await? {
         let id = turn.id.clone();
         let own_session = own_session(&turn);
@@ -88,7 +88,11 @@ pub async fn recover(engine: &Arc<Engine>, kinds: &[Arc<dyn StoredRequests>]) ->
         let outcome = match restored {
             Some(outcome) => outcome,
             None => {
-                let _appended = engine.store.end_turn(&lease).await?;
+                // The others are recovered all the same.
+                if let Err(error) = engine.store.end_turn(&lease).await {
+                    error!("{id} cannot be ended: {error}");
+                    failed.get_or_insert(error);
+                }
                 ResumeOutcome::Ended
             }
         };
@@ -112,7 +116,10 @@ pub async fn recover(engine: &Arc<Engine>, kinds: &[Arc<dyn StoredRequests>]) ->
     for kind in kinds {
         kind.close_orphans(&engine.in_flight).await?;
     }
-    Ok(recovered)
+    match failed {
+        Some(error) => Err(error.into()),
+        None => Ok(recovered),
+    }
 }
 
 /// The frames of a stored request after the one of this number, or all of them, rendered again.
