@@ -295,9 +295,9 @@ impl Task {
                 Ok(ExecutionPiece::Calls(_)) => execution.answer(Vec::new()),
                 Ok(ExecutionPiece::Finished(mut finished)) => {
                     timed_out(&mut finished, stop.overran);
-                    self.gate.ended(&self.program.id, &finished).await.map_err(DirectEnd::Failed)?;
+                    let noted = self.gate.ended(&self.program.id, &finished).await;
                     let (outcome, stored) = effects::store(finished, files, figures).await;
-                    stored.map_err(DirectEnd::Failed)?;
+                    noted.and(stored).map_err(DirectEnd::Failed)?;
                     return Ok(failure.map_or_else(|| DirectEnd::Ran(Box::new(outcome)), DirectEnd::Failed));
                 }
                 // Its output cannot be stored; the program ends first.
