@@ -19,6 +19,7 @@ use reqwest::header::{
     TRANSFER_ENCODING,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 use tracing::info;
 
 use super::adapter::{Adapter, Exchange, HttpApi};
@@ -311,11 +312,15 @@ impl HttpUpstream {
         let mut bytes = response.bytes_stream();
         let mut read = 0;
         let mut beginning = Vec::new();
-        let mut ended = false;
+        let (mut ended, mut epilogue_until) = (false, None);
         while !ended {
             let is_whole = answer.is_whole();
-            let patience = self.options.idle_timeout;
-            let patience = if is_whole { patience.min(EPILOGUE) } else { patience };
+            let mut patience = self.options.idle_timeout;
+            if is_whole {
+                let now = Instant::now();
+                let until = *epilogue_until.get_or_insert(now + EPILOGUE);
+                patience = patience.min(until.saturating_duration_since(now));
+            }
             match tokio::time::timeout(patience, bytes.next()).await {
                 Err(_) | Ok(Some(Err(_))) if is_whole => break,
                 Err(_) => return Err(self.idle()),
