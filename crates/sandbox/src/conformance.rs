@@ -468,6 +468,7 @@ impl Suite<'_> {
         let result = listen(&mut execution).await;
         assert_eq!(result.finished.outcome, Outcome::Limit(LimitHit::WallClock { limit: short }));
         assert!(started.elapsed() >= short + rest, "the rest did not count: {:?}", started.elapsed());
+        assert!(result.finished.elapsed < short + rest / 2, "nor as its time: {:?}", result.finished.elapsed);
         sandbox.pause().await.expect("a sandbox is paused");
         let begun = sandbox.execute(&self.programs.prints).await;
         assert!(matches!(begun, Err(Error::Paused)), "nothing begins meanwhile");

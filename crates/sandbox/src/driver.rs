@@ -106,8 +106,9 @@ impl<L: Link> Driver<L> {
         if *self.paused.borrow() {
             return Err(Error::Paused);
         }
-        if std::mem::take(&mut kernel.is_doomed) {
+        if kernel.is_doomed {
             timeout(KILL_TIMEOUT, wait_for_exit(&mut kernel.exit)).await.ignore("the wait is bounded");
+            kernel.is_doomed = false;
         }
         if !self.is_alive() {
             return Err(Error::KernelGone("it ended before".into()));

@@ -49,6 +49,8 @@ const SHOWN_TIMEOUT: Duration = Duration::from_secs(1);
 const LATE_OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause between two looks at processor time where it is limited.
 const CPU_INTERVAL: Duration = Duration::from_millis(200);
+/// Time for an answer about it.
+const USAGE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Calls of the client's tools in one execution.
 const MAX_CALLS: usize = 1000;
 /// Bytes of the answers to calls that were made at once.
@@ -111,7 +113,7 @@ pub(super) struct CellRun<C> {
     /// Calls so far.
     calls: usize,
     waiting: Option<PendingCalls>,
-    /// Time for which it has waited for answers.
+    /// Time for which it has waited for answers, or was paused.
     waited: Duration,
     interrupted: watch::Receiver<bool>,
     paused: watch::Receiver<bool>,
@@ -325,13 +327,15 @@ impl<C: LinkControl> CellRun<C> {
                         exit = wait_for_exit(&mut kernel.exit) => return WaitEnd::Exited(exit),
                         () = wait_for_resume(&mut paused) => {}
                     }
-                    deadline += since.elapsed();
-                    self.long_frame.put_off(since.elapsed());
+                    let pause = since.elapsed();
+                    deadline += pause;
+                    self.waited += pause;
+                    self.long_frame.put_off(pause);
                     if let Some(waiting) = &mut self.waiting {
-                        waiting.since += since.elapsed();
+                        waiting.since += pause;
                     }
                     if let Some(ending) = &mut self.termination {
-                        ending.put_off(since.elapsed());
+                        ending.put_off(pause);
                     }
                 }
                 () = wait_for_interrupt(&mut interrupted), if self.termination.is_none() => {
@@ -366,7 +370,9 @@ impl<C: LinkControl> CellRun<C> {
     }
 
     async fn cpu_is_used_up(&self) -> bool {
-        let used = self.control.usage().await.cpu.saturating_sub(self.cpu_before);
+        // Its other limits and its output wait meanwhile.
+        let Ok(usage) = timeout(USAGE_TIMEOUT, self.control.usage()).await else { return false };
+        let used = usage.cpu.saturating_sub(self.cpu_before);
         self.limits.cpu_time.is_some_and(|limit| used > limit)
     }
 
