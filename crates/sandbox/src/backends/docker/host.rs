@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use aludel_ignore::Ignore;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -49,11 +50,21 @@ impl SandboxHost for ContainerHost {
             return Err(Error::NotSupported("pausing a container without control groups"));
         }
         let _alone = self.pausing.lock().await;
-        if *self.is_paused.borrow() != pauses {
-            self.engine.pause(self.container.name(), pauses).await?;
-            self.is_paused.send_replace(pauses);
+        if *self.is_paused.borrow() == pauses {
+            return Ok(());
         }
-        Ok(())
+        // First, since a pause that fails may have been made all the same.
+        if pauses {
+            self.is_paused.send_replace(true);
+        }
+        let done = self.engine.pause(self.container.name(), pauses).await;
+        if pauses && done.is_err() {
+            self.engine.pause(self.container.name(), false).await.ignore("it may not have been paused");
+        }
+        if !pauses && done.is_ok() || pauses && done.is_err() {
+            self.is_paused.send_replace(false);
+        }
+        done
     }
 
     async fn usage(&self) -> Usage {
