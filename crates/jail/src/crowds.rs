@@ -89,13 +89,14 @@ impl Waits {
         holds
     }
 
-    /// Starts the process, for the sandboxes in groups below this hierarchy. It sees the processes that its caller sees.
-    pub(crate) fn watch(self, hierarchy: &Hierarchy) -> Result<(), StepError> {
+    /// Starts the process, for the sandboxes in groups below this hierarchy, and returns its id. It sees the processes that its caller sees.
+    pub(crate) fn watch(self, hierarchy: &Hierarchy) -> Result<Pid, StepError> {
         let groups = hierarchy.parents();
         match sys::fork(0).step("fork the watch of crowds")? {
-            sys::Fork::Parent(_) => {
+            sys::Fork::Parent(pid) => {
                 // Only these two write to it. Processes of sandboxes are forks of the warden's, too.
-                sys::keep_from_forks(self.0).step("keep memory from sandboxes")
+                sys::keep_from_forks(self.0).step("keep memory from sandboxes")?;
+                Ok(pid)
             }
             sys::Fork::Child => {
                 if let Err(error) = self.serve(&groups) {
@@ -151,8 +152,11 @@ impl Waits {
             }
         }
         stopped.resume();
-        for (file, share) in shares {
-            fs::write(file, share).ignore("it may have ended, and the next change sets it again");
+        for RaisedShare { file, before, raised } in shares {
+            // The warden may have set it meanwhile, and sets it once.
+            if fs::read_to_string(&file).is_ok_and(|now| now.trim() == raised) {
+                fs::write(file, before).ignore("it may have ended");
+            }
         }
         self.holds().fetch_add(1, Ordering::SeqCst);
         if began.elapsed() >= MAX_HOLD {
@@ -239,17 +243,24 @@ fn most_crowded(groups: &[PathBuf]) -> Vec<String> {
     crowded
 }
 
-/// Raises the share of a group. Returns the files with the shares that it had.
-fn boost(groups: &[PathBuf], name: &str) -> Vec<(PathBuf, String)> {
-    let mut before = Vec::new();
+/// A share of a group that was raised.
+struct RaisedShare {
+    file: PathBuf,
+    before: String,
+    raised: &'static str,
+}
+
+/// Raises the share of a group.
+fn boost(groups: &[PathBuf], name: &str) -> Vec<RaisedShare> {
+    let mut shares = Vec::new();
     for (parent, (file, share)) in groups.iter().flat_map(|parent| SHARES.map(|share| (parent, share))) {
         let file = parent.join(name).join(file);
-        if let Ok(old) = fs::read_to_string(&file) {
+        if let Ok(before) = fs::read_to_string(&file) {
             fs::write(&file, share).ignore("they take longer without it");
-            before.push((file, old));
+            shares.push(RaisedShare { file, before, raised: share });
         }
     }
-    before
+    shares
 }
 
 /// Returns true for the first process of a pid namespace, for which the warden may wait.

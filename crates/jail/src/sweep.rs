@@ -159,6 +159,13 @@ pub(crate) fn remove_instance(instance: &Path) {
             eprintln!("aludel: the control group {group} could not be removed: {error}");
         }
     }
+    // The lock goes last: without it no later sweep would know the rest for abandoned.
+    for entry in fs::read_dir(instance).into_iter().flatten().flatten().filter(|entry| entry.file_name() != LOCK) {
+        let path = entry.path();
+        let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let removed = if is_directory { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+        removed.ignore("the removal below reports it");
+    }
     if let Err(error) = fs::remove_dir_all(instance)
         && error.kind() != io::ErrorKind::NotFound
     {
@@ -181,7 +188,6 @@ mod tests {
         assert!(alive.exists() && !dead.exists());
     }
 
-    /// Their control groups lie beside each other, and may be made within one microsecond.
     #[test]
     fn what_root_makes_in_a_users_directory_is_the_users() {
         use std::os::unix::fs::MetadataExt;
@@ -196,6 +202,7 @@ mod tests {
         assert_eq!(fs::metadata(instance).unwrap().uid(), 0, "a sandbox's own things are root's");
     }
 
+    /// Their control groups lie beside each other, and may be made within one microsecond.
     #[test]
     fn instances_of_one_process_differ_by_more_than_the_clock() {
         let number_of_new = |run: &tempfile::TempDir| {

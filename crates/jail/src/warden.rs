@@ -93,6 +93,8 @@ struct WardenServer {
     locks: LockCounter,
     /// Its waits, for the process that pauses crowded sandboxes.
     waits: Waits,
+    /// That process.
+    crowd_watch: Pid,
     /// The namespaces of the next sandbox.
     spare: Option<SpareNamespaces>,
     /// The earliest time at which they may be made.
@@ -135,7 +137,7 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).step("make an epoll")?;
         let waits = Waits::new()?;
         let locks = LockCounter::start(waits)?;
-        waits.watch(&hierarchy)?;
+        let crowd_watch = waits.watch(&hierarchy)?;
         for (fd, token) in [(&control, CONTROL), (&children, CHILDREN), (locks.fd(), LOCKS)] {
             epoll::add(&epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
                 .step("watch the sockets")?;
@@ -166,6 +168,7 @@ pub(crate) fn run(control: OwnedFd, setup: &Setup, map: IdMap, hierarchy: io::Re
             objects_due: Instant::now(),
             locks,
             waits,
+            crowd_watch,
             spare: None,
             spare_due: Instant::now(),
             is_unusable: false,
@@ -280,6 +283,11 @@ impl WardenServer {
             let fork_server = self.fork_servers().into_iter().find(|server| server.pid == pid);
             if let Some(name) = fork_server.map(|server| server.name) {
                 self.give_up(&format!("the {name} ended ({:?})", exit_status(status)));
+                continue;
+            }
+            if pid == self.crowd_watch {
+                // Sandboxes that it paused would stay so.
+                self.give_up(&format!("the watch of crowds ended ({:?})", exit_status(status)));
                 continue;
             }
             self.connecting.remove(&pid);
