@@ -8,6 +8,8 @@ use std::time::Duration;
 use aludel_sandbox::template::TemplateName;
 use aludel_sandbox::{Backend, EventMemory, Health, KernelSpec, Limits};
 use aludel_store::{FileId, FileOrigin, NewSessionRecord, SessionId, SessionRecord, Store, Tenant};
+use futures_util::StreamExt as _;
+use futures_util::stream::iter;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -27,6 +29,8 @@ const MAX_FILES: usize = 50;
 const FORGET_AFTER: Duration = Duration::from_secs(60);
 /// Sandboxes that are ending while others are made in their place.
 const MAX_ENDS: usize = 8;
+/// Idle sandboxes that end at once: one may take seconds.
+const ENDED_AT_ONCE: usize = 16;
 
 /// All sessions. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -435,14 +439,15 @@ impl Sessions {
                 tracing::error!("cannot note that {} is in use: {error}", session.id());
             }
         }
-        for session in ended {
+        let end = async |session: Arc<Session>| {
             session.end().await;
             // It may have been opened again since.
             let is_over = session.is_expired() && !self.known().contains_key(session.id());
             if is_over && let Err(error) = self.shared.store.expire_session(session.tenant(), session.id()).await {
                 tracing::error!("cannot note that {} has expired: {error}", session.id());
             }
-        }
+        };
+        iter(ended).for_each_concurrent(ENDED_AT_ONCE, end).await;
     }
 
     /// The number of permits in use: of live sandboxes, and those reserved for one.
@@ -453,9 +458,7 @@ impl Sessions {
     /// Ends the sandbox of every session.
     pub async fn close_all(&self) {
         let all: Vec<Arc<Session>> = self.known().drain().map(|(_, session)| session).collect();
-        for session in all {
-            session.end().await;
-        }
+        iter(all).for_each_concurrent(ENDED_AT_ONCE, async |session| session.end().await).await;
     }
 }
 
