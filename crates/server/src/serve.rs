@@ -173,7 +173,9 @@ async fn accept<L: Listener>(app: &Arc<App>, mut listener: L, shutdown: impl Fut
         let stream = tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok(stream) => stream,
-                // The client disconnected, or no descriptors are left: neither is a reason to stop listening.
+                // The client disconnected.
+                Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) => continue,
+                // No descriptors are left, which is no reason to stop listening.
                 Err(_) => {
                     sleep(NO_DESCRIPTORS_PAUSE).await;
                     continue;

@@ -3,10 +3,13 @@
 mod install;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use aludel_engine::{Engine, Environment, sessions};
+use aludel_ignore::Ignore;
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use tokio::time::timeout;
 
 use crate::args::SandboxOptions;
 use crate::config::Flag;
@@ -15,6 +18,9 @@ use crate::exit::{Exit, usage};
 use crate::sandboxes::RunningBackend;
 use crate::signals::Signals;
 use crate::{program, state};
+
+/// Time in which tasks end, such as a call whose answer nobody reads.
+const END_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Serve the Model Context Protocol (MCP) on stdin and stdout, for a client that starts this itself
 ///
@@ -75,7 +81,7 @@ async fn serve(variables: &[String], context: &CommandContext) -> anyhow::Result
     engine.draining.cancel();
     engine.shutdown.cancel();
     engine.tasks.close();
-    engine.tasks.wait().await;
+    timeout(END_TIMEOUT, engine.tasks.wait()).await.ignore("tasks that have not ended end with the process");
     engine.sessions.close_all().await;
     engine.meter.flush().await;
     backend.shutdown().await;
