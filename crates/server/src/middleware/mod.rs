@@ -278,7 +278,8 @@ async fn authenticate_by_key(
         let message = "A server that has no keys answers only to localhost; make a key with `aludel keys create`.";
         return Err(ApiError::forbidden(message));
     }
-    if headers.get(FORWARDED_FOR).is_some_and(|addresses| !is_local_chain(addresses)) {
+    // A proxy may add a header of its own below the client's.
+    if !headers.get_all(FORWARDED_FOR).iter().all(is_local_chain) {
         let message = "A server that has no keys answers this machine alone, and a proxy passed this request on from another; make a \
                        key with `aludel keys create`.";
         return Err(ApiError::forbidden(message));

@@ -413,6 +413,8 @@ async fn a_server_without_keys_is_not_opened_by_a_proxy() {
     from("127.0.0.1, 192.0.2.7").await.refused(403, "proxy");
     from("unknown").await.refused(403, "proxy");
     from("127.0.0.1, ::1").await.ok();
+    let added = server.request(Method::GET, "/v1/files").header("x-forwarded-for", "127.0.0.1");
+    server.ask(added.header("x-forwarded-for", "192.0.2.7")).await.refused(403, "proxy");
     let key = server.store.create_key("one", None).await.unwrap();
     tokio::time::sleep(KEYS_FRESH).await;
     let request = server.request(Method::GET, "/v1/files").header("x-forwarded-for", "192.0.2.7");
