@@ -16,7 +16,7 @@ pub enum Item {
     Reasoning(String),
     /// A tool that the model called.
     Call(Call),
-    /// The answer of a tool. Every call has exactly one, anywhere after it.
+    /// The answer of a tool. Every call has exactly one, before the next message of the user.
     Output(CallOutput),
 }
 

@@ -1,6 +1,6 @@
 //! A Chat Completions server that answers by a script, streaming as the real ones do: over real TCP, or in the same process.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -165,14 +165,15 @@ impl Transport for ScriptedTransport {
         let head = format!("{} {}\r\n{}", request.method(), request.url().path(), lines.collect::<String>());
         let body = request.body().and_then(reqwest::Body::as_bytes).unwrap_or_default();
         let body = value(body);
-        self.requests.lock().push(Seen { head, body });
         let step = self.script.lock().pop_front();
         let step = step.unwrap_or(THE_END);
+        let refusal = Reply::to_misplaced(&body);
+        self.requests.lock().push(Seen { head, body });
         Box::pin(async move {
             if let Scripted::Late(time, _) = &step {
                 tokio::time::sleep(*time).await;
             }
-            match Reply::of(step) {
+            match refusal.or_else(|| Reply::of(step)) {
                 Some(reply) => Ok(reply.into_response()),
                 None => std::future::pending().await,
             }
@@ -204,6 +205,25 @@ enum Body {
 }
 
 impl Reply {
+    /// The refusal of a chat in which the answers of functions do not follow their calls, as OpenAI has it.
+    fn to_misplaced(body: &Value) -> Option<Self> {
+        let mut messages = body["messages"].as_array()?.iter().peekable();
+        while let Some(message) = messages.next() {
+            let calls = message["tool_calls"].as_array().into_iter().flatten();
+            let mut open: HashSet<&Value> = calls.map(|call| &call["id"]).collect();
+            while let Some(answer) = messages.next_if(|message| message["role"] == "tool") {
+                open.remove(&answer["tool_call_id"]);
+            }
+            if let Some(id) = open.iter().next() {
+                let message = format!("An assistant message with 'tool_calls' must be followed by tool messages: {id}");
+                let body = json!({ "error": { "message": message, "type": "invalid_request_error" } });
+                let headers = "content-type: application/json\r\n".to_owned();
+                return Some(Self { status: 400, headers, body: Body::Whole(body.to_string()) });
+            }
+        }
+        None
+    }
+
     /// The answer of a step; `None` for one that never comes.
     fn of(step: Scripted) -> Option<Self> {
         let whole = |status, headers: &str, body: String| {
@@ -322,11 +342,12 @@ fn in_halves(chunks: &[Value]) -> Vec<String> {
 
 async fn answer(mut stream: TcpStream, step: Scripted, seen: &Mutex<Vec<Seen>>) -> io::Result<()> {
     let request = read_request(&mut stream).await?;
+    let refusal = Reply::to_misplaced(&request.body);
     seen.lock().push(request);
     if let Scripted::Late(time, _) = &step {
         tokio::time::sleep(*time).await;
     }
-    match Reply::of(step) {
+    match refusal.or_else(|| Reply::of(step)) {
         Some(reply) => reply.write(&mut stream).await,
         None => hang().await,
     }

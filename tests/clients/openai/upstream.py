@@ -196,6 +196,19 @@ def reply(body):
     return step if isinstance(step, list) else program(step, question)
 
 
+def unanswered(messages):
+    """The calls that are not answered right behind them, which OpenAI refuses."""
+    open = set()
+    for message in [*messages, {"role": "end"}]:
+        if message["role"] == "tool":
+            open.discard(message["tool_call_id"])
+        elif open:
+            return open
+        else:
+            open = {call["id"] for call in message.get("tool_calls") or []}
+    return open
+
+
 def is_said(call):
     return isinstance(call, str) and call.endswith(". ")
 
@@ -211,6 +224,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if misplaced := unanswered(body["messages"]):
+            return self.answer(400, {"error": {"message": f"'tool_calls' must be followed by tool messages: {misplaced}", "type": "x"}})
         _, question = last_question(body["messages"])
         if fault := re.search(r"upstream says (\d+)", question):
             return self.answer(int(fault[1]), {"error": {"message": "scripted", "type": "x"}})

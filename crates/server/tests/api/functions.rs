@@ -36,3 +36,33 @@ async fn a_function_is_as_strict_for_the_model_as_its_client_has_it() {
     }
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_question_or_a_call_that_is_sent_again_does_not_part_a_call_and_its_answer() {
+    let data = tempfile::tempdir().unwrap();
+    let call = || Scripted::Calls(vec![("f", "{}".to_owned())]);
+    let script = vec![call(), Scripted::Text("One."), Scripted::Text("Two."), Scripted::Text("Three.")];
+    let upstream = ScriptedUpstream::start(script).await;
+    let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
+    let ask = async |input: Value, previous: &Value| {
+        let tools = json!([{ "type": "function", "name": "f", "parameters": { "type": "object", "properties": {} } }]);
+        let body = json!({ "model": "m", "input": input, "tools": tools, "previous_response_id": previous });
+        server.post("/v1/responses", body).await.ok()
+    };
+    let first = ask(json!("?"), &Value::Null).await;
+    let sent = first["output"][0].clone();
+    let question = json!({ "role": "user", "content": "?" });
+    let answer = json!({ "type": "function_call_output", "call_id": sent["call_id"], "output": "done" });
+    let call =
+        json!({ "type": "function_call", "call_id": sent["call_id"], "name": "f", "arguments": sent["arguments"] });
+    let roles = ["user", "user", "assistant", "tool"];
+    // Semantic Kernel sends the question again, and LlamaIndex the call, too.
+    for input in [json!([question, answer]), json!([question, call, answer])] {
+        let next = ask(input, &first["id"]).await;
+        assert_eq!(next["status"], "completed", "{next}");
+        let asked = upstream.requests();
+        let messages = asked.last().unwrap()["messages"].as_array().unwrap();
+        assert_eq!(messages.iter().map(|message| &message["role"]).collect::<Vec<_>>(), roles, "{messages:?}");
+    }
+    server.stop().await;
+}

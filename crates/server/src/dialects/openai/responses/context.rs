@@ -27,7 +27,7 @@ use crate::dialects::openai::attachment::{check_count, inline_file, stored_file}
 use crate::dialects::openai::conversations::no_conversation;
 use crate::dialects::openai::program::replayed_output;
 use crate::dialects::reasoning::unwrapped;
-use crate::dialects::stored::{Length, MAX_CONTEXT, answered, too_long};
+use crate::dialects::stored::{Length, MAX_CONTEXT, answered, calls_at_answers, too_long};
 use crate::error::ApiError;
 use crate::http::MemoryCharge;
 
@@ -401,10 +401,10 @@ impl ModelView {
             }
             Sent::CodeInterpreterCall(call) => self.program(call),
             Sent::FunctionCall(FunctionCall { call_id: id, name, mut arguments, .. }) => {
-                self.open.insert(id.clone());
                 if serde_json::from_str::<IgnoredAny>(&arguments).is_err() {
                     arguments = "{}".to_owned();
                 }
+                self.open.insert(id.clone());
                 self.items.push(Item::Call(Call { id, name, arguments }));
             }
             Sent::FunctionCallOutput(FunctionCallOutput { call_id, output, .. }) => {
@@ -567,7 +567,7 @@ impl ModelView {
     /// The items, where every call has an answer.
     fn finish(self) -> Vec<Item> {
         let Self { items, open, approved, .. } = self;
-        answered(items, |id| open.contains(id) && !approved.contains(id))
+        answered(calls_at_answers(items), |id| open.contains(id) && !approved.contains(id))
     }
 }
 
