@@ -90,6 +90,7 @@ fn polled() -> Vec<Case> {
             .post(RUNS, run(&json!({ "additional_instructions": "Be short.", "additional_messages": [ask.clone()] })))
             .post(RUNS, run(&json!({})))
             .post(MESSAGES, ask.clone())
+            .until(STEPS, "/data/0/type", "tool_calls")
             .post("/v1/threads/<thread 1>/runs/<run 1>/cancel", json!({}))
             .until(RUN, "/status", "cancelled")
             .get(RUN)
