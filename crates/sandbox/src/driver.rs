@@ -329,8 +329,12 @@ mod tests {
     use crate::outcome::{ExecutionEvent, MimeBundle, MimeData, Outcome};
     use crate::{Backend, SandboxId, SandboxSpec, Usage};
 
-    /// A link to a kernel that sends this, then something that nobody can read.
-    struct ScriptedLink(Arc<TestControl>, VecDeque<LinkInput>);
+    /// A link to a kernel that sends this, and then nothing more, or something that nobody can read.
+    struct ScriptedLink {
+        control: Arc<TestControl>,
+        inputs: VecDeque<LinkInput>,
+        is_silent: bool,
+    }
 
     struct TestControl {
         exit: watch::Sender<Option<KernelExit>>,
@@ -341,11 +345,11 @@ mod tests {
         type Control = TestControl;
 
         fn control(&self) -> &Arc<TestControl> {
-            &self.0
+            &self.control
         }
 
         fn exit(&self) -> watch::Receiver<Option<KernelExit>> {
-            self.0.exit.subscribe()
+            self.control.exit.subscribe()
         }
 
         async fn send(&mut self, _frame: &ToKernel<'_>) -> io::Result<()> {
@@ -353,7 +357,11 @@ mod tests {
         }
 
         async fn receive(&mut self) -> io::Result<LinkInput> {
-            self.1.pop_front().map(Ok).expect("a fault of the driver's")
+            match self.inputs.pop_front() {
+                Some(input) => Ok(input),
+                None if self.is_silent => std::future::pending().await,
+                None => panic!("a fault of the driver's"),
+            }
         }
 
         fn accept(&mut self) {}
@@ -389,31 +397,41 @@ mod tests {
         }
     }
 
-    async fn driver(inputs: impl IntoIterator<Item = LinkInput>) -> Driver<ScriptedLink> {
+    async fn driver(inputs: impl IntoIterator<Item = LinkInput>, is_silent: bool) -> Driver<ScriptedLink> {
         let limits = Limits { output: 4 << 20, ..Limits::default() };
         let sandbox = Memory::default().create(SandboxId::unique(), SandboxSpec::new(limits.clone())).await.unwrap();
         let control = TestControl { exit: watch::Sender::new(None), paused: watch::Sender::new(false) };
-        let link = ScriptedLink(Arc::new(control), inputs.into_iter().collect());
+        let link = ScriptedLink { control: Arc::new(control), inputs: inputs.into_iter().collect(), is_silent };
         Driver::new(link, Arc::clone(sandbox.workspace()), limits)
     }
 
     #[tokio::test]
     async fn a_kernel_does_not_outlive_a_panic() {
-        let driver = driver([]).await;
+        let driver = driver([], false).await;
         assert_eq!(driver.execute(Cell::new("")).await.unwrap().next().await, None);
         assert!(matches!(driver.execute(Cell::new("")).await, Err(Error::KernelGone(_))));
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_long_frame_that_does_not_arrive_ends_its_kernel() {
+        let driver = driver([LinkInput::LongFrame(1 << 20)], true).await;
+        let began = tokio::time::Instant::now();
+        let mut execution = driver.execute(Cell::new("")).await.unwrap();
+        let Some(ExecutionEvent::Finished(finished)) = execution.next().await else { panic!("it goes on") };
+        assert!(matches!(finished.outcome, Outcome::KernelDied(_)), "{finished:?}");
+        assert!((30..35).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_reader_that_pauses_while_a_long_frame_arrives_costs_no_kernel() {
         let bundle = MimeBundle(vec![("text/html".into(), MimeData::Text("picture".to_owned()))]);
-        let driver = driver([
+        let inputs = [
             LinkInput::LongFrame(1 << 20),
             LinkInput::Printed(OutputStream::Stdout, vec![b'x'; 2 << 20]),
             LinkInput::Frame(FromKernel::Display(bundle.clone(), 1), 1 << 20),
             LinkInput::Frame(FromKernel::Done, 0),
-        ])
-        .await;
+        ];
+        let driver = driver(inputs, false).await;
         let mut execution = driver.execute(Cell::new("")).await.unwrap();
         tokio::time::sleep(Duration::from_secs(45)).await;
         let (mut displayed, mut outcome) = (false, None);

@@ -280,12 +280,16 @@ impl<C: LinkControl> CellRun<C> {
                             sleep_until(at).await;
                         }
                     }
-                    self.long_frame.accept(&mut kernel.link, self.termination.is_some()).await;
-                    kernel.link.receive().await
+                    if self.long_frame.accept(&mut kernel.link, self.termination.is_some()).await {
+                        // Its time begins, for which the loop has to look at it.
+                        return None;
+                    }
+                    Some(kernel.link.receive().await)
                 } => match input {
-                    Ok(LinkInput::Frame(FromKernel::Done, _)) => return WaitEnd::Done,
-                    Ok(LinkInput::LongFrame(length)) => self.long_frame.announce(length),
-                    Ok(LinkInput::SkippedFrame(number)) => {
+                    None => {}
+                    Some(Ok(LinkInput::Frame(FromKernel::Done, _))) => return WaitEnd::Done,
+                    Some(Ok(LinkInput::LongFrame(length))) => self.long_frame.announce(length),
+                    Some(Ok(LinkInput::SkippedFrame(number))) => {
                         let note = MimeData::Text(NO_MEMORY.to_owned());
                         self.display(MimeBundle(vec![("text/plain".into(), note)]), ExecutionEvent::Display, false);
                         if let Some(number) = number
@@ -294,7 +298,7 @@ impl<C: LinkControl> CellRun<C> {
                             return WaitEnd::Exited(self.kill(kernel).await);
                         }
                     }
-                    Ok(LinkInput::Frame(frame, length)) => {
+                    Some(Ok(LinkInput::Frame(frame, length))) => {
                         received += length + FRAME_COST;
                         if received > MAX_RECEIVED {
                             return WaitEnd::Exited(self.kill(kernel).await);
@@ -310,9 +314,9 @@ impl<C: LinkControl> CellRun<C> {
                         self.held = None;
                         kernel.frames.count(length.saturating_sub(self.shown - shown_before));
                     }
-                    Ok(LinkInput::Printed(stream, bytes)) => self.print(stream, &bytes),
+                    Some(Ok(LinkInput::Printed(stream, bytes))) => self.print(stream, &bytes),
                     // A closed channel or an invalid frame: the program did that to its own kernel.
-                    Ok(LinkInput::Closed) | Err(_) => return WaitEnd::Exited(self.kill(kernel).await),
+                    Some(Ok(LinkInput::Closed) | Err(_)) => return WaitEnd::Exited(self.kill(kernel).await),
                 },
                 Some(answers) = self.answers.recv() => if let Some(reply) = self.answered(answers, &mut deadline)
                     && !reply.send(&mut kernel.link).await

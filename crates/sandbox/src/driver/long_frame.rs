@@ -38,22 +38,23 @@ impl LongFrame {
     }
 
     /// Accepts an announced frame once there is memory for its event. If the program is to end, it waits for none: without memory the frame
-    /// is skipped. Cancel-safe.
-    pub(super) async fn accept<L: Link>(&mut self, link: &mut L, is_ending: bool) {
-        let State::Announced(bytes) = self.state else { return };
+    /// is skipped. Returns true if it is on its way from now on. Cancel-safe.
+    pub(super) async fn accept<L: Link>(&mut self, link: &mut L, is_ending: bool) -> bool {
+        let State::Announced(bytes) = self.state else { return false };
         let held = match &self.memory {
             None => None,
             Some(memory) if !is_ending => Some(memory.hold(bytes).await),
             Some(memory) => match memory.hold_now(bytes) {
                 None => {
                     self.state = State::None;
-                    return;
+                    return false;
                 }
                 held => held,
             },
         };
         link.accept();
         self.state = State::Accepted(Instant::now() + ARRIVAL_TIMEOUT, held);
+        true
     }
 
     /// A frame has arrived. Returns the memory that its event holds.
