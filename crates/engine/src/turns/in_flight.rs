@@ -33,10 +33,14 @@ const MAX_BYTES_EACH: usize = MAX_BYTES / 4;
 /// Bytes that a frame, or a value of a document, takes besides its text.
 const OVERHEAD_BYTES: usize = 128;
 
-/// KiB for the frames of all requests that are under way or have followers, in [`COPIES`].
+/// KiB for the frames of all requests that are under way or have followers, in [`COPIES`], and for output of programs, in
+/// [`COPIES_OF_OUTPUT`].
 const MAX_FRAME_KIB: usize = 1 << 20;
 /// Copies of frames in memory: as they are sent, and as parts of a document.
 const COPIES: usize = 2;
+/// Copies of a program's output in memory until its request ends: as its program gave it and as the model gets it, and as text in the call,
+/// in two frames and in the document.
+const COPIES_OF_OUTPUT: usize = 8;
 /// Bytes of frames that a request may have uncounted, so that small answers always have room.
 const FREE_BYTES: usize = 1 << 20;
 
@@ -103,6 +107,8 @@ pub struct InFlightRequest {
     fingerprint: Arc<RequestFingerprint>,
     frames: Mutex<Vec<Arc<Frame>>>,
     bytes: AtomicUsize,
+    /// Bytes of the output of its programs.
+    output: AtomicUsize,
     /// The permit for the memory of its frames.
     memory: Mutex<Permit>,
     state: watch::Sender<State>,
@@ -258,6 +264,7 @@ impl InFlightRequests {
             fingerprint: Arc::new(fingerprint),
             frames: Mutex::default(),
             bytes: AtomicUsize::new(0),
+            output: AtomicUsize::new(0),
             memory: Mutex::new(self.memory.none(tenant)),
             state: watch::Sender::new(State::default()),
             end: Mutex::default(),
@@ -468,9 +475,16 @@ impl InFlightRequest {
         self.state.send_modify(|state| state.frames = count);
     }
 
-    /// Counts the memory of its frames so far for its tenant, until nobody follows it any more. Fails if there is no room.
+    /// Counts the memory of a program's output, before anything is made of it. Fails if there is no room.
+    pub(super) fn count_output(&self, bytes: usize) -> Result<(), NoRoom> {
+        self.output.fetch_add(bytes, Ordering::Relaxed);
+        self.count_memory()
+    }
+
+    /// Counts the memory of its frames and of the output so far for its tenant, until nobody follows it any more. Fails if there is no room.
     pub(super) fn count_memory(&self) -> Result<(), NoRoom> {
-        let kib = (self.bytes().saturating_sub(FREE_BYTES) * COPIES) >> 10;
+        let bytes = (self.bytes() * COPIES).max(self.output.load(Ordering::Relaxed) * COPIES_OF_OUTPUT);
+        let kib = bytes.saturating_sub(FREE_BYTES * COPIES) >> 10;
         let mut permit = self.memory.lock();
         let more = kib.saturating_sub(permit.count());
         permit.acquire_more(more)
@@ -612,6 +626,15 @@ mod tests {
         assert!(requests[2].count_memory().is_err(), "the followers are there");
         drop(requests);
         assert!(begun(&all, &tenant, "next", 200 * MB).count_memory().is_ok());
+    }
+
+    #[test]
+    fn output_counts_before_it_is_rendered() {
+        let (all, tenant) = (InFlightRequests::default(), Tenant::local());
+        let requests: Vec<_> = (0..3).map(|name| begun(&all, &tenant, &name.to_string(), 10)).collect();
+        let counted: Vec<bool> = requests.iter().map(|request| request.count_output(48 * MB).is_ok()).collect();
+        assert_eq!(counted, [true, true, false]);
+        assert!(begun(&all, &tenant, "small", 10).count_output(100 << 10).is_ok());
     }
 
     #[test]

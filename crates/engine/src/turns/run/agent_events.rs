@@ -11,6 +11,7 @@ use tracing::error;
 
 use super::{ChoicePlan, Run};
 use crate::approvals::Decider;
+use crate::permits::NoRoom;
 use crate::sessions::{LINK, SessionFile, WORKSPACE, has_link};
 use crate::turns::effects::{self, ExecutionPiece};
 use crate::turns::event::{EndReason, EventKind, ItemId, OutputPiece, ToolCall, ToolKind};
@@ -165,11 +166,7 @@ impl Run {
             let message = format!("The answer is larger than {} MB.", MAX_FRAMES >> 20);
             return Err(Failure::new(FailureKind::TooLarge, message));
         }
-        if self.in_flight.count_memory().is_err() {
-            let message = "The answers that your requests make, or that wait for your clients, take all the memory \
-                           that the server has for them; ask for less at once.";
-            return Err(Failure::new(FailureKind::Busy, message));
-        }
+        self.in_flight.count_memory().map_err(no_memory)?;
         Ok(flow)
     }
 
@@ -269,6 +266,7 @@ impl Run {
         let target = effects::FileTarget { session: session.as_deref(), publish_as };
         match effects::piece(event, target, &mut call.figures).await? {
             ExecutionPiece::Output(output) => {
+                self.in_flight.count_output(output.memory()).map_err(no_memory)?;
                 if may_wait {
                     call.output.push(output.clone());
                 }
@@ -429,6 +427,12 @@ impl Run {
         }
         EndReason::Cancelled
     }
+}
+
+fn no_memory(_: NoRoom) -> Failure {
+    let message = "The answers that your requests make, or that wait for your clients, take all the memory that the server \
+                   has for them; ask for less at once.";
+    Failure::new(FailureKind::Busy, message)
 }
 
 impl ChoiceProgress {
