@@ -41,6 +41,10 @@ impl Reader<'_> {
         if (is_query || is_template) && is_unknown || is_formula && is_path && is_read {
             self.undecidable("evaluates a text that is not written out");
         }
+        self.steering_call(origin, call, &arguments, &named);
+        if name == "from_custom_template" {
+            self.undecidable("renders a template of a file");
+        }
         named.iter().for_each(|argument| self.hand_on(argument));
         if let Meaning::Path(function) = &callee
             && let Some(result) = self.function(function, call, &arguments)

@@ -29,6 +29,7 @@ mod policy;
 mod reader;
 mod rule;
 mod statements;
+mod steering;
 
 pub use judgement::{Decision, Judgement, Reason};
 pub use known::Known;

@@ -24,6 +24,8 @@ pub(crate) struct Lists {
     pub(crate) address_fetchers: Vec<String>,
     pub(crate) text_sources: Vec<String>,
     pub(crate) databases: HashSet<String>,
+    pub(crate) backends: HashSet<String>,
+    pub(crate) steering_variables: HashSet<String>,
     pub(crate) text_readers: Vec<String>,
     pub(crate) own_paths: Vec<String>,
     pub(crate) system_directories: HashSet<String>,

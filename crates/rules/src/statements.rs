@@ -70,7 +70,10 @@ impl Reader<'_> {
             Expr::Tuple(_) | Expr::List(_) => {
                 elements(target).iter().for_each(|target| self.bind_target(target, &Meaning::Unknown));
             }
-            other => self.visit_expr(other),
+            other => {
+                self.steering_target(other, meaning);
+                self.visit_expr(other);
+            }
         }
         self.hand_on(meaning);
     }
