@@ -138,7 +138,7 @@ mod tests {
     use crate::{NewFile, NewSessionRecord, NewTurn};
 
     /// Tables of tenants that an erasure leaves: the audit log, the counts of work, and the sum of what is stored.
-    const LEFT: [&str; 4] = ["audit", "programs", "metered", "usage"];
+    const LEFT: [&str; 5] = ["audit", "open_programs", "programs", "metered", "usage"];
 
     #[tokio::test]
     async fn every_table_of_tenants_is_erased_or_left_on_purpose() {

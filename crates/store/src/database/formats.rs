@@ -42,7 +42,7 @@ macro_rules! counted {
 }
 
 /// Each entry upgrades the format from its index to the next. Entries are only added, never changed.
-const FORMATS: [&str; 22] = [
+const FORMATS: [&str; 23] = [
     "
 CREATE TABLE keys (
     id TEXT PRIMARY KEY, name TEXT NOT NULL, hash TEXT NOT NULL UNIQUE, hint TEXT NOT NULL,
@@ -364,6 +364,24 @@ ALTER TABLE files ADD COLUMN sha256 TEXT;
 ALTER TABLE uploads ADD COLUMN name TEXT;
 CREATE UNIQUE INDEX files_by_name ON files (tenant, name) WHERE name IS NOT NULL;
 ",
+    "
+CREATE TABLE open_programs (
+    tenant TEXT NOT NULL, request TEXT NOT NULL, container TEXT NOT NULL, sha256 TEXT NOT NULL,
+    number INTEGER NOT NULL, times INTEGER NOT NULL, PRIMARY KEY (tenant, request, container, sha256)
+) STRICT, WITHOUT ROWID;
+INSERT INTO open_programs
+    SELECT tenant, request, container, sha256, max(number), sum(event = 'started') - sum(event = 'ended') AS times
+        FROM audit WHERE number > (SELECT max(number) FROM audit) - 10000
+        GROUP BY tenant, request, container, sha256 HAVING times > 0;
+CREATE TRIGGER programs_are_open AFTER INSERT ON audit WHEN new.event = 'started' BEGIN
+    INSERT INTO open_programs VALUES (new.tenant, new.request, new.container, new.sha256, new.number, 1)
+        ON CONFLICT DO UPDATE SET times = times + 1, number = excluded.number; END;
+CREATE TRIGGER programs_are_over AFTER INSERT ON audit WHEN new.event = 'ended' BEGIN
+    UPDATE open_programs SET times = times - 1
+        WHERE tenant = new.tenant AND request = new.request AND container = new.container AND sha256 = new.sha256;
+    DELETE FROM open_programs WHERE times = 0 AND tenant = new.tenant AND request = new.request
+        AND container = new.container AND sha256 = new.sha256; END;
+",
 ];
 
 /// Data that an upgrade dropped, because the newest format cannot continue it.
@@ -537,7 +555,7 @@ INSERT INTO files VALUES ('file-1', 'local', 'b', 1, 'f', 'user_data', 'text/pla
         let query = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE '%WITHOUT ROWID%' ORDER BY name";
         let found = all(&connection, query, [], |row| row.get::<_, String>(0)).unwrap();
         // Rows that are compared are read as a whole.
-        assert_eq!(found, ["metered", "response_items", "turn_blobs", "usage"]);
+        assert_eq!(found, ["metered", "open_programs", "response_items", "turn_blobs", "usage"]);
     }
 
     #[test]

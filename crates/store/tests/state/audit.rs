@@ -86,6 +86,19 @@ async fn a_program_that_was_cut_off_has_an_end_in_the_audit_log() {
 }
 
 #[tokio::test]
+async fn a_program_that_ran_beside_many_others_has_an_end_in_the_audit_log() {
+    let place = tempfile::tempdir().unwrap();
+    let store = Store::open(place.path()).await.unwrap();
+    let tenant = Tenant::local();
+    store.audit(&tenant, vec![entry(AuditEvent::Started, "long")]).await.unwrap();
+    let others = (0..5_100).flat_map(|_| [AuditEvent::Started, AuditEvent::Ended]);
+    store.audit(&tenant, others.map(|event| entry(event, "short")).collect()).await.unwrap();
+    store.end_what_was_cut_off("cut off").await.unwrap();
+    let last = store.audit_log(10_201, 10).await.unwrap();
+    assert_eq!(last.iter().map(|entry| entry.code.as_deref()).collect::<Vec<_>>(), [Some("long")]);
+}
+
+#[tokio::test]
 async fn an_end_with_the_beginning_of_a_program_is_that_of_the_whole() {
     let place = tempfile::tempdir().unwrap();
     let store = Store::open(place.path()).await.unwrap();

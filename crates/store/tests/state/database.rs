@@ -196,15 +196,15 @@ async fn a_command_of_a_newer_version_changes_nothing_under_a_server() {
     let directory = tempfile::tempdir().unwrap();
     let serving = Store::open(directory.path()).await.unwrap();
     let database = rusqlite::Connection::open(directory.path().join("aludel.db")).unwrap();
-    let undo = "DROP INDEX files_by_name; ALTER TABLE files DROP COLUMN name; ALTER TABLE files DROP COLUMN sha256;
-                ALTER TABLE uploads DROP COLUMN name; PRAGMA user_version = 21";
+    let undo = "DROP TRIGGER programs_are_open; DROP TRIGGER programs_are_over; DROP TABLE open_programs;
+                PRAGMA user_version = 22";
     database.execute_batch(undo).unwrap();
     let version = || database.query_row("PRAGMA user_version", [], |row| row.get::<_, i64>(0)).unwrap();
     assert!(matches!(Store::open_beside(directory.path()).await, Err(Error::OlderServer)));
-    assert_eq!(version(), 21);
+    assert_eq!(version(), 22);
     drop(serving);
     Store::open_beside(directory.path()).await.unwrap();
-    assert_eq!(version(), 22);
+    assert_eq!(version(), 23);
 }
 
 #[tokio::test]
