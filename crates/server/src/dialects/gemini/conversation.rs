@@ -17,6 +17,8 @@ use crate::error::ApiError;
 const MAX_OPEN: usize = 1000;
 /// Programs that wait for their results: each result is searched among them.
 const MAX_RUNNING: usize = 100;
+/// The name under which clients repeat programs as calls of functions.
+const PROGRAM: &str = "code_execution";
 /// Output of a program that came back without its result.
 const NOT_REPEATED: &str = "The client did not repeat its output.";
 
@@ -34,6 +36,8 @@ pub(super) struct Conversation {
     programs: VecDeque<Program>,
     /// Calls of the client's functions in it. Their outputs come after all of them, those of programs after each.
     calls: Vec<Item>,
+    /// Places of the outputs of programs that were repeated as calls of functions, until their results follow.
+    repeated: VecDeque<usize>,
     /// Number of ids that were made up.
     invented_ids: usize,
 }
@@ -70,9 +74,9 @@ fn session_of_signature(signature: &str) -> Option<SessionId> {
     SessionId::parse(str::from_utf8(&bytes).ok()?)
 }
 
-/// A program that a client repeats as the call of a function without a result, as Vercel's does.
+/// A program that a client repeats as the call of a function: Vercel's without a result, Mastra's with one.
 fn repeated_program(call: &FunctionCall) -> Option<ExecutableCode> {
-    let is_program = call.name == "code_execution" && call.args.contains_key("language");
+    let is_program = call.name == PROGRAM && call.args.contains_key("language");
     let code = call.args.get("code").filter(|_| is_program)?.as_str()?.to_owned();
     Some(ExecutableCode { id: None, language: Default::default(), code })
 }
@@ -93,8 +97,8 @@ impl Conversation {
     /// files.
     pub(super) fn read(contents: &[Content], attached: &AttachedFiles, tool: Option<&str>) -> Result<Self, ApiError> {
         let inputs = Inputs::new(tool.is_some());
-        let (items, session, open, programs, calls, invented_ids) = Default::default();
-        let mut conversation = Self { items, session, inputs, open, programs, calls, invented_ids };
+        let (items, session, open, programs, calls, repeated, invented_ids) = Default::default();
+        let mut conversation = Self { items, session, inputs, open, programs, calls, repeated, invented_ids };
         for (index, content) in contents.iter().enumerate() {
             let param = format!("contents[{index}]");
             match content.role {
@@ -148,12 +152,6 @@ impl Conversation {
     fn answered(&mut self, response: &FunctionResponse, param: &str) -> Result<(), ApiError> {
         let by_id = self.open.iter().position(|(id, _)| response.id.as_ref() == Some(id));
         let index = by_id.or_else(|| self.open.iter().position(|(_, name)| *name == response.name));
-        let Some(index) = index else {
-            let message =
-                format!("'{param}.functionResponse' of '{}' answers no functionCall before it.", response.name);
-            return Err(ApiError::invalid(format!("{param}.functionResponse"), message));
-        };
-        let (call_id, _) = self.open.remove(index);
         let text = match &response.response {
             Value::Object(fields) if fields.len() == 1 => match fields.get("result").or(fields.get("output")) {
                 Some(Value::String(text)) => text.clone(),
@@ -162,6 +160,19 @@ impl Conversation {
             },
             response => response.to_string(),
         };
+        if index.is_none()
+            && response.name == PROGRAM
+            && let Some(Item::Output(output)) = self.repeated.pop_front().and_then(|index| self.items.get_mut(index))
+        {
+            output.parts = vec![Part::Text(framed(&text))];
+            return Ok(());
+        }
+        let Some(index) = index else {
+            let message =
+                format!("'{param}.functionResponse' of '{}' answers no functionCall before it.", response.name);
+            return Err(ApiError::invalid(format!("{param}.functionResponse"), message));
+        };
+        let (call_id, _) = self.open.remove(index);
         self.items.push(Item::output(call_id, text));
         Ok(())
     }
@@ -254,6 +265,9 @@ impl Conversation {
         if let Some(Program { id, output, .. }) = self.programs.pop_front() {
             let output = output.unwrap_or_default();
             let text = if output.is_empty() { "(no output)".to_owned() } else { framed(&output) };
+            if output == NOT_REPEATED {
+                self.repeated.push_back(self.items.len());
+            }
             self.items.push(Item::Output(CallOutput { call_id: id, parts: vec![Part::Text(text)] }));
         }
     }
@@ -370,6 +384,22 @@ mod tests {
         };
         assert_eq!((&*call.name, &*call.arguments), ("python", r#"{"code":"x"}"#));
         assert!(output.call_id == call.id && aludel_agent::text_of(&output.parts).contains(NOT_REPEATED));
+    }
+
+    #[test]
+    fn a_program_that_comes_back_as_a_call_may_have_its_result() {
+        let call = |id: &str, code: &str| json!({ "functionCall": { "id": id, "name": PROGRAM, "args": { "language": "PYTHON", "code": code } } });
+        let result = |id: &str, text: &str| json!({ "functionResponse": { "id": id, "name": PROGRAM, "response": { "output": text } } });
+        let conversation = read(json!([
+            { "role": "model", "parts": [call("a", "1"), call("b", "2")] },
+            { "role": "user", "parts": [result("a", "one"), result("b", "two"), { "text": "And?" }] },
+        ]));
+        let items = conversation.unwrap().items;
+        let outputs = items.iter().filter_map(|item| if let Item::Output(output) = item { Some(output) } else { None });
+        let told: Vec<String> = outputs.map(|output| aludel_agent::text_of(&output.parts)).collect();
+        assert!(told.len() == 2 && told[0].contains("\none\n") && told[1].contains("\ntwo\n"), "{told:?}");
+        let third = json!([{ "role": "user", "parts": [result("c", "three")] }]);
+        assert!(read(third).unwrap_err().message.contains("answers no functionCall"));
     }
 
     #[test]
