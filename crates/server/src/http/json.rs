@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::body::{Bytes, HttpBody};
 use axum::extract::{FromRequest, Request};
+use axum::http::header::CONTENT_ENCODING;
 use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -30,6 +31,12 @@ async fn read(request: Request, app: &App) -> Result<(Vec<u8>, MemoryCharge), Ap
         return Err(ApiError::internal("a route that asks nobody for a key"));
     };
     let of_request = request.extensions().get::<RequestMemory>().cloned();
+    if let Some(encoding) = request.headers().get(CONTENT_ENCODING).filter(|encoding| *encoding != "identity") {
+        let encoding = encoding.to_str().unwrap_or_default();
+        return Err(ApiError::bad_request(format!(
+            "The body is encoded ('{encoding}'): send it without Content-Encoding."
+        )));
+    }
     let body = request.into_body();
     let too_large = || ApiError::too_large(format!("The body is larger than {} MB.", MAX_BODY >> 20));
     if body.size_hint().lower() > MAX_BODY as u64 {

@@ -758,3 +758,12 @@ async fn a_connection_outlives_a_refusal_by_the_head() {
     assert!(refused.starts_with("HTTP/1.1 401") && refused.contains("connection: close"), "{refused}");
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_packed_body_is_refused_by_its_encoding() {
+    let data = tempfile::tempdir().unwrap();
+    let server = listen(data.path(), settings(), Vec::new()).await;
+    let request = server.request(Method::POST, "/v1/responses").header("content-encoding", "gzip").body("\x1f");
+    server.ask(request).await.refused(400, "encoded ('gzip')");
+    server.stop().await;
+}
