@@ -89,7 +89,8 @@ impl Waits {
         holds
     }
 
-    /// Starts the process, for the sandboxes in groups below this hierarchy, and returns its id. It sees the processes that its caller sees.
+    /// Starts the process, for the sandboxes in groups below this hierarchy, and returns its id. It sees the processes that its caller
+    /// sees.
     pub(crate) fn watch(self, hierarchy: &Hierarchy) -> Result<Pid, StepError> {
         let groups = hierarchy.parents();
         match sys::fork(0).step("fork the watch of crowds")? {

@@ -481,7 +481,8 @@ impl InFlightRequest {
         self.count_memory()
     }
 
-    /// Counts the memory of its frames and of the output so far for its tenant, until nobody follows it any more. Fails if there is no room.
+    /// Counts the memory of its frames and of the output so far for its tenant, until nobody follows it any more. Fails if there is no
+    /// room.
     pub(super) fn count_memory(&self) -> Result<(), NoRoom> {
         let bytes = (self.bytes() * COPIES).max(self.output.load(Ordering::Relaxed) * COPIES_OF_OUTPUT);
         let kib = bytes.saturating_sub(FREE_BYTES * COPIES) >> 10;

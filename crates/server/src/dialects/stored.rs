@@ -33,9 +33,9 @@ pub(crate) fn too_long() -> ApiError {
     ApiError::bad_request(message).code(CONTEXT_EXCEEDED)
 }
 
-/// Brings each call to its answer where a user's message stands between them, and drops a call that is sent again before its answer, and one
-/// that is sent again with the same answer. Clients that continue a stored answer may send its question or its calls again, and models take
-/// an answer only right behind its call. The thoughts before a call go with it.
+/// Brings each call to its answer where a user's message stands between them, and drops a call that is sent again before its answer, or
+/// with the same one. Clients that continue a stored answer may send its question or its calls again, and models take an answer only right
+/// behind its call. The thoughts before a call go with it.
 pub(crate) fn calls_at_answers(items: Vec<Item>) -> Vec<Item> {
     let mut open: HashMap<&str, (usize, usize)> = HashMap::new();
     let mut answered: HashMap<&str, (usize, usize)> = HashMap::new();
