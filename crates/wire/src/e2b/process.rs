@@ -96,25 +96,6 @@ pub enum Input {
     Pty(Bytes),
 }
 
-/// A message of a client that sends input as a stream.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum StreamInputRequest {
-    /// The command; the first message.
-    Start(SelectRequest),
-    /// Input.
-    Data(InputData),
-    /// Nothing.
-    Keepalive(Empty),
-}
-
-/// Input in a stream.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct InputData {
-    /// The input.
-    pub input: Input,
-}
-
 /// A request to send a signal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SendSignalRequest {

@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::filesystem::{EntryInfo, EntryResponse, FileType, WatchRequest};
-use super::process::{EventMessage, SendInputRequest, SendSignalRequest, StartRequest, StreamInputRequest};
+use super::process::{EventMessage, SendInputRequest, SendSignalRequest, StartRequest};
 use super::*;
 
 fn same<T: Serialize + DeserializeOwned>(value: &Value) -> T {
@@ -27,8 +27,6 @@ fn requests_round_trip() {
     let input: SendInputRequest = same(&json!({"process": {"pid": 3}, "input": {"stdin": "aGkK"}}));
     assert_eq!(input.input, process::Input::Stdin(Bytes(b"hi\n".into())));
     same::<SendSignalRequest>(&json!({"process": {"tag": "t"}, "signal": "SIGNAL_SIGKILL"}));
-    same::<StreamInputRequest>(&json!({"start": {"process": {"pid": 1}}}));
-    same::<StreamInputRequest>(&json!({"data": {"input": {"pty": "AA=="}}}));
     // Both spellings, and base64 without padding.
     let watch: WatchRequest = serde_json::from_value(json!({"path": "p", "include_entry": true})).unwrap();
     assert!(watch.include_entry);
