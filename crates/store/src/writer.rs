@@ -157,7 +157,6 @@ fn refusal(error: &rusqlite::Error) -> CommitError {
     }
 }
 
-/// Locks the mutex, even after a panic: each write is rolled back by itself.
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};

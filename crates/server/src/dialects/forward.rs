@@ -94,13 +94,13 @@ pub(crate) enum ModelName<'a> {
 pub(crate) async fn on(
     app: &App,
     tenant: &Tenant,
-    passage: &ForwardProtocol,
+    protocol: &ForwardProtocol,
     name: &str,
     request: ForwardRequest<'_>,
 ) -> Result<Option<Response>, ApiError> {
     let models = app.engine.models();
     let model = models.find(name)?;
-    let server = |name: &str| models.get(name)?.endpoint.clone().filter(|server| server.forwards(passage.target));
+    let server = |name: &str| models.get(name)?.endpoint.clone().filter(|server| server.forwards(protocol.target));
     let Some(first) = server(&model.name) else { return Ok(None) };
     app.engine.meter.count(tenant, &model.name, MeteredWork { requests: 1, ..MeteredWork::default() });
     let mut servers = vec![(model.name.as_str(), first)];
@@ -108,13 +108,13 @@ pub(crate) async fn on(
     let headers: HeaderMap = request
         .headers
         .iter()
-        .filter(|(name, _)| TO_THE_SERVER.contains(name) || passage.to_the_server.contains(&name.as_str()))
+        .filter(|(name, _)| TO_THE_SERVER.contains(name) || protocol.to_the_server.contains(&name.as_str()))
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect();
     let last = servers.len() - 1;
     for (index, (name, server)) in servers.iter().enumerate() {
         let is_last = index == last;
-        let forward = |headers| server.forward(passage.target, headers, with_model(request, server));
+        let forward = |headers| server.forward(protocol.target, headers, with_model(request, server));
         match passed_on((name, server.provider()), headers.clone(), forward).await {
             Ok(answer) if is_last || !is_unavailable(answer.status) => {
                 if is_for_the_operator(answer.status) {
@@ -124,7 +124,7 @@ pub(crate) async fn on(
                 let (engine, tenant) = (Arc::clone(&app.engine), tenant.clone());
                 let key_ends = async move { engine.key_ends(&tenant).await };
                 let body = Body::from_stream(while_served(key_ends, body));
-                return Ok(Some(respond(status, &headers, body, passage)));
+                return Ok(Some(respond(status, &headers, body, protocol)));
             }
             Ok(answer) => error!("{}: {}; the next model is asked", server.name(), answer.status),
             Err(error) if is_last || !error.is_unavailable() => return Err((&error).into()),
@@ -175,11 +175,11 @@ fn while_served(
     })
 }
 
-fn respond(status: StatusCode, headers: &HeaderMap, body: Body, passage: &ForwardProtocol) -> Response {
+fn respond(status: StatusCode, headers: &HeaderMap, body: Body, protocol: &ForwardProtocol) -> Response {
     let mut response = Response::new(body);
     *response.status_mut() = status;
     for (name, value) in headers {
-        let is_own = passage.to_the_client.iter().any(|beginning| name.as_str().starts_with(beginning));
+        let is_own = protocol.to_the_client.iter().any(|beginning| name.as_str().starts_with(beginning));
         if is_own || TO_THE_CLIENT.contains(name) {
             response.headers_mut().append(name.clone(), value.clone());
         }

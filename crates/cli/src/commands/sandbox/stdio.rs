@@ -107,7 +107,7 @@ struct StdioServer {
 
 pub(super) async fn run(context: &CommandContext) -> anyhow::Result<Exit> {
     let engine = RunningBackend::start(context, 0).await?;
-    let desk = Arc::new(StdioServer {
+    let server = Arc::new(StdioServer {
         backend: Arc::clone(&engine.backend),
         limits: context.config.sandbox.limits(),
         sandboxes: Mutex::default(),
@@ -124,11 +124,11 @@ pub(super) async fn run(context: &CommandContext) -> anyhow::Result<Exit> {
         if !line.ends_with(b"\n") && read as u64 == MAX_LINE {
             anyhow::bail!("a request is longer than {MAX_LINE} bytes");
         }
-        let (desk, slot) = (Arc::clone(&desk), Arc::clone(&slots).acquire_owned().await);
+        let (server, slot) = (Arc::clone(&server), Arc::clone(&slots).acquire_owned().await);
         tokio::spawn(async move {
             let (id, request) = read_line(&line);
             let carried = match request {
-                Ok(request) => desk.carry_out(request).await,
+                Ok(request) => server.carry_out(request).await,
                 Err(refusal) => Err(refusal),
             };
             let answer = match carried {
@@ -139,7 +139,7 @@ pub(super) async fn run(context: &CommandContext) -> anyhow::Result<Exit> {
             drop(slot);
         });
     }
-    desk.sandboxes.lock().await.clear();
+    server.sandboxes.lock().await.clear();
     engine.backend.shutdown().await;
     Ok(Exit::Success)
 }

@@ -46,8 +46,6 @@ struct Stream {
     messages: mpsc::Sender<ClientJsonRpcMessage>,
 }
 
-impl Streams {}
-
 /// The stream that a client posts to.
 #[derive(Debug, Deserialize)]
 pub(super) struct Address {

@@ -57,13 +57,13 @@ async fn hand_on(
     body: &RawBody,
 ) -> Result<Response, ApiError> {
     let (name, model) = model(headers, &body.bytes)?;
-    let passage = ForwardProtocol {
+    let protocol = ForwardProtocol {
         target: ForwardTarget::Beside(method),
         to_the_server: &["openai-beta"],
         to_the_client: &["openai-processing-ms", "openai-version", "x-ratelimit-", "content-disposition"],
     };
     let request = ForwardRequest { headers, body: &body.bytes, model: Some(model) };
-    forward::on(app, tenant, &passage, &name, request).await?.ok_or_else(|| {
+    forward::on(app, tenant, &protocol, &name, request).await?.ok_or_else(|| {
         let message = format!("The server of the model '{name}' has no /{method}; ask a model of an OpenAI endpoint.");
         ApiError::invalid("model", message)
     })
