@@ -123,9 +123,22 @@ pub(crate) fn excerpt(text: &str, most: usize) -> String {
     }
 }
 
-/// Returns true for characters without a width, which make different names look the same.
+/// Returns true for characters without a width, which make different names look the same, and for those that end a line in some programs.
 fn is_invisible(character: char) -> bool {
-    matches!(character, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2060}'..='\u{2064}' | '\u{feff}')
+    matches!(
+        character,
+        '\u{ad}'
+            | '\u{61c}'
+            | '\u{180e}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'
+            | '\u{2029}'
+            | '\u{2060}'..='\u{2065}'
+            | '\u{206a}'..='\u{206f}'
+            | '\u{feff}'
+            | '\u{fff9}'..='\u{fffb}'
+            | '\u{e0000}'..='\u{e0fff}'
+    )
 }
 
 #[cfg(test)]
@@ -157,8 +170,8 @@ mod tests {
     #[test]
     fn code_hides_nothing() {
         assert_eq!(
-            reveal("x = 1\t# \u{202e}evil\r\n\u{1b}[2Ky\u{200b}"),
-            "x = 1\t# \\u{202e}evil\\u{d}\n\\u{1b}[2Ky\\u{200b}"
+            reveal("x = 1\t# \u{202e}evil\r\n\u{1b}[2Ky\u{200b}\u{2028}\u{e0041}"),
+            "x = 1\t# \\u{202e}evil\\u{d}\n\\u{1b}[2Ky\\u{200b}\\u{2028}\\u{e0041}"
         );
     }
 }

@@ -10,7 +10,7 @@ use aludel_store::KEY_PREFIX;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::{
-    CONNECTION, CONTENT_LENGTH, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, Version};
 use axum::response::Response;
@@ -183,6 +183,8 @@ fn without_hops(headers: &mut HeaderMap) {
         .filter_map(|value| value.to_str().ok())
         .flat_map(|names| names.split(','))
         .filter_map(|name| name.trim().parse().ok())
+        // Without it a program would see a request that no client may send.
+        .filter(|name| *name != HOST)
         .collect();
     for name in named.iter().chain(&HOP_BY_HOP) {
         headers.remove(name);
