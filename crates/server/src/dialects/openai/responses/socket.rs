@@ -69,12 +69,13 @@ pub(crate) async fn connect(
     let mut conversation = Conversation { routes, uri, headers, local_user, last: None, started: None };
     let span = app.telemetry.span();
     let (tasks, connections) = (app.tasks.clone(), app.engine.socket_connections.clone());
+    let share = app.engine.processor_time.share_of(&tenant);
     let served = async move {
         if let Some(socket) = opened.await {
             conversation.serve(&app, &tenant, socket).await;
         }
     };
-    tasks.spawn(connections.track_future(served).instrument(span));
+    tasks.spawn(connections.track_future(share.pace(served)).instrument(span));
     Ok(answer)
 }
 
