@@ -1,4 +1,4 @@
-//! The engine behind the server and the terminal: sessions, turns, approvals, quota, and recovery after a crash.
+//! The engine behind the server and the terminal: sessions, turns, approvals, budgets of work, and recovery after a crash.
 //!
 //! This crate knows no HTTP server and no vendor's words. A dialect parses requests into its types and renders its results and errors.
 #![forbid(unsafe_code)]

@@ -24,8 +24,8 @@ use tracing::warn;
 
 use crate::database::all;
 use crate::id::hex;
+use crate::quota::FILE_COST;
 use crate::synced_file::SyncedFile;
-use crate::usage::FILE_COST;
 use crate::{Error, Reservation, Store, Tenant};
 
 /// The tables that name blobs.

@@ -6,7 +6,7 @@ use rusqlite::{Connection, params};
 
 use crate::blobs::NAMING_BLOBS;
 use crate::database::{all, one};
-use crate::usage::used;
+use crate::quota::used;
 use crate::{BlobName, Error, KeyId, Store, Tenant, TurnId, now, turns};
 
 /// The tables that are emptied, rows that refer to others before those. Turns are removed in their own way. What is left is the audit log,

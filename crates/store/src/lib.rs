@@ -23,6 +23,7 @@ mod keys;
 mod meter;
 mod owners;
 mod page;
+mod quota;
 mod responses;
 mod row_change;
 mod runs;
@@ -33,7 +34,6 @@ mod synced_file;
 mod threads;
 mod turns;
 mod uploads;
-mod usage;
 mod writer;
 mod writer_queue;
 
@@ -71,6 +71,8 @@ pub use meter::{MeteredDay, MeteredWork, today};
 use owners::Owner;
 pub use owners::OwnerId;
 pub use page::{Order, Page, PageQuery};
+use quota::Quota;
+pub use quota::{FILE_COST, QuotaCheck, Reservation};
 pub use responses::{ResponseRecord, ResponseText};
 pub use row_change::RowChange;
 pub use runs::{NewRun, RunRecord, RunUpdate};
@@ -82,8 +84,6 @@ use synced_file::Disk;
 pub use threads::{AddOutcome, RemovedThread, ThreadRecord};
 pub use turns::{AppendOutcome, NewTurn, TurnEventRecord, TurnLease, TurnRecord, TurnState, TurnUpdate};
 pub use uploads::{NewUpload, PartRecord, UploadRecord, UploadStatus};
-use usage::Quota;
-pub use usage::{FILE_COST, QuotaCheck, Reservation};
 
 /// Everything that outlives the process. Cheap to clone.
 #[derive(Debug, Clone)]
