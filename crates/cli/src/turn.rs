@@ -226,8 +226,11 @@ impl<'a> Conversation<'a> {
         let (engine, tenant) = (&self.engine, &self.tenant);
         let id = engine.store.owned_turn_id("ask").await?;
         let (request, model) = (id.to_string(), self.model_and_approval.model.name.clone());
-        let origin =
-            ProgramOrigin { request, kernel_names: Arc::clone(self.session.kernel_names()), model: model.clone() };
+        let origin = ProgramOrigin {
+            request,
+            kernel_programs: Arc::clone(self.session.kernel_programs()),
+            model: model.clone(),
+        };
         let gate = Gate::at_terminal(engine, tenant, origin, approval::terminal(are_unseen));
         let of_programs = Some((Arc::clone(&self.session), Arc::clone(&gate)));
         let choice = TurnSpec::new(model, INSTRUCTIONS).plan_choice(

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::{Instrument as _, error};
 
-use crate::approvals::{Decider, Gate, KernelNames, ProgramOrigin};
+use crate::approvals::{Decider, Gate, KernelPrograms, ProgramOrigin};
 use crate::arrivals::Arrival;
 use crate::permits::{NoRoom, Permit};
 use crate::sessions::Session;
@@ -60,8 +60,8 @@ pub enum ProgramTarget {
     Kernel {
         /// The kernel.
         runtime: Arc<dyn Runtime>,
-        /// The names of its programs.
-        kernel_names: Arc<KernelNames>,
+        /// Its programs.
+        kernel_programs: Arc<KernelPrograms>,
     },
 }
 
@@ -133,10 +133,10 @@ pub fn start(engine: &Arc<Engine>, program: ClientProgram) -> Result<DirectExecu
     })?;
     let origin = ProgramOrigin {
         request: program.id.clone(),
-        kernel_names: Arc::clone(program.target.kernel_names()),
+        kernel_programs: Arc::clone(program.target.kernel_programs()),
         model: program.sender.clone(),
     };
-    let arrival = program.target.kernel_names().arrive();
+    let arrival = program.target.kernel_programs().arrive();
     let gate = Gate::new(engine, &program.tenant, origin, Decider::Operator, false);
     let (sender, events) = mpsc::channel(MAX_UNREAD);
     let cancel = CancellationToken::new();
@@ -148,10 +148,10 @@ pub fn start(engine: &Arc<Engine>, program: ClientProgram) -> Result<DirectExecu
 }
 
 impl ProgramTarget {
-    fn kernel_names(&self) -> &Arc<KernelNames> {
+    fn kernel_programs(&self) -> &Arc<KernelPrograms> {
         match self {
-            Self::Session(session) => session.kernel_names(),
-            Self::Kernel { kernel_names, .. } => kernel_names,
+            Self::Session(session) => session.kernel_programs(),
+            Self::Kernel { kernel_programs, .. } => kernel_programs,
         }
     }
 
@@ -182,7 +182,7 @@ impl ProgramTarget {
 
 impl std::fmt::Debug for ProgramTarget {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_tuple("ProgramTarget").field(self.kernel_names()).finish()
+        formatter.debug_tuple("ProgramTarget").field(self.kernel_programs()).finish()
     }
 }
 

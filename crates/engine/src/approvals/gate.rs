@@ -24,7 +24,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tracing::{Instrument, error};
 
-use super::{ApprovalMode, ApprovalPolicy, KernelNames, OnTimeout};
+use super::{ApprovalMode, ApprovalPolicy, KernelPrograms, OnTimeout};
 use crate::failure::Failure;
 use crate::{Engine, Error};
 
@@ -51,7 +51,7 @@ pub struct Gate {
     tenant: Tenant,
     /// The response or completion.
     request: String,
-    kernel_names: Arc<KernelNames>,
+    kernel_programs: Arc<KernelPrograms>,
     model: String,
     decider: Decider,
     /// The terminal for questions to the operator, if there is one.
@@ -76,7 +76,7 @@ pub struct ProgramOrigin {
     /// The id of the request, such as a response or completion.
     pub request: String,
     /// The kernel's names, as far as the rules have read them.
-    pub kernel_names: Arc<KernelNames>,
+    pub kernel_programs: Arc<KernelPrograms>,
     /// The model that writes them, or the client that sends them.
     pub model: String,
 }
@@ -145,13 +145,13 @@ impl Gate {
     }
 
     fn build(engine: &Arc<Engine>, tenant: &Tenant, origin: ProgramOrigin) -> Self {
-        let ProgramOrigin { request, kernel_names, model } = origin;
+        let ProgramOrigin { request, kernel_programs, model } = origin;
         Self {
             engine: Arc::clone(engine),
             policy: engine.approvals(),
             tenant: tenant.clone(),
             request,
-            kernel_names,
+            kernel_programs,
             model,
             decider: Decider::Operator,
             terminal: None,
@@ -348,14 +348,14 @@ impl Gate {
             ApprovalMode::Rules(rules) => Arc::clone(rules),
         };
         let kernel = self.engine.kernel();
-        let other = self.kernel_names.language().map(Language::as_str);
+        let other = self.kernel_programs.language().map(Language::as_str);
         let other = other.or_else(|| (kernel.language != RULED_LANGUAGE).then_some(kernel.title.as_str()));
         if let Some(language) = other {
             let judgement = rules.undecidable(&format!("the rules read no {language}"));
             return Ok((judgement.decision, judgement.reasons.iter().map(ToString::to_string).collect()));
         }
         let share = self.engine.processor_time.share_of(&self.tenant);
-        let judgement = self.kernel_names.judge(rules, code.to_owned(), share).await?;
+        let judgement = self.kernel_programs.judge(rules, code.to_owned(), share).await?;
         let reasons = judgement.reasons.iter().map(ToString::to_string).collect();
         Ok((judgement.decision, reasons))
     }
@@ -421,7 +421,7 @@ impl Gate {
         let new = NewApproval {
             request: self.request.clone(),
             call_id: program.call_id.clone(),
-            session: self.kernel_names.id().to_owned(),
+            session: self.kernel_programs.id().to_owned(),
             model: self.model.clone(),
             code: program.code.clone(),
             reasons,
@@ -521,7 +521,7 @@ impl Gate {
         let entry = AuditEntry {
             event,
             request: self.request.clone(),
-            session: self.kernel_names.id().to_owned(),
+            session: self.kernel_programs.id().to_owned(),
             code: code.to_owned(),
             actor: actor.to_owned(),
             outcome: outcome.to_owned(),

@@ -3,7 +3,7 @@
 //! A guard against honest mistakes, and a record; the security boundary is the sandbox.
 
 mod gate;
-mod kernel_names;
+mod kernel_programs;
 #[cfg(test)]
 mod tests;
 mod webhook;
@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 pub use gate::{Decider, Gate, ProgramOrigin, TerminalApprover};
-pub use kernel_names::KernelNames;
+pub use kernel_programs::KernelPrograms;
 pub use webhook::Webhook;
 
 /// The operator's policy about programs.

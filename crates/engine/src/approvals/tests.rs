@@ -46,7 +46,7 @@ async fn gate_of(
     });
     let origin = ProgramOrigin {
         request: "ask_1".to_owned(),
-        kernel_names: Arc::clone(session.kernel_names()),
+        kernel_programs: Arc::clone(session.kernel_programs()),
         model: "m".to_owned(),
     };
     let gate = Gate::at_terminal(&engine, &Tenant::terminal(), origin, terminal);
@@ -163,7 +163,7 @@ async fn gate_of_client(engine: &Arc<Engine>, tenant: &Tenant) -> Arc<Gate> {
     let (session, _) = engine.sessions.create(tenant, NewSession::named("s")).await.unwrap();
     let origin = ProgramOrigin {
         request: "resp_1".to_owned(),
-        kernel_names: Arc::clone(session.kernel_names()),
+        kernel_programs: Arc::clone(session.kernel_programs()),
         model: "m".to_owned(),
     };
     Gate::new(engine, tenant, origin, Decider::Client, false)
@@ -231,7 +231,7 @@ async fn nobody_waits_longer_for_a_decision_because_the_clock_is_set_back() {
     let (session, _) = engine.sessions.create(&Tenant::local(), NewSession::named("s")).await.unwrap();
     let origin = ProgramOrigin {
         request: "resp_1".to_owned(),
-        kernel_names: Arc::clone(session.kernel_names()),
+        kernel_programs: Arc::clone(session.kernel_programs()),
         model: "m".to_owned(),
     };
     let gate = Gate::new(&engine, &Tenant::local(), origin, Decider::Operator, false);

@@ -7,14 +7,14 @@ use aludel_store::Tenant;
 
 use super::ProgramTarget;
 use crate::Error;
-use crate::approvals::KernelNames;
+use crate::approvals::KernelPrograms;
 use crate::sessions::{SandboxPermit, SessionSandbox, Sessions};
 
 /// A live session that is not stored and not ended for others. Dropping it ends its sandbox.
 #[derive(Debug)]
 pub struct TemporarySession {
     sandbox: SessionSandbox,
-    kernel_names: Arc<KernelNames>,
+    kernel_programs: Arc<KernelPrograms>,
     _permit: SandboxPermit,
 }
 
@@ -24,7 +24,7 @@ impl Sessions {
         let permit = self.permit(tenant).await?;
         let (account, backend) = (Some(self.meter().account(tenant)), Arc::clone(self.backend()));
         let sandbox = SessionSandbox::create(account, backend, limits, None, self.environment().clone()).await?;
-        Ok(TemporarySession { sandbox, kernel_names: KernelNames::new(id), _permit: permit })
+        Ok(TemporarySession { sandbox, kernel_programs: KernelPrograms::new(id), _permit: permit })
     }
 }
 
@@ -36,6 +36,9 @@ impl TemporarySession {
 
     /// The target of programs that run in it.
     pub fn target(&self) -> ProgramTarget {
-        ProgramTarget::Kernel { runtime: Arc::new(self.sandbox.clone()), kernel_names: Arc::clone(&self.kernel_names) }
+        ProgramTarget::Kernel {
+            runtime: Arc::new(self.sandbox.clone()),
+            kernel_programs: Arc::clone(&self.kernel_programs),
+        }
     }
 }

@@ -105,8 +105,10 @@ async fn a_bare_sandbox_keeps_its_variables_and_stores_nothing() {
     let data = tempfile::tempdir().unwrap();
     let (engine, backend) = engine(data.path(), ApprovalMode::Never).await;
     let sandbox = backend.create(SandboxId::unique(), SandboxSpec::new(Limits::default())).await.unwrap();
-    let target =
-        ProgramTarget::Kernel { runtime: Arc::new(BareSandbox(sandbox)), kernel_names: KernelNames::new("sandbox_1") };
+    let target = ProgramTarget::Kernel {
+        runtime: Arc::new(BareSandbox(sandbox)),
+        kernel_programs: KernelPrograms::new("sandbox_1"),
+    };
     for code in ["x = 1", "print(x)"] {
         let (outputs, end) = finish(start(&engine, program(target.clone(), code)).unwrap()).await;
         assert!(
@@ -131,8 +133,8 @@ async fn large_displays_that_nobody_reads_are_bounded_for_each_tenant() {
     let mut executions = Vec::new();
     for number in 0..15 {
         let sandbox = backend.create(SandboxId::unique(), SandboxSpec::new(Limits::default())).await.unwrap();
-        let kernel_names = KernelNames::new("sandbox");
-        let target = ProgramTarget::Kernel { runtime: Arc::new(BareSandbox(sandbox)), kernel_names };
+        let kernel_programs = KernelPrograms::new("sandbox");
+        let target = ProgramTarget::Kernel { runtime: Arc::new(BareSandbox(sandbox)), kernel_programs };
         let tenant = if number < 14 { Tenant::local() } else { other.clone() };
         let mut execution = start(&engine, ClientProgram { tenant, ..program(target, "large()") }).unwrap();
         assert!(matches!(execution.next().await, Some(DirectEvent::Started)));

@@ -15,7 +15,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::Mutex;
 
 use super::{HOME, USER_VARIABLES};
-use crate::approvals::KernelNames;
+use crate::approvals::KernelPrograms;
 use crate::environment::check_names;
 use crate::executions::ProgramTarget;
 use crate::meter::Leftovers;
@@ -56,14 +56,14 @@ pub struct Context {
     is_loss_told: AtomicBool,
 }
 
-/// The kernel of a context, and the names that its programs share.
+/// The kernel of a context, and its programs.
 #[derive(Clone)]
 struct Running {
     kernel: Arc<dyn Kernel>,
     /// True if the kernel has its directory and variables. The first kernel gets them with its first program: many sandboxes run none, and
     /// then need not start it.
     is_configured: bool,
-    kernel_names: Arc<KernelNames>,
+    kernel_programs: Arc<KernelPrograms>,
 }
 
 impl fmt::Debug for Contexts {
@@ -131,8 +131,8 @@ impl Contexts {
         let own = USER_VARIABLES.map(|(key, value)| (key.to_owned(), value.to_owned()));
         let all: BTreeMap<_, _> = own.into_iter().chain(environment.clone()).collect();
         let environment = all.into_iter().collect();
-        let kernel_names = KernelNames::of_language(sandbox_id, None);
-        let running = Running { kernel: sandbox.first_kernel(), is_configured: false, kernel_names };
+        let kernel_programs = KernelPrograms::of_language(sandbox_id, None);
+        let running = Running { kernel: sandbox.first_kernel(), is_configured: false, kernel_programs };
         let known = Mutex::new(vec![Context::new(Some(running), HOME, None)]);
         let starter = Arc::new(KernelStarter { sandbox, sandbox_id: sandbox_id.to_owned(), environment, share });
         Self { starter, leftovers, known, making: Mutex::default() }
@@ -269,12 +269,12 @@ impl Contexts {
             running.kernel.configure(&options).await.map_err(|error| refused(error, language))?;
             running.is_configured = true;
         }
-        let Running { kernel, kernel_names, .. } = running.clone();
+        let Running { kernel, kernel_programs, .. } = running.clone();
         let environment = environment.into_iter().collect();
         let (starter, leftovers) = (Arc::clone(&self.starter), Arc::clone(&self.leftovers));
         let runtime =
             ContextRuntime { starter, leftovers, context: Arc::clone(context), kernel, environment, has_lost };
-        Ok(ProgramTarget::Kernel { runtime: Arc::new(runtime), kernel_names })
+        Ok(ProgramTarget::Kernel { runtime: Arc::new(runtime), kernel_programs })
     }
 }
 
@@ -307,8 +307,8 @@ impl KernelStarter {
         self.share.start_process().await;
         let started = self.sandbox.start_kernel(self.options(directory, language)).await;
         let kernel = started.map_err(|error| refused(error, language))?;
-        let kernel_names = KernelNames::of_language(&self.sandbox_id, language.cloned());
-        Ok(Running { kernel, is_configured: true, kernel_names })
+        let kernel_programs = KernelPrograms::of_language(&self.sandbox_id, language.cloned());
+        Ok(Running { kernel, is_configured: true, kernel_programs })
     }
 }
 

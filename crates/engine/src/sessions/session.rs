@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::names::{check_directories, check_name, free_name, names_like, shortened};
 use super::registry::SessionContext;
 use super::{SandboxPermit, SessionSandbox, WORKSPACE};
-use crate::approvals::KernelNames;
+use crate::approvals::KernelPrograms;
 use crate::{Environment, Error, creation};
 
 /// Files without a report of an execution that are stored at once.
@@ -51,7 +51,7 @@ pub struct Session {
     state: AsyncMutex<State>,
     /// The permit that turns have reserved.
     reserved: Mutex<Weak<ReservedPermit>>,
-    kernel_names: Arc<KernelNames>,
+    kernel_programs: Arc<KernelPrograms>,
     /// Cancelled when it ends for good.
     deleted: CancellationToken,
     /// True once a program has run in it.
@@ -140,7 +140,7 @@ impl Session {
             linger_ms: AtomicU64::new(u64::MAX),
             state: AsyncMutex::new(State::Dormant),
             reserved: Mutex::default(),
-            kernel_names: KernelNames::new(record.id.as_str()),
+            kernel_programs: KernelPrograms::new(record.id.as_str()),
             deleted: CancellationToken::new(),
             has_run: AtomicBool::new(record.has_run),
             is_noted: AtomicBool::new(record.has_run),
@@ -165,9 +165,9 @@ impl Session {
         &self.limits
     }
 
-    /// The names of its programs.
-    pub fn kernel_names(&self) -> &Arc<KernelNames> {
-        &self.kernel_names
+    /// The programs of its kernel.
+    pub fn kernel_programs(&self) -> &Arc<KernelPrograms> {
+        &self.kernel_programs
     }
 
     /// Reserves a permit for its sandbox; fails if there is none.

@@ -93,8 +93,8 @@ impl TurnSpec {
         session: &Arc<Session>,
         survives_restart: bool,
     ) -> Arc<Gate> {
-        let (kernel_names, model) = (Arc::clone(session.kernel_names()), self.model.clone());
-        Gate::new(engine, tenant, ProgramOrigin { request, kernel_names, model }, self.decider, survives_restart)
+        let (kernel_programs, model) = (Arc::clone(session.kernel_programs()), self.model.clone());
+        Gate::new(engine, tenant, ProgramOrigin { request, kernel_programs, model }, self.decider, survives_restart)
     }
 
     /// A choice of the turn, on this conversation. With a session, the model can run programs there through the gate.

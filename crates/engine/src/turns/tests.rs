@@ -110,7 +110,7 @@ async fn turn(engine: &Arc<Engine>, owns_session: bool) -> (Run, RecordingRender
     let id = engine.store.owned_turn_id("ask").await.unwrap();
     let origin = ProgramOrigin {
         request: id.to_string(),
-        kernel_names: Arc::clone(session.kernel_names()),
+        kernel_programs: Arc::clone(session.kernel_programs()),
         model: "m".to_owned(),
     };
     let terminal = TerminalApprover::new(|_, _| async { panic!("nobody is asked") });

@@ -1,4 +1,4 @@
-//! The shared names of one kernel's programs, and their order.
+//! The programs of one kernel: their language, the names that they share, and their order.
 
 use std::sync::Arc;
 
@@ -11,22 +11,22 @@ use crate::Error;
 use crate::arrivals::{Arrival, ArrivalOrder};
 use crate::processor_time::ProcessorShare;
 
-/// The names that programs of one kernel share, as far as the rules have read them, and the order in which they arrived.
+/// The programs of one kernel: the names that they share, as far as the rules have read them, and the order in which they arrived.
 #[derive(Debug)]
-pub struct KernelNames {
+pub struct KernelPrograms {
     id: String,
     language: Option<Language>,
     known: Arc<Mutex<Known>>,
     arrivals: ArrivalOrder,
 }
 
-impl KernelNames {
-    /// The names of a kernel before its first program. `id` is the session's or sandbox's id, for the audit log.
+impl KernelPrograms {
+    /// Those of a kernel before its first program. `id` is the session's or sandbox's id, for the audit log.
     pub fn new(id: impl Into<String>) -> Arc<Self> {
         Self::of_language(id, None)
     }
 
-    /// The names of a kernel of another language than the engine's.
+    /// Those of a kernel of another language than the engine's.
     pub fn of_language(id: impl Into<String>, language: Option<Language>) -> Arc<Self> {
         Arc::new(Self { id: id.into(), language, known: Arc::default(), arrivals: ArrivalOrder::default() })
     }
