@@ -59,7 +59,8 @@ pub(crate) struct WebSocket {
     arriving: Arc<Mutex<ArrivingMessage>>,
     app: Arc<App>,
     tenant: Tenant,
-    heard: Instant,
+    /// The first ping since the client was heard.
+    unanswered: Option<Instant>,
     next_ping: Instant,
     _permit: Permit,
 }
@@ -127,9 +128,8 @@ impl WebSocketUpgrade {
                 .max_message_size(Some(MAX_MESSAGE))
                 .max_frame_size(Some(MAX_MESSAGE));
             let stream = WebSocketStream::from_raw_socket(stream, Role::Server, Some(config)).await;
-            let now = Instant::now();
-            let next_ping = now + PING_INTERVAL;
-            Some(WebSocket { stream, arriving, app, tenant, heard: now, next_ping, _permit: permit })
+            let next_ping = Instant::now() + PING_INTERVAL;
+            Some(WebSocket { stream, arriving, app, tenant, unanswered: None, next_ping, _permit: permit })
         };
         Ok((answer, opened))
     }
@@ -153,10 +153,10 @@ impl ArrivingMessage {
         Self { memory, bytes: 0, since: None }
     }
 
-    /// Returns true if its client, last heard at `heard`, takes too long.
-    fn is_late(&self, heard: Instant) -> bool {
+    /// Returns true if its client, which answers no ping since then, takes too long.
+    fn is_late(&self, silent_since: Instant) -> bool {
         let limit = MAX_SILENCE + Duration::from_secs((self.bytes / MIN_BYTES_PER_SECOND) as u64);
-        self.since.unwrap_or(heard).elapsed() > limit
+        self.since.unwrap_or(silent_since).elapsed() >= limit
     }
 
     /// Forgets a ping or a pong. It may have come between two frames of a message, which goes on to count.
@@ -180,15 +180,17 @@ impl WebSocket {
             let received = tokio::select! {
                 received = self.stream.next() => received?,
                 () = sleep_until(self.next_ping) => {
-                    self.next_ping = Instant::now() + PING_INTERVAL;
-                    if self.arriving.lock().is_late(self.heard) {
+                    let now = Instant::now();
+                    self.next_ping = now + PING_INTERVAL;
+                    let silent_since = *self.unanswered.get_or_insert(now);
+                    if self.arriving.lock().is_late(silent_since) {
                         return None;
                     }
                     self.stream.send(Message::Ping(Bytes::new())).await.ok()?;
                     continue;
                 }
             };
-            self.heard = Instant::now();
+            self.unanswered = None;
             let received = match received {
                 Ok(received) => received,
                 Err(error) => {
@@ -211,7 +213,10 @@ impl WebSocket {
                     self.close(CloseCode::Unsupported, "messages are texts").await;
                     return None;
                 }
-                Message::Close(_) => return None,
+                Message::Close(_) => {
+                    timeout(CLOSE_TIMEOUT, self.stream.close(None)).await.ignore("the connection ends in any case");
+                    return None;
+                }
                 Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => self.arriving.lock().forget_control_frame(),
             }
         }
@@ -264,5 +269,32 @@ impl AsyncWrite for CountedStream {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_message_has_time_for_its_bytes_and_control_frames_do_not_count() {
+        let data = tempfile::tempdir().unwrap();
+        let app = App::on_memory(data.path(), Default::default()).await;
+        tokio::time::pause();
+        let mut arriving = ArrivingMessage::new(MemoryCharge::of(&app, &Tenant::local()).unwrap());
+        let began = Instant::now();
+        // A ping that nobody answers.
+        assert!(!arriving.is_late(began));
+        tokio::time::advance(MAX_SILENCE).await;
+        assert!(arriving.is_late(began) && !arriving.is_late(Instant::now()));
+        (arriving.since, arriving.bytes) = (Some(began), 10);
+        assert!(arriving.is_late(Instant::now()));
+        arriving.forget_control_frame();
+        assert!(!arriving.is_late(Instant::now()));
+        (arriving.since, arriving.bytes) = (Some(began), 60 * MIN_BYTES_PER_SECOND);
+        arriving.forget_control_frame();
+        assert!(!arriving.is_late(began));
+        tokio::time::advance(MAX_SILENCE).await;
+        assert!(arriving.is_late(Instant::now()));
     }
 }
