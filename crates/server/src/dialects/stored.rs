@@ -33,26 +33,35 @@ pub(crate) fn too_long() -> ApiError {
     ApiError::bad_request(message).code(CONTEXT_EXCEEDED)
 }
 
-/// Brings each call to its answer where a user's message stands between them, and drops a call that is sent again before its answer, or
-/// with the same one. Clients that continue a stored answer may send its question or its calls again, and models take an answer only right
-/// behind its call. The thoughts before a call go with it.
+/// Brings each call to its answer where a message or a later round stands between them, and drops a call that is sent again before its
+/// answer, or with the same one. Clients that continue a stored answer may send its question or its calls again, and models take answers
+/// only right behind the calls of one round. The thoughts before a call go with it.
 pub(crate) fn calls_at_answers(items: Vec<Item>) -> Vec<Item> {
     let mut open: HashMap<&str, (usize, usize)> = HashMap::new();
     let mut answered: HashMap<&str, (usize, usize)> = HashMap::new();
     // The positions of items that belong before an item of another position, in order.
     let mut earlier: HashMap<usize, Vec<usize>> = HashMap::new();
-    let (mut is_elsewhere, mut is_repeated, mut messages) = (vec![false; items.len()], false, 0);
+    let (mut is_elsewhere, mut is_repeated) = (vec![false; items.len()], false);
+    // A round is a list of calls and that of their answers.
+    let (mut round, mut has_answers) = (0, false);
     for (index, item) in items.iter().enumerate() {
         let (call, keeps_call) = match item {
-            Item::User(_) => {
-                messages += 1;
+            Item::User(_) | Item::Assistant(_) => {
+                (round, has_answers) = (round + 1, false);
                 continue;
             }
-            Item::Call(call) => match open.insert(&call.id, (index, messages)) {
-                Some((first, _)) => (first, false),
-                None => continue,
-            },
+            Item::Reasoning(_) => continue,
+            Item::Call(call) => {
+                if std::mem::take(&mut has_answers) {
+                    round += 1;
+                }
+                match open.insert(&call.id, (index, round)) {
+                    Some((first, _)) => (first, false),
+                    None => continue,
+                }
+            }
             Item::Output(output) => {
+                has_answers = true;
                 let Some((call, before)) = open.remove(&*output.call_id) else { continue };
                 if let Some((first, answer)) = answered.insert(&output.call_id, (call, index))
                     && items[first] == items[call]
@@ -61,12 +70,11 @@ pub(crate) fn calls_at_answers(items: Vec<Item>) -> Vec<Item> {
                     (is_elsewhere[call], is_elsewhere[index], is_repeated) = (true, true, true);
                     continue;
                 }
-                if before == messages {
+                if before == round {
                     continue;
                 }
                 (call, true)
             }
-            _ => continue,
         };
         let thoughts = items[..call].iter().rev().take_while(|item| matches!(item, Item::Reasoning(_))).count();
         let mut moved = earlier.remove(&call).unwrap_or_default();
@@ -115,8 +123,10 @@ mod tests {
     fn placed(words: &str) -> String {
         let read = |word: &str| match word {
             "r" | "s" => Item::Reasoning(word.to_owned()),
-            "a" | "b" => Item::Call(Call { id: word.to_owned(), name: "f".to_owned(), arguments: "{}".to_owned() }),
-            "a=" | "b=" => Item::output(&word[..1], "done"),
+            "a" | "b" | "c" => {
+                Item::Call(Call { id: word.to_owned(), name: "f".to_owned(), arguments: "{}".to_owned() })
+            }
+            "a=" | "b=" | "c=" => Item::output(&word[..1], "done"),
             "said" => Item::Assistant(word.to_owned()),
             _ => Item::User(vec![Part::Text(word.to_owned())]),
         };
@@ -136,7 +146,12 @@ mod tests {
     fn calls_stand_right_before_their_answers() {
         for (sent, for_model) in [
             ("q r a b a= b= said q", "q r a b a= b= said q"),
-            ("q a said b b= a=", "q a said b b= a="),
+            ("q a said b b= a=", "q said b b= a a="),
+            ("q r a said a=", "q said r a a="),
+            ("q a b a= a b= a=", "q a a= b b="),
+            ("q a b a= c b= c=", "q a a= c b b= c="),
+            ("q a b b= c c= a=", "q b b= c c= a a="),
+            ("q a c c= r b a= b=", "q c c= r b a a= b="),
             // Semantic Kernel repeats the question, LlamaIndex and Strands the calls, too.
             ("q r a q a=", "q q r a a="),
             ("q r a b q a b a= b=", "q q r a b a= b="),

@@ -197,6 +197,7 @@ impl WebSocket {
                     let (code, reason) = match error {
                         SocketError::Capacity(_) => (CloseCode::Size, "the message is larger than 64 MB"),
                         SocketError::Io(_) => (CloseCode::Again, "there is no memory for this message; try again"),
+                        SocketError::Utf8(_) => (CloseCode::Invalid, "messages are UTF-8"),
                         _ => (CloseCode::Protocol, "this is no WebSocket's message"),
                     };
                     self.close(code, reason).await;
@@ -214,7 +215,8 @@ impl WebSocket {
                     return None;
                 }
                 Message::Close(_) => {
-                    timeout(CLOSE_TIMEOUT, self.stream.close(None)).await.ignore("the connection ends in any case");
+                    // The answer to it waits to be sent.
+                    timeout(CLOSE_TIMEOUT, self.stream.flush()).await.ignore("the connection ends in any case");
                     return None;
                 }
                 Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => self.arriving.lock().forget_control_frame(),
@@ -231,6 +233,11 @@ impl WebSocket {
     /// Tells the client that the server ends.
     pub(crate) async fn go_away(&mut self) {
         self.close(CloseCode::Away, "the server ends").await;
+    }
+
+    /// Closes it for a client that may not go on.
+    pub(crate) async fn refuse(&mut self, reason: &'static str) {
+        self.close(CloseCode::Policy, reason).await;
     }
 
     async fn close(&mut self, code: CloseCode, reason: &'static str) {

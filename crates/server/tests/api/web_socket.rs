@@ -39,6 +39,14 @@ impl Socket {
         }
     }
 
+    /// The code with which the server closes it.
+    async fn closed(&mut self) -> u16 {
+        match self.0.next().await {
+            Some(Ok(Message::Close(Some(frame)))) => frame.code.into(),
+            other => panic!("it goes on: {other:?}"),
+        }
+    }
+
     /// Asks for a response. Returns its events.
     async fn create(&mut self, fields: Value) -> Vec<Value> {
         let mut message = json!({ "type": "response.create", "model": "m" });
@@ -100,7 +108,29 @@ async fn responses_come_one_after_another_and_go_on_in_their_container() {
     // They are stored as others are.
     assert_eq!(server.get(&format!("/v1/responses/{}", second["id"].as_str().unwrap())).await.ok()["id"], second["id"]);
     server.stop().await;
-    assert_eq!(socket.next().await, None);
+    assert_eq!(socket.closed().await, 1001);
+}
+
+#[tokio::test]
+async fn messages_beyond_those_that_wait_are_refused_in_their_turn() {
+    let data = tempfile::tempdir().unwrap();
+    let late = Scripted::Late(Duration::from_millis(300), Box::new(Scripted::Text("Fine.")));
+    let script = [late].into_iter().chain([(); 4].map(|()| Scripted::Text("Fine."))).collect();
+    let upstream = ScriptedUpstream::start(script).await;
+    let server = listen(data.path(), settings(), vec![model("m", upstream.url())]).await;
+    let mut socket = Socket::open(&server, None).await.unwrap();
+    for _ in 0..6 {
+        socket.send(&json!({ "type": "response.create", "model": "m", "input": "?" })).await;
+    }
+    for _ in 0..5 {
+        response(&socket.answer().await);
+    }
+    assert_eq!(socket.answer().await[0]["status"], 429);
+    // An ordinary end gets its answer.
+    let mut other = Socket::open(&server, None).await.unwrap();
+    other.0.close(None).await.unwrap();
+    assert!(matches!(other.0.next().await, Some(Ok(Message::Close(_)))));
+    server.stop().await;
 }
 
 #[tokio::test]
@@ -123,6 +153,12 @@ async fn a_response_that_is_not_stored_is_known_to_its_socket() {
     assert_eq!(json!(said), json!(["One.", "Fine.", "Two.", "Three.", "Fine.", "Four."]));
     let id = response(&last)["id"].as_str().unwrap().to_owned();
     server.get(&format!("/v1/responses/{id}")).await.refused(404, "not found");
+    let conversation = server.post("/v1/conversations", json!({})).await.ok();
+    let both =
+        socket.create(json!({ "input": "?", "previous_response_id": id, "conversation": conversation["id"] })).await;
+    assert_eq!(both[0]["error"]["code"], "mutually_exclusive_parameters");
+    let nothing = socket.create(json!({ "input": "?", "generate": false, "previous_response_id": "resp_none" })).await;
+    assert_eq!(nothing[0]["error"]["code"], "previous_response_not_found");
     // Another socket does not know it.
     let mut other = Socket::open(&server, None).await.unwrap();
     let refused = other.create(json!({ "input": "Five.", "previous_response_id": id })).await;
@@ -167,6 +203,7 @@ async fn refusals_are_events_and_the_socket_goes_on() {
     server.store.revoke_key(key.id).await.unwrap();
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(socket.create(json!({ "input": "?" })).await[0]["status"], 401);
+    assert_eq!(socket.closed().await, 1008);
     server.stop().await;
 }
 

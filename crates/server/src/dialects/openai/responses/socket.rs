@@ -7,7 +7,9 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
+use aludel_ignore::Ignore;
 use aludel_store::{ResponseId, Tenant};
 use aludel_wire::openai::{Error, ErrorEnvelope};
 use axum::Router;
@@ -24,9 +26,11 @@ use memchr::memmem;
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
+use tokio::time::sleep;
 use tower::ServiceExt as _;
 use tracing::Instrument as _;
 
+use super::request::no_previous;
 use crate::app::App;
 use crate::dialects::openai::error;
 use crate::error::ApiError;
@@ -34,6 +38,10 @@ use crate::http::{Caller, LocalUserMark, MemoryCharge, ServedRoutes, SocketMessa
 
 /// Messages that may wait for the response before them.
 const MAX_WAITING: usize = 4;
+/// Messages that may wait, with those that are refused in their turn.
+const MAX_REFUSED: usize = 64;
+/// Time for a client to take an event once the server cancels what runs.
+const LAST_EVENT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a refusal.
 const MAX_REFUSAL: usize = 1 << 20;
 /// Headers of the socket that are not those of its requests: of the connection, and of a repetition, which no second request may be.
@@ -106,6 +114,8 @@ struct ClientMessage<'m> {
     #[serde(borrow)]
     r#type: Cow<'m, str>,
     background: Option<bool>,
+    #[serde(borrow)]
+    conversation: Option<&'m RawValue>,
     generate: Option<bool>,
     #[serde(borrow)]
     input: Option<&'m RawValue>,
@@ -127,6 +137,7 @@ struct RequestedResponse {
     /// Its input, unless it is stored and follows none.
     items: String,
     model: Option<Box<RawValue>>,
+    has_conversation: bool,
     kind: ResponseKind,
 }
 
@@ -160,40 +171,45 @@ type Events = BoxStream<'static, (String, String)>;
 
 impl Conversation {
     async fn serve(&mut self, app: &App, tenant: &Tenant, mut socket: WebSocket) {
-        let mut waiting: VecDeque<SocketMessage> = VecDeque::new();
+        let mut waiting: VecDeque<Result<SocketMessage, ApiError>> = VecDeque::new();
         let mut events: Option<Events> = None;
         loop {
             if events.is_none()
                 && let Some(message) = waiting.pop_front()
             {
-                events = Some(self.answer(app, tenant, message).await.unwrap_or_else(|refusal| refused(&refusal)));
+                if !app.callers.may_ask(&app.store, tenant).await.unwrap_or_default() {
+                    let refusal = ApiError::unauthorized("This API key was revoked or has expired.");
+                    socket.send(error_event(&refusal)).await.ignore("the client may be gone");
+                    return socket.refuse("the key was revoked or has expired").await;
+                }
+                let answer = async { self.answer(app, tenant, message?).await };
+                events = Some(answer.await.unwrap_or_else(|refusal| refused(&refusal)));
             }
-            let sent = tokio::select! {
+            tokio::select! {
                 event = next_of(&mut events) => match event {
                     Some((name, event)) => {
                         self.keep(&name, &event);
-                        socket.send(event).await
+                        let gave_up = async {
+                            app.shutdown.cancelled().await;
+                            sleep(LAST_EVENT_TIMEOUT).await;
+                        };
+                        tokio::select! {
+                            sent = socket.send(event) => if sent.is_err() { return },
+                            () = gave_up => return,
+                        }
                     }
-                    None => {
-                        events = None;
-                        Ok(())
-                    }
+                    None => events = None,
                 },
                 message = socket.next() => match message {
                     None => return,
-                    Some(message) if waiting.len() < MAX_WAITING => {
-                        waiting.push_back(message);
-                        Ok(())
+                    Some(message) if waiting.len() < MAX_WAITING => waiting.push_back(Ok(message)),
+                    Some(_) if waiting.len() < MAX_REFUSED => {
+                        let message = format!("More than {MAX_WAITING} messages waited for the response before them.");
+                        waiting.push_back(Err(ApiError::too_many(message, Duration::from_secs(1))));
                     }
-                    Some(_) => {
-                        let message = format!("{MAX_WAITING} messages wait already for the response before them.");
-                        socket.send(error_event(&ApiError::bad_request(message))).await
-                    }
+                    Some(_) => return socket.refuse("too many messages at once").await,
                 },
-                () = app.draining.cancelled(), if events.is_none() => return socket.go_away().await,
-            };
-            if sent.is_err() {
-                return;
+                () = app.draining.cancelled(), if events.is_none() && waiting.is_empty() => return socket.go_away().await,
             }
         }
     }
@@ -203,6 +219,12 @@ impl Conversation {
         self.started = None;
         let (asked, memory) = message.read(app, RequestedResponse::read).await?;
         let known = self.last.as_ref().filter(|last| Some(&last.id) == asked.previous.as_ref());
+        if known.is_some() && asked.has_conversation {
+            let message = "'previous_response_id' and 'conversation' exclude each other.";
+            return Err(ApiError::bad_request(message)
+                .param("previous_response_id")
+                .code("mutually_exclusive_parameters"));
+        }
         let after = known.map_or(&asked.previous, |known| &known.after).clone();
         let items = joined(known.map_or("", |known| &known.items), &asked.items);
         // Of a field that comes twice, the last one counts.
@@ -215,11 +237,18 @@ impl Conversation {
         };
         match asked.kind {
             ResponseKind::Prepared => {
+                if let Some(id) = asked.previous.as_ref().filter(|_| known.is_none())
+                    && !is_stored(app, tenant, id).await?
+                {
+                    return Err(no_previous(id));
+                }
                 let id = ResponseId::new().to_string();
                 let events = prepared(&id, asked.model.as_deref());
                 self.last = Some(UnstoredResponse::new(app, tenant, id, after, items)?);
                 return Ok(events);
             }
+            // A conversation has its items itself.
+            ResponseKind::Unstored if asked.has_conversation => {}
             ResponseKind::Unstored => {
                 self.started = UnstoredResponse::new(app, tenant, String::new(), after, items).ok();
             }
@@ -279,10 +308,21 @@ impl RequestedResponse {
             (_, Some(false)) => ResponseKind::Unstored,
             _ => ResponseKind::Stored,
         };
+        let is_readable = |input: &RawValue| input.get().starts_with(['"', '[']) || input.get() == "null";
+        if matches!(kind, ResponseKind::Prepared) && !sent.input.is_none_or(is_readable) {
+            return Err(ApiError::invalid("input", "Invalid value for 'input': expected a text or a list of items."));
+        }
+        if matches!(kind, ResponseKind::Prepared) && !sent.model.is_some_and(|model| model.get().starts_with('"')) {
+            return Err(ApiError::missing("model"));
+        }
+        let has_conversation = sent.conversation.is_some_and(|conversation| conversation.get() != "null");
+        if has_conversation && matches!(kind, ResponseKind::Prepared) {
+            return Err(ApiError::invalid("conversation", "A response without an output is in no conversation."));
+        }
         let needs_items = sent.previous_response_id.is_some() || !matches!(kind, ResponseKind::Stored);
         let items = if needs_items { items_of(sent.input).into_owned() } else { String::new() };
         let (previous, model) = (sent.previous_response_id.map(Cow::into_owned), sent.model.map(ToOwned::to_owned));
-        Ok(Self { fields, previous, items, model, kind })
+        Ok(Self { fields, previous, items, model, has_conversation, kind })
     }
 }
 
@@ -306,6 +346,11 @@ fn prepared(id: &str, model: Option<&RawValue>) -> Events {
         (name.to_owned(), json!({"type": name, "sequence_number": sequence, "response": response}).to_string())
     };
     futures_util::stream::iter(events.into_iter().enumerate().map(event).collect::<Vec<_>>()).boxed()
+}
+
+async fn is_stored(app: &App, tenant: &Tenant, id: &str) -> Result<bool, ApiError> {
+    let Some(id) = ResponseId::parse(id) else { return Ok(false) };
+    Ok(app.store.response_bytes(tenant, &id).await?.is_some())
 }
 
 async fn next_of(events: &mut Option<Events>) -> Option<(String, String)> {
