@@ -177,7 +177,8 @@ impl Conversation {
             if events.is_none()
                 && let Some(message) = waiting.pop_front()
             {
-                if !app.callers.may_ask(&app.store, tenant).await.unwrap_or_default() {
+                // A state that cannot be read is told below.
+                if !app.callers.may_ask(&app.store, tenant).await.unwrap_or(true) {
                     let refusal = ApiError::unauthorized("This API key was revoked or has expired.");
                     socket.send(error_event(&refusal)).await.ignore("the client may be gone");
                     return socket.refuse("the key was revoked or has expired").await;
