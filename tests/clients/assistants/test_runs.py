@@ -369,7 +369,7 @@ def test_a_killed_server_leaves_a_run_that_has_failed():
             [run] = client.beta.threads.runs.list(thread.id).data
             assert (run.status, run.last_error.code) == ("failed", "server_error")
             [step] = client.beta.threads.runs.steps.list(run.id, thread_id=thread.id).data
-            # What a program prints is stored with the next step of its run, so the last of it may be lost.
+            # Output is stored with the next step of its run, so the last of it may be lost.
             outputs = [output.logs for output in step.step_details.tool_calls[0].code_interpreter.outputs]
             assert (step.status, outputs in ([], ["on\n"])) == ("failed", True)
             client.beta.threads.messages.create(thread.id, role="user", content="2**20")
