@@ -1,7 +1,9 @@
 //! The stored log of a request: its events, and the conversation as the model sees it.
 
+use std::future::pending;
 use std::io::Cursor;
 use std::sync::Arc;
+use std::time::Duration;
 
 use aludel_agent::{Item, Part};
 use aludel_store::{
@@ -11,6 +13,7 @@ use aludel_store::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
+use tokio::time::{Instant, sleep_until};
 
 use super::lease;
 use super::{EventKind, Frame, TurnEvent};
@@ -20,6 +23,8 @@ use crate::Error;
 const END_RESERVE_BYTES: u64 = 64 << 10;
 /// Copies of an event at a request's end: in the log, in the document and in the conversation.
 const COPIES_AT_END: u64 = 3;
+/// The longest that output of a program waits for another event, to be stored with it.
+const OUTPUT_STORE_DELAY: Duration = Duration::from_millis(250);
 /// Numbers of frames that are reserved at once. A crash skips at most this many; none is used twice.
 const RESERVED_FRAMES: u64 = 4096;
 
@@ -39,6 +44,8 @@ pub struct Journal {
     room: Reservation,
     /// Bytes that the next flush stores, and the end again.
     unstored: u64,
+    /// The time since which output of a program waits to be stored.
+    output_since: Option<Instant>,
     /// True once there was no room for an event.
     is_full: bool,
 }
@@ -101,7 +108,30 @@ impl Journal {
     pub(super) fn of(store: &Store, lease: TurnLease, next: u64, stores_items: bool, state: DialectState) -> Self {
         let (next_frame, room) = (state.reserved_frames, store.no_room(&lease.tenant));
         let (events, items) = (Vec::new(), Vec::new());
-        Self { lease, next, events, items, stores_items, state, next_frame, room, unstored: 0, is_full: false }
+        Self {
+            lease,
+            next,
+            events,
+            items,
+            stores_items,
+            state,
+            next_frame,
+            room,
+            unstored: 0,
+            output_since: None,
+            is_full: false,
+        }
+    }
+
+    /// Completes when output of a program has waited long enough to be stored; never if none waits.
+    pub(super) fn output_due(&self) -> impl Future<Output = ()> + use<> {
+        let due = self.output_since.map(|since| sleep_until(since + OUTPUT_STORE_DELAY));
+        async move {
+            match due {
+                Some(due) => due.await,
+                None => pending().await,
+            }
+        }
     }
 
     /// The number of the next event.
@@ -121,6 +151,9 @@ impl Journal {
             let room = store.reserve(&self.lease.tenant, least..=least.saturating_add(END_RESERVE_BYTES)).await;
             self.is_full |= room.is_err();
             self.room.add(room?);
+        }
+        if matches!(event.kind, EventKind::Output { .. }) {
+            self.output_since.get_or_insert_with(Instant::now);
         }
         self.unstored = unstored;
         self.next = event.sequence + 1;
@@ -206,6 +239,7 @@ impl Journal {
     /// Stores an update with all additions; if that fails, the next call stores them.
     async fn append_all(&mut self, store: &Store, update: TurnUpdate) -> Result<(), Error> {
         self.append(store, update).await?;
+        self.output_since = None;
         self.events.clear();
         self.items.clear();
         Ok(())

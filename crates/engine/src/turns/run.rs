@@ -383,6 +383,12 @@ impl Run {
                     self.publish().await;
                     continue;
                 }
+                () = self.output_due(), if self.unstored.is_none() => {
+                    if let Err(failure) = self.store_events(None).await {
+                        error!("{}: {}", self.in_flight.id, failure.cause.as_deref().unwrap_or(&failure.message));
+                    }
+                    continue;
+                }
             };
             let Some(next) = next else {
                 cancelled = true;

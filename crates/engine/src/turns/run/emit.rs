@@ -148,6 +148,17 @@ impl Run {
         Err(failure)
     }
 
+    /// Completes when output of a program has waited long enough to be stored; never if none waits.
+    pub(super) fn output_due(&self) -> impl Future<Output = ()> + use<> {
+        let due = self.journal.as_ref().map(Journal::output_due);
+        async move {
+            match due {
+                Some(due) => due.await,
+                None => pending().await,
+            }
+        }
+    }
+
     /// Stores that it waits for approval. No event follows until the decision, so another process can continue without a gap.
     pub(super) async fn store_waiting(&mut self) -> Result<(), Failure> {
         match &mut self.journal {
@@ -179,7 +190,7 @@ impl Run {
 }
 
 impl EventKind {
-    /// Returns true for a piece of a text or an output, which is published at once and stored with the next milestone.
+    /// Returns true for a piece of a text or an output, which is published at once, and stored with the next milestone or, for output, soon.
     fn is_piece(&self) -> bool {
         matches!(
             self,
