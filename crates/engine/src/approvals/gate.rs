@@ -75,7 +75,7 @@ pub struct Gate {
 pub struct ProgramOrigin {
     /// The id of the request, such as a response or completion.
     pub request: String,
-    /// The kernel's names, as far as the rules have read them.
+    /// The programs of the kernel that they run in.
     pub kernel_programs: Arc<KernelPrograms>,
     /// The model that writes them, or the client that sends them.
     pub model: String,
