@@ -190,7 +190,7 @@ impl Run {
 }
 
 impl EventKind {
-    /// Returns true for a piece of a text or an output, which is published at once, and stored with the next milestone or, for output, soon.
+    /// Returns true for a piece of a text or an output, which is published at once and stored with the next milestone, output soon.
     fn is_piece(&self) -> bool {
         matches!(
             self,
